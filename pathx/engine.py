@@ -1,0 +1,210 @@
+"""`pathx.explain`: pictures in, explanations out. Free of files and terminals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from numbers import Integral
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from pathx.errors import PathxError
+from pathx.explanation import Explanation, PathLayer, Unit
+from pathx.fields import box
+from pathx.frozen import Frozen, freeze
+from pathx.linear import explained, linear_model
+from pathx.network import Network
+from pathx.path import Branches, Kept, Strategy, find_paths
+from pathx.selection import importance
+
+Width = int | str
+
+
+def explain(
+    model: nn.Module,
+    images: Tensor,
+    *,
+    target: int | Sequence[int] | None = None,
+    depth: int | str = 3,
+    width: Width = 5,
+    alpha: float | None = None,
+    skips: str = "adjacent",
+) -> list[Explanation]:
+    """Explain a batch of preprocessed pictures, one explanation each.
+
+    Args:
+        model: any module whose operations are linear for a given input; ScriptModules and torch.export modules too.
+        images: (B, …) as the model takes them.
+        target: the class to explain: None for the predicted one, a number, or one number per picture.
+        depth: how many hidden layers, from the output down, the path runs through, or "all".
+        width: how many units a layer keeps at most: a number, "5%" of the layer, or "all".
+        alpha: importance above which a unit may be kept; 1 / classes by default.
+        skips: "adjacent" follows routes from layer to layer; "all" also those that jump over layers.
+    """
+    frozen = freeze(model, images)
+    if target is None:
+        targets = predictions(frozen.logits)
+    elif isinstance(target, Integral):
+        targets = [int(target)] * len(images)
+    else:
+        targets = [int(t) for t in cast(Sequence[int], target)]
+        if len(targets) != len(images):
+            raise PathxError(f"target has {len(targets)} entries for {len(images)} images; give one per image", usage=True)
+    return explain_frozen(frozen, list(enumerate(targets)), depth=depth, width=width, alpha=alpha, skips=skips)
+
+
+def predictions(logits: Tensor) -> list[int]:
+    """The predicted class of each picture; 1 (positive) or 0 (negative) for a single logit."""
+    return cast("list[int]", class_logits(logits).argmax(1).tolist())
+
+
+def class_logits(logits: Tensor) -> Tensor:
+    """(B, C) logits; a single logit y counts as the two (0, y)."""
+    return torch.cat([torch.zeros_like(logits), logits], 1) if logits.shape[1] == 1 else logits
+
+
+def explain_frozen(
+    frozen: Frozen,
+    wanted: Sequence[tuple[int, int]],
+    *,
+    depth: int | str = 3,
+    width: Width = 5,
+    alpha: float | None = None,
+    skips: str = "adjacent",
+    strategy: Strategy | None = None,
+) -> list[Explanation]:
+    """Explain (picture, class) pairs of a frozen batch, all in one pass."""
+    network = frozen.network
+    layers = check_depth(depth, network)
+    check_settings(alpha, skips)
+    logits = class_logits(frozen.logits)
+    classes = logits.shape[1]
+    for _, target in wanted:
+        if not 0 <= target < classes:
+            raise PathxError(f"target {target} is out of range: the model has classes 0 to {classes - 1}", usage=True)
+    broken = [image for image in sorted({i for i, _ in wanted}) if not bool(logits[image].isfinite().all())]
+    if broken:
+        raise PathxError(f"the model's output for picture {broken[0]} is NaN or infinite; check its weights and the input")
+    device = frozen.images.device
+    branches = Branches(
+        image=torch.tensor([i for i, _ in wanted], device=device),
+        target=torch.tensor([t for _, t in wanted], device=device),
+        classes=classes,
+    )
+    top = network.depth
+    widths = {n: layer_width(width, network, n) for n in range(top - layers + 1, top + 1)}
+    with torch.no_grad():
+        paths = find_paths(
+            frozen,
+            branches,
+            depth=layers,
+            widths=widths,
+            alpha=alpha,
+            skips=skips,
+            strategy=strategy or Strategy(prune=frozen.compact),
+        )
+        model = linear_model(frozen, paths)
+        attribution = model.weight * frozen.images[branches.image]
+        described = [_describe(frozen, branches, kept) for kept in paths.layers]
+    bias, score = model.bias.tolist(), model.score.tolist()
+    return [
+        Explanation(
+            target=target,
+            path=tuple(layer[number] for layer in described),
+            attribution=attribution[number],
+            weight=model.weight[number],
+            bias=bias[number],
+            score=score[number],
+            logits=logits[image],
+            depth=layers,
+            width=width,
+            alpha=1 / classes if alpha is None else alpha,
+            skips=skips,
+            hidden_layers=top,
+        )
+        for number, (image, target) in enumerate(wanted)
+    ]
+
+
+def check_depth(depth: int | str, network: Network) -> int:
+    """The number of layers that `depth` means for a network."""
+    if depth == "all":
+        return network.depth
+    if isinstance(depth, str) or not 1 <= depth <= network.depth:
+        raise PathxError(
+            f"depth {depth} is out of range: the network has {network.depth} hidden layers; use 1 to {network.depth} or all",
+            usage=True,
+        )
+    return depth
+
+
+def check_settings(alpha: float | None, skips: str) -> None:
+    """Refuse settings that no network could honour."""
+    if alpha is not None and not 0 <= alpha < 1:
+        raise PathxError(f"alpha {alpha} is out of range; use 0 or more, less than 1", usage=True)
+    if skips not in ("adjacent", "all"):
+        raise PathxError(f"skips is 'adjacent' or 'all', not {skips!r}", usage=True)
+
+
+def check_width(width: Width) -> float | int | None:
+    """The number of units (int), the share of a layer (float), or None for all."""
+    if isinstance(width, Integral) and not isinstance(width, bool) and width >= 1:
+        return int(width)
+    if width == "all":
+        return None
+    if isinstance(width, str) and width.endswith("%"):
+        try:
+            share = float(width[:-1]) / 100
+        except ValueError:
+            share = math.nan
+        if 0 < share <= 1:
+            return share
+    raise PathxError(f"width {width} is out of range; use a number from 1, a share such as 5%, or all", usage=True)
+
+
+def layer_width(width: Width, network: Network, layer: int) -> int:
+    """How many units a hidden layer may keep."""
+    units = sum(gate.units for gate in network.layers[layer - 1])
+    wanted = check_width(width)
+    if wanted is None:
+        return units
+    return min(units, wanted) if isinstance(wanted, int) else max(1, math.ceil(wanted * units))
+
+
+def _describe(frozen: Frozen, branches: Branches, kept: Kept) -> list[PathLayer]:
+    """One layer of every branch's path, as plain numbers."""
+    network = frozen.network
+    chosen = kept.chosen
+    weight = explained(kept.weights, branches, network.outputs)
+    columns = [chosen.units, chosen.valid, kept.gain, weight, weight * kept.gain, importance(chosen.margin, branches.classes)]
+    tables = [column.tolist() for column in columns]
+    below = chosen.below_alpha.tolist()
+    tensors = tuple(gate.described for gate in kept.gates)
+    size = tuple(frozen.images.shape[1:])
+    fields = [network.fields.get(gate.source) for gate in kept.gates]
+    layers = []
+    for branch in range(len(branches)):
+        units = []
+        for number, valid, gain, sent, contribution, share in zip(*(table[branch] for table in tables), strict=True):
+            if not valid:
+                continue
+            position = 0
+            while number >= kept.gates[position].units:
+                number -= kept.gates[position].units
+                position += 1
+            gate = kept.gates[position]
+            index = _unravel(number, gate.shape)
+            seen = box(fields[position], index, size)
+            units.append(Unit(gate.name, index, gain, sent, contribution, share, seen))
+        layers.append(PathLayer(kept.layer, below[branch], tensors, tuple(units)))
+    return layers
+
+
+def _unravel(number: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    index = []
+    for size in reversed(shape):
+        number, rest = divmod(number, size)
+        index.append(rest)
+    return tuple(reversed(index))

@@ -1,0 +1,152 @@
+"""Freezing: one forward pass that fixes the gates and routes of a network at its input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from pathx.errors import PathxError
+from pathx.network import Gate, Network, State, read_network
+from pathx.operations import CONSTANTS, GATES, PLAIN_LINEAR, TRANSPOSES, Call, Cotangents, Slopes, kind
+from pathx.trace import Node, Value, named_tensors, trace
+from pathx.transposes import vjp, vjp_constant
+from pathx.window import Window
+
+
+@dataclass(eq=False)
+class Frozen:
+    """A network frozen at a batch of pictures.
+
+    Args:
+        images: (B, …) the pictures.
+        logits: (B, outputs).
+        kept: the values of the forward pass that rules need: gates, routes, weights.
+        compact: rows that are known to be empty may be dropped, so shapes depend on data; off where that costs a
+            synchronisation.
+    """
+
+    network: Network
+    images: Tensor
+    logits: Tensor
+    kept: dict[Value, Tensor]
+    compact: bool
+    _calls: dict[int, Call] = field(default_factory=dict)
+    _slopes: dict[int, Slopes] = field(default_factory=dict)
+
+    def call(self, node: Node) -> Call:
+        """A node with the tensors that its rules need."""
+        if node.index not in self._calls:
+            states, shapes = self.network.states, self.network.graph.shapes
+            fixed = lambda leaf: (  # noqa: E731
+                self.kept[leaf] if isinstance(leaf, Value) and states[leaf] is State.FIXED else leaf
+            )
+            args, kwargs = tree_map(fixed, (node.args, node.kwargs))
+            values = [*node.inputs, *(value for value in node.outputs if value is not None)]
+            saved = {v: self.kept[v] for v in values if states[v] is State.FROZEN and v in self.kept}
+            self._calls[node.index] = Call(
+                node, args, kwargs, {v: shapes[v.index][1:] for v in values}, saved, self.compact
+            )
+        return self._calls[node.index]
+
+    def slopes(self, gate: Gate) -> Slopes:
+        """A gate's slope and gain at these pictures."""
+        if gate.node.index not in self._slopes:
+            rule = GATES[kind(gate.node)]
+            value = gate.output if kind(gate.node) == "relu" else gate.source
+            self._slopes[gate.node.index] = rule(self.call(gate.node), self.kept[value])
+        return self._slopes[gate.node.index]
+
+    def activation(self, gate: Gate) -> Tensor:
+        """A gate's output, (B, *shape)."""
+        slopes = self.slopes(gate)
+        return slopes.gain if slopes.offset is None else slopes.gain + slopes.offset
+
+    def pull(self, node: Node, output: int, cotangent: Window) -> Cotangents:
+        """Cotangents of a linear node's inputs from those of one of its outputs."""
+        linear = TRANSPOSES.get(kind(node))
+        rule = vjp if linear is None else linear.transpose
+        return rule(self.call(node), output, cotangent)
+
+    def constant(self, node: Node, cotangent: Window) -> Tensor | None:
+        """(P,) what the constant part of a linear node adds under these cotangents; None where it has none."""
+        name = kind(node)
+        if name in CONSTANTS:
+            return CONSTANTS[name](self.call(node), cotangent)
+        if name in PLAIN_LINEAR or name == "constant_pad_nd":
+            return vjp_constant(self.call(node), cotangent)
+        return None
+
+    @cached_property
+    def batch(self) -> int:
+        return len(self.images)
+
+
+def freeze(model: nn.Module, images: Tensor) -> Frozen:
+    """Run `model` on `images` once and fix its gates and routes there. The model is left as it was."""
+    if not isinstance(images, Tensor) or images.dim() < 2 or not len(images):
+        raise PathxError("images must be a tensor with the pictures along its first dimension, (B, …)", usage=True)
+    network = network_of(model, images)
+    dtype = images.dtype if images.dtype in (torch.float32, torch.float64) else torch.float32
+    images = images.detach().to(dtype)
+    weights = {name: tensor.detach() for name, tensor in named_tensors(model)}
+    graph = network.graph
+    values: dict[Value, Tensor] = {graph.input: images}
+    for name, value in graph.parameters.items():
+        values[value] = _as(weights[name], dtype, images.device)
+    for value, tensor in graph.constants.items():
+        values[value] = _as(tensor.detach(), dtype, images.device)
+    with torch.no_grad():
+        kept = _forward(network, values, dtype)
+    logits = kept[network.logits].reshape(len(images), -1)
+    return Frozen(network, images, logits, kept, compact=images.device.type == "cpu")
+
+
+def _as(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype)
+
+
+_NETWORKS: WeakKeyDictionary[nn.Module, dict[Any, Network]] = WeakKeyDictionary()
+
+
+def network_of(model: nn.Module, images: Tensor) -> Network:
+    """The network that a model is for inputs of this shape; traced once."""
+    structure = tuple((name, id(module)) for name, module in model.named_modules())
+    tensors = tuple((name, tensor.shape) for name, tensor in named_tensors(model))
+    key = (images.shape, images.device, structure, tensors)
+    known = _NETWORKS.setdefault(model, {})
+    if key not in known:
+        sample = next((t for _, t in named_tensors(model) if t.is_floating_point()), images)
+        known[key] = read_network(trace(model, images.detach().to(sample.device, sample.dtype)))
+    return known[key]
+
+
+def _forward(network: Network, values: dict[Value, Tensor], dtype: torch.dtype) -> dict[Value, Tensor]:
+    """Run the nodes that the logits need, dropping every value after its last use unless a rule will ask for it."""
+    keep, last_use = network.needed, network.last_use
+
+    def actual(leaf: Any) -> Any:
+        return values[leaf] if isinstance(leaf, Value) else _promoted(leaf, dtype)
+
+    for node in network.nodes:
+        args, kwargs = tree_map(actual, (node.args, node.kwargs))
+        op = torch.ops.aten.relu_.default if node.index in network.overwritable else node.op
+        out = op(*args, **kwargs)
+        outputs = out if isinstance(out, (tuple, list)) else (out,)
+        for value, tensor in zip(node.outputs, outputs, strict=True):
+            if value is not None:
+                values[value] = tensor
+        for value in (*node.inputs, *node.outputs):
+            if value is not None and value not in keep and last_use.get(value, -1) <= node.index:
+                values.pop(value, None)
+    return {value: tensor for value, tensor in values.items() if value in keep}
+
+
+def _promoted(leaf: Any, dtype: torch.dtype) -> Any:
+    """Half-precision types written into the graph become the type we compute in."""
+    return dtype if isinstance(leaf, torch.dtype) and leaf.is_floating_point else leaf

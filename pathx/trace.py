@@ -1,0 +1,202 @@
+"""From a module to a graph of aten operations: every call recorded once, in order, with the module it came from.
+
+A dispatch mode under `torch.func.functionalize` sees what any module does (eager, TorchScript, torch.export alike) as
+pure operations on tensors, so in-place ReLUs, re-used modules and functional calls all look the same. Parameters are
+kept by name, never by value: the graph of a model sees weights that change later.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from pathx.errors import PathxError
+from pathx.scopes import exported_interpreter, script_scopes
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor of the graph, by number."""
+
+    index: int
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One call of an aten operation.
+
+    Args:
+        args, kwargs: as the operation takes them, with a `Value` for every tensor.
+        outputs: the values it makes; None where an output is not a tensor.
+        scope: path of the module the call was made in, "" for the model itself.
+        leaf: the module itself has no children, so that its path names the call.
+    """
+
+    index: int
+    op: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: tuple[Value | None, ...]
+    scope: str
+    leaf: bool
+
+    @property
+    def inputs(self) -> list[Value]:
+        """The values among the arguments, in order."""
+        return [leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, Value)]
+
+    @property
+    def op_name(self) -> str:
+        """The operation without its namespace and overload: `relu`, `convolution`."""
+        return str(self.op.__name__).split(".")[0].strip("_")
+
+    @property
+    def place(self) -> str:
+        """Operation and module path for messages: `sigmoid in features.1.block.1`."""
+        return f"{self.op_name} in {self.scope or 'the model itself'}"
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """What a model does with one input shape.
+
+    Args:
+        shapes: shape of every value, the batch dimension included.
+        parameters: the values that are parameters or buffers of the model, by their dotted names.
+        constants: the values that are other tensors the model holds.
+        outputs: what the model returned, with a `Value` for every tensor.
+    """
+
+    nodes: tuple[Node, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[torch.dtype, ...]
+    input: Value
+    parameters: dict[str, Value]
+    constants: dict[Value, Tensor]
+    outputs: Any
+
+
+def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and buffers by their dotted names."""
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+
+
+def trace(model: nn.Module, images: Tensor) -> Graph:
+    """Run `model` once on `images` and record every operation. The model is left as it was."""
+    model = _evaluation_view(model)
+    recorder = _Recorder(model, images)
+    call: Callable[[Tensor], Any] = model
+    if isinstance(model, torch.fx.GraphModule):
+        call = exported_interpreter(model, recorder)
+    try:
+        with torch.no_grad(), recorder:
+            outputs = torch.func.functionalize(lambda x: _plain(call(x)), remove="mutations")(images)
+    except PathxError:
+        raise
+    except Exception as error:
+        text = str(error).strip().splitlines() or [type(error).__name__]
+        raise PathxError(
+            f"the model cannot run on an input of shape {tuple(images.shape)}: {text[-1]}", usage=True
+        ) from error
+    return recorder.graph(outputs)
+
+
+def _plain(outputs: Any) -> Any:
+    """Named tuples as dicts and other containers as they are, since functorch's trees want plain ones."""
+    if isinstance(outputs, tuple) and hasattr(outputs, "_asdict"):
+        outputs = dict(outputs._asdict())
+    if isinstance(outputs, dict):
+        return {str(key): _plain(value) for key, value in outputs.items() if value is not None}
+    if isinstance(outputs, (tuple, list)):
+        return [_plain(value) for value in outputs if value is not None]
+    return outputs
+
+
+def _evaluation_view(model: nn.Module) -> nn.Module:
+    """The model in eval mode: itself, or a copy of its structure that shares its tensors."""
+    if not any(module.training for module in model.modules()):
+        return model
+    shared = {id(tensor): tensor for _, tensor in named_tensors(model)}
+    return copy.deepcopy(model, shared).eval()
+
+
+@dataclass
+class _Recorder(TorchDispatchMode):
+    """The dispatch mode that writes the graph down."""
+
+    model: nn.Module
+    images: Tensor
+    scope: tuple[str, bool] | None = None  # set from outside where Python frames do not tell
+
+    nodes: list[Node] = field(default_factory=list)
+    shapes: list[tuple[int, ...]] = field(default_factory=list)
+    dtypes: list[torch.dtype] = field(default_factory=list)
+    constants: dict[Value, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        self.values: dict[int, Value] = {}
+        self.alive: list[Tensor] = []  # an id stays unique only while its tensor lives
+        self.modules = {id(m): (name, not any(m.children())) for name, m in reversed(list(self.model.named_modules()))}
+        self.input = self._value(self.images)
+        self.parameters = {name: self._value(tensor) for name, tensor in named_tensors(self.model)}
+
+    def _value(self, tensor: Tensor) -> Value:
+        value = self.values[id(tensor)] = Value(len(self.shapes))
+        self.alive.append(tensor)
+        self.shapes.append(tuple(tensor.shape))
+        self.dtypes.append(tensor.dtype)
+        return value
+
+    def _known(self, leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        if id(leaf) not in self.values:
+            self.constants[self._value(leaf)] = leaf
+        return self.values[id(leaf)]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        known_args, known_kwargs = tree_map(self._known, (tuple(args), kwargs))
+        outputs = tuple(out) if isinstance(out, (tuple, list)) else (out,)
+        scope, leaf = self.scope or self._frame_scope()
+        values = tuple(self._value(o) if isinstance(o, Tensor) else None for o in outputs)
+        self.nodes.append(Node(len(self.nodes), func, known_args, known_kwargs, values, scope, leaf))
+        return out
+
+    def _frame_scope(self) -> tuple[str, bool]:
+        frame = sys._getframe(2)
+        while frame is not None:
+            if frame.f_code is _CALL_IMPL:
+                found = self.modules.get(id(frame.f_locals["self"]))
+                if found is not None:
+                    return found
+            frame = frame.f_back  # type: ignore[assignment]
+        return "", False
+
+    def graph(self, outputs: Any) -> Graph:
+        nodes = self.nodes
+        if isinstance(self.model, torch.jit.ScriptModule):
+            nodes = script_scopes(self.model, nodes)
+        return Graph(
+            nodes=tuple(nodes),
+            shapes=tuple(self.shapes),
+            dtypes=tuple(self.dtypes),
+            input=self.input,
+            parameters=self.parameters,
+            constants=self.constants,
+            outputs=tree_map(self._known, outputs),
+        )
+
+
+_CALL_IMPL = nn.Module._call_impl.__code__

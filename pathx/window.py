@@ -1,0 +1,177 @@
+"""Cotangents that are known on a box of a map and are zero elsewhere.
+
+A unit of a feature map reaches only its receptive field in the layer below, so what it sends down is kept as a window:
+a small block with an origin. A full map is just the largest window. Every dimension is treated alike, channels too,
+which is how a single unit is a window of one element.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """P cotangents of one tensor of shape (B, *shape).
+
+    Args:
+        data: (P, *extent).
+        origin: where the box starts in every dimension: one number for all, or a tensor (P,).
+        shape: of the full map, without the batch.
+        row: (P,) which row of the Jacobian each cotangent belongs to; rows may repeat, their cotangents add up.
+        image: (P,) which picture of the batch each is about.
+        overhang: by dimension, whether boxes may stick out of the map.
+        clean: what sticks out is zero.
+    """
+
+    data: Tensor
+    origin: tuple[int | Tensor, ...]
+    shape: tuple[int, ...]
+    row: Tensor
+    image: Tensor
+    overhang: tuple[bool, ...]
+    clean: bool = True
+
+    @staticmethod
+    def full(data: Tensor, row: Tensor, image: Tensor) -> Window:
+        """Whole maps."""
+        shape = tuple(data.shape[1:])
+        return Window(data, (0,) * len(shape), shape, row, image, (False,) * len(shape))
+
+    @staticmethod
+    def one_hot(value: Tensor, index: Tensor, shape: tuple[int, ...], row: Tensor, image: Tensor) -> Window:
+        """One element each: `value` (P,) at the flat `index` (P,)."""
+        origin = torch.unravel_index(index, shape)
+        data = value.reshape(-1, *(1,) * len(shape))
+        return Window(data, tuple(origin), shape, row, image, (False,) * len(shape))
+
+    @property
+    def extent(self) -> tuple[int, ...]:
+        return tuple(self.data.shape[1:])
+
+    def covers(self, dim: int) -> bool:
+        """Whether the box is the whole map in this dimension."""
+        origin = self.origin[dim]
+        return isinstance(origin, int) and origin == 0 and self.extent[dim] == self.shape[dim]
+
+    @property
+    def is_full(self) -> bool:
+        return all(self.covers(dim) for dim in range(len(self.shape)))
+
+    @property
+    def is_one_hot(self) -> bool:
+        return self.data[0:1].numel() == len(self.data[0:1]) and not self.is_full
+
+    def position(self, dim: int) -> Tensor:
+        """Coordinates of the box in one dimension, shaped to broadcast against `data`: (P or 1, 1, …, extent, …, 1)."""
+        steps = torch.arange(self.extent[dim], device=self.data.device)
+        origin = self.origin[dim]
+        steps = steps[None] + (origin[:, None] if isinstance(origin, Tensor) else origin)
+        shape = [1] * self.data.dim()
+        shape[0], shape[dim + 1] = steps.shape
+        return steps.reshape(shape)
+
+    def inside(self) -> Tensor | None:
+        """Which elements lie inside the map, broadcastable to `data`; None if all do."""
+        mask = None
+        for dim, out in enumerate(self.overhang):
+            if out:
+                position = self.position(dim)
+                here = (position >= 0) & (position < self.shape[dim])
+                mask = here if mask is None else mask & here
+        return mask
+
+    def index(self, sizes: tuple[int, ...] | None = None) -> Tensor:
+        """Flat index of every element in a map of `sizes` (1 = broadcast), broadcastable to `data`, never out of range."""
+        sizes = sizes or self.shape
+        index: Tensor | None = None
+        for dim, size in enumerate(sizes):
+            if size == 1:
+                continue
+            position = self.position(dim)
+            if self.overhang[dim]:
+                position = position.clamp(0, size - 1)
+            position = position * prod(sizes[dim + 1 :])
+            index = position if index is None else index + position
+        if index is None:
+            index = torch.zeros((1,) * self.data.dim(), dtype=torch.long, device=self.data.device)
+        return index
+
+    def read(self, values: Tensor) -> Tensor:
+        """The values (B or 1, *sizes) that lie under the boxes; a size of 1 stands for the whole dimension."""
+        sizes = tuple(values.shape[1:])
+        if all(self.covers(dim) or size == 1 for dim, size in enumerate(sizes)):
+            return values if len(values) == 1 else values.index_select(0, self.image)
+        index = self.index(sizes)
+        if len(values) > 1:
+            image = self.image.reshape(-1, *(1,) * len(sizes))
+            index = index + image * prod(sizes)
+        return values.reshape(-1)[index]
+
+    def scale(self, values: Tensor) -> Window:
+        """Elementwise product with the values (B or 1, *sizes) under the boxes."""
+        return replace(self, data=self.data * self.read(values))
+
+    def cleaned(self) -> Window:
+        """The same cotangents with what sticks out of the map set to zero."""
+        if self.clean:
+            return self
+        mask = self.inside()
+        return replace(self, data=self.data if mask is None else self.data * mask, clean=True)
+
+    def dense(self) -> Window:
+        """The same cotangents as whole maps."""
+        if self.is_full:
+            return self
+        source = self.cleaned()
+        maps = source.data.new_zeros(len(source.data), prod(self.shape))
+        index = source.index().expand_as(source.data)
+        maps.scatter_add_(1, index.flatten(1), source.data.flatten(1))
+        return Window.full(maps.reshape(-1, *self.shape), self.row, self.image)
+
+    def rows(self, keep: Tensor) -> Window:
+        """Only the cotangents whose numbers are in `keep`."""
+        origin = tuple(o[keep] if isinstance(o, Tensor) else o for o in self.origin)
+        return replace(self, data=self.data[keep], origin=origin, row=self.row[keep], image=self.image[keep])
+
+    def shift(self, dim: int, offset: int, size: int, *, step: int = 1) -> Window:
+        """In the coordinates p' = step * p + offset of a map that is `size` long in `dim`; parts outside are dropped."""
+        data, extent = self.data, self.extent[dim]
+        if step > 1 and extent > 1:
+            data = spread(data, dim + 1, step)
+            extent = data.shape[dim + 1]
+        start = self.origin[dim] * step + offset
+        out = self.overhang[dim]
+        if isinstance(start, int):  # known for all: cut to the map at once
+            first, last = max(0, -start), min(extent, size - start)
+            if last <= first:
+                first = last = 0
+            data, start, out = data.narrow(dim + 1, first, last - first), start + first if last > first else 0, False
+        else:
+            out = True
+        return replace(
+            self,
+            data=data,
+            origin=replaced(self.origin, dim, start),
+            shape=replaced(self.shape, dim, size),
+            overhang=replaced(self.overhang, dim, out),
+            clean=self.clean and not out,
+        )
+
+
+def replaced(items: tuple, dim: int, item: object) -> tuple:  # type: ignore[type-arg]
+    """The tuple with one item exchanged."""
+    return (*items[:dim], item, *items[dim + 1 :])
+
+
+def spread(data: Tensor, dim: int, step: int) -> Tensor:
+    """The data with step - 1 zeros between neighbours along `dim`."""
+    shape = list(data.shape)
+    shape[dim] = (shape[dim] - 1) * step + 1
+    wide = data.new_zeros(shape)
+    wide.movedim(dim, -1)[..., ::step] = data.movedim(dim, -1)
+    return wide
