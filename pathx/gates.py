@@ -24,7 +24,8 @@ def relu(call: Call, output: Tensor) -> Slopes:
 def _clipped(h: Tensor, low: Tensor | float, high: Tensor | float) -> Slopes:
     slope = ((h > low) & (h < high)).to(h.dtype)
     gain = slope * h
-    return Slopes(slope, gain, offset=torch.clamp(h, torch.as_tensor(low).to(h), torch.as_tensor(high).to(h)) - gain)
+    bounds = (torch.as_tensor(bound, dtype=h.dtype, device=h.device) for bound in (low, high))
+    return Slopes(slope, gain, offset=torch.clamp(h, *bounds) - gain)
 
 
 @gate("hardtanh", "relu6")

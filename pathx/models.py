@@ -178,9 +178,8 @@ def _build(name: str, *, trained: bool, classes: int | None = None) -> nn.Module
     from pathx.vision import torchvision
 
     settings: dict[str, Any] = {} if classes is None else {"num_classes": classes}
-    if (
-        name in _AUXILIARY_HEADS
-    ):  # transform_input: what torchvision sets for its own weights, hence for fine-tuned ones
+    if name in _AUXILIARY_HEADS:
+        # torchvision's own weights want transform_input, and so do those that were fine-tuned from them.
         settings |= {"aux_logits": False, "init_weights": False, "transform_input": trained}
     module: nn.Module = torchvision.models.get_model(name, weights=None, **settings)
     return module
@@ -286,7 +285,9 @@ def _read_state(file: Path) -> Mapping[str, Tensor]:
     if kind != "pickle":
         raise PathxError(f"{file} is not a state dict: give a .safetensors or .pth file", usage=True)
     try:
-        checkpoint = torch.load(file, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about old formats, which load all the same
+            checkpoint = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever a damaged or hostile pickle makes of torch's restricted unpickler
         problem = "is damaged or holds more than tensors, and running the pickle is never safe"
         raise PathxError(f"{file} {problem}: save model.state_dict(), best as safetensors", usage=True) from error

@@ -51,7 +51,7 @@ class Call:
         if isinstance(item, Value):
             return self.saved[item]
         if not isinstance(item, Tensor):
-            return torch.tensor([item])
+            return torch.tensor([item], dtype=torch.float64)
         return item
 
 

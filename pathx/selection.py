@@ -86,7 +86,7 @@ class Candidates:
             by_source[key] = by_source[key].index_add_(0, window.row, values)
         for key, jacobian in by_source.items():
             weights = meanings[key]
-            jacobian = jacobian.reshape(branches, -1, count)
+            jacobian = jacobian.reshape(branches, len(jacobian) // branches, count)
             result = result + (jacobian if weights is None else weights @ jacobian)
         return result
 
@@ -259,7 +259,7 @@ def select(candidates: Candidates, width: int, threshold: float, *, prune: bool)
 def _enough(margins: Tensor, width: int, threshold: float) -> Tensor:
     """(Q,) a bound up to which no further unit can change the choice; a hair lower, for rounding."""
     if margins.shape[1] == 0:
-        return torch.full((len(margins),), -math.inf)
+        return margins.new_full((len(margins),), -math.inf)
     last = margins.topk(min(width, margins.shape[1]), dim=1).values[:, -1]
     best = margins.amax(1)
     full = (margins > threshold).sum(1) >= width

@@ -1,8 +1,9 @@
 """From a module to a graph of aten operations: every call recorded once, in order, with the module it came from.
 
-A dispatch mode under `torch.func.functionalize` sees what any module does (eager, TorchScript, torch.export alike) as
-pure operations on tensors, so in-place ReLUs, re-used modules and functional calls all look the same. Parameters are
-kept by name, never by value: the graph of a model sees weights that change later.
+A dispatch mode sees what any module does (eager, TorchScript, torch.export alike) as operations on tensors, so re-used
+modules and functional calls all look the same. In-place operations are written down as what they compute; only where
+one changes a tensor that is also read under another name is `torch.func.functionalize` asked to sort that out.
+Parameters are kept by name, never by value: the graph of a model sees weights that change later.
 """
 
 from __future__ import annotations
@@ -93,21 +94,32 @@ def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 def trace(model: nn.Module, images: Tensor) -> Graph:
     """Run `model` once on `images` and record every operation. The model is left as it was."""
     model = _evaluation_view(model)
+    try:
+        return _record(model, images, lambda call: call)
+    except _Aliased:
+        return _record(model, images, lambda call: torch.func.functionalize(call, remove="mutations"))
+
+
+class _Aliased(Exception):
+    """A tensor was changed in place and then read through another tensor that shares its memory."""
+
+
+def _record(model: nn.Module, images: Tensor, wrap: Callable[[Any], Any]) -> Graph:
     recorder = _Recorder(model, images)
     call: Callable[[Tensor], Any] = model
     if isinstance(model, torch.fx.GraphModule):
         call = exported_interpreter(model, recorder)
     try:
         with torch.no_grad(), recorder:
-            outputs = torch.func.functionalize(lambda x: _plain(call(x)), remove="mutations")(images)
-    except PathxError:
+            outputs = wrap(lambda x: _plain(call(x)))(images)
+        return recorder.graph(outputs)
+    except (PathxError, _Aliased):
         raise
     except Exception as error:
         text = str(error).strip().splitlines() or [type(error).__name__]
         raise PathxError(
             f"the model cannot run on an input of shape {tuple(images.shape)}: {text[-1]}", usage=True
         ) from error
-    return recorder.graph(outputs)
 
 
 def _plain(outputs: Any) -> Any:
@@ -146,6 +158,8 @@ class _Recorder(TorchDispatchMode):
         super().__init__()
         self.values: dict[int, Value] = {}
         self.alive: list[Tensor] = []  # an id stays unique only while its tensor lives
+        self.sharing: dict[int, list[int]] = {}  # ids of the tensors on each piece of memory
+        self.stale: set[int] = set()  # ids of tensors whose memory was changed through another tensor
         self.modules = {id(m): (name, not any(m.children())) for name, m in reversed(list(self.model.named_modules()))}
         self.input = self._value(self.images)
         self.parameters = {name: self._value(tensor) for name, tensor in named_tensors(self.model)}
@@ -153,6 +167,8 @@ class _Recorder(TorchDispatchMode):
     def _value(self, tensor: Tensor) -> Value:
         value = self.values[id(tensor)] = Value(len(self.shapes))
         self.alive.append(tensor)
+        self.stale.discard(id(tensor))
+        self.sharing.setdefault(tensor.untyped_storage()._cdata, []).append(id(tensor))
         self.shapes.append(tuple(tensor.shape))
         self.dtypes.append(tensor.dtype)
         return value
@@ -162,17 +178,31 @@ class _Recorder(TorchDispatchMode):
             return leaf
         if id(leaf) not in self.values:
             self.constants[self._value(leaf)] = leaf
+        if id(leaf) in self.stale:
+            raise _Aliased
         return self.values[id(leaf)]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        out = func(*args, **kwargs)
         known_args, known_kwargs = tree_map(self._known, (tuple(args), kwargs))
+        out = func(*args, **kwargs)
+        if func._schema.is_mutable:
+            func = self._changes(func, args)
         outputs = tuple(out) if isinstance(out, (tuple, list)) else (out,)
         scope, leaf = self.scope or self._frame_scope()
         values = tuple(self._value(o) if isinstance(o, Tensor) else None for o in outputs)
         self.nodes.append(Node(len(self.nodes), func, known_args, known_kwargs, values, scope, leaf))
         return out
+
+    def _changes(self, func: Any, args: Any) -> Any:
+        """Note whose memory an in-place operation changes; returns the operation that computes the same out of place."""
+        name, overload = func._schema.name.removeprefix("aten::"), func._overloadname
+        functional = getattr(torch.ops.aten, name.removesuffix("_"), None)
+        if not name.endswith("_") or functional is None or not hasattr(functional, overload):
+            raise _Aliased  # writes into an argument in a way of its own
+        storage = args[0].untyped_storage()._cdata
+        self.stale.update(other for other in self.sharing[storage] if other != id(args[0]))
+        return getattr(functional, overload)
 
     def _frame_scope(self) -> tuple[str, bool]:
         frame = sys._getframe(2)

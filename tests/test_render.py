@@ -1,0 +1,197 @@
+"""Colours say sign and size truly, and the overlay shows heat just where the network looked."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageChops, ImageStat
+
+from pathx import render
+from pathx.render import COLOURS, colour_scale, heatmap, overlay, smooth
+
+WHITE = (255, 255, 255)
+
+
+def random_map(seed: int, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def rgb(image: Image.Image, x: int, y: int) -> tuple[int, int, int]:
+    pixel = image.getpixel((x, y))
+    assert isinstance(pixel, tuple)
+    return pixel[0], pixel[1], pixel[2]
+
+
+def strength(image: Image.Image, x: int, y: int) -> int:
+    return 255 - min(rgb(image, x, y))
+
+
+def changed(first: Image.Image, second: Image.Image) -> tuple[int, int, int, int] | None:
+    return ImageChops.difference(first, second).getbbox()
+
+
+def test_red_for_blue_against_white_for_nothing_one_pixel_each() -> None:
+    values = torch.tensor([[1.0, -1.0, 0.0], [0.3, -0.3, 0.0]])
+    image = heatmap(values)
+    assert (image.mode, image.size) == ("RGB", (3, 2))
+    for y in range(2):
+        red, _, blue = rgb(image, 0, y)
+        assert red > blue + 50
+        red, _, blue = rgb(image, 1, y)
+        assert blue > red + 50
+        assert rgb(image, 2, y) == WHITE
+    assert strength(image, 0, 0) > strength(image, 0, 1) and strength(image, 1, 0) > strength(image, 1, 1)
+
+
+def test_channels_are_summed_before_they_are_coloured() -> None:
+    values = random_map(0, 3, 5, 7)
+    assert heatmap(values).tobytes() == heatmap(values.double().sum(0)).tobytes()
+    assert rgb(heatmap(torch.tensor([[[2.0, 1.0]], [[-2.0, 1.0]]])), 0, 0) == WHITE
+
+
+@pytest.mark.parametrize("colours", COLOURS)
+@given(st.floats(1e-30, 1e30), st.integers(0, 9))
+@settings(max_examples=25, deadline=None)
+def test_colours_do_not_depend_on_the_unit_of_the_values(colours: str, factor: float, seed: int) -> None:
+    values = random_map(seed, 6, 6).double()
+    one, other = heatmap(values, colours=colours), heatmap(values * factor, colours=colours)
+    assert max(high for _, high in ImageChops.difference(one, other).getextrema()) <= 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("colours", COLOURS)
+def test_every_map_is_white_at_zero_and_tells_the_signs_apart_for_any_colour_vision(colours: str) -> None:
+    value = torch.linspace(-1, 1, 201, dtype=torch.float64)
+    table = COLOURS[colours](value)
+    assert torch.equal(table[100], torch.ones(3, dtype=torch.float64))
+    lightness = table @ torch.tensor([0.2126, 0.7152, 0.0722], dtype=torch.float64)
+    assert (lightness[:101].diff() > 0).all() and (lightness[100:].diff() < 0).all()
+    # Red and green are alike to the commonest colour blindness; blue against yellow is not.
+    yellowness = table[:, :2].mean(1) - table[:, 2]
+    assert yellowness[50] < -0.1 < 0.1 < yellowness[150]
+
+
+def test_a_few_outliers_do_not_bleach_the_rest() -> None:
+    values = random_map(1, 100, 100)
+    spiked = values.clone()
+    spiked[0, :3] = 1e6
+    assert abs(colour_scale(spiked) / colour_scale(values) - 1) < 0.05
+    assert colour_scale(values) == pytest.approx(2.576, rel=0.05)  # 99 % of a normal distribution
+
+
+def test_one_lone_value_among_zeros_is_seen() -> None:
+    values = torch.zeros(200, 200)
+    values[3, 5] = -1e-6
+    image = heatmap(values)
+    assert strength(image, 5, 3) > 200
+    values[3, 5] = 0
+    assert changed(heatmap(values), Image.new("RGB", (200, 200), "white")) is None
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_values_that_are_no_numbers_are_white_and_leave_the_others_alone(bad: float) -> None:
+    values = random_map(2, 8, 8)
+    values[0, 0] = 0
+    good = heatmap(values)
+    values[0, 0] = bad
+    assert heatmap(values).tobytes() == good.tobytes()
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.floats(0, 0.5), st.integers(0, 99))
+@settings(max_examples=25, deadline=None)
+def test_smoothing_keeps_the_sum_and_a_flat_map_flat(height: int, width: int, sigma: float, seed: int) -> None:
+    values = random_map(seed, 3, height, width).double()
+    torch.testing.assert_close(smooth(values, sigma).sum(), values.sum(), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(smooth(torch.ones(height, width), sigma), torch.ones(height, width).double())
+
+
+def test_smoothing_is_a_gaussian_of_that_width() -> None:
+    values = torch.zeros(101, 101)
+    values[50, 50] = 1
+    blurred = smooth(values, 0.04)
+    distance = torch.arange(101).double() - 50
+    assert float((blurred.sum(0) * distance**2).sum()) ** 0.5 == pytest.approx(0.04 * 101, rel=0.01)
+    assert torch.equal(smooth(values, 0), values.double())
+
+
+def photo(width: int, height: int) -> Image.Image:
+    return Image.radial_gradient("L").resize((width, height)).convert("RGB")
+
+
+@pytest.mark.parametrize(
+    ("size", "shown"),
+    [
+        ((600, 400), (600, 400)),
+        ((300, 900), (300, 900)),
+        ((32, 32), (512, 512)),
+        ((28, 20), (532, 380)),
+        ((8000, 4000), (2048, 1024)),
+        ((1, 5000), (1, 2048)),
+        ((1, 1), (512, 512)),
+    ],
+)
+def test_the_photo_keeps_its_shape_and_gets_a_size_to_look_at(size: tuple[int, int], shown: tuple[int, int]) -> None:
+    assert overlay(photo(*size), random_map(3, 16, 16), (0, 0, *size)).size == shown
+
+
+def test_tiny_photos_are_enlarged_crisply() -> None:
+    image = Image.new("RGB", (32, 32), "black")
+    image.putpixel((5, 7), WHITE)
+    shown = overlay(image, torch.zeros(32, 32), (0, 0, 32, 32))
+    assert {colour for _, colour in shown.getcolors() or []} == {rgb(shown, 0, 0), WHITE}
+    assert changed(shown, Image.new("RGB", shown.size, rgb(shown, 0, 0))) == (80, 112, 96, 128)
+
+
+def test_heat_falls_where_the_attribution_says_and_nowhere_else() -> None:
+    region = (150.0, 50.0, 450.0, 350.0)
+    values = torch.zeros(30, 30)
+    nothing = overlay(photo(600, 400), values, region, sigma=0)
+    values[6, 21] = 1
+    heat = overlay(photo(600, 400), values, region, sigma=0)
+    assert changed(nothing, heat) == (360, 110, 370, 120)
+    red, _, blue = rgb(heat, 365, 115)
+    assert red > blue + 50
+    smoothed = changed(nothing, overlay(photo(600, 400), values, region))
+    assert smoothed is not None
+    left, top, right, bottom = smoothed
+    assert left < 360 and top < 110 and right > 370 and bottom > 120
+    assert 150 <= left and 50 <= top and right <= 450 and bottom <= 350
+    assert left + right == pytest.approx(730, abs=2) and top + bottom == pytest.approx(230, abs=2)
+
+
+def test_what_the_network_did_not_see_is_dimmed_and_bounded_by_a_line() -> None:
+    image = Image.new("RGB", (600, 400), (180, 180, 180))
+    shown = overlay(image, torch.zeros(8, 8), (100, 0, 500, 400))
+    inside, outside = rgb(shown, 300, 200), rgb(shown, 50, 200)
+    assert min(inside) >= 180 and max(outside) < 120
+    assert rgb(shown, 100, 200) == WHITE and rgb(shown, 499, 200) == WHITE
+    assert max(rgb(shown, 99, 200)) == 0 and max(rgb(shown, 500, 200)) == 0
+    whole = overlay(image, torch.zeros(8, 8), (0, 0, 600, 400))
+    assert whole.getcolors() == [(600 * 400, inside)]  # all was seen: no line, nothing dimmed
+
+
+def test_a_region_beyond_the_photo_is_cut_in_place() -> None:
+    values = torch.zeros(10, 10)
+    values[5, 5] = 1
+    region = (-100.0, -200.0, 700.0, 600.0)
+    nothing = overlay(photo(600, 400), torch.zeros(10, 10), region, sigma=0)
+    assert changed(nothing, overlay(photo(600, 400), values, region, sigma=0)) == (300, 200, 380, 280)
+
+
+def test_the_photo_stays_readable_under_the_strongest_heat() -> None:
+    image = Image.new("RGB", (400, 400), "black")
+    image.paste(WHITE, (200, 0, 400, 400))
+    shown = overlay(image, torch.ones(20, 20), (0, 0, 400, 400)).convert("L")
+    dark, bright = (ImageStat.Stat(shown.crop((x, 0, x + 200, 400))).mean[0] for x in (0, 200))
+    assert bright - dark > 25
+
+
+def test_maps_register_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(render, "COLOURS", dict(COLOURS))
+
+    @render.colour_map("plain")
+    def plain(value: torch.Tensor) -> torch.Tensor:
+        return (1 - value.abs())[:, None].expand(-1, 3)
+
+    assert rgb(heatmap(torch.tensor([[1.0, -1.0, 0.0]]), colours="plain"), 0, 0) == (0, 0, 0)
