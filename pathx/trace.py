@@ -188,6 +188,8 @@ class _Recorder(TorchDispatchMode):
         out = func(*args, **kwargs)
         if func._schema.is_mutable:
             func = self._changes(func, args)
+        if func is torch.ops.aten._convolution.default:  # as TorchScript spells it, with settings for one library
+            func, known_args = torch.ops.aten.convolution.default, known_args[:9]
         outputs = tuple(out) if isinstance(out, (tuple, list)) else (out,)
         scope, leaf = self.scope or self._frame_scope()
         values = tuple(self._value(o) if isinstance(o, Tensor) else None for o in outputs)

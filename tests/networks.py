@@ -84,10 +84,12 @@ class Network:
 
     Args:
         ending: what follows the logits in the module: "logits" (nothing), "softmax", "log_softmax" or "sigmoid".
+        recipe: the call that makes it again.
     """
 
     nodes: tuple[Node, ...]
     ending: str = "logits"
+    recipe: str = ""
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -119,7 +121,11 @@ class Network:
             options = {**node.options, **{name: list(value.shape) for name, value in node.weights.items()}}
             reads = ", ".join(f"%{i}" for i in node.inputs)
             lines.append(f"%{position} = {node.op}({reads}) {options or ''} [{node.spelling}] -> {list(node.shape)}")
-        return f"Network({self.ending}):\n  " + "\n  ".join(lines)
+        return f"{self.recipe or 'Network'}:\n  " + "\n  ".join(lines) + f"\n  -> {self.ending}\n"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """How hypothesis shows a network that breaks a law."""
+        printer.text(repr(self))
 
 
 # --- Spelling: from nodes to a module ---------------------------------------------------------------------------------
@@ -430,7 +436,7 @@ class Builder:
     def average(self, x: int) -> int:
         return self.append("adaptive_avgpool", x, weights={}, output_size=(1, 1))
 
-    def finish(self, ending: str) -> Network:
+    def finish(self, ending: str, recipe: str) -> Network:
         readers = [sum(node.inputs.count(position) for node in self.nodes) for position in range(len(self.nodes))]
         nodes = []
         for node in self.nodes:
@@ -441,7 +447,7 @@ class Builder:
                 if not (fresh and readers[source] == 1):
                     spelling = {"a += b": "a + b"}.get(spelling, spelling.removesuffix(", in place"))
             nodes.append(Node(node.op, node.inputs, node.options, node.weights, spelling, node.shape))
-        return Network(tuple(nodes), ending)
+        return Network(tuple(nodes), ending, recipe)
 
 
 BLOCKS = ("chain", "residual", "fire", "dense", "inception")
@@ -465,7 +471,8 @@ def random_network(
     for block in blocks:
         x = getattr(builder, block)(x)
     builder.head(x, outputs)
-    return builder.finish(ending)
+    recipe = f"random_network({seed}, {image=}, {blocks=}, {activation=}, {outputs=}, {ending=})"
+    return builder.finish(ending, recipe)
 
 
 def tiny_network(seed: int, *, image: bool, blocks: tuple[str, ...], activation: str = "relu") -> Network:
@@ -484,7 +491,7 @@ def tiny_network(seed: int, *, image: bool, blocks: tuple[str, ...], activation:
         x = builder.add(builder.conv(x, 2, kernel, padding=padding), h) if block == "residual" else h
         x = builder.any_pool(x) if builder.chance(0.4) else x
     builder.linear(builder.flatten(x) if image else x, 2, scale=2.0)
-    return builder.finish("logits")
+    return builder.finish("logits", f"tiny_network({seed}, {image=}, {blocks=}, {activation=})")
 
 
 # --- Strategies -------------------------------------------------------------------------------------------------------

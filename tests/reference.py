@@ -57,9 +57,9 @@ def slope(node: Node, h: Tensor) -> Tensor:
         case "relu6":
             return ((h > 0) & (h < 6)).to(FLOAT)
         case "leaky_relu":
-            return torch.where(h > 0, 1, float(node.options["negative_slope"]) * torch.ones_like(h))
+            return torch.where(h > 0, torch.ones_like(h), torch.full_like(h, node.options["negative_slope"]))
         case "hardtanh":
-            return ((h > node.options["min_val"]) & (h < node.options["max_val"])).to(FLOAT)
+            return ((h > float(node.options["min_val"])) & (h < float(node.options["max_val"]))).to(FLOAT)
     raise ValueError(node.options["kind"])
 
 

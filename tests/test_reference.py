@@ -76,13 +76,13 @@ def test_unwrapping(network: Network, seed: int) -> None:
 
 
 @settings(max_examples=40)
-@given(tiny_networks(), SEEDS, st.data())
-def test_matrices_equal_the_sum_of_one_way_paths(network: Network, seed: int, data: st.DataObject) -> None:
+@given(tiny_networks(), SEEDS, st.sampled_from([1, 3, "all"]), st.sampled_from([None, 0.0]), st.data())
+def test_matrices_equal_the_sum_of_one_way_paths(
+    network: Network, seed: int, width: int | str, alpha: float | None, data: st.DataObject
+) -> None:
     image = network.images(1, seed)[0]
     depth = data.draw(st.integers(1, len(reference.hidden_layers(network))))
     skips = data.draw(st.sampled_from(["adjacent", "all"]))
-    width: int | str = data.draw(st.sampled_from([1, 3, "all"]))
-    alpha = data.draw(st.sampled_from([None, 0.0]))
     result = reference.explain(network, image, depth=depth, width=width, alpha=alpha, skips=skips)
     weight, bias = reference.sum_of_one_way_paths(network, image, result, skips)
     assert_close(result.weight, weight, rtol=1e-9, atol=1e-10)

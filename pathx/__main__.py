@@ -1,0 +1,5 @@
+"""`python -m pathx`."""
+
+from pathx.cli import run
+
+run()
