@@ -14,9 +14,9 @@ from pathx.errors import PathxError
 from pathx.explanation import Explanation, PathLayer, Unit
 from pathx.fields import box
 from pathx.frozen import Frozen, freeze
-from pathx.linear import explained, linear_model
+from pathx.linear import linear_model
 from pathx.network import Network
-from pathx.path import Branches, Kept, Strategy, find_paths
+from pathx.path import Branches, Kept, Strategy, explained, find_paths
 from pathx.selection import importance
 
 Width = int | str

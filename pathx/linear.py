@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
 
 import torch
 from torch import Tensor
 
 from pathx.frozen import Frozen
 from pathx.operations import precise
-from pathx.path import Branches, Kept, Paths
+from pathx.path import Branches, ClassSource, Kept, Paths, Source, explained
 from pathx.trace import Value
 from pathx.transposes import total
 from pathx.window import Window
@@ -30,17 +30,6 @@ class LinearModel:
     weight: Tensor
     bias: Tensor
     score: Tensor
-
-
-def explained(weights: Tensor, branches: Branches, outputs: int) -> Tensor:
-    """(Q, K) the row of the target, of weights (Q, C, K).
-
-    The negative class of a single logit has the logit 0 and an all-zero row: there, what speaks against the positive
-    class is explained.
-    """
-    at = branches.target[:, None, None].expand(-1, 1, weights.shape[2])
-    row = weights.gather(1, at)[:, 0]
-    return torch.where(branches.target[:, None] == 0, -weights[:, 1], row) if outputs == 1 else row
 
 
 def linear_model(frozen: Frozen, paths: Paths) -> LinearModel:
@@ -69,39 +58,51 @@ def _from_deepest(frozen: Frozen, branches: Branches, kept: Kept) -> tuple[Tenso
     row = explained(kept.weights, branches, frozen.network.outputs) * kept.chosen.valid
     contribution = (row * kept.gain).to(precise(row))
     seeds = []
-    offset = 0
-    for gate in kept.gates:
-        index = kept.chosen.units - offset
-        here = (index >= 0) & (index < gate.units)
+    for gate, index, here in kept.places():
         maps = row.new_zeros(len(branches), gate.units)
-        maps.scatter_add_(1, index.clamp(0, gate.units - 1), row * here)
+        maps.scatter_add_(1, index, row * here)
         maps = maps.reshape(-1, *gate.shape) * frozen.slopes(gate).slope[branches.image]
         seeds.append((gate.source, maps))
-        offset += gate.units
     return contribution.sum(1), seeds
 
 
 def _jumped(frozen: Frozen, paths: Paths) -> dict[Value, Tensor]:
     """What routes that jump over the deepest path layer send to the target, where they land below it: (Q, …) maps."""
-    branches, network = paths.branches, frozen.network
+    network = frozen.network
     lowest = paths.layers[-1].layer
-    below = {gate.output for layer in network.layers[: lowest - 1] for gate in layer} | {network.graph.input}
+    below = [gate.output for layer in network.layers[: lowest - 1] for gate in layer] + [network.graph.input]
     result: dict[Value, Tensor] = {}
-    for source in paths.sources if lowest > 0 else ():
-        weights = source.weights
-        if weights is None:
-            weights = torch.eye(source.rows, device=branches.image.device, dtype=frozen.images.dtype)
-            weights = weights.expand(len(branches), -1, -1)
-        row = explained(weights, branches, network.outputs).flatten()
-        for value, windows in source.landed.items():
-            if value not in below:
-                continue
-            for window in windows:
-                maps = window.dense().data.flatten(1) * row[window.row][:, None]
-                if value not in result:
-                    result[value] = maps.new_zeros(len(branches), prod(window.shape))
-                result[value].index_add_(0, window.row // source.rows, maps)
-    return {value: maps.reshape(-1, *network.shape(value)) for value, maps in result.items()}
+    for source in paths.jumping:
+        for value, maps in _landed_for_target(frozen, paths.branches, source, below):
+            result[value] = result[value] + maps if value in result else maps
+    return result
+
+
+def _landed_for_target(
+    frozen: Frozen, branches: Branches, source: Source | ClassSource, values: list[Value]
+) -> Iterator[tuple[Value, Tensor]]:
+    """What a source's rows send to each branch's target at the given values, where they send anything."""
+    network = frozen.network
+    if isinstance(source, ClassSource):
+        reached = [value for value in values if any(network.lands[g.source] & network.lands[value] for g in source.kept.gates)]
+        for value, maps in zip(reached, source.for_target(reached), strict=True):
+            yield value, maps
+        return
+    rows = source.rows
+    weights = rows.weights
+    if weights is None:
+        weights = torch.eye(rows.count, device=branches.image.device, dtype=frozen.images.dtype)
+        weights = weights.expand(len(branches), -1, -1)
+    row = explained(weights, branches, network.outputs)  # (Q, K)
+    for value in values:
+        for window in source.landed.get(value, ()):
+            maps = window.dense().data.flatten(1)
+            if rows.shared:
+                total = row[:, window.row] @ maps
+            else:
+                total = maps.new_zeros(len(branches), maps.shape[1])
+                total.index_add_(0, window.row // rows.count, maps * row.flatten()[window.row][:, None])
+            yield value, total.reshape(-1, *network.shape(value))
 
 
 def pull_back(frozen: Frozen, branches: Branches, seeds: list[tuple[Value, Tensor]]) -> tuple[Tensor, Tensor]:

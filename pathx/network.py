@@ -118,6 +118,22 @@ class Network:
         return frozenset(needed)
 
     @cached_property
+    def top_is_shared(self) -> bool:
+        """Whether nothing between the logits and the gates below them was frozen at a picture."""
+        stack, seen = [self.logits], {self.logits}
+        while stack:
+            node = self.producers.get(stack.pop())
+            if node is None or node.index in self.gates:
+                continue
+            linear = TRANSPOSES.get(kind(node))
+            if (linear is not None and linear.saves) or any(self.states[v] is State.FROZEN for v in node.inputs):
+                return False
+            fresh = {v for v in node.inputs if self.states[v] is State.VARIES} - seen
+            seen |= fresh
+            stack.extend(fresh)
+        return True
+
+    @cached_property
     def overwritable(self) -> frozenset[int]:
         """ReLUs that may work in place: nothing else reads their input, which was made for them."""
         uses = Counter(value for node in self.nodes for value in node.inputs)

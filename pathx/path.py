@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from pathx.arrivals import Arrival, Candidates, Rows
 from pathx.frozen import Frozen
 from pathx.network import Gate
-from pathx.selection import Candidates, Chosen, select
+from pathx.selection import Chosen, select
 from pathx.trace import Value
 from pathx.window import Window
 
@@ -30,13 +34,64 @@ class Source:
 
     Args:
         landed: where the rows arrived: outputs of gates, or the input.
-        weights: (Q, C, K) what each of a branch's K rows sends to every class; None where the rows are the classes.
-        rows: K. Row k of branch q has the number q * K + k.
     """
 
     landed: Landed
-    weights: Tensor | None
-    rows: int
+    rows: Rows
+
+    def arrivals(self, gates: Sequence[Gate]) -> list[Arrival]:
+        """What arrived at the gates of one layer."""
+        return [
+            Arrival(position, window, self.rows)
+            for position, gate in enumerate(gates)
+            for window in self.landed.get(gate.output, ())
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class ClassSource:
+    """One row per class through the units that a layer kept, walked down whenever some classes are asked for.
+
+    It serves where the kept units outnumber the classes by far: whole maps then cost less than a window per unit.
+    """
+
+    frozen: Frozen
+    branches: Branches
+    kept: Kept
+
+    def maps(self, values: Sequence[Value], classes: range) -> list[Tensor]:
+        """(Q, c, *shape) what arrives at the values, for some classes."""
+        return self._pulled(values, self.kept.weights[:, classes.start : classes.stop])
+
+    def for_target(self, values: Sequence[Value]) -> list[Tensor]:
+        """(Q, *shape) what arrives at the values for the explained class."""
+        row = explained(self.kept.weights, self.branches, self.frozen.network.outputs)
+        return [maps[:, 0] for maps in self._pulled(values, row[:, None])]
+
+    def _pulled(self, values: Sequence[Value], weights: Tensor) -> list[Tensor]:
+        """(Q, c, *shape) what arrives at the values, for rows that weigh the kept units by (Q, c, K)."""
+        network, branches = self.frozen.network, self.branches
+        count = weights.shape[1]
+        row = torch.arange(len(branches) * count, device=branches.image.device)
+        image = branches.image.repeat_interleave(count)
+        weights = weights * self.kept.chosen.valid[:, None]
+        seeds = []
+        for gate, index, here in self.kept.places():
+            maps = weights.new_zeros(len(branches), count, gate.units)
+            maps.scatter_add_(2, index[:, None].expand(-1, count, -1), weights * here[:, None])
+            seed = Window.full(maps.reshape(-1, *gate.shape), row, image)
+            seeds.append((gate.source, seed.scale(self.frozen.slopes(gate).slope)))
+        wanted = 0
+        for value in values:
+            wanted |= network.lands[value]
+        landed = walk(self.frozen, seeds, wanted, windows=False)
+        result = []
+        for value in values:
+            total = weights.new_zeros(len(row), *network.shape(value))
+            for window in landed.get(value, ()):
+                total = total + window.data
+            result.append(total.reshape(len(branches), count, *total.shape[1:]))
+        return result
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +130,15 @@ class Kept:
     weights: Tensor
     gain: Tensor
 
+    def places(self) -> Iterator[tuple[Gate, Tensor, Tensor]]:
+        """Each gate with the units' flat indices in it, (Q, K), never out of range, and which of them are on it."""
+        offset = 0
+        for gate in self.gates:
+            index = self.chosen.units - offset
+            here = self.chosen.valid & (index >= 0) & (index < gate.units)
+            yield gate, index.clamp(0, gate.units - 1), here
+            offset += gate.units
+
 
 @dataclass(frozen=True)
 class Strategy:
@@ -84,21 +148,27 @@ class Strategy:
         prune: rank by a bound first and compute exact margins only where the bound leaves a chance. Needs to look at
             numbers between steps, so it is for devices where that is cheap.
         windows: keep cotangents as windows; otherwise as full maps.
+        basis: one row per kept unit, one per class, or whichever is less.
         chunk: how many numbers an intermediate result may have.
     """
 
     prune: bool
     windows: bool = True
+    basis: Literal["auto", "unit", "class"] = "auto"
     chunk: int = 1 << 26
 
 
 @dataclass(frozen=True, eq=False)
 class Paths:
-    """The kept units of every layer, from the output down, and the rows still on their way below the deepest one."""
+    """The kept units of every layer, from the output down.
+
+    Args:
+        jumping: rows that may have jumped over the deepest of these layers.
+    """
 
     branches: Branches
     layers: tuple[Kept, ...]
-    sources: tuple[Source, ...]
+    jumping: tuple[Source | ClassSource, ...]
 
 
 def find_paths(
@@ -114,18 +184,29 @@ def find_paths(
     """Algorithm 1 for all branches at once. `widths` says how many units layer n may keep."""
     top = frozen.network.depth
     layers: list[Kept] = []
-    sources = [_from_classes(frozen, branches, _wanted(top, skips), strategy)]
+    sources: list[Source | ClassSource] = [_from_classes(frozen, branches, _wanted(top, skips), strategy)]
     for n in range(top, top - depth, -1):
         gates = frozen.network.layers[n - 1]
         candidates = _candidates(frozen, branches, gates, sources, strategy)
         chosen = select(candidates, widths[n], _threshold(alpha, branches.classes), prune=strategy.prune)
-        weights = candidates.weights(chosen.units)
-        kept = Kept(n, gates, chosen, weights, candidates.gain(chosen.units))
+        kept = Kept(n, gates, chosen, candidates.weights(chosen.units), candidates.gain(chosen.units))
         layers.append(kept)
         if n > top - depth + 1:
             below = _from_units(frozen, branches, kept, _wanted(n - 1, skips), strategy)
             sources = [below] if skips == "adjacent" else [*sources, below]
-    return Paths(branches, tuple(layers), tuple(sources))
+    jumping = sources if skips == "all" else []
+    return Paths(branches, tuple(layers), tuple(jumping))
+
+
+def explained(weights: Tensor, branches: Branches, outputs: int) -> Tensor:
+    """(Q, K) the row of the target, of weights (Q, C, K).
+
+    The negative class of a single logit has the logit 0 and an all-zero row: there, what speaks against the positive
+    class is explained.
+    """
+    at = branches.target[:, None, None].expand(-1, 1, weights.shape[2])
+    row = weights.gather(1, at)[:, 0]
+    return torch.where(branches.target[:, None] == 0, -weights[:, 1], row) if outputs == 1 else row
 
 
 def _wanted(layer: int, skips: str) -> int:
@@ -143,56 +224,84 @@ def _threshold(alpha: float | None, classes: int) -> float:
 
 
 def _candidates(
-    frozen: Frozen, branches: Branches, gates: tuple[Gate, ...], sources: Iterable[Source], strategy: Strategy
+    frozen: Frozen,
+    branches: Branches,
+    gates: tuple[Gate, ...],
+    sources: Sequence[Source | ClassSource],
+    strategy: Strategy,
 ) -> Candidates:
     """Everything that arrived at the gates of one layer."""
-    arrivals = [
-        (position, window, source.weights, source.rows)
-        for source in sources
-        for position, gate in enumerate(gates)
-        for window in source.landed.get(gate.output, ())
-    ]
-    gains = [frozen.slopes(gate).gain for gate in gates]
-    return Candidates(branches.image, branches.target, branches.classes, gains, arrivals, strategy.chunk, frozen.compact)
+    outputs = [gate.output for gate in gates]
+    return Candidates(
+        branches.image,
+        branches.target,
+        branches.classes,
+        gains=[frozen.slopes(gate).gain for gate in gates],
+        arrivals=[arrival for source in sources if isinstance(source, Source) for arrival in source.arrivals(gates)],
+        class_maps=[partial(source.maps, outputs) for source in sources if isinstance(source, ClassSource)],
+        chunk=strategy.chunk,
+        compact=frozen.compact,
+    )
 
 
 def _from_classes(frozen: Frozen, branches: Branches, wanted: int, strategy: Strategy) -> Source:
     """One row per logit, at the logits themselves."""
     network = frozen.network
-    outputs, device = network.outputs, frozen.images.device
-    index = torch.arange(outputs, device=device).repeat(len(branches))
-    row = torch.arange(len(branches) * outputs, device=device)
-    ones = frozen.images.new_ones(len(index))
-    seed = Window.one_hot(ones, index, network.shape(network.logits), row, branches.image.repeat_interleave(outputs))
-    landed = walk(frozen, [(network.logits, seed)], wanted, strategy)
+    outputs, shared = network.outputs, network.top_is_shared
+    copies = 1 if shared else len(branches)
+    device = frozen.images.device
+    index = torch.arange(outputs, device=device).repeat(copies)
+    row = torch.arange(copies * outputs, device=device)
+    image = torch.zeros_like(row) if shared else branches.image.repeat_interleave(outputs)
+    seed = Window.one_hot(frozen.images.new_ones(len(index)), index, network.shape(network.logits), row, image)
+    landed = walk(frozen, [(network.logits, seed)], wanted, windows=strategy.windows)
     weights = None
     if outputs == 1:  # the logits (0, y)
         weights = frozen.images.new_tensor([0.0, 1.0]).reshape(1, 2, 1).expand(len(branches), 2, 1)
-    return Source(landed, weights, outputs)
+    return Source(landed, Rows(outputs, weights, shared))
 
 
-def _from_units(frozen: Frozen, branches: Branches, kept: Kept, wanted: int, strategy: Strategy) -> Source:
-    """One row per kept unit, at its pre-activation."""
+def _from_units(
+    frozen: Frozen, branches: Branches, kept: Kept, wanted: int, strategy: Strategy
+) -> Source | ClassSource:
+    """One row per kept unit, at its pre-activation; or one per class, where that is less."""
     units = kept.chosen.units
-    rows = units.shape[1]
+    count = units.shape[1]
+    if strategy.basis == "class" or (strategy.basis == "auto" and _units_cost_more(frozen, branches, kept, wanted)):
+        return ClassSource(frozen, branches, kept)
+    landed = walk(frozen, _unit_seeds(frozen, branches, kept), wanted, windows=strategy.windows)
+    return Source(landed, Rows(count, kept.weights))
+
+
+def _unit_seeds(frozen: Frozen, branches: Branches, kept: Kept) -> list[tuple[Value, Window]]:
+    """A window of one element at the pre-activation of every kept unit."""
+    units = kept.chosen.units
     row = torch.arange(units.numel(), device=units.device)
-    image = branches.image.repeat_interleave(rows)
+    image = branches.image.repeat_interleave(units.shape[1])
     seeds = []
-    offset = 0
-    for gate in kept.gates:
-        index = (units - offset).flatten()
-        here = kept.chosen.valid.flatten() & (index >= 0) & (index < gate.units)
-        offset += gate.units
-        value = here.to(frozen.images.dtype)
-        seed = Window.one_hot(value, index.clamp(0, gate.units - 1), gate.shape, row, image)
+    for gate, index, here in kept.places():
+        seed = Window.one_hot(here.flatten().to(frozen.images.dtype), index.flatten(), gate.shape, row, image)
         if frozen.compact:
-            seed = seed.rows(torch.nonzero(here).flatten())
+            some = torch.nonzero(here.flatten()).flatten()
+            seed = seed if len(some) == len(row) else seed.rows(some)
         if len(seed.data):
             seeds.append((gate.source, seed.scale(frozen.slopes(gate).slope)))
-    return Source(walk(frozen, seeds, wanted, strategy), kept.weights, rows)
+    return seeds
 
 
-def walk(frozen: Frozen, seeds: Iterable[tuple[Value, Window]], wanted: int, strategy: Strategy) -> Landed:
+def _units_cost_more(frozen: Frozen, branches: Branches, kept: Kept, wanted: int) -> bool:
+    """Whether a row per kept unit makes more numbers than whole maps for every class would."""
+    count = kept.chosen.units.shape[1]
+    if count <= branches.classes:
+        return False
+    sample = [(value, window.rows(torch.arange(1, device=window.row.device))) for value, window in _unit_seeds(frozen, branches, kept)]
+    landed = walk(frozen, sample, wanted, windows=True)
+    footprint = max((sum(w.data[0].numel() for w in windows) for windows in landed.values()), default=0)
+    whole = sum(prod(frozen.network.shape(value)) for value in landed)
+    return count * footprint > branches.classes * whole
+
+
+def walk(frozen: Frozen, seeds: Iterable[tuple[Value, Window]], wanted: int, *, windows: bool = True) -> Landed:
     """Take cotangents down to where they land: the outputs of the gates they meet, or the input."""
     network = frozen.network
     landed: Landed = {}
@@ -202,7 +311,7 @@ def walk(frozen: Frozen, seeds: Iterable[tuple[Value, Window]], wanted: int, str
     def put(value: Value, window: Window) -> None:
         if not network.lands[value] & wanted:
             return
-        if not strategy.windows:
+        if not windows:
             window = window.dense()
         node = network.producers.get(value)
         if node is None or node.index in network.gates:

@@ -59,7 +59,7 @@ def convolution(call: Call, output: int, cotangent: Window) -> Cotangents:
     shape = call.shapes[source]
     if transposed:
         data = F_CONVOLUTIONS[dims](cotangent.dense().data, weight, None, stride, padding, dilation, groups)
-        return [(source, Window.full(data, cotangent.row, cotangent.image))]
+        return [(source, cotangent.whole(data))]
     if all(cotangent.covers(dim) for dim in range(1, dims + 1)):
         data = torch.ops.aten.convolution_backward(
             cotangent.dense().data,
@@ -74,7 +74,7 @@ def convolution(call: Call, output: int, cotangent: Window) -> Cotangents:
             groups,
             [True, False, False],
         )[0]
-        return [(source, Window.full(data, cotangent.row, cotangent.image))]
+        return [(source, cotangent.whole(data))]
     if cotangent.extent == (1,) * (dims + 1):
         return [(source, _kernel_window(cotangent, weight, shape, (stride, padding, dilation, groups)))]
     cotangent = _all_channels(cotangent.cleaned())
@@ -150,7 +150,7 @@ def _times(call: Call, source: Value, matrix: Tensor, cotangent: Window, factor:
         data = cotangent.dense().data @ matrix.t()
     if factor != 1:
         data = data * factor
-    return [(source, Window.full(data.reshape(-1, *call.shapes[source]), cotangent.row, cotangent.image))]
+    return [(source, cotangent.whole(data.reshape(-1, *call.shapes[source])))]
 
 
 @transpose("addmm", varies=(1,))
@@ -216,7 +216,7 @@ def _unbroadcast(cotangent: Window, shape: tuple[int, ...]) -> Window:
     for dim, size in enumerate(shape, start=1):
         if size == 1 and data.shape[dim] != 1:
             data = data.sum(dim, keepdim=True)
-    return Window.full(data, cotangent.row, cotangent.image)
+    return cotangent.whole(data)
 
 
 def _scaled(cotangent: Window, factor: Any) -> Window:
@@ -323,7 +323,7 @@ def routed(call: Call, output: int, cotangent: Window) -> Cotangents:
     winner = call.saved[call.node.outputs[1]].index_select(0, cotangent.image)  # type: ignore[index]
     data = cotangent.data.new_zeros(*cotangent.data.shape[:2], prod(shape[1:]))
     data.scatter_add_(2, winner.flatten(2), cotangent.data.flatten(2))
-    return [(source, Window.full(data.unflatten(2, shape[1:]), cotangent.row, cotangent.image))]
+    return [(source, cotangent.whole(data.unflatten(2, shape[1:])))]
 
 
 @transpose("avg_pool2d")
@@ -418,10 +418,11 @@ def reshaped(cotangent: Window, shape: tuple[int, ...]) -> Window:
     if cotangent.shape == shape:
         return cotangent
     if cotangent.is_full:
-        return Window.full(cotangent.data.reshape(-1, *shape), cotangent.row, cotangent.image)
+        return cotangent.whole(cotangent.data.reshape(-1, *shape))
     if cotangent.is_one_hot:
         flat = cotangent.index().reshape(-1).expand(len(cotangent.data))
-        return Window.one_hot(cotangent.cleaned().data.reshape(-1), flat, shape, cotangent.row, cotangent.image)
+        one_hot = Window.one_hot(cotangent.cleaned().data.reshape(-1), flat, shape, cotangent.row, cotangent.image)
+        return replace(one_hot, ordered=cotangent.ordered)
     # Dimensions at the end that both shapes share, and those of size 1, keep their boxes.
     old = [d for d, size in enumerate(cotangent.shape) if size != 1]
     new = [d for d, size in enumerate(shape) if size != 1]
@@ -430,7 +431,7 @@ def reshaped(cotangent: Window, shape: tuple[int, ...]) -> Window:
         shared += 1
     if not all(cotangent.covers(d) for d in old[: len(old) - shared]):
         cotangent = cotangent.dense()
-        return Window.full(cotangent.data.reshape(-1, *shape), cotangent.row, cotangent.image)
+        return cotangent.whole(cotangent.data.reshape(-1, *shape))
     matched = dict(zip(new[len(new) - shared :], old[len(old) - shared :], strict=True))
     extent = [cotangent.extent[matched[d]] if d in matched else shape[d] for d in range(len(shape))]
     return replace(
@@ -568,7 +569,7 @@ def vjp(call: Call, output: int, cotangent: Window) -> Cotangents:
 
     _, pull = torch.func.vjp(apply, probe)
     (data,) = pull(cotangent.data)
-    return [(source, Window.full(data, cotangent.row, cotangent.image))]
+    return [(source, cotangent.whole(data))]
 
 
 def vjp_constant(call: Call, cotangent: Window) -> Tensor:

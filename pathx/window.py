@@ -26,6 +26,7 @@ class Window:
         image: (P,) which picture of the batch each is about.
         overhang: by dimension, whether boxes may stick out of the map.
         clean: what sticks out is zero.
+        ordered: `row` counts up from 0 without a gap.
     """
 
     data: Tensor
@@ -35,6 +36,7 @@ class Window:
     image: Tensor
     overhang: tuple[bool, ...]
     clean: bool = True
+    ordered: bool = True
 
     @staticmethod
     def full(data: Tensor, row: Tensor, image: Tensor) -> Window:
@@ -48,6 +50,22 @@ class Window:
         origin = torch.unravel_index(index, shape)
         data = value.reshape(-1, *(1,) * len(shape))
         return Window(data, tuple(origin), shape, row, image, (False,) * len(shape))
+
+    def whole(self, data: Tensor) -> Window:
+        """Whole maps with the rows of this window."""
+        return replace(Window.full(data, self.row, self.image), ordered=self.ordered)
+
+    def about(self, image: Tensor) -> Window:
+        """The same cotangents taken to be about one picture."""
+        return replace(self, image=image.expand(len(self.image)))
+
+    def thin(self) -> Tensor:
+        """The data with every dimension that merely repeats one value cut to 1."""
+        data = self.data
+        for dim in range(1, data.dim()):
+            if data.shape[dim] > 1 and data.stride(dim) == 0:
+                data = data.narrow(dim, 0, 1)
+        return data
 
     @property
     def extent(self) -> tuple[int, ...]:
@@ -131,12 +149,14 @@ class Window:
         maps = source.data.new_zeros(len(source.data), prod(self.shape))
         index = source.index().expand_as(source.data)
         maps.scatter_add_(1, index.flatten(1), source.data.flatten(1))
-        return Window.full(maps.reshape(-1, *self.shape), self.row, self.image)
+        return self.whole(maps.reshape(-1, *self.shape))
 
     def rows(self, keep: Tensor) -> Window:
         """Only the cotangents whose numbers are in `keep`."""
         origin = tuple(o[keep] if isinstance(o, Tensor) else o for o in self.origin)
-        return replace(self, data=self.data[keep], origin=origin, row=self.row[keep], image=self.image[keep])
+        return replace(
+            self, data=self.data[keep], origin=origin, row=self.row[keep], image=self.image[keep], ordered=False
+        )
 
     def shift(self, dim: int, offset: int, size: int, *, step: int = 1) -> Window:
         """In the coordinates p' = step * p + offset of a map that is `size` long in `dim`; parts outside are dropped."""

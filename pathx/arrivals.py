@@ -1,0 +1,309 @@
+"""What arrived at one hidden layer: for every unit, what it sends to every class, computed only where it is asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import torch
+from torch import Tensor
+
+from pathx.window import Window
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """What the rows of a Jacobian mean.
+
+    Args:
+        count: K, rows per branch. Row k of branch q has the number q * K + k, or just k where they are shared.
+        weights: (Q, C, K) what each row sends to every class; None where the rows are the classes.
+        shared: the rows are the same for every branch, because no gate or route of a picture is in them yet.
+    """
+
+    count: int
+    weights: Tensor | None
+    shared: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Arrival:
+    """Rows that landed on a gate of the layer."""
+
+    gate: int
+    window: Window
+    rows: Rows
+
+
+ClassMaps = Callable[[range], list[Tensor]]  # for some classes, (Q, c, *shape) at every gate of the layer
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Everything that arrived at the gates of one layer, ready to be ranked.
+
+    Args:
+        image, target: (Q,) picture and class of every branch.
+        gains: of each gate of the layer, (B, *shape): what its units pass on, 0 where they are not active.
+        class_maps: rows that are computed class by class, because they would not fit at once.
+        chunk: how many numbers an intermediate result may have.
+        compact: shapes may depend on data.
+    """
+
+    image: Tensor
+    target: Tensor
+    classes: int
+    gains: list[Tensor]
+    arrivals: list[Arrival]
+    class_maps: list[ClassMaps]
+    chunk: int
+    compact: bool
+
+    @cached_property
+    def offsets(self) -> list[int]:
+        """Number of the first unit of each gate, and of the unit after the last."""
+        offsets = [0]
+        for gain in self.gains:
+            offsets.append(offsets[-1] + prod(gain.shape[1:]))
+        return offsets
+
+    def gain(self, units: Tensor) -> Tensor:
+        """(Q, n) what the units pass on."""
+        result = torch.zeros(units.shape, dtype=self.gains[0].dtype, device=units.device)
+        for gain, start, end in zip(self.gains, self.offsets, self.offsets[1:], strict=False):
+            flat = (units - start).clamp(0, end - start - 1) + self.image[:, None] * (end - start)
+            value = gain.reshape(-1)[flat]
+            result = value if len(self.gains) == 1 else torch.where((units >= start) & (units < end), value, result)
+        return result
+
+    def weights(self, units: Tensor) -> Tensor:
+        """(Q, C, n) what the units' outputs send to every class: W of Algorithm 1, for these columns only."""
+        branches, count = units.shape
+        result = torch.zeros(branches, self.classes, count, dtype=self.gains[0].dtype, device=units.device)
+        by_rows: dict[int, tuple[Rows, Tensor]] = {}
+        for arrival in self.arrivals:
+            columns = self._columns(arrival, units)
+            known = by_rows.get(id(arrival.rows))
+            by_rows[id(arrival.rows)] = (arrival.rows, columns if known is None else known[1] + columns)
+        for rows, columns in by_rows.values():
+            sent = columns if rows.weights is None else rows.weights @ columns
+            result = result + sent
+        if self.class_maps:
+            for classes, maps in self._maps():
+                flat = torch.cat([part.flatten(2) for part in maps], 2)
+                some = result[:, classes.start : classes.stop]
+                some += flat.gather(2, units[:, None].expand(-1, len(classes), -1))
+        return result
+
+    def _columns(self, arrival: Arrival, units: Tensor) -> Tensor:
+        """(Q, K, n) what the rows of each branch hold at its units (Q, n)."""
+        start, end = self.offsets[arrival.gate], self.offsets[arrival.gate + 1]
+        local, here = units - start, (units >= start) & (units < end)
+        window, rows = arrival.window, arrival.rows
+        branches, count = units.shape
+        if rows.shared:
+            branch = torch.arange(branches, device=units.device).repeat_interleave(len(window.data))
+            number = torch.arange(len(window.data), device=units.device).repeat(branches)
+            row = branch * rows.count + window.row.repeat(branches)
+        else:
+            branch, number, row = window.row // rows.count, None, window.row
+        values = _read(window, local, here, branch, number)
+        if values.shape[0] == branches * rows.count and (rows.shared or window.ordered):
+            return values.reshape(branches, rows.count, count)
+        columns = values.new_zeros(branches * rows.count, count).index_add_(0, row, values)
+        return columns.reshape(branches, rows.count, count)
+
+    # --- an upper bound of every unit's margin ---------------------------------------------------------------------
+
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """Every unit that something arrived at, (Q, n), and an upper bound of its margin, -inf where there is none.
+
+        By Jensen's inequality log mean exp(z_c) >= mean z_c, so the margin is at most z_t - mean of the others, which
+        takes one weighted sum of the rows instead of one per class.
+        """
+        found = [part for gate in range(len(self.gains)) for part in self._bounds_at(gate)]
+        if not found:
+            nothing = torch.zeros(len(self.image), 0, dtype=torch.long, device=self.image.device)
+            return nothing, nothing.to(self.gains[0].dtype)
+        return torch.cat([units for units, _ in found], 1), torch.cat([bound for _, bound in found], 1)
+
+    def _bounds_at(self, gate: int) -> Iterator[tuple[Tensor, Tensor]]:
+        arrivals = [arrival for arrival in self.arrivals if arrival.gate == gate]
+        if arrivals:
+            gain = self.gains[gate].flatten(1)
+            full = any(arrival.window.is_full for arrival in arrivals)
+            units, bound = (self._full_bounds if full else self._window_bounds)(arrivals, gain)
+            yield units + self.offsets[gate], bound
+
+    def _lean(self, rows: Rows) -> Tensor:
+        """(Q, K) how much more a row sends to the target than to the mean of the other classes."""
+        others = self.classes - 1
+        if rows.weights is None:
+            lean = torch.full((len(self.target), rows.count), -1 / others, dtype=self.gains[0].dtype, device=self.image.device)
+            return lean.scatter_(1, self.target[:, None], 1.0)
+        at_target = rows.weights.gather(1, self.target[:, None, None].expand(-1, 1, rows.count))[:, 0]
+        return at_target - (rows.weights.sum(1) - at_target) / others
+
+    def _full_bounds(self, arrivals: list[Arrival], gain: Tensor) -> tuple[Tensor, Tensor]:
+        """Bounds of all units of a gate, where some rows arrived as whole maps."""
+        branches = len(self.image)
+        total = gain.new_zeros(branches, gain.shape[1])
+        for arrival in arrivals:
+            window, rows, lean = arrival.window.dense(), arrival.rows, self._lean(arrival.rows)
+            data, shape = window.thin(), window.shape
+            thin = tuple(data.shape[1:])
+            if rows.shared:
+                sums = lean[:, window.row] @ data.flatten(1)
+            elif len(data) == branches * rows.count and window.ordered:
+                sums = (lean[:, None] @ data.reshape(branches, rows.count, -1))[:, 0]
+            else:
+                scaled = data.flatten(1) * lean.flatten()[window.row][:, None]
+                sums = gain.new_zeros(branches, prod(thin)).index_add_(0, window.row // rows.count, scaled)
+            total = total + sums.reshape(branches, *thin).expand(branches, *shape).reshape(branches, -1)
+        own = gain[self.image]
+        bound = (total * own).masked_fill(own == 0, -math.inf)
+        units = torch.arange(gain.shape[1], device=gain.device).expand(branches, -1)
+        return units, bound
+
+    def _window_bounds(self, arrivals: list[Arrival], gain: Tensor) -> tuple[Tensor, Tensor]:
+        """Bounds of the units under the windows, each unit once however many windows overlap there."""
+        keys, values, live = [], [], []
+        size, branches = gain.shape[1], len(self.image)
+        for arrival in arrivals:
+            lean = self._lean(arrival.rows)
+            for window, branch, weight in _per_branch(arrival, lean, self.image):
+                sent = window.cleaned().data * window.read(gain.reshape(-1, *window.shape))
+                column = (-1, *(1,) * len(window.shape))
+                keys.append((window.index() + (branch * size).reshape(column)).expand_as(sent).flatten())
+                live.append((sent != 0).flatten())
+                values.append((sent * weight.reshape(column)).flatten())
+        key, value, alive = torch.cat(keys), torch.cat(values), torch.cat(live)
+        if self.compact:
+            some = torch.nonzero(alive).flatten()
+            key, value, alive = key[some], value[some], alive[some]
+        else:
+            key = torch.where(alive, key, branches * size)
+        # Whichever duplicate is written last owns the unit and collects the sum.
+        numbers = torch.arange(len(key), device=key.device)
+        owner = torch.empty(branches * size + 1, dtype=torch.long, device=key.device)
+        owner[key] = numbers
+        slot = owner[key]
+        total = torch.zeros_like(value).index_add_(0, slot, value * alive)
+        first = alive & (slot == numbers)
+        bound = total.masked_fill(~first, -math.inf)
+        return self._by_branch(key, size, bound, first)
+
+    def _by_branch(self, key: Tensor, size: int, bound: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+        """Flat lists as (Q, n) tables."""
+        branches = len(self.image)
+        branch, unit = key // size, key % size
+        if branches == 1:
+            return unit[None], bound[None]
+        if not self.compact:  # every branch may own any entry of the list
+            own = branch[None] == torch.arange(branches, device=key.device)[:, None]
+            return unit.expand(branches, -1), bound.expand(branches, -1).masked_fill(~own, -math.inf)
+        some = torch.nonzero(first).flatten()
+        branch, unit, bound = branch[some], unit[some], bound[some]
+        order = torch.argsort(branch, stable=True)
+        branch, unit, bound = branch[order], unit[order], bound[order]
+        sizes = torch.bincount(branch, minlength=branches)
+        place = torch.arange(len(branch), device=branch.device) - (sizes.cumsum(0) - sizes)[branch]
+        longest = int(sizes.max())
+        units = unit.new_zeros(branches, longest)
+        bounds = bound.new_full((branches, longest), -math.inf)
+        units[branch, place], bounds[branch, place] = unit, bound
+        return units, bounds
+
+    # --- class by class --------------------------------------------------------------------------------------------
+
+    def _maps(self) -> Iterator[tuple[range, list[Tensor]]]:
+        """For some classes at a time, what the rows of `class_maps` send to them: (Q, c, *shape) at every gate."""
+        widest = max(prod(gain.shape[1:]) for gain in self.gains)
+        step = max(1, self.chunk // (len(self.image) * widest))
+        for start in range(0, self.classes, step):
+            classes = range(start, min(start + step, self.classes))
+            parts = [maps(classes) for maps in self.class_maps]
+            yield classes, [sum(some[1:], some[0]) for some in zip(*parts, strict=True)]
+
+    def class_by_class(self) -> tuple[Tensor, Tensor]:
+        """(Q, U) exact margins of all units of the layer, classes in chunks, and whether anything arrived at them."""
+        gain = torch.cat([gain.flatten(1) for gain in self.gains], 1)[self.image]
+        shape = gain.shape
+        own, most = gain.new_zeros(shape), gain.new_full(shape, -math.inf)
+        excess, seen, live = gain.new_zeros(shape), gain.new_zeros(len(shape) * [1]), gain.new_zeros(shape, dtype=torch.bool)
+        seen = gain.new_zeros(shape[0], 1)
+        for classes, maps in self._maps():
+            z = torch.cat([part.flatten(2) for part in maps], 2)
+            z = (z + self._eager_maps(classes)) * gain[:, None]
+            live = live | (z != 0).any(1)
+            mine = (self.target[:, None] == torch.arange(classes.start, classes.stop, device=z.device))[:, :, None]
+            own = own + torch.where(mine, z, torch.zeros_like(z)).sum(1)
+            others = z.masked_fill(mine, -math.inf)
+            top = torch.maximum(most, others.amax(1))
+            top = torch.where(top == -math.inf, torch.zeros_like(top), top)
+            drop = torch.where(most == -math.inf, torch.zeros_like(most), most - top)
+            here = torch.expm1(others - top[:, None]).masked_fill(mine, 0.0).sum(1)
+            excess = torch.exp(drop) * excess + seen * torch.expm1(drop) + here
+            seen = seen + (~mine).sum(1)
+            most = torch.where(seen > 0, top, most)
+        return own - most - torch.log1p(excess / (self.classes - 1)), live & (gain != 0)
+
+    def _eager_maps(self, classes: range) -> Tensor | float:
+        """(Q, c, U) what the rows that are at hand send to some classes, at all units of the layer."""
+        result: Tensor | float = 0.0
+        branches = len(self.image)
+        for arrival in self.arrivals:
+            rows, window = arrival.rows, arrival.window.dense()
+            start, units = self.offsets[arrival.gate], prod(window.shape)
+            flat = window.data.flatten(1)
+            if rows.shared:
+                jacobian = flat.new_zeros(rows.count, units).index_add_(0, window.row, flat).expand(branches, -1, -1)
+            else:
+                jacobian = flat.new_zeros(branches * rows.count, units).index_add_(0, window.row, flat)
+                jacobian = jacobian.reshape(branches, rows.count, units)
+            some = slice(classes.start, classes.stop)
+            sent = jacobian[:, some] if rows.weights is None else rows.weights[:, some] @ jacobian
+            result = result + torch.nn.functional.pad(sent, (start, self.offsets[-1] - start - units))
+        return result
+
+
+def _per_branch(arrival: Arrival, lean: Tensor, image: Tensor) -> Iterator[tuple[Window, Tensor, Tensor]]:
+    """Windows with the branch (P,) and the lean (P,) of each row; shared rows once per branch."""
+    window, rows = arrival.window, arrival.rows
+    if not rows.shared:
+        yield window, window.row // rows.count, lean.flatten()[window.row]
+        return
+    for branch in range(len(image)):
+        yield window.about(image[branch]), torch.full_like(window.row, branch), lean[branch][window.row]
+
+
+def _read(window: Window, units: Tensor, here: Tensor, branch: Tensor, number: Tensor | None) -> Tensor:
+    """(P, n) what the cotangents hold at the units (Q, n) of their own branch; 0 outside their boxes.
+
+    Args:
+        here: (Q, n) whether the unit is on this gate at all.
+        number: which cotangent of the window each row is; None where they are the rows.
+    """
+    data = window.thin()
+    inside = here[branch]
+    coordinates = torch.unravel_index(units.clamp(0, prod(window.shape) - 1), window.shape)
+    index = torch.zeros(1, 1, dtype=torch.long, device=units.device)
+    for dim, size in enumerate(data.shape[1:]):
+        if size == window.extent[dim]:
+            place = coordinates[dim][branch]
+            origin = window.origin[dim]
+            if not window.covers(dim):
+                if isinstance(origin, Tensor):
+                    origin = origin[:, None] if number is None else origin[number][:, None]
+                place = place - origin
+                inside = inside & (place >= 0) & (place < size)
+                place = place.clamp(0, max(size - 1, 0))
+            index = index * size + place
+    if number is None:
+        number = torch.arange(len(data), device=units.device)
+    index = index + number[:, None] * prod(data.shape[1:])
+    values = data.reshape(-1)[index]
+    return torch.where(inside, values, torch.zeros((), dtype=values.dtype, device=values.device))
