@@ -16,7 +16,7 @@ import warnings
 import zipfile
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from http.client import HTTPException
@@ -256,8 +256,10 @@ def _head(module: nn.Module) -> tuple[str, int]:
 def _download(name: str, weights: Any) -> Mapping[str, Tensor]:
     """torchvision's own weights, from its cache or its server."""
     show = sys.stderr.isatty()
+    notes = sys.stderr if show else io.StringIO()  # torch announces a download on stdout, even without progress
     try:
-        state = weights.get_state_dict(progress=show, check_hash=True, map_location="cpu", weights_only=True)
+        with redirect_stdout(notes), redirect_stderr(notes):
+            state = weights.get_state_dict(progress=show, check_hash=True, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, HTTPException, UnpicklingError) as error:
         file, folder = weights.url.rpartition("/")[2], Path(torch.hub.get_dir(), "checkpoints")
         found = f"the {weights.name} weights of {name} could not be downloaded ({_reason(error)})"

@@ -100,7 +100,7 @@ CONSTANTS: dict[str, Constant] = {}
 # Linear in their first argument, with no rule of their own.
 PLAIN_LINEAR = frozenset(
     """
-    adaptive_avg_pool1d _adaptive_avg_pool2d _adaptive_avg_pool3d avg_pool1d avg_pool3d
+    adaptive_avg_pool1d _adaptive_avg_pool3d avg_pool1d avg_pool3d
     upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d
     _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d
     _upsample_bilinear2d_aa _upsample_bicubic2d_aa reflection_pad1d reflection_pad2d reflection_pad3d

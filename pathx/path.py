@@ -257,7 +257,8 @@ def _from_classes(frozen: Frozen, branches: Branches, wanted: int, strategy: Str
     landed = walk(frozen, [(network.logits, seed)], wanted, windows=strategy.windows)
     weights = None
     if outputs == 1:  # the logits (0, y)
-        weights = frozen.images.new_tensor([0.0, 1.0]).reshape(1, 2, 1).expand(len(branches), 2, 1)
+        pair = torch.tensor([0.0, 1.0], dtype=frozen.images.dtype, device=device)
+        weights = pair.reshape(1, 2, 1).expand(len(branches), 2, 1)
     return Source(landed, Rows(outputs, weights, shared))
 
 

@@ -100,7 +100,8 @@ def _read(path: str | Path) -> bytes:
     try:
         found = os.stat(path)
         if stat.S_ISDIR(found.st_mode):
-            raise PathxError(f"{shown(path)} is a folder, not a picture: name a picture in it")
+            example = shown(os.path.join(path, "*.jpg"))
+            raise PathxError(f"{shown(path)} is a folder: name its pictures one by one, or as {example}")
         if not stat.S_ISREG(found.st_mode):  # a pipe or a device might never end
             raise PathxError(f"{shown(path)} is not a regular file: save the picture to a file first")
         if found.st_size > BYTE_LIMIT:
@@ -122,7 +123,7 @@ def _turn(image: Image.Image, notes: list[str]) -> Image.Transpose | None:
     # Not ImageOps.exif_transpose: it also rewrites the EXIF block, and trips over one that is broken.
     try:
         return _UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
-    except Exception:  # noqa: BLE001  a broken EXIF block raises anything, and does not make the pixels worse
+    except Exception:  # a broken EXIF block raises anything, and does not make the pixels worse
         notes.append("EXIF data is broken: taken as upright")
         return None
 
@@ -185,7 +186,7 @@ def _left_out(image: Image.Image) -> list[str]:
         return []
     try:
         several = bool(getattr(image, "is_animated", False))
-    except Exception:  # noqa: BLE001  what is broken comes after the frame that we use
+    except Exception:  # what is broken comes after the frame that we use
         several = True
     if not several:
         return []

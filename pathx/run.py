@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import os
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, count, islice
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -86,29 +90,41 @@ def explain_files(
         raise PathxError(f"dtype is {' or '.join(DTYPES)}, not {settings.dtype!r}", usage=True)
     if device.type == "mps" and settings.dtype == "float64":
         raise PathxError("mps has no float64; use --dtype float32 or --device cpu", usage=True)
-    _make_folder(out)
-    module = model.module.to(device, DTYPES[settings.dtype])
+    _check_folder(out)
+    module = model.module if device.type == "cpu" else copy.deepcopy(model.module).to(device)
     names = relative_names([str(file) for file in files])
     remaining = iter(zip(names, files, strict=True))
     while batch := list(islice(remaining, settings.batch_size)):
-        loaded: list[tuple[str, Picture, Tensor]] = []
-        for name, file in batch:
-            try:
-                picture = open_picture(file)
-                loaded.append((name, picture, model.preprocessing(picture.image)))
-            except PathxError as error:
-                yield Failed(str(file), error)
-        if loaded:
-            images = torch.stack([tensor for _, _, tensor in loaded]).to(device, DTYPES[settings.dtype])
-            yield from _explain_batch(
-                model, freeze(module, images), [(n, p) for n, p, _ in loaded], out, targets, settings
-            )
+        opened = [_open(model, name, str(file)) for name, file in batch]
+        inputs = [picture.input for picture in opened if isinstance(picture, _Opened)]
+        if not inputs:
+            yield from (failure for failure in opened if isinstance(failure, Failed))
+            continue
+        frozen = freeze(module, torch.stack(inputs).to(device, DTYPES[settings.dtype]))
+        yield from _explain_batch(model, frozen, opened, out, targets, settings)
+
+
+@dataclass(frozen=True, eq=False)
+class _Opened:
+    """A picture that was read, where its results go, and what the network sees of it."""
+
+    picture: Picture
+    name: str
+    input: Tensor
+
+
+def _open(model: LoadedModel, name: str, file: str) -> _Opened | Failed:
+    try:
+        picture = open_picture(file)
+        return _Opened(picture, name, model.preprocessing(picture.image))
+    except PathxError as error:
+        return Failed(file, error)
 
 
 def _explain_batch(
     model: LoadedModel,
     frozen: Frozen,
-    pictures: list[tuple[str, Picture]],
+    batch: Sequence[_Opened | Failed],
     out: str | Path,
     targets: Sequence[str],
     settings: Settings,
@@ -118,27 +134,27 @@ def _explain_batch(
     asked = parse_targets(targets, labels)
     finite = logits.isfinite().all(1).tolist()
     rankings = logits.argsort(dim=1, descending=True, stable=True).tolist()
-    wanted = [(n, target) for n in range(len(pictures)) if finite[n] for target in asked.targets_for(rankings[n])]
-    explanations = iter(
-        explain_frozen(
-            frozen, wanted, depth=settings.depth, width=settings.width, alpha=settings.alpha, skips=settings.skips
-        )
-        if wanted
-        else ()
-    )
+    chosen = [asked.targets_for(ranking) if fine else () for ranking, fine in zip(rankings, finite, strict=True)]
+    wanted = [(number, target) for number, several in enumerate(chosen) for target in several]
+    how: dict[str, Any] = {key: getattr(settings, key) for key in ("depth", "width", "alpha", "skips")}
+    explanations = iter(explain_frozen(frozen, wanted, **how) if wanted else ())
     info = ModelInfo(model.name, model.weights, model.sha256, logits.shape[1])
-    for number, (name, picture) in enumerate(pictures):
+    numbers = count()
+    for opened in batch:
+        if isinstance(opened, Failed):
+            yield opened
+            continue
+        picture, number = opened.picture, next(numbers)
         if not finite[number]:
             problem = PathxError("the model's output is NaN or infinite; check its weights, or try --dtype float64")
             yield Failed(picture.file, problem)
             continue
-        best = rankings[number][:5]
-        probabilities = logits[number].double().softmax(0) if logits.device.type != "mps" else logits[number].softmax(0)
-        predictions = tuple((labels[index], float(probabilities[index])) for index in best)
+        probabilities = logits[number].cpu().double().softmax(0).tolist()
+        predictions = tuple((labels[index], probabilities[index]) for index in rankings[number][:5])
         region = model.preprocessing.region(picture.width, picture.height)
-        for explanation in islice(explanations, len(asked.targets_for(rankings[number]))):
-            folder = explanation_folder(out, name, target_slug(explanation.target, labels))
+        for explanation in islice(explanations, len(chosen[number])):
             try:
+                folder = explanation_folder(out, opened.name, target_slug(explanation.target, labels))
                 document = save(
                     explanation,
                     folder,
@@ -159,20 +175,22 @@ def relative_names(files: Sequence[str]) -> list[str]:
     """Where each picture's results go below the output folder; two pictures never share a place.
 
     A relative path stays as it was given. Of an absolute one, or one that climbs (`..`), the file's name is taken, with
-    as many of its parents as it takes to tell it from others of that name.
+    as many of its parents as it takes to tell it from others of that name, and a number where there are no more.
     """
     paths = [PurePath(file) for file in files]
-    plain = [not (path.anchor or ".." in path.parts) for path in paths]
-    names = [path if keep else PurePath(path.name) for path, keep in zip(paths, plain, strict=True)]
-    for depth in range(2, max((len(path.parts) for path in paths), default=0) + 1):
-        owners: dict[PurePath, set[PurePath]] = {}
-        for name, path in zip(names, paths, strict=True):
-            owners.setdefault(name, set()).add(path)
-        for number, path in enumerate(paths):
-            if len(owners[names[number]]) > 1 and not plain[number]:
-                parts = [part for part in path.parts if part not in (path.anchor, "..")]
-                names[number] = PurePath(*parts[-depth:])
-    return [str(name) for name in names]
+    whole = {path: PurePath(os.path.abspath(path)).parts[1:] for path in paths if path.anchor or ".." in path.parts}
+    names = {path: PurePath(*whole[path][-1:]) if path in whole else path for path in paths}
+    for length in range(2, max(map(len, whole.values()), default=0) + 1):
+        owners = Counter(names.values())
+        for path, parts in whole.items():
+            if owners[names[path]] > 1:
+                names[path] = PurePath(*parts[-length:])
+    taken = {names[path] for path in paths if path not in whole}
+    for path in whole:
+        tries = (PurePath(f"{names[path]}-{number}") for number in count(2))
+        names[path] = next(name for name in chain([names[path]], tries) if name not in taken)
+        taken.add(names[path])
+    return [str(names[path]) for path in paths]
 
 
 def resolve_device(device: str) -> torch.device:
@@ -181,7 +199,7 @@ def resolve_device(device: str) -> torch.device:
     if device == "auto":
         return torch.device(next(name for name in ("cuda", "mps", "cpu") if available[name]))
     kind, _, number = device.partition(":")
-    if kind not in available or (number and not number.isdigit()) or (number and kind != "cuda"):
+    if kind not in available or not re.fullmatch(r"cpu|mps|cuda(:\d+)?", device, re.ASCII):
         raise PathxError(f"device {device!r} is unknown; use auto, cpu, cuda, cuda:1 or mps", usage=True)
     if not available[kind]:
         there = ", ".join(name for name, here in available.items() if here)
@@ -192,9 +210,10 @@ def resolve_device(device: str) -> torch.device:
     return torch.device(device)
 
 
-def _make_folder(out: str | Path) -> None:
-    try:
-        Path(out).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise PathxError(f"cannot write to the output folder {out}: {reason}; choose another with --out", usage=True) from error
+def _check_folder(out: str | Path) -> None:
+    """Refuse an output folder that cannot be written to, before any work and without making it."""
+    there = next((path for path in (Path(out), *Path(out).parents) if os.path.lexists(path)), Path())
+    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+        return
+    reason = "permission denied" if there.is_dir() else f"{there} is not a folder"
+    raise PathxError(f"cannot write to the output folder {out} ({reason}): choose another with --out", usage=True)

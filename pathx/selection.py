@@ -116,5 +116,6 @@ def _best(units: Tensor, margins: Tensor, width: int, threshold: float) -> Chose
     units, margins = units.gather(1, order), margins.gather(1, order)
     valid = margins > threshold
     below_alpha = ~valid.any(1)
-    valid[:, 0] |= below_alpha & (margins[:, 0] > -math.inf)
+    best = torch.arange(units.shape[1], device=units.device) == 0
+    valid = valid | (best & below_alpha[:, None] & (margins > -math.inf))
     return Chosen(units, margins, valid, below_alpha)

@@ -81,7 +81,8 @@ def read_labels(file: str | Path) -> tuple[str, ...]:
         text = Path(file).read_text(encoding="utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise PathxError(f"the labels in {file} cannot be read: {reason}", usage=True) from error
+        remedy = "give a text file with one label per line, or JSON"
+        raise PathxError(f"the labels in {file} cannot be read ({reason}): {remedy}", usage=True) from error
     if not text.startswith(("[", "{")):
         return parse_labels([line.strip() for line in text.splitlines()], str(file))
     try:

@@ -366,7 +366,18 @@ def adaptive_avg_pool(call: Call, output: int, cotangent: Window) -> Cotangents:
         return [(source, cotangent)]
     if cotangent.shape[1:] == (1, 1):
         return [(source, _spread_mean(cotangent, shape, (1, 2)))]
-    return vjp(call, output, cotangent)
+    data = cotangent.dense().data
+    down, across = (_bins(size, out, data) for size, out in zip(shape[1:], cotangent.shape[1:], strict=True))
+    return [(source, cotangent.whole(down.t() @ data @ across))]
+
+
+def _bins(size: int, out: int, like: Tensor) -> Tensor:
+    """(out, size) the means that adaptive pooling takes along one axis, as a matrix."""
+    place = torch.arange(size, device=like.device)
+    number = torch.arange(out, device=like.device)[:, None]
+    first, last = number * size // out, ((number + 1) * size + out - 1) // out
+    inside = ((place >= first) & (place < last)).to(like.dtype)
+    return inside / (last - first)
 
 
 def _spread_mean(cotangent: Window, shape: tuple[int, ...], dims: tuple[int, ...]) -> Window:

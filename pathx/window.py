@@ -82,7 +82,7 @@ class Window:
 
     @property
     def is_one_hot(self) -> bool:
-        return self.data[0:1].numel() == len(self.data[0:1]) and not self.is_full
+        return prod(self.extent) == 1 and not self.is_full
 
     def position(self, dim: int) -> Tensor:
         """Coordinates of the box in one dimension, shaped to broadcast against `data`: (P or 1, 1, …, extent, …, 1)."""

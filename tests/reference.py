@@ -252,7 +252,7 @@ def explain(
         importance = importance_of(margin, classes)
 
         # 3. Keep. A unit that is not active, or sends nothing to any class, is no candidate.
-        live = (slopes != 0) & (W != 0).any(0)
+        live = (slopes != 0) & (W * h != 0).any(0)  # a unit with z = 0 can never be kept
         if n == last and only is not None:
             live = torch.arange(len(h)) == only
         ranked = sorted(live.nonzero().flatten().tolist(), key=lambda unit: (-float(margin[unit]), unit))

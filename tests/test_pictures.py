@@ -308,7 +308,7 @@ def test_files_that_are_no_picture_are_named_with_the_remedy(tmp_path: Path) -> 
     assert "no such file" in error_of(tmp_path / "none.jpg")
     sample().save(tmp_path / "file.png")
     assert "no such file" in error_of(tmp_path / "file.png" / "x.png")
-    assert "is a folder" in error_of(tmp_path)
+    assert error_of(tmp_path) == f"{tmp_path} is a folder: name its pictures one by one, or as {tmp_path / '*.jpg'}"
     (tmp_path / "empty.jpg").touch()
     assert "zero bytes" in error_of(tmp_path / "empty.jpg")
     (tmp_path / "text.jpg").write_text("Dear diary")

@@ -1,0 +1,57 @@
+"""`python -m benchmarks [PART…]`: measure, print the tables, write JSON and a plot."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from datetime import date
+from pathlib import Path
+
+import torch
+
+from benchmarks import report
+from benchmarks.measure import ROOT, THREADS, Effort, machine
+from benchmarks.parts import PARTS
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure how fast pathx is.")
+    listing = "; ".join(f"{name}: {part.title}" for name, part in PARTS.items())
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"what to measure, everything by default. {listing}")
+    parser.add_argument("--quick", action="store_true", help="small models and few runs: does it work at all?")
+    parser.add_argument("--repeats", type=int, help="timed runs of each call (default 9, 3 with --quick)")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "benchmarks", help="folder for the JSON and plot")
+    parser.add_argument("--docs", action="store_true", help="also put the tables and the plot into docs/")
+    options = parser.parse_args()
+    names = options.parts or list(PARTS)
+    if unknown := [name for name in names if name not in PARTS]:
+        parser.error(f"no part is called {unknown[0]!r}: choose from {', '.join(PARTS)}")
+    if options.repeats is not None and options.repeats < 1:
+        parser.error("--repeats must be 1 or more")
+    try:
+        import captum  # noqa: F401
+    except ImportError:
+        parser.error("captum is not installed: pip install -c constraints.txt '.[bench]'")
+
+    torch.set_num_threads(THREADS)
+    effort = Effort(options.repeats or (3 if options.quick else 9), options.quick)
+    here = machine()
+    print(report.described(here))
+    results = report.read(options.out)
+    for name in names:
+        part = PARTS[name]
+        print(f"\n{name}: {part.title}", flush=True)
+        rows = []
+        for row in part.rows(effort):
+            rows.append(row)
+            print(report.line(row), flush=True)
+        results[name] = report.entry(part.title, date.today().isoformat(), here, rows)
+        report.write(results, options.out)  # after each part, so that an interrupted run keeps what it measured
+    print(f"\n{options.out / report.RESULTS}", file=sys.stderr)
+    if options.docs:
+        report.fill(ROOT / "docs" / "benchmarks.md", report.markdown(results))
+        report.plot(results, ROOT / "docs" / "images" / report.PLOT)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""Measuring: interleaved medians, peak memory of a process, and the machine it all happened on."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+THREADS = 2
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure of a table.
+
+    Args:
+        what: what was measured.
+        value: the median, in `unit`.
+        against: what it is compared with; empty where the figure stands for itself.
+        reference: the median of that.
+        limit: what the figure may be at most; None where there is no target.
+        note: anything a reader of the table should know.
+        curve: the growth curve that the row is a point of, if any, and
+        at: where on its axis.
+    """
+
+    what: str
+    value: float
+    against: str = ""
+    reference: float | None = None
+    unit: str = "s"
+    limit: float | None = None
+    note: str = ""
+    curve: str = ""
+    at: float | None = None
+
+    @property
+    def figure(self) -> float:
+        """The ratio to the reference, or the value where there is none."""
+        return self.value if self.reference is None else self.value / self.reference
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How thorough a run is.
+
+    Args:
+        repeats: timed runs of each call; slow calls may take fewer.
+        quick: leave out the large models and settings.
+    """
+
+    repeats: int
+    quick: bool
+
+
+def seconds(call: Callable[[], object]) -> float:
+    start = perf_counter()
+    call()
+    return perf_counter() - start
+
+
+def interleaved(calls: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """Median seconds of each call over rounds A B C, A B C, …, after one round that does not count.
+
+    A machine that slows down for a while slows all of them, so their ratios hold where their times do not.
+    """
+    for call in calls.values():
+        call()
+    gc.collect()
+    rounds = [{name: seconds(call) for name, call in calls.items()} for _ in range(repeats)]
+    return {name: median(times[name] for times in rounds) for name in calls}
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on."""
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": THREADS,
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        **{name: _version(name) for name in ("torch", "torchvision", "captum")},
+        "commit": _commit(),
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or "unknown"
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _commit() -> str:
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=10"]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or "unknown"
+
+
+def in_process(*arguments: str) -> dict[str, float]:
+    """Run `python -m benchmarks.memory …` in a process of its own and read the JSON that it prints."""
+    found = run_python(["-m", "benchmarks.memory", *arguments])
+    result: dict[str, float] = json.loads(found)
+    return result
+
+
+def run_python(arguments: Sequence[str]) -> str:
+    """Standard output of this Python, run in the project's folder with as many threads as the rest."""
+    environment = {**os.environ, "OMP_NUM_THREADS": str(THREADS)}
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"python {' '.join(arguments)} failed: {done.stderr.strip()}")
+    return done.stdout

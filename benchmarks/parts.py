@@ -1,0 +1,220 @@
+"""What is measured, part by part. The names given to @part are what the command line offers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+import torch
+
+import pathx
+from benchmarks.measure import Effort, Row, in_process, interleaved, run_python, seconds
+from benchmarks.subjects import NAMES, Subject, literal_algorithm_1, photos, subject
+
+
+@dataclass(frozen=True)
+class Part:
+    """A table of the benchmark: a title, and what yields its rows as they are measured."""
+
+    title: str
+    rows: Callable[[Effort], Iterable[Row]]
+
+
+PARTS: dict[str, Part] = {}
+"""Every part by name; filled by @part."""
+
+
+def part(name: str, title: str) -> Callable[[Callable[[Effort], Iterable[Row]]], Callable[[Effort], Iterable[Row]]]:
+    """Register a part under the name that users choose it by."""
+
+    def register(rows: Callable[[Effort], Iterable[Row]]) -> Callable[[Effort], Iterable[Row]]:
+        PARTS[name] = Part(title, rows)
+        return rows
+
+    return register
+
+
+# Ratios to Saliency that a complete path may cost at most, by width.
+COMPLETE = {
+    "vgg16": {5: 0.8, 64: 1.5, 1024: 6.0},
+    "resnet18": {5: 1.0, 64: 2.0, 1024: 8.0},
+    "resnet50": {5: 1.0, 64: 2.0, 1024: 8.0},
+    "squeezenet1_1": {5: 1.2, 64: 2.5, 1024: 10.0},
+}
+
+
+def _models(effort: Effort) -> tuple[str, ...]:
+    return ("resnet18", "squeezenet1_1") if effort.quick else NAMES
+
+
+def _tracing(measured: Subject) -> str:
+    return f"tracing {measured.traced:.2f} s, once"
+
+
+@part("literal", "Complete path, width 5, VGG-16 with 10 classes, against the literal Algorithm 1")
+def literal(effort: Effort) -> Iterator[Row]:
+    measured = subject("vgg16", classes=10)
+    algorithm = literal_algorithm_1()
+    slow = lambda: algorithm(measured.module, measured.images[0], measured.target, "all", 5)  # noqa: E731
+    fast = measured.path(depth="all", width=5)
+    same = _units_in_common(measured, slow().kept)  # which is also the warm-up of the slow one
+    fast()
+    rounds = [(seconds(fast), seconds(slow)) for _ in range(min(effort.repeats, 3))]
+    value, reference = (median(times) for times in zip(*rounds, strict=True))
+    note = f"{_tracing(measured)}; {same}"
+    yield Row("vgg16, 10 classes", value, "literal Algorithm 1", reference, limit=1 / 10, note=note)
+
+
+def _units_in_common(measured: Subject, kept: list[list[int]]) -> str:
+    """How many units both found. In float32 two units that are all but tied may change places."""
+    (explanation,) = pathx.explain(measured.module, measured.images, target=measured.target, depth="all", width=5)
+    common = 0
+    for layer, numbers in zip(explanation.path, kept, strict=True):
+        shape = layer.tensors[0].shape
+        indices = {tuple(int(i) for i in torch.unravel_index(torch.tensor(number), shape)) for number in numbers}
+        common += sum(unit.index in indices for unit in layer.units)
+    return f"{common} of {sum(map(len, kept))} units the same"
+
+
+@part("everyday", "The everyday call (depth 3, width 5) against Saliency, 1000 classes")
+def everyday(effort: Effort) -> Iterator[Row]:
+    for name in _models(effort):
+        measured = subject(name)
+        times = interleaved({"path": measured.path(depth=3, width=5), "": measured.saliency()}, effort.repeats)
+        yield Row(name, times["path"], "Saliency", times[""], limit=1.15, note=_tracing(measured))
+
+
+@part("complete", "Complete path against Saliency, 1000 classes")
+def complete(effort: Effort) -> Iterator[Row]:
+    for name in _models(effort):
+        measured = subject(name)
+        for width, limit in COMPLETE[name].items():
+            if effort.quick and width > 64:
+                continue
+            # A width at a time: between calls of very different cost, caches and frequencies would differ too.
+            calls = {"path": measured.path(depth="all", width=width), "": measured.saliency()}
+            times = interleaved(calls, effort.repeats if width <= 64 else min(effort.repeats, 5))
+            yield Row(f"{name}, width {width}", times["path"], "Saliency", times[""], limit=limit)
+
+
+@part("wide", "Complete path, width 50 000, 10 classes, against a backward pass")
+def wide(effort: Effort) -> Iterator[Row]:
+    for name in ("squeezenet1_1",) if effort.quick else ("vgg16",):
+        measured = subject(name, classes=10)
+
+        def forward(measured: Subject = measured) -> None:
+            with torch.no_grad():
+                measured.module(measured.images)
+
+        calls = {"path": measured.path(depth="all", width=50_000), "": measured.saliency(), "forward": forward}
+        times = interleaved(calls, min(effort.repeats, 3))
+        backward = times[""] - times["forward"]
+        yield Row(f"{name}, 10 classes", times["path"], "backward pass", backward, limit=10.0)
+
+
+@part("batch", "A picture of a batch of 16 against one at a time")
+def batch(effort: Effort) -> Iterator[Row]:
+    images = photos(16)
+    for name in ("squeezenet1_1",) if effort.quick else ("squeezenet1_1", "resnet18"):
+        measured = subject(name)
+        for depth in (3, "all"):
+            settings = {"depth": depth, "width": 5}
+            singles = [measured.path(images[n : n + 1], **settings) for n in range(16)]
+
+            def one_at_a_time(singles: list[Callable[[], object]] = singles) -> None:
+                for call in singles:
+                    call()
+
+            times = interleaved({"": measured.path(images, **settings), "single": one_at_a_time}, effort.repeats)
+            value, reference = times[""] / 16, times["single"] / 16
+            yield Row(f"{name}, depth {depth}, width 5", value, "one at a time", reference, limit=0.8)
+
+
+@part("skips", "Routes that jump (--skips all) against adjacent layers only, complete path, width 5")
+def skips(effort: Effort) -> Iterator[Row]:
+    for name in ("resnet18",) if effort.quick else ("resnet18", "resnet50"):
+        measured = subject(name)
+        calls = {skips: measured.path(depth="all", width=5, skips=skips) for skips in ("all", "adjacent")}
+        times = interleaved(calls, effort.repeats)
+        yield Row(name, times["all"], "adjacent", times["adjacent"], limit=1.5)
+
+
+@part("memory", "Peak memory above the model, complete path, against Saliency; 1000 classes")
+def memory(effort: Effort) -> Iterator[Row]:
+    for name in _models(effort):
+        saliency = in_process(name, "saliency")
+        for width in (5, 64) if effort.quick else (5, 64, 1024):
+            path = in_process(name, "path", str(width))
+            limit, note = (2.5 if width <= 64 else None), f"later calls {path['later']:.0f} MiB"
+            what = f"{name}, width {width}, first call"
+            yield Row(what, path["first"], "Saliency", saliency["first"], "MiB", limit, note)
+
+
+@part("bounded", "Peak memory of a complete path of width 50 000, 1000 classes")
+def bounded(effort: Effort) -> Iterator[Row]:
+    name = "squeezenet1_1" if effort.quick else "vgg16"
+    used = in_process(name, "path", "50000", "once")
+    note = f"took {used['seconds']:.0f} s; model {used['model']:.0f} MiB"
+    yield Row(name, used["first"] + used["model"], unit="MiB", limit=8 * 1024.0, note=note)
+
+
+@part("growth", "How the cost grows with width, depth and the number of classes")
+def growth(effort: Effort) -> Iterator[Row]:
+    name = "squeezenet1_1" if effort.quick else "vgg16"
+    measured = subject(name)
+    widths = (1, 4, 16, 64) if effort.quick else (1, 4, 16, 64, 256, 1024)
+    depths = _spread(pathx.explain(measured.module, measured.images, depth=1)[0].hidden_layers)
+    calls = {("width", width): measured.path(depth="all", width=width) for width in widths}
+    calls |= {("depth", depth): measured.path(depth=depth, width=5) for depth in depths}
+    times = _curves(name, calls, measured, effort)
+    for classes in (10, 100, 1000):
+        other = subject(name, classes=classes)
+        times |= _curves(name, {("classes", classes): other.path(depth="all", width=5)}, other, effort)
+    yield from times.values()
+    # At most linear in width and depth; less than three times from 10 to 1000 classes.
+    for curve, low, high, limit in (
+        ("width", widths[-2], widths[-1], widths[-1] / widths[-2]),
+        ("depth", depths[1], depths[-1], depths[-1] / depths[1]),
+        ("classes", 10, 1000, 3.0),
+    ):
+        value, reference = times[curve, high].value, times[curve, low].value
+        yield Row(f"{name}, {curve} {high}", value, f"{curve} {low}", reference, limit=limit)
+
+
+def _spread(layers: int) -> tuple[int, ...]:
+    """A few depths from 1 to all layers."""
+    return tuple(sorted({1, 3, layers // 3, 2 * layers // 3, layers}))
+
+
+def _curves(
+    name: str, calls: dict[tuple[str, int], Callable[[], object]], measured: Subject, effort: Effort
+) -> dict[tuple[str, int], Row]:
+    names = {f"{curve} {at}": (curve, at) for curve, at in calls}
+    times = interleaved({**{n: calls[names[n]] for n in names}, "": measured.saliency()}, min(effort.repeats, 5))
+    return {
+        (curve, at): Row(f"{name}, {n}", times[n], "Saliency", times[""], curve=curve, at=at)
+        for n, (curve, at) in names.items()
+    }
+
+
+@part("command", "The whole command, warm files")
+def command(effort: Effort) -> Iterator[Row]:
+    with TemporaryDirectory() as folder:
+        out = str(Path(folder, "out"))
+        explain = ["-m", "pathx", "explain", "examples/cat.png", "--out", out, "--quiet"]
+        calls = {
+            "explain": lambda: run_python(explain),
+            "imports": lambda: run_python(["-c", "from pathx.vision import torchvision"]),
+            "help": lambda: run_python(["-m", "pathx", "--help"]),
+        }
+        times = interleaved(calls, effort.repeats)
+    yield Row(
+        "pathx explain, beyond importing torch and torchvision",
+        times["explain"] - times["imports"],
+        limit=1.5,
+        note=f"{times['explain']:.2f} s in all, {times['imports']:.2f} s of it the imports",
+    )
+    yield Row("pathx --help", times["help"], limit=0.5)

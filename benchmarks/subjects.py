@@ -1,0 +1,97 @@
+"""What is measured: networks, a real photo, and the calls that are compared."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+import pathx
+from benchmarks.measure import ROOT, seconds
+from pathx.vision import torchvision
+
+PHOTO = ROOT / "examples" / "cat.png"
+NAMES = ("vgg16", "resnet18", "resnet50", "squeezenet1_1")
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A network, a picture for it, and the class it predicts there.
+
+    Args:
+        images: (1, 3, 224, 224).
+        traced: seconds that the first call spent on tracing the network, which later calls do without.
+    """
+
+    name: str
+    module: nn.Module
+    images: Tensor
+    target: int
+    traced: float
+
+    def path(self, images: Tensor | None = None, **settings: Any) -> Callable[[], object]:
+        """The call that explains the picture, or others with the same target."""
+        images = self.images if images is None else images
+        return lambda: pathx.explain(self.module, images, target=self.target, **settings)
+
+    def saliency(self) -> Callable[[], object]:
+        """Captum's Saliency of the picture: one forward and one backward pass."""
+        from captum.attr import Saliency
+
+        method = Saliency(self.module)
+        return lambda: method.attribute(self.images.clone().requires_grad_(), target=self.target)
+
+
+def subject(name: str, classes: int = 1000) -> Subject:
+    """A network ready to be timed: built, warm and traced. Weights are the bundled ones, or random (He)."""
+    module, images = network(name, classes), photo()
+    with torch.no_grad():
+        target = int(module(images).argmax())
+    first = Subject(name, module, images, target, 0.0)
+    call = first.path(depth=1, width=1)
+    cold, warm = seconds(call), seconds(call)
+    return Subject(name, module, images, target, max(0.0, cold - warm))
+
+
+def network(name: str, classes: int = 1000) -> nn.Module:
+    if name == "squeezenet1_1" and classes == 1000:
+        return pathx.load_model(name).module
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module: nn.Module = torchvision.models.get_model(name, weights=None, num_classes=classes)
+    return module.eval()
+
+
+def photo() -> Tensor:
+    """The photo as the networks take it, (1, 3, 224, 224). All of them share torchvision's preprocessing."""
+    with Image.open(PHOTO) as picture:
+        return pathx.load_model().preprocessing(picture.convert("RGB"))[None]
+
+
+def photos(count: int) -> Tensor:
+    """Different pictures, (count, 3, 224, 224): the photo, cut closer and closer and mirrored in turn."""
+    preprocessing = pathx.load_model().preprocessing
+    with Image.open(PHOTO) as picture:
+        whole = picture.convert("RGB")
+    cuts = []
+    for number in range(count):
+        edge = 4 * number
+        cut = whole.crop((edge, edge // 2, whole.width - edge, whole.height - edge // 2))
+        cuts.append(preprocessing(cut.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if number % 2 else cut))
+    return torch.stack(cuts)
+
+
+def literal_algorithm_1() -> Callable[..., Any]:
+    """Algorithm 1 as published, from the tests, where it is what the engine must equal."""
+    tests = str(ROOT / "tests")
+    if tests not in sys.path:
+        sys.path.append(tests)
+    from reference import literal_algorithm_1
+
+    found: Callable[..., Any] = literal_algorithm_1
+    return found
