@@ -323,7 +323,7 @@ def _gates(graph: Graph, states: dict[Value, State], used: set[int]) -> list[Gat
         output = node.outputs[0]
         if output is None or states[output] is not State.VARIES:
             continue
-        name = node.scope if node.leaf else f"{node.scope}.{node.op_name}".strip(".")
+        name = node.name
         seen[name] += 1
         if seen[name] > 1:
             name = f"{name}_{seen[name] - 1}"

@@ -13,12 +13,12 @@ from pathlib import Path, PurePath
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pathx.engine import check_settings, check_width, class_logits, explain_frozen
 from pathx.errors import PathxError
 from pathx.explanation import Explanation
-from pathx.frozen import Frozen, freeze
+from pathx.frozen import Frozen, freeze, network_of
 from pathx.models import LoadedModel
 from pathx.pictures import Picture, open_picture
 from pathx.results import ModelInfo, explanation_folder, save
@@ -94,14 +94,17 @@ def explain_files(
     module = model.module if device.type == "cpu" else copy.deepcopy(model.module).to(device)
     names = relative_names([str(file) for file in files])
     remaining = iter(zip(names, files, strict=True))
-    while batch := list(islice(remaining, settings.batch_size)):
+    size = settings.batch_size
+    while batch := list(islice(remaining, size)):
         opened = [_open(model, name, str(file)) for name, file in batch]
-        inputs = [picture.input for picture in opened if isinstance(picture, _Opened)]
-        if not inputs:
-            yield from (failure for failure in opened if isinstance(failure, Failed))
-            continue
-        frozen = freeze(module, torch.stack(inputs).to(device, DTYPES[settings.dtype]))
-        yield from _explain_batch(model, frozen, opened, out, targets, settings)
+        if size > 1 and not _takes_batch(module, _inputs(opened).to(device)):
+            size = 1
+        for group in [opened] if size > 1 else [[one] for one in opened]:
+            images = _inputs(group).to(device, DTYPES[settings.dtype])
+            if len(images):
+                yield from _explain_batch(model, freeze(module, images), group, out, targets, settings)
+            else:
+                yield from (failure for failure in group if isinstance(failure, Failed))
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +122,21 @@ def _open(model: LoadedModel, name: str, file: str) -> _Opened | Failed:
         return _Opened(picture, name, model.preprocessing(picture.image))
     except PathxError as error:
         return Failed(file, error)
+
+
+def _inputs(batch: Sequence[_Opened | Failed]) -> Tensor:
+    tensors = [opened.input for opened in batch if isinstance(opened, _Opened)]
+    return torch.stack(tensors) if tensors else torch.empty(0)
+
+
+def _takes_batch(module: nn.Module, images: Tensor) -> bool:
+    """Whether a network runs on these pictures at once; a file may have been traced or exported for one at a time."""
+    try:
+        if len(images) > 1:
+            network_of(module, images)
+    except PathxError:
+        return False
+    return True
 
 
 def _explain_batch(

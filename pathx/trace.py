@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from pathx.errors import PathxError
-from pathx.scopes import exported_interpreter, script_scopes
+from pathx.scopes import Scope, exported_interpreter, is_leaf, script_scopes
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,7 @@ class Node:
     Args:
         args, kwargs: as the operation takes them, with a `Value` for every tensor.
         outputs: the values it makes; None where an output is not a tensor.
-        scope: path of the module the call was made in, "" for the model itself.
-        leaf: the module itself has no children, so that its path names the call.
+        scope: the module the call was made in.
     """
 
     index: int
@@ -46,8 +45,7 @@ class Node:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     outputs: tuple[Value | None, ...]
-    scope: str
-    leaf: bool
+    scope: Scope
 
     @property
     def inputs(self) -> list[Value]:
@@ -62,7 +60,12 @@ class Node:
     @property
     def place(self) -> str:
         """Operation and module path for messages: `sigmoid in features.1.block.1`."""
-        return f"{self.op_name} in {self.scope or 'the model itself'}"
+        return f"{self.op_name} in {self.scope.path or 'the model itself'}"
+
+    @property
+    def name(self) -> str:
+        """The call as torchvision names feature nodes: `features.28` for a module, `layer1.0.relu` for a function."""
+        return self.scope.path if self.scope.leaf else f"{self.scope.path}.{self.op_name}".strip(".")
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +150,7 @@ class _Recorder(TorchDispatchMode):
 
     model: nn.Module
     images: Tensor
-    scope: tuple[str, bool] | None = None  # set from outside where Python frames do not tell
+    scope: Scope | None = None  # set from outside where Python frames do not tell
 
     nodes: list[Node] = field(default_factory=list)
     shapes: list[tuple[int, ...]] = field(default_factory=list)
@@ -160,7 +163,8 @@ class _Recorder(TorchDispatchMode):
         self.alive: list[Tensor] = []  # an id stays unique only while its tensor lives
         self.sharing: dict[int, list[int]] = {}  # ids of the tensors on each piece of memory
         self.stale: set[int] = set()  # ids of tensors whose memory was changed through another tensor
-        self.modules = {id(m): (name, not any(m.children())) for name, m in reversed(list(self.model.named_modules()))}
+        named = reversed(list(self.model.named_modules()))
+        self.modules = {id(module): Scope(name, is_leaf(module)) for name, module in named}
         self.input = self._value(self.images)
         self.parameters = {name: self._value(tensor) for name, tensor in named_tensors(self.model)}
 
@@ -191,9 +195,9 @@ class _Recorder(TorchDispatchMode):
         if func is torch.ops.aten._convolution.default:  # as TorchScript spells it, with settings for one library
             func, known_args = torch.ops.aten.convolution.default, known_args[:9]
         outputs = tuple(out) if isinstance(out, (tuple, list)) else (out,)
-        scope, leaf = self.scope or self._frame_scope()
+        scope = self.scope or self._frame_scope()
         values = tuple(self._value(o) if isinstance(o, Tensor) else None for o in outputs)
-        self.nodes.append(Node(len(self.nodes), func, known_args, known_kwargs, values, scope, leaf))
+        self.nodes.append(Node(len(self.nodes), func, known_args, known_kwargs, values, scope))
         return out
 
     def _changes(self, func: Any, args: Any) -> Any:
@@ -206,7 +210,7 @@ class _Recorder(TorchDispatchMode):
         self.stale.update(other for other in self.sharing[storage] if other != id(args[0]))
         return getattr(functional, overload)
 
-    def _frame_scope(self) -> tuple[str, bool]:
+    def _frame_scope(self) -> Scope:
         frame = sys._getframe(2)
         while frame is not None:
             if frame.f_code is _CALL_IMPL:
@@ -214,12 +218,13 @@ class _Recorder(TorchDispatchMode):
                 if found is not None:
                     return found
             frame = frame.f_back  # type: ignore[assignment]
-        return "", False
+        return Scope()
 
     def graph(self, outputs: Any) -> Graph:
         nodes = self.nodes
         if isinstance(self.model, torch.jit.ScriptModule):
-            nodes = script_scopes(self.model, nodes)
+            scopes = script_scopes(self.model, nodes)
+            nodes = [replace(node, scope=scopes.get(node.index, node.scope)) for node in nodes]
         return Graph(
             nodes=tuple(nodes),
             shapes=tuple(self.shapes),

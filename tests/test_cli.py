@@ -484,6 +484,18 @@ def test_one_network_in_three_forms_gives_one_path(pathx_: Pathx) -> None:
     assert same(results[0], results[2])
 
 
+def test_a_file_made_for_one_picture_at_a_time_takes_several(pathx_: Pathx) -> None:
+    torch.export.save(torch.export.export(network(), (torch.zeros(1, 3, 8, 8),)), "model.pt2")
+    Path("model.json").write_text(json.dumps(SIDECAR))
+    names = [picture("a.png"), "none.png", picture("b.png", seed=1), picture("c.png", seed=2)]
+    arguments = ("explain", *names, "--model", "model.pt2", "--format", "json")
+    several = pathx_(*arguments)
+    assert several.status == 1
+    assert several.err.splitlines()[0] == "pathx: none.png: no such file; check the path"
+    assert [made["image"]["file"] for made in several.documents] == ["a.png", "b.png", "c.png"]
+    assert several == pathx_(*arguments, "--batch-size", 1)
+
+
 @pytest.mark.parametrize("file", ["weights.safetensors", "weights.pth"])
 def test_a_name_with_a_state_dict_of_its_own(pathx_: Pathx, file: str) -> None:
     with torch.random.fork_rng(devices=[]):
