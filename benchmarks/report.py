@@ -117,10 +117,13 @@ def plot(results: Results, file: Path) -> bool:
         points = [(row.at, row.figure) for row in rows if row.curve == curve]
         axis.plot(*zip(*points, strict=True), marker="o", color="#c4161c")
         axis.axhline(1, color="grey", linewidth=0.8, linestyle="--")
-        axis.set(xlabel=curve, ylabel="cost / Saliency", ylim=(0, None))
+        axis.set(xlabel=curve, ylabel="cost / Saliency")
         if curve != "depth":
-            axis.set(xscale="log", yscale="log" if curve == "width" else "linear")
-            axis.set_ylim(None if curve == "width" else 0, None)
+            axis.set_xscale("log")
+        if curve == "width":
+            axis.set_yscale("log")
+        else:
+            axis.set_ylim(bottom=0)
     figure.suptitle(rows[0].what.partition(",")[0])
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, dpi=120)

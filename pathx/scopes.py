@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -85,21 +86,55 @@ def _calls(module: Any, method: str, path: str) -> Iterator[tuple[str, Scope]]:
     """(operation, scope) of every call in a method of a script module, in the order of its code."""
     own = getattr(module, "original_name", "")
     scope = Scope(path, hasattr(nn, own) and not any(module.children()))
-    paths = {}
-    graph = module._c._get_method(method).graph
-    for node in graph.nodes():
-        if node.kind() == "prim::GetAttr":
+    yield from _block_calls(module._c._get_method(method).graph, module, path, scope, {}, {})
+
+
+def _block_calls(
+    block: Any, module: Any, path: str, scope: Scope, paths: dict[str, str], settings: dict[str, Any]
+) -> Iterator[tuple[str, Scope]]:
+    """The calls of one block of code; branches are followed where a constant or a setting of the module decides them."""
+    for node in block.nodes():
+        kind = node.kind()
+        if kind == "prim::GetAttr":
             above = paths.get(node.input().debugName(), path)
-            paths[node.output().debugName()] = f"{above}.{node.s('name')}".strip(".")
-        elif node.kind() == "prim::CallMethod":
+            name = node.output().debugName()
+            paths[name] = f"{above}.{node.s('name')}".strip(".")
+            settings[name] = getattr(_submodule(module, path, above), node.s("name"), None)
+        elif kind == "prim::Constant":
+            settings[node.output().debugName()] = node.output().toIValue()
+        elif kind in _DECISIONS:
+            operands = [settings.get(value.debugName(), _UNKNOWN) for value in node.inputs()]
+            known = not any(operand is _UNKNOWN for operand in operands)
+            settings[node.output().debugName()] = _DECISIONS[kind](*operands) if known else _UNKNOWN
+        elif kind == "prim::If":
+            chosen = settings.get(node.input().debugName(), _UNKNOWN)
+            if isinstance(chosen, bool):
+                taken = list(node.blocks())[0 if chosen else 1]
+                yield from _block_calls(taken, module, path, scope, paths, settings)
+                for outer, inner in zip(node.outputs(), taken.outputs(), strict=True):
+                    settings[outer.debugName()] = settings.get(inner.debugName(), _UNKNOWN)
+        elif kind == "prim::CallMethod":
             receiver = next(iter(node.inputs())).debugName()
             below = paths.get(receiver, path)
             yield from _calls(_submodule(module, path, below), node.s("name"), below)
-        elif node.kind() == "prim::CallFunction":
-            name = next(iter(node.inputs())).node().s("name")
-            yield _plain(name), scope
-        elif node.kind().startswith("aten::"):
-            yield _plain(node.kind().removeprefix("aten::")), scope
+        elif kind == "prim::CallFunction":
+            yield _plain(next(iter(node.inputs())).node().s("name")), scope
+        elif kind.startswith("aten::"):
+            yield _plain(kind.removeprefix("aten::")), scope
+
+
+_UNKNOWN = object()
+_DECISIONS: dict[str, Callable[..., Any]] = {
+    "aten::eq": operator.eq,
+    "aten::ne": operator.ne,
+    "aten::lt": operator.lt,
+    "aten::gt": operator.gt,
+    "aten::le": operator.le,
+    "aten::ge": operator.ge,
+    "aten::__not__": operator.not_,
+    "aten::__is__": operator.is_,
+    "aten::__isnot__": operator.is_not,
+}
 
 
 def _submodule(module: Any, path: str, below: str) -> Any:

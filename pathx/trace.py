@@ -188,6 +188,8 @@ class _Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func is torch.ops.aten.equal.default and not isinstance(args[0], Tensor):
+            return args[0] == args[1]  # TorchScript's optimiser compares constants, which arrive here as plain numbers
         known_args, known_kwargs = tree_map(self._known, (tuple(args), kwargs))
         out = func(*args, **kwargs)
         if func._schema.is_mutable:
