@@ -142,7 +142,9 @@ class Candidates:
         """(Q, K) how much more a row sends to the target than to the mean of the other classes."""
         others = self.classes - 1
         if rows.weights is None:
-            lean = torch.full((len(self.target), rows.count), -1 / others, dtype=self.gains[0].dtype, device=self.image.device)
+            lean = torch.full(
+                (len(self.target), rows.count), -1 / others, dtype=self.gains[0].dtype, device=self.image.device
+            )
             return lean.scatter_(1, self.target[:, None], 1.0)
         at_target = rows.weights.gather(1, self.target[:, None, None].expand(-1, 1, rows.count))[:, 0]
         return at_target - (rows.weights.sum(1) - at_target) / others
@@ -233,7 +235,11 @@ class Candidates:
         gain = torch.cat([gain.flatten(1) for gain in self.gains], 1)[self.image]
         shape = gain.shape
         own, most = gain.new_zeros(shape), gain.new_full(shape, -math.inf)
-        excess, seen, live = gain.new_zeros(shape), gain.new_zeros(len(shape) * [1]), gain.new_zeros(shape, dtype=torch.bool)
+        excess, seen, live = (
+            gain.new_zeros(shape),
+            gain.new_zeros(len(shape) * [1]),
+            gain.new_zeros(shape, dtype=torch.bool),
+        )
         seen = gain.new_zeros(shape[0], 1)
         for classes, maps in self._maps():
             z = torch.cat([part.flatten(2) for part in maps], 2)

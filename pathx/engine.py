@@ -51,7 +51,9 @@ def explain(
     else:
         targets = [int(t) for t in cast(Sequence[int], target)]
         if len(targets) != len(images):
-            raise PathxError(f"target has {len(targets)} entries for {len(images)} images; give one per image", usage=True)
+            raise PathxError(
+                f"target has {len(targets)} entries for {len(images)} images; give one per image", usage=True
+            )
     return explain_frozen(frozen, list(enumerate(targets)), depth=depth, width=width, alpha=alpha, skips=skips)
 
 
@@ -86,7 +88,9 @@ def explain_frozen(
             raise PathxError(f"target {target} is out of range: the model has classes 0 to {classes - 1}", usage=True)
     broken = [image for image in sorted({i for i, _ in wanted}) if not bool(logits[image].isfinite().all())]
     if broken:
-        raise PathxError(f"the model's output for picture {broken[0]} is NaN or infinite; check its weights and the input")
+        raise PathxError(
+            f"the model's output for picture {broken[0]} is NaN or infinite; check its weights and the input"
+        )
     device = frozen.images.device
     branches = Branches(
         image=torch.tensor([i for i, _ in wanted], device=device),
@@ -178,7 +182,14 @@ def _describe(frozen: Frozen, branches: Branches, kept: Kept) -> list[PathLayer]
     network = frozen.network
     chosen = kept.chosen
     weight = explained(kept.weights, branches, network.outputs)
-    columns = [chosen.units, chosen.valid, kept.gain, weight, weight * kept.gain, importance(chosen.margin, branches.classes)]
+    columns = [
+        chosen.units,
+        chosen.valid,
+        kept.gain,
+        weight,
+        weight * kept.gain,
+        importance(chosen.margin, branches.classes),
+    ]
     tables = [column.tolist() for column in columns]
     below = chosen.below_alpha.tolist()
     tensors = tuple(gate.described for gate in kept.gates)

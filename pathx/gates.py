@@ -30,7 +30,9 @@ def _clipped(h: Tensor, low: Tensor | float, high: Tensor | float) -> Slopes:
 
 @gate("hardtanh", "relu6")
 def hardtanh(call: Call, h: Tensor) -> Slopes:
-    low, high = (0.0, 6.0) if call.node.op_name == "relu6" else (call.arg(1, "min_val", -1.0), call.arg(2, "max_val", 1.0))
+    low, high = (
+        (0.0, 6.0) if call.node.op_name == "relu6" else (call.arg(1, "min_val", -1.0), call.arg(2, "max_val", 1.0))
+    )
     return _clipped(h, low, high)
 
 

@@ -84,7 +84,9 @@ def _landed_for_target(
     """What a source's rows send to each branch's target at the given values, where they send anything."""
     network = frozen.network
     if isinstance(source, ClassSource):
-        reached = [value for value in values if any(network.lands[g.source] & network.lands[value] for g in source.kept.gates)]
+        reached = [
+            value for value in values if any(network.lands[g.source] & network.lands[value] for g in source.kept.gates)
+        ]
         for value, maps in zip(reached, source.for_target(reached), strict=True):
             yield value, maps
         return
@@ -114,10 +116,10 @@ def pull_back(frozen: Frozen, branches: Branches, seeds: list[tuple[Value, Tenso
     bias = torch.zeros(len(branches), dtype=precise(frozen.images), device=frozen.images.device)
     row = torch.arange(len(branches), device=bias.device)
     for node in reversed(network.nodes):
-        for output, value in enumerate(node.outputs):
-            if value is None or value not in pending:
+        for output, made in enumerate(node.outputs):
+            if made is None or made not in pending:
                 continue
-            cotangent = Window.full(pending.pop(value), row, branches.image)
+            cotangent = Window.full(pending.pop(made), row, branches.image)
             if node.index in network.gates:
                 gate = network.gates[node.index]
                 slopes = frozen.slopes(gate)

@@ -9,8 +9,10 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-import pathx.gates  # noqa: F401  (fills the table of gates)
-import pathx.transposes  # noqa: F401  (fills the table of transposes)
+import pathx.gates
+import pathx.pools
+import pathx.shapes
+import pathx.transposes  # noqa: F401
 from pathx.errors import PathxError
 from pathx.explanation import LayerTensor
 from pathx.fields import Field, receptive_fields
@@ -180,7 +182,7 @@ def _find_logits(graph: Graph) -> Value:
         shape = graph.shapes[value.index]
         return shape[:1] == (batch,) and sum(size != 1 for size in shape[1:]) <= 1
 
-    candidates = {name: value for name, value in found.items() if is_logits(value)}
+    candidates: dict[str, Value] = {name: value for name, value in found.items() if is_logits(value)}
     for name in ("logits", "out", "output"):
         if name in candidates:
             return candidates[name]
@@ -189,7 +191,8 @@ def _find_logits(graph: Graph) -> Value:
     shapes = ", ".join(f"{n or 'output'} {_shape_of(graph, v)}" for n, v in found.items()) or "nothing"
     if candidates:
         raise PathxError(
-            f"the model returns several outputs that could be logits ({shapes}); wrap it so that it returns one", usage=True
+            f"the model returns several outputs that could be logits ({shapes}); wrap it so that it returns one",
+            usage=True,
         )
     raise PathxError(
         f"the model returns {shapes}, not one row of class logits per picture, (batch, classes); wrap it so that it does",
@@ -208,7 +211,9 @@ def _flat_outputs(outputs: Any, name: str = "") -> dict[str, Any]:
         items = dict(enumerate(outputs)).items()
     else:
         return {name: outputs}
-    return {key: value for part, item in items for key, value in _flat_outputs(item, f"{name}.{part}".strip(".")).items()}
+    return {
+        key: value for part, item in items for key, value in _flat_outputs(item, f"{name}.{part}".strip(".")).items()
+    }
 
 
 def _strip_final(value: Value, producers: dict[Value, Node]) -> Value:
@@ -271,7 +276,9 @@ def _state_of(graph: Graph, node: Node, states: dict[Value, State]) -> State:
             if name.endswith("batch_norm") and node.args[5] is True:
                 raise PathxError(f"{node.place} normalises by the statistics of its batch; put the model in eval mode")
             return State.VARIES
-        raise PathxError(f"the model multiplies or divides by what it computed from the picture ({node.place}): {_WHY}", usage=True)
+        raise PathxError(
+            f"the model multiplies or divides by what it computed from the picture ({node.place}): {_WHY}", usage=True
+        )
     if name in PLAIN_LINEAR and varying == [0]:
         return State.VARIES
     raise PathxError(f"the model is not a ReLU network: {node.place} {_WHY}", usage=True)
@@ -287,7 +294,9 @@ _WHY = "is not linear for a given input, so the network has no exact path"
 
 
 def _where_state(node: Node, states: dict[Value, State]) -> State:
-    condition, *branches = (states.get(arg, State.FIXED) if isinstance(arg, Value) else State.FIXED for arg in node.args)
+    condition, *branches = (
+        states.get(arg, State.FIXED) if isinstance(arg, Value) else State.FIXED for arg in node.args
+    )
     if condition is not State.VARIES and branches.count(State.VARIES) == 1:
         return State.VARIES
     raise PathxError(f"the model is not a ReLU network: {node.place} chooses between two computed values", usage=True)

@@ -99,22 +99,73 @@ CONSTANTS: dict[str, Constant] = {}
 
 # Linear in their first argument, with no rule of their own.
 PLAIN_LINEAR = frozenset(
-    """
-    adaptive_avg_pool1d _adaptive_avg_pool3d avg_pool1d avg_pool3d
-    upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d
-    _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d
-    _upsample_bilinear2d_aa _upsample_bicubic2d_aa reflection_pad1d reflection_pad2d reflection_pad3d
-    replication_pad1d replication_pad2d replication_pad3d pixel_shuffle pixel_unshuffle channel_shuffle
-    native_channel_shuffle roll flip cumsum index_select index gather repeat unfold im2col col2im diagonal tril triu
-    masked_fill rot90
-    """.split()
+    [
+        "adaptive_avg_pool1d",
+        "_adaptive_avg_pool3d",
+        "avg_pool1d",
+        "avg_pool3d",
+        "upsample_nearest1d",
+        "upsample_nearest2d",
+        "upsample_nearest3d",
+        "_upsample_nearest_exact1d",
+        "_upsample_nearest_exact2d",
+        "_upsample_nearest_exact3d",
+        "upsample_linear1d",
+        "upsample_bilinear2d",
+        "upsample_bicubic2d",
+        "upsample_trilinear3d",
+        "_upsample_bilinear2d_aa",
+        "_upsample_bicubic2d_aa",
+        "reflection_pad1d",
+        "reflection_pad2d",
+        "reflection_pad3d",
+        "replication_pad1d",
+        "replication_pad2d",
+        "replication_pad3d",
+        "pixel_shuffle",
+        "pixel_unshuffle",
+        "channel_shuffle",
+        "native_channel_shuffle",
+        "roll",
+        "flip",
+        "cumsum",
+        "index_select",
+        "index",
+        "gather",
+        "repeat",
+        "unfold",
+        "im2col",
+        "col2im",
+        "diagonal",
+        "tril",
+        "triu",
+        "masked_fill",
+        "rot90",
+    ]
 )
 
 # Not linear, but constant around any input: what they say of the input is frozen with the gates.
-COMPARISONS = frozenset("gt ge lt le eq ne argmax argmin sign isnan isinf isfinite logical_not logical_and".split())
+COMPARISONS = frozenset(
+    [
+        "gt",
+        "ge",
+        "lt",
+        "le",
+        "eq",
+        "ne",
+        "argmax",
+        "argmin",
+        "sign",
+        "isnan",
+        "isinf",
+        "isfinite",
+        "logical_not",
+        "logical_and",
+    ]
+)
 
 # Stripped where they are the last operation of the model: the logits are what is explained.
-FINAL = frozenset("_softmax softmax _log_softmax log_softmax sigmoid log_sigmoid_forward".split())
+FINAL = frozenset(["_softmax", "softmax", "_log_softmax", "log_softmax", "sigmoid", "log_sigmoid_forward"])
 
 
 def transpose(

@@ -295,7 +295,10 @@ def _units_cost_more(frozen: Frozen, branches: Branches, kept: Kept, wanted: int
     count = kept.chosen.units.shape[1]
     if count <= branches.classes:
         return False
-    sample = [(value, window.rows(torch.arange(1, device=window.row.device))) for value, window in _unit_seeds(frozen, branches, kept)]
+    sample = [
+        (value, window.rows(torch.arange(1, device=window.row.device)))
+        for value, window in _unit_seeds(frozen, branches, kept)
+    ]
     landed = walk(frozen, sample, wanted, windows=True)
     footprint = max((sum(w.data[0].numel() for w in windows) for windows in landed.values()), default=0)
     whole = sum(prod(frozen.network.shape(value)) for value in landed)
@@ -327,8 +330,8 @@ def walk(frozen: Frozen, seeds: Iterable[tuple[Value, Window]], wanted: int, *, 
         put(value, window)
     while queue:
         node = network.graph.nodes[-heapq.heappop(queue)]
-        for output, value in enumerate(node.outputs):
-            for window in pending.pop(value, ()) if value is not None else ():
+        for output, made in enumerate(node.outputs):
+            for window in pending.pop(made, ()) if made is not None else ():
                 for source, cotangent in frozen.pull(node, output, window):
                     put(source, cotangent)
     return landed

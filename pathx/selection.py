@@ -53,8 +53,8 @@ def select(candidates: Candidates, width: int, threshold: float, *, prune: bool)
         chosen = _search(candidates, width, threshold, prune=prune)
     if candidates.compact:
         longest = max(1, int(chosen.valid.sum(1).max()))
-        parts = (chosen.units, chosen.margin, chosen.valid)
-        chosen = Chosen(*(part[:, :longest] for part in parts), chosen.below_alpha)
+        units, margins, valid = (part[:, :longest] for part in (chosen.units, chosen.margin, chosen.valid))
+        chosen = Chosen(units, margins, valid, chosen.below_alpha)
     return chosen
 
 

@@ -158,7 +158,7 @@ class _Recorder(TorchDispatchMode):
     constants: dict[Value, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.values: dict[int, Value] = {}
         self.alive: list[Tensor] = []  # an id stays unique only while its tensor lives
         self.sharing: dict[int, list[int]] = {}  # ids of the tensors on each piece of memory

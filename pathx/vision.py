@@ -29,10 +29,10 @@ def _import_torchvision() -> Any:
     for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
         del sys.modules[name]  # half-imported
     # A fragment, because the one full definition of the namespace belongs to torchvision's compiled library.
-    library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
+    library = torch.library.Library("torchvision", "FRAGMENT")
     for operator in ("nms", "qnms"):
         if not hasattr(torch.ops.torchvision, operator):
-            library.define(_SCHEMA.format(operator))  # type: ignore[no-untyped-call]
+            library.define(_SCHEMA.format(operator))
     _declarations.append(library)
     return import_module("torchvision")
 

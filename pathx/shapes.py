@@ -1,0 +1,173 @@
+"""Transpose rules of operations that only move elements: reshapes, permutations, parts and paddings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from pathx.operations import Call, Cotangents, constant, precise, transpose
+from pathx.trace import Value
+from pathx.transposes import total, unbroadcast
+from pathx.window import Window, replaced
+
+
+def inserted(cotangent: Window, axes: tuple[int, ...]) -> Window:
+    """The window with dimensions of size 1 put in at `axes`."""
+    for axis in axes:
+        cotangent = replace(
+            cotangent,
+            data=cotangent.data.unsqueeze(axis + 1),
+            origin=(*cotangent.origin[:axis], 0, *cotangent.origin[axis:]),
+            shape=(*cotangent.shape[:axis], 1, *cotangent.shape[axis:]),
+            overhang=(*cotangent.overhang[:axis], False, *cotangent.overhang[axis:]),
+        )
+    return cotangent
+
+
+@transpose("view", "_unsafe_view", "reshape", "flatten", "squeeze", "unsqueeze", "unflatten")
+def view(call: Call, output: int, cotangent: Window) -> Cotangents:
+    source = call.args[0]
+    return [(source, reshaped(cotangent, call.shapes[source]))]
+
+
+def reshaped(cotangent: Window, shape: tuple[int, ...]) -> Window:
+    """The window in the coordinates of a map of another shape and as many elements."""
+    if cotangent.shape == shape:
+        return cotangent
+    if cotangent.is_full:
+        return cotangent.whole(cotangent.data.reshape(-1, *shape))
+    if cotangent.is_one_hot:
+        flat = cotangent.index().reshape(-1).expand(len(cotangent.data))
+        one_hot = Window.one_hot(cotangent.cleaned().data.reshape(-1), flat, shape, cotangent.row, cotangent.image)
+        return replace(one_hot, ordered=cotangent.ordered)
+    # Dimensions at the end that both shapes share, and those of size 1, keep their boxes.
+    old = [d for d, size in enumerate(cotangent.shape) if size != 1]
+    new = [d for d, size in enumerate(shape) if size != 1]
+    shared = 0
+    while shared < min(len(old), len(new)) and cotangent.shape[old[-1 - shared]] == shape[new[-1 - shared]]:
+        shared += 1
+    if not all(cotangent.covers(d) for d in old[: len(old) - shared]):
+        cotangent = cotangent.dense()
+        return cotangent.whole(cotangent.data.reshape(-1, *shape))
+    matched = dict(zip(new[len(new) - shared :], old[len(old) - shared :], strict=True))
+    extent = [cotangent.extent[matched[d]] if d in matched else shape[d] for d in range(len(shape))]
+    return replace(
+        cotangent,
+        data=cotangent.data.reshape(-1, *extent),
+        origin=tuple(cotangent.origin[matched[d]] if d in matched else 0 for d in range(len(shape))),
+        shape=shape,
+        overhang=tuple(d in matched and cotangent.overhang[matched[d]] for d in range(len(shape))),
+    )
+
+
+@transpose("permute", "transpose", "t", "movedim")
+def permute(call: Call, output: int, cotangent: Window) -> Cotangents:
+    source = call.args[0]
+    dims = len(cotangent.shape) + 1
+    if call.node.op_name == "permute":
+        order = [d % dims for d in call.args[1]]
+    else:
+        first, second = (call.args[1] % dims, call.args[2] % dims) if len(call.args) > 2 else (0, 1)
+        order = list(range(dims))
+        order[first], order[second] = second, first
+    back = [order.index(d) for d in range(dims)]
+    pick = [d - 1 for d in back[1:]]
+    return [
+        (
+            source,
+            replace(
+                cotangent,
+                data=cotangent.data.permute(back),
+                origin=tuple(cotangent.origin[d] for d in pick),
+                shape=call.shapes[source],
+                overhang=tuple(cotangent.overhang[d] for d in pick),
+            ),
+        )
+    ]
+
+
+@transpose("expand")
+def expand(call: Call, output: int, cotangent: Window) -> Cotangents:
+    return [(call.args[0], unbroadcast(cotangent, call.shapes[call.args[0]]))]
+
+
+def _part(call: Call, cotangent: Window, dim: int, offset: int, size: int) -> Window | None:
+    """What of the cotangents falls on [offset, offset + size) of `dim`, in coordinates that start there."""
+    window = cotangent.shift(dim, -offset, size)
+    if call.compact and isinstance(origin := window.origin[dim], Tensor):
+        keep = torch.nonzero((origin > -window.extent[dim]) & (origin < size)).flatten()
+        if len(keep) < len(origin):
+            window = window.rows(keep)
+        if len(keep) and window.extent[dim] == 1:  # single elements that are left lie inside
+            window = replace(window, overhang=replaced(window.overhang, dim, False), clean=cotangent.clean)
+    return window if window.data.numel() else None
+
+
+@transpose("cat", together=True)
+def cat(call: Call, output: int, cotangent: Window) -> Cotangents:
+    tensors = call.args[0]
+    dim = call.arg(1, "dim", 0) % (len(cotangent.shape) + 1) - 1
+    result: Cotangents = []
+    offset = 0
+    for item in tensors:
+        varies = isinstance(item, Value)
+        size = call.shapes[item][dim] if varies else item.shape[dim + 1]
+        part = _part(call, cotangent, dim, offset, size) if varies and item not in call.saved else None
+        if part is not None:
+            result.append((item, part))
+        offset += size
+    return result
+
+
+@constant("cat")
+def cat_constant(call: Call, cotangent: Window) -> Tensor:
+    dim = call.arg(1, "dim", 0) % (len(cotangent.shape) + 1) - 1
+    result = cotangent.data.new_zeros(len(cotangent.data), dtype=precise(cotangent.data))
+    offset = 0
+    for item in call.args[0]:
+        values = item if isinstance(item, Tensor) else call.saved.get(item)
+        size = call.shapes[item][dim] if values is None else values.shape[dim + 1]
+        if values is not None:
+            result = result + total(cotangent.dense().shift(dim, -offset, size), values.to(cotangent.data))
+        offset += size
+    return result
+
+
+@transpose("slice")
+def slice_(call: Call, output: int, cotangent: Window) -> Cotangents:
+    source = call.args[0]
+    dim = call.arg(1, "dim", 0) % (len(cotangent.shape) + 1) - 1
+    size = call.shapes[source][dim]
+    start = call.arg(2, "start") or 0
+    start = max(0, start + size) if start < 0 else min(start, size)
+    return [(source, cotangent.shift(dim, start, size, step=call.arg(4, "step", 1)))]
+
+
+@transpose("select")
+def select(call: Call, output: int, cotangent: Window) -> Cotangents:
+    source = call.args[0]
+    shape = call.shapes[source]
+    dim = call.args[1] % (len(shape) + 1) - 1
+    return [(source, inserted(cotangent, (dim,)).shift(dim, call.args[2] % shape[dim], shape[dim]))]
+
+
+@transpose("split", "split_with_sizes", "chunk", "unbind")
+def split(call: Call, output: int, cotangent: Window) -> Cotangents:
+    source = call.args[0]
+    shape = call.shapes[source]
+    dim = call.arg(1 if call.node.op_name == "unbind" else 2, "dim", 0) % (len(shape) + 1) - 1
+    if call.node.op_name == "unbind":
+        return [(source, inserted(cotangent, (dim,)).shift(dim, output, shape[dim]))]
+    offset = sum(call.shapes[o][dim] for o in call.node.outputs[:output] if o is not None)
+    return [(source, cotangent.shift(dim, offset, shape[dim]))]
+
+
+@transpose("constant_pad_nd")
+def pad(call: Call, output: int, cotangent: Window) -> Cotangents:
+    source, pads = call.args[0], call.args[1]
+    for number in range(len(pads) // 2):
+        dim = len(cotangent.shape) - 1 - number
+        cotangent = cotangent.shift(dim, -pads[2 * number], call.shapes[source][dim])
+    return [(source, cotangent)]
