@@ -10,8 +10,10 @@ from pathlib import Path
 import torch
 
 from benchmarks import report
-from benchmarks.measure import ROOT, THREADS, Effort, machine
+from benchmarks.measure import ROOT, THREADS, Effort, limit_memory, machine
 from benchmarks.parts import PARTS
+
+IN_README = ("literal", "everyday", "complete")
 
 
 def main() -> None:
@@ -21,7 +23,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small models and few runs: does it work at all?")
     parser.add_argument("--repeats", type=int, help="timed runs of each call (default 9, 3 with --quick)")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "benchmarks", help="folder for the JSON and plot")
-    parser.add_argument("--docs", action="store_true", help="also put the tables and the plot into docs/")
+    parser.add_argument(
+        "--docs", action="store_true", help="also put the tables and the plot into docs/ and the README"
+    )
     options = parser.parse_args()
     names = options.parts or list(PARTS)
     if unknown := [name for name in names if name not in PARTS]:
@@ -34,23 +38,35 @@ def main() -> None:
         parser.error("captum is not installed: pip install -c constraints.txt '.[bench]'")
 
     torch.set_num_threads(THREADS)
+    limit_memory()
     effort = Effort(options.repeats or (3 if options.quick else 9), options.quick)
     here = machine()
     print(report.described(here))
-    results = report.read(options.out)
+    failed: list[str] = []
     for name in names:
         part = PARTS[name]
         print(f"\n{name}: {part.title}", flush=True)
         rows = []
-        for row in part.rows(effort):
-            rows.append(row)
-            print(report.line(row), flush=True)
+        try:
+            for row in part.rows(effort):
+                rows.append(row)
+                print(report.line(row), flush=True)
+        except (RuntimeError, MemoryError) as error:
+            failed.append(name)
+            print(f"  failed: {str(error).strip().splitlines()[-1]}", flush=True)
+            continue
+        # After each part, so that an interrupted run keeps what it measured, and read anew, as others may have added theirs.
+        results = report.read(options.out)
         results[name] = report.entry(part.title, date.today().isoformat(), here, rows)
-        report.write(results, options.out)  # after each part, so that an interrupted run keeps what it measured
+        report.write(results, options.out)
     print(f"\n{options.out / report.RESULTS}", file=sys.stderr)
     if options.docs:
+        results = report.read(options.out)
         report.fill(ROOT / "docs" / "benchmarks.md", report.markdown(results))
+        report.fill(ROOT / "README.md", report.markdown(results, IN_README))
         report.plot(results, ROOT / "docs" / "images" / report.PLOT)
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import platform
+import resource
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -82,13 +83,23 @@ def interleaved(calls: Mapping[str, Callable[[], object]], repeats: int) -> dict
     return {name: median(times[name] for times in rounds) for name in calls}
 
 
+def limit_memory() -> None:
+    """Let a call that wants most of the machine's memory fail, here and in child processes, before the machine does."""
+    share = round(_memory() * 0.7)
+    resource.setrlimit(resource.RLIMIT_AS, (share, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
+def _memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def machine() -> dict[str, Any]:
     """What the figures depend on."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
         "threads": THREADS,
-        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "memory_gib": round(_memory() / 2**30, 1),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         **{name: _version(name) for name in ("torch", "torchvision", "captum")},
@@ -131,5 +142,6 @@ def run_python(arguments: Sequence[str]) -> str:
         [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise SystemExit(f"python {' '.join(arguments)} failed: {done.stderr.strip()}")
+        reason = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        raise RuntimeError(f"python {' '.join(arguments)} failed: {reason[-1]}")
     return done.stdout

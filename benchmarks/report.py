@@ -77,15 +77,25 @@ def write(results: Results, folder: Path) -> None:
     plot(results, folder / PLOT)
 
 
-def markdown(results: Results) -> str:
-    """The tables as Markdown, each with its date and machine."""
+def markdown(results: Results, names: Iterable[str] = (), level: str = "###") -> str:
+    """The tables of some parts, or of all, as Markdown: each with its date and machine."""
     blocks = []
-    for part in results.values():
-        lines = [f"### {part['title']}", "", "| | time or memory | ratio | target | note |", "|---|---|---|---|---|"]
+    for name in names or results:
+        if name not in results:
+            continue
+        part = results[name]
+        lines = [
+            f"{level} {part['title']}",
+            "",
+            "| | time or memory | ratio | target | note |",
+            "|---|---|---|---|---|",
+        ]
         for row in _rows(part):
             cells = (row.what, _times(row), _figure(row), _verdict(row), row.note)
             lines.append(f"| {' | '.join(cells)} |")
         lines += ["", f"{part['date']}: {described(part['machine'])}."]
+        if name == "growth":
+            lines += ["", f"![Cost over width, depth and number of classes](images/{PLOT})"]
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks) + "\n"
 

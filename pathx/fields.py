@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pathx.operations import PLAIN_LINEAR, kind
+from pathx.operations import PLAIN_LINEAR
 from pathx.trace import Graph, Node, Value
 
 
@@ -68,7 +68,7 @@ def _field(graph: Graph, node: Node, sources: list[Value], fields: dict[Value, F
         field = _join(field, fields[other])
     if field is None or len(shape) < 3:
         return None
-    name, args = kind(node), node.args
+    name, args = node.kind, node.args
     if name == "convolution" and len(shape) == 4 and not args[6]:
         kernel = graph.shapes[args[1].index][2:]
         return _slide(field, kernel, _pair(args[3]), _pair(args[4]), _pair(args[5]))

@@ -9,12 +9,11 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from pathx.errors import PathxError
 from pathx.network import Gate, Network, State, read_network
-from pathx.operations import CONSTANTS, GATES, PLAIN_LINEAR, TRANSPOSES, Call, Cotangents, Slopes, kind
-from pathx.trace import Node, Value, named_tensors, trace
+from pathx.operations import CONSTANTS, GATES, PLAIN_LINEAR, TRANSPOSES, Call, Cotangents, Slopes
+from pathx.trace import Node, Value, filled, named_tensors, trace
 from pathx.transposes import vjp, vjp_constant
 from pathx.window import Window
 
@@ -43,10 +42,8 @@ class Frozen:
         """A node with the tensors that its rules need."""
         if node.index not in self._calls:
             states, shapes = self.network.states, self.network.graph.shapes
-            fixed = lambda leaf: (  # noqa: E731
-                self.kept[leaf] if isinstance(leaf, Value) and states[leaf] is State.FIXED else leaf
-            )
-            args, kwargs = tree_map(fixed, (node.args, node.kwargs))
+            args = tuple(filled(arg, self._fixed) for arg in node.args)
+            kwargs = {name: filled(arg, self._fixed) for name, arg in node.kwargs.items()}
             values = [*node.inputs, *(value for value in node.outputs if value is not None)]
             saved = {v: self.kept[v] for v in values if states[v] is State.FROZEN and v in self.kept}
             self._calls[node.index] = Call(
@@ -54,11 +51,16 @@ class Frozen:
             )
         return self._calls[node.index]
 
+    def _fixed(self, leaf: Any) -> Any:
+        """The tensor behind a value that does not depend on the picture; anything else as it is."""
+        known = isinstance(leaf, Value) and self.network.states[leaf] is State.FIXED
+        return self.kept[leaf] if known else leaf
+
     def slopes(self, gate: Gate) -> Slopes:
         """A gate's slope and gain at these pictures."""
         if gate.node.index not in self._slopes:
-            rule = GATES[kind(gate.node)]
-            value = gate.output if kind(gate.node) == "relu" else gate.source
+            rule = GATES[gate.node.kind]
+            value = gate.output if gate.node.kind == "relu" else gate.source
             self._slopes[gate.node.index] = rule(self.call(gate.node), self.kept[value])
         return self._slopes[gate.node.index]
 
@@ -69,13 +71,13 @@ class Frozen:
 
     def pull(self, node: Node, output: int, cotangent: Window) -> Cotangents:
         """Cotangents of a linear node's inputs from those of one of its outputs."""
-        linear = TRANSPOSES.get(kind(node))
+        linear = TRANSPOSES.get(node.kind)
         rule = vjp if linear is None else linear.transpose
         return rule(self.call(node), output, cotangent)
 
     def constant(self, node: Node, cotangent: Window) -> Tensor | None:
         """(P,) what the constant part of a linear node adds under these cotangents; None where it has none."""
-        name = kind(node)
+        name = node.kind
         if name in CONSTANTS:
             return CONSTANTS[name](self.call(node), cotangent)
         if name in PLAIN_LINEAR or name == "constant_pad_nd":
@@ -134,7 +136,8 @@ def _forward(network: Network, values: dict[Value, Tensor], dtype: torch.dtype) 
         return values[leaf] if isinstance(leaf, Value) else _promoted(leaf, dtype)
 
     for node in network.nodes:
-        args, kwargs = tree_map(actual, (node.args, node.kwargs))
+        args = [filled(arg, actual) for arg in node.args]
+        kwargs = {name: filled(arg, actual) for name, arg in node.kwargs.items()}
         op = torch.ops.aten.relu_.default if node.index in network.overwritable else node.op
         out = op(*args, **kwargs)
         outputs = out if isinstance(out, (tuple, list)) else (out,)

@@ -18,14 +18,14 @@ from pathx.trace import Value
 @gate("relu")
 def relu(call: Call, output: Tensor) -> Slopes:
     """The one gate that is frozen from its output, so that the forward pass may overwrite its input."""
-    return Slopes(slope=(output > 0).to(output.dtype), gain=output)
+    return Slopes(gain=output)
 
 
 def _clipped(h: Tensor, low: Tensor | float, high: Tensor | float) -> Slopes:
     slope = ((h > low) & (h < high)).to(h.dtype)
     gain = slope * h
     bounds = (torch.as_tensor(bound, dtype=h.dtype, device=h.device) for bound in (low, high))
-    return Slopes(slope, gain, offset=torch.clamp(h, *bounds) - gain)
+    return Slopes(gain, slope, offset=torch.clamp(h, *bounds) - gain)
 
 
 @gate("hardtanh", "relu6")
@@ -53,12 +53,12 @@ def bounded(call: Call, h: Tensor) -> Slopes:
 @gate("threshold")
 def threshold(call: Call, h: Tensor) -> Slopes:
     slope = (h > call.args[1]).to(h.dtype)
-    return Slopes(slope, slope * h, offset=(1 - slope) * call.args[2])
+    return Slopes(slope * h, slope, offset=(1 - slope) * call.args[2])
 
 
 def _two_slopes(h: Tensor, negative: Tensor | float) -> Slopes:
     slope = torch.where(h > 0, torch.ones_like(h), torch.ones_like(h) * negative)
-    return Slopes(slope, slope * h)
+    return Slopes(slope * h, slope)
 
 
 @gate("leaky_relu")
@@ -84,7 +84,7 @@ def prelu(call: Call, h: Tensor) -> Slopes:
 
 @gate("abs")
 def absolute(call: Call, h: Tensor) -> Slopes:
-    return Slopes(torch.sign(h), h.abs())
+    return Slopes(h.abs(), torch.sign(h))
 
 
 @gate("where")
@@ -94,4 +94,4 @@ def where(call: Call, h: Tensor) -> Slopes:
     taken = call.values(condition) if isinstance(this, Value) else ~call.values(condition)
     other = call.args[2] if isinstance(this, Value) else this
     slope = torch.broadcast_to(taken, h.shape).to(h.dtype)
-    return Slopes(slope, slope * h, offset=(1 - slope) * other)
+    return Slopes(slope * h, slope, offset=(1 - slope) * other)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 
 import torch
 from torch import Tensor
 
 from pathx.frozen import Frozen
-from pathx.operations import precise
+from pathx.operations import Cotangents, precise
 from pathx.path import Branches, ClassSource, Kept, Paths, Source, explained
-from pathx.trace import Value
+from pathx.trace import Node, Value
 from pathx.transposes import total
 from pathx.window import Window
 
@@ -35,35 +36,33 @@ class LinearModel:
 def linear_model(frozen: Frozen, paths: Paths) -> LinearModel:
     """The exact linear model of each branch's path."""
     branches, network = paths.branches, frozen.network
-    deepest = paths.layers[-1]
-    score, seeds = _from_deepest(frozen, branches, deepest)
+    score, seeds = _from_deepest(frozen, branches, paths.layers[-1])
+    row = torch.arange(len(branches), device=branches.image.device)
     for value, maps in _jumped(frozen, paths).items():
-        window = _window(maps, branches)
+        window = Window.full(maps, row, branches.image)
         if value == network.graph.input:
             score = score + total(window, frozen.images)
         else:
             gate = network.gates[network.producers[value].index]
             score = score + total(window, frozen.activation(gate))
-        seeds.append((value, maps))
+        seeds.append((value, window))
     weight, bias = pull_back(frozen, branches, seeds)
     return LinearModel(weight, bias, score)
 
 
-def _window(maps: Tensor, branches: Branches) -> Window:
-    return Window.full(maps, torch.arange(len(branches), device=maps.device), branches.image)
-
-
-def _from_deepest(frozen: Frozen, branches: Branches, kept: Kept) -> tuple[Tensor, list[tuple[Value, Tensor]]]:
+def _from_deepest(frozen: Frozen, branches: Branches, kept: Kept) -> tuple[Tensor, list[tuple[Value, Window]]]:
     """Score of the deepest path layer, and what its kept units send down, at their pre-activations."""
-    row = explained(kept.weights, branches, frozen.network.outputs) * kept.chosen.valid
-    contribution = (row * kept.gain).to(precise(row))
+    weight = explained(kept.weights, branches, frozen.network.outputs) * kept.chosen.valid
+    score = (weight * kept.gain).sum(1, dtype=precise(weight))
+    count = weight.shape[1]
+    row = torch.arange(len(branches), device=weight.device).repeat_interleave(count)
+    image = branches.image.repeat_interleave(count)
     seeds = []
     for gate, index, here in kept.places():
-        maps = row.new_zeros(len(branches), gate.units)
-        maps.scatter_add_(1, index, row * here)
-        maps = maps.reshape(-1, *gate.shape) * frozen.slopes(gate).slope[branches.image]
-        seeds.append((gate.source, maps))
-    return contribution.sum(1), seeds
+        seed = Window.one_hot((weight * here).flatten(), index.flatten(), gate.shape, row, image)
+        slopes = frozen.slopes(gate).under(seed)
+        seeds.append((gate.source, replace(seed, data=seed.data * slopes, ordered=False)))
+    return score, seeds
 
 
 def _jumped(frozen: Frozen, paths: Paths) -> dict[Value, Tensor]:
@@ -107,32 +106,59 @@ def _landed_for_target(
             yield value, total.reshape(-1, *network.shape(value))
 
 
-def pull_back(frozen: Frozen, branches: Branches, seeds: list[tuple[Value, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Pull maps (Q, …) at values of the frozen network down to the input: the weight there, and the bias on the way."""
+def pull_back(frozen: Frozen, branches: Branches, seeds: list[tuple[Value, Window]]) -> tuple[Tensor, Tensor]:
+    """Pull cotangents of the branches (rows) down to the input: the weight there, and the bias on the way."""
     network = frozen.network
-    pending: dict[Value, Tensor] = {}
-    for value, maps in seeds:
-        pending[value] = pending[value] + maps if value in pending else maps
+    pending: dict[Value, list[Window]] = {}
+    for value, window in seeds:
+        pending.setdefault(value, []).append(window)
     bias = torch.zeros(len(branches), dtype=precise(frozen.images), device=frozen.images.device)
-    row = torch.arange(len(branches), device=bias.device)
     for node in reversed(network.nodes):
         for output, made in enumerate(node.outputs):
             if made is None or made not in pending:
                 continue
-            cotangent = Window.full(pending.pop(made), row, branches.image)
-            if node.index in network.gates:
-                gate = network.gates[node.index]
-                slopes = frozen.slopes(gate)
-                if slopes.offset is not None:
-                    bias = bias + total(cotangent, slopes.offset)
-                below = [(gate.source, cotangent.scale(slopes.slope))]
-            else:
-                constant = frozen.constant(node, cotangent)
-                bias = bias if constant is None else bias + constant
-                below = frozen.pull(node, output, cotangent)
-            for source, window in below:
-                maps = window.dense().data
-                pending[source] = pending[source] + maps if source in pending else maps
-    shape = tuple(frozen.images.shape[1:])
-    weight = pending.get(network.graph.input)
-    return (frozen.images.new_zeros(len(branches), *shape) if weight is None else weight), bias
+            for cotangent in _gathered(pending.pop(made), branches):
+                below, constant = _step(frozen, node, output, cotangent)
+                if constant is not None:
+                    bias = bias.index_add(0, cotangent.row, constant)
+                for source, window in below:
+                    pending.setdefault(source, []).append(window)
+    arrived = pending.get(network.graph.input)
+    if arrived is None:
+        return torch.zeros_like(frozen.images).index_select(0, branches.image), bias
+    return _whole(arrived, branches).data, bias
+
+
+def _step(frozen: Frozen, node: Node, output: int, cotangent: Window) -> tuple[Cotangents, Tensor | None]:
+    """Cotangents below one node, and what its constant part adds under these."""
+    if node.index not in frozen.network.gates:
+        return frozen.pull(node, output, cotangent), frozen.constant(node, cotangent)
+    gate = frozen.network.gates[node.index]
+    slopes = frozen.slopes(gate)
+    constant = None if slopes.offset is None else total(cotangent, slopes.offset)
+    return [(gate.source, replace(cotangent, data=cotangent.data * slopes.under(cotangent)))], constant
+
+
+def _gathered(windows: list[Window], branches: Branches) -> list[Window]:
+    """The cotangents as they are while their boxes are few and small; otherwise their sum as whole maps."""
+    boxes = sum(window.data.numel() for window in windows)
+    small = 4 * boxes <= len(branches) * prod(windows[0].shape)
+    alone = len(windows) == 1 and windows[0].is_full and windows[0].ordered
+    return windows if small or alone else [_whole(windows, branches)]
+
+
+def _whole(windows: list[Window], branches: Branches) -> Window:
+    """The sum of cotangents as one whole map for every branch."""
+    shape = windows[0].shape
+    row = torch.arange(len(branches), device=branches.image.device)
+    sums = [window.data for window in windows if window.is_full and window.ordered]
+    rest = [window.cleaned() for window in windows if not (window.is_full and window.ordered)]
+    maps = sum(sums[1:], sums[0]) if sums else windows[0].data.new_zeros(len(branches), *shape)
+    if rest:
+        flat = maps.reshape(-1) if not sums else maps.clone().reshape(-1)
+        for window in rest:
+            start = (window.row * prod(shape)).reshape(-1, *(1,) * len(shape))
+            place = (window.index() + start).expand_as(window.data)
+            flat.index_add_(0, place.flatten(), window.data.flatten())
+        maps = flat.reshape(-1, *shape)
+    return Window.full(maps, row, branches.image)

@@ -386,9 +386,7 @@ def _load_torchscript(path: Path) -> tuple[nn.Module, str]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # TorchScript is deprecated, but the file is what the user has
-            module: nn.Module = torch.jit.load(
-                path, map_location="cpu", _extra_files=extra
-            )
+            module: nn.Module = torch.jit.load(path, map_location="cpu", _extra_files=extra)
     except RuntimeError as error:
         raise _unreadable(path, error) from error
     return module.eval(), _text(extra[_EMBEDDED])

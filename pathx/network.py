@@ -16,7 +16,7 @@ import pathx.transposes  # noqa: F401
 from pathx.errors import PathxError
 from pathx.explanation import LayerTensor
 from pathx.fields import Field, receptive_fields
-from pathx.operations import COMPARISONS, FINAL, GATES, PLAIN_LINEAR, TRANSPOSES, kind
+from pathx.operations import COMPARISONS, FINAL, GATES, PLAIN_LINEAR, TRANSPOSES
 from pathx.trace import Graph, Node, Value
 
 
@@ -113,9 +113,9 @@ class Network:
             needed.update(value for value in node.inputs if self.states[value] is not State.VARIES)
             if node.index in self.gates:
                 gate = self.gates[node.index]
-                needed.add(gate.output if kind(node) == "relu" else gate.source)
-            elif kind(node) in TRANSPOSES:
-                saved = (node.outputs[position] for position in TRANSPOSES[kind(node)].saves)
+                needed.add(gate.output if node.kind == "relu" else gate.source)
+            elif node.kind in TRANSPOSES:
+                saved = (node.outputs[position] for position in TRANSPOSES[node.kind].saves)
                 needed.update(value for value in saved if value is not None)
         return frozenset(needed)
 
@@ -127,7 +127,7 @@ class Network:
             node = self.producers.get(stack.pop())
             if node is None or node.index in self.gates:
                 continue
-            linear = TRANSPOSES.get(kind(node))
+            linear = TRANSPOSES.get(node.kind)
             if (linear is not None and linear.saves) or any(self.states[v] is State.FROZEN for v in node.inputs):
                 return False
             fresh = {v for v in node.inputs if self.states[v] is State.VARIES} - seen
@@ -142,11 +142,11 @@ class Network:
         return frozenset(
             node.index
             for node in self.nodes
-            if kind(node) == "relu"
+            if node.kind == "relu"
             and uses[node.inputs[0]] == 1
             and node.inputs[0] not in self.needed
             and node.inputs[0] in self.producers
-            and kind(self.producers[node.inputs[0]]) in _FRESH
+            and self.producers[node.inputs[0]].kind in _FRESH
         )
 
     def shape(self, value: Value) -> tuple[int, ...]:
@@ -220,7 +220,7 @@ def _strip_final(value: Value, producers: dict[Value, Node]) -> Value:
     """The logits before a final softmax, log-softmax or sigmoid."""
     while value in producers:
         node = producers[value]
-        if kind(node) not in FINAL and kind(node) not in ("clone", "alias", "detach"):
+        if node.kind not in FINAL and node.kind not in ("clone", "alias", "detach"):
             break
         value = node.inputs[0]
     return value
@@ -244,7 +244,7 @@ def _states(graph: Graph, used: set[int]) -> dict[Value, State]:
     for node in graph.nodes:
         inputs = [states.get(value, State.FIXED) for value in node.inputs]
         state = max(inputs, key=lambda s: s.value, default=State.FIXED)
-        if kind(node) == "_local_scalar_dense" and state is not State.FIXED:
+        if node.kind == "_local_scalar_dense" and state is not State.FIXED:
             raise PathxError(
                 f"the model decides by the values of its input (.item() or `if` on a tensor, {node.place}): pathx needs a "
                 "network whose operations are the same for every picture",
@@ -254,14 +254,14 @@ def _states(graph: Graph, used: set[int]) -> dict[Value, State]:
             state = _state_of(graph, node, states)
         for position, value in enumerate(node.outputs):
             if value is not None:  # what comes beside the first output (indices, statistics) is frozen, parts are not
-                aside = position > 0 and state is State.VARIES and kind(node) not in _PARTS
+                aside = position > 0 and state is State.VARIES and node.kind not in _PARTS
                 states[value] = State.FROZEN if aside else state
     return states
 
 
 def _state_of(graph: Graph, node: Node, states: dict[Value, State]) -> State:
     """State of what an operation on varying values makes; refuses operations that are not linear for a given picture."""
-    name = kind(node)
+    name = node.kind
     varying = [p for p, arg in enumerate(node.args) if any(states.get(v) is State.VARIES for v in _values_in(arg))]
     if name in COMPARISONS:
         return State.FROZEN
@@ -327,7 +327,7 @@ def _gates(graph: Graph, states: dict[Value, State], used: set[int]) -> list[Gat
     seen: Counter[str] = Counter()
     gates = []
     for node in graph.nodes:
-        if kind(node) not in GATES or node.index not in used:
+        if node.kind not in GATES or node.index not in used:
             continue
         output = node.outputs[0]
         if output is None or states[output] is not State.VARIES:

@@ -66,12 +66,20 @@ class Slopes:
 
     Args:
         gain: slope * h, what an active unit passes on; 0 where the unit is not active.
+        given: the slope, where it is not simply 1 for every unit that passes something on and 0 for the others.
         offset: None where the output is slope * h.
     """
 
-    slope: Tensor
     gain: Tensor
+    given: Tensor | None = None
     offset: Tensor | None = None
+
+    def under(self, window: Window) -> Tensor:
+        """The slopes under a window's boxes."""
+        if self.given is not None:
+            return window.read(self.given)
+        gain = window.read(self.gain)
+        return (gain != 0).to(gain.dtype)
 
 
 Gate = Callable[[Call, Tensor], Slopes]
@@ -198,12 +206,6 @@ def constant(*names: str) -> Callable[[Constant], Constant]:
         return rule
 
     return register
-
-
-def kind(node: Node) -> str:
-    """The name under which the tables hold an operation: `convolution`, whatever its overload."""
-    packet = getattr(node.op, "overloadpacket", node.op)
-    return str(packet.__name__)
 
 
 def precise(tensor: Tensor) -> torch.dtype:

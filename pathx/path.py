@@ -80,7 +80,8 @@ class ClassSource:
             maps = weights.new_zeros(len(branches), count, gate.units)
             maps.scatter_add_(2, index[:, None].expand(-1, count, -1), weights * here[:, None])
             seed = Window.full(maps.reshape(-1, *gate.shape), row, image)
-            seeds.append((gate.source, seed.scale(self.frozen.slopes(gate).slope)))
+            slopes = self.frozen.slopes(gate).under(seed)
+            seeds.append((gate.source, replace(seed, data=seed.data * slopes)))
         wanted = 0
         for value in values:
             wanted |= network.lands[value]
@@ -286,7 +287,8 @@ def _unit_seeds(frozen: Frozen, branches: Branches, kept: Kept) -> list[tuple[Va
             some = torch.nonzero(here.flatten()).flatten()
             seed = seed if len(some) == len(row) else seed.rows(some)
         if len(seed.data):
-            seeds.append((gate.source, seed.scale(frozen.slopes(gate).slope)))
+            slopes = frozen.slopes(gate).under(seed)
+            seeds.append((gate.source, replace(seed, data=seed.data * slopes)))
     return seeds
 
 

@@ -12,6 +12,7 @@ import copy
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -28,6 +29,13 @@ class Value:
     """A tensor of the graph, by number."""
 
     index: int
+
+
+def filled(item: Any, fill: Callable[[Any], Any]) -> Any:
+    """An argument with `fill` applied to everything in it that is not a list or tuple."""
+    if isinstance(item, (list, tuple)):
+        return [filled(part, fill) for part in item]
+    return fill(item)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,10 +55,15 @@ class Node:
     outputs: tuple[Value | None, ...]
     scope: Scope
 
-    @property
+    @cached_property
     def inputs(self) -> list[Value]:
         """The values among the arguments, in order."""
         return [leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, Value)]
+
+    @cached_property
+    def kind(self) -> str:
+        """The name under which the tables hold the operation: `convolution`, whatever its overload."""
+        return str(getattr(self.op, "overloadpacket", self.op).__name__)
 
     @property
     def op_name(self) -> str:

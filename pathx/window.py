@@ -190,8 +190,6 @@ def replaced(items: tuple, dim: int, item: object) -> tuple:  # type: ignore[typ
 
 def spread(data: Tensor, dim: int, step: int) -> Tensor:
     """The data with step - 1 zeros between neighbours along `dim`."""
-    shape = list(data.shape)
-    shape[dim] = (shape[dim] - 1) * step + 1
-    wide = data.new_zeros(shape)
-    wide.movedim(dim, -1)[..., ::step] = data.movedim(dim, -1)
-    return wide
+    zeros = data.new_zeros(*data.shape[: dim + 1], step - 1, *data.shape[dim + 1 :])
+    wide = torch.cat([data.unsqueeze(dim + 1), zeros], dim + 1).flatten(dim, dim + 1)
+    return wide.narrow(dim, 0, (data.shape[dim] - 1) * step + 1)

@@ -410,12 +410,19 @@ def test_alpha(pathx_: Pathx) -> None:
     assert "* no unit was above alpha; the best one was kept\n" in text
 
 
-def test_all_units_and_all_skips_unwrap_to_the_logit(pathx_: Pathx) -> None:
+def test_all_units_and_all_skips_unwrap_to_input_times_gradient(pathx_: Pathx) -> None:
     everything = ("--depth", "all", "--width", "all", "--alpha", 0, "--skips", "all", "--dtype", "float64")
     (made,) = pathx_("explain", picture(), "--model", scripted(network()), *everything, "--format", "json").documents
     assert (made["skips"], made["created_by"]["dtype"], made["created_by"]["device"]) == ("all", "float64", "cpu")
     check_document(made, tolerance=1e-10)
-    adjacent = pathx_("explain", picture(), "--model", "model.pt", *everything[:6], "--format", "json").documents[0]
+    module = network().double()
+    with Image.open("photo.png") as image:
+        inputs = pathx.load_model("model.pt").preprocessing(image)[None].double().requires_grad_()
+    (gradient,) = torch.autograd.grad(module(inputs)[0, made["target"]["index"]], inputs)
+    assert made["linear_model"]["attribution_sum"] == pytest.approx(
+        float((inputs * gradient).detach().sum()), rel=1e-10
+    )
+    (adjacent,) = pathx_("explain", "photo.png", "--model", "model.pt", *everything[:6], "--format", "json").documents
     assert adjacent["linear_model"]["score"] != pytest.approx(made["linear_model"]["score"], rel=1e-3)
 
 
@@ -463,7 +470,7 @@ def test_the_batch_size_changes_nothing(pathx_: Pathx) -> None:
 
 def test_one_network_in_three_forms_gives_one_path(pathx_: Pathx) -> None:
     module = network()
-    torch.jit.save(torch.jit.trace(module, torch.zeros(2, 3, 8, 8)), "traced.bin")  # type: ignore[no-untyped-call]
+    torch.jit.save(torch.jit.trace(module, torch.zeros(2, 3, 8, 8)), "traced.bin")
     torch.export.save(torch.export.export(module, (torch.zeros(1, 3, 8, 8),)), "exported.pt2")
     options = ("--depth", "all", "--format", "json")
     results = []
@@ -730,7 +737,7 @@ def test_a_file_that_is_no_relu_network(pathx_: Pathx, form: str) -> None:
     if form == "scripted":
         torch.jit.save(torch.jit.script(module), "model.pt")
     elif form == "traced":
-        torch.jit.save(torch.jit.trace(module, example), "model.pt")  # type: ignore[no-untyped-call]
+        torch.jit.save(torch.jit.trace(module, example), "model.pt")
     else:
         with open("model.pt", "wb") as stream:
             torch.export.save(torch.export.export(module, (example,)), stream)

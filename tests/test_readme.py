@@ -119,3 +119,9 @@ def fields(value: Any) -> set[str]:
 def test_links_and_pictures_are_there() -> None:
     targets = re.findall(r"\]\(([^)#]+)\)", README)
     assert [target for target in targets if "://" not in target and not (ROOT / target).exists()] == []
+
+
+def test_the_way_through_the_code_leads_past_every_module() -> None:
+    named = set(re.findall(r"pathx/\w+\.py", (ROOT / "docs" / "design.md").read_text(encoding="utf-8")))
+    modules = {f"pathx/{file.name}" for file in (ROOT / "pathx").glob("*.py") if not file.name.startswith("__")}
+    assert named == modules
