@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pathx.errors import PathxError
-from pathx.network import Gate, Network, State, read_network
+from pathx.network import Gate, Network, State, Watch, read_network
 from pathx.operations import CONSTANTS, GATES, PLAIN_LINEAR, TRANSPOSES, Call, Cotangents, Slopes
 from pathx.trace import Node, Value, filled, named_tensors, trace
 from pathx.transposes import vjp, vjp_constant
@@ -124,7 +124,7 @@ def network_of(model: nn.Module, images: Tensor) -> Network:
     known = _NETWORKS.setdefault(model, {})
     if key not in known:
         sample = next((t for _, t in named_tensors(model) if t.is_floating_point()), images)
-        known[key] = read_network(trace(model, images.detach().to(sample.device, sample.dtype)))
+        known[key] = read_network(trace(model, images.detach().to(sample.device, sample.dtype), Watch))
     return known[key]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -159,15 +160,15 @@ def read_network(graph: Graph) -> Network:
     producers = {value: node for node in graph.nodes for value in node.outputs if value is not None}
     logits = _strip_final(_find_logits(graph), producers)
     used = _ancestors(logits, producers)
-    states = _states(graph, used)
+    nodes = tuple(node for node in graph.nodes if node.index in used)
+    states = _states(graph, nodes)
     if states[logits] is not State.VARIES:
         raise PathxError("the model's output does not depend on its input in a way that can be explained", usage=True)
-    _check_batch(graph, states)
-    gates = _gates(graph, states, used)
+    _check_batch(graph, nodes, states)
+    gates = _gates(graph, nodes, states)
     layers, lands = _layers(graph, states, gates, logits, producers)
     if not layers:
         raise PathxError("the model has no ReLU between its input and its output: there is no path to find", usage=True)
-    nodes = tuple(node for node in graph.nodes if node.index in used)
     return Network(graph, nodes, states, logits, producers, layers, lands)
 
 
@@ -238,28 +239,47 @@ def _ancestors(value: Value, producers: dict[Value, Node]) -> set[int]:
     return used
 
 
-def _states(graph: Graph, used: set[int]) -> dict[Value, State]:
+class Watch:
+    """Follows a trace as it is recorded and refuses what rules a model out at once, before the model has run to its end."""
+
+    def __init__(self) -> None:
+        self.states: dict[Value, State] = {}
+
+    def __call__(self, node: Node, image: Value) -> None:
+        self.states[image] = State.VARIES
+        if node.kind in FINAL:  # may be the last operation; whether it is shows at the end
+            self.states.update({value: State.FROZEN for value in node.outputs if value is not None})
+        else:
+            _follow(node, self.states)
+
+
+def _states(graph: Graph, nodes: Iterable[Node]) -> dict[Value, State]:
+    """The state of every value that the nodes read or make."""
     states = dict.fromkeys([*graph.parameters.values(), *graph.constants], State.FIXED)
     states[graph.input] = State.VARIES
-    for node in graph.nodes:
-        inputs = [states.get(value, State.FIXED) for value in node.inputs]
-        state = max(inputs, key=lambda s: s.value, default=State.FIXED)
-        if node.kind == "_local_scalar_dense" and state is not State.FIXED:
-            raise PathxError(
-                f"the model decides by the values of its input (.item() or `if` on a tensor, {node.place}): pathx needs a "
-                "network whose operations are the same for every picture",
-                usage=True,
-            )
-        if state is State.VARIES and node.index in used:
-            state = _state_of(graph, node, states)
-        for position, value in enumerate(node.outputs):
-            if value is not None:  # what comes beside the first output (indices, statistics) is frozen, parts are not
-                aside = position > 0 and state is State.VARIES and node.kind not in _PARTS
-                states[value] = State.FROZEN if aside else state
+    for node in nodes:
+        _follow(node, states)
     return states
 
 
-def _state_of(graph: Graph, node: Node, states: dict[Value, State]) -> State:
+def _follow(node: Node, states: dict[Value, State]) -> None:
+    """Add the states of what a node makes; refuses operations that are not linear for a given picture."""
+    state = max((states.get(value, State.FIXED) for value in node.inputs), key=lambda s: s.value, default=State.FIXED)
+    if node.kind == "_local_scalar_dense" and state is not State.FIXED:
+        raise PathxError(
+            f"the model decides by the values of its input (.item() or `if` on a tensor, {node.place}): pathx needs a "
+            "network whose operations are the same for every picture",
+            usage=True,
+        )
+    if state is State.VARIES:
+        state = _state_of(node, states)
+    for position, value in enumerate(node.outputs):
+        if value is not None:  # what comes beside the first output (indices, statistics) is frozen, parts are not
+            aside = position > 0 and state is State.VARIES and node.kind not in _PARTS
+            states[value] = State.FROZEN if aside else state
+
+
+def _state_of(node: Node, states: dict[Value, State]) -> State:
     """State of what an operation on varying values makes; refuses operations that are not linear for a given picture."""
     name = node.kind
     varying = [p for p, arg in enumerate(node.args) if any(states.get(v) is State.VARIES for v in _values_in(arg))]
@@ -274,7 +294,9 @@ def _state_of(graph: Graph, node: Node, states: dict[Value, State]) -> State:
         allowed = set(varying) <= set(linear.varies) and (linear.together or len(varying) == 1)
         if allowed and not (name == "div" and varying == [1]):
             if name.endswith("batch_norm") and node.args[5] is True:
-                raise PathxError(f"{node.place} normalises by the statistics of its batch; put the model in eval mode")
+                raise PathxError(
+                    f"{node.place} normalises by its batch's own statistics, so it has no exact path", usage=True
+                )
             return State.VARIES
         raise PathxError(
             f"the model multiplies or divides by what it computed from the picture ({node.place}): {_WHY}", usage=True
@@ -308,10 +330,10 @@ def _values_in(arg: Any) -> list[Value]:
     return [v for item in arg for v in _values_in(item)] if isinstance(arg, (list, tuple)) else []
 
 
-def _check_batch(graph: Graph, states: dict[Value, State]) -> None:
+def _check_batch(graph: Graph, nodes: Iterable[Node], states: dict[Value, State]) -> None:
     """Every varying value must keep the pictures apart in its first dimension."""
     batch = graph.shapes[graph.input.index][0]
-    for node in graph.nodes:
+    for node in nodes:
         for value in node.outputs:
             if value is not None and states.get(value) is State.VARIES and graph.shapes[value.index][:1] != (batch,):
                 shape = graph.shapes[value.index]
@@ -322,12 +344,12 @@ def _check_batch(graph: Graph, states: dict[Value, State]) -> None:
                 )
 
 
-def _gates(graph: Graph, states: dict[Value, State], used: set[int]) -> list[Gate]:
+def _gates(graph: Graph, nodes: Iterable[Node], states: dict[Value, State]) -> list[Gate]:
     """The ReLUs on the way to the logits, named as torchvision names feature nodes: repeated calls are numbered."""
     seen: Counter[str] = Counter()
     gates = []
-    for node in graph.nodes:
-        if node.kind not in GATES or node.index not in used:
+    for node in nodes:
+        if node.kind not in GATES:
             continue
         output = node.outputs[0]
         if output is None or states[output] is not State.VARIES:

@@ -107,21 +107,26 @@ def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from model.named_buffers()
 
 
-def trace(model: nn.Module, images: Tensor) -> Graph:
-    """Run `model` once on `images` and record every operation. The model is left as it was."""
+def trace(model: nn.Module, images: Tensor, watch: Callable[[], Callable[[Node, Value], None]]) -> Graph:
+    """Run `model` once on `images` and record every operation. The model is left as it was.
+
+    Args:
+        watch: makes what is shown every node, and the input's value, as soon as it is recorded.
+    """
     model = _evaluation_view(model)
     try:
-        return _record(model, images, lambda call: call)
+        return _record(_Recorder(model, images, watch()), lambda call: call)
     except _Aliased:
-        return _record(model, images, lambda call: torch.func.functionalize(call, remove="mutations"))
+        recorder = _Recorder(model, images, watch())
+        return _record(recorder, lambda call: torch.func.functionalize(call, remove="mutations"))
 
 
 class _Aliased(Exception):
     """A tensor was changed in place and then read through another tensor that shares its memory."""
 
 
-def _record(model: nn.Module, images: Tensor, wrap: Callable[[Any], Any]) -> Graph:
-    recorder = _Recorder(model, images)
+def _record(recorder: _Recorder, wrap: Callable[[Any], Any]) -> Graph:
+    model, images = recorder.model, recorder.images
     call: Callable[[Tensor], Any] = model
     if isinstance(model, torch.fx.GraphModule):
         call = exported_interpreter(model, recorder)
@@ -132,10 +137,23 @@ def _record(model: nn.Module, images: Tensor, wrap: Callable[[Any], Any]) -> Gra
     except (PathxError, _Aliased):
         raise
     except Exception as error:
-        text = str(error).strip().splitlines() or [type(error).__name__]
+        reason = _why_it_cannot_run(model, images) or error
+        lines = str(reason).strip().splitlines() or [type(reason).__name__]
         raise PathxError(
-            f"the model cannot run on an input of shape {tuple(images.shape)}: {text[-1]}", usage=True
+            f"the model cannot run on an input of shape {tuple(images.shape)}: {lines[-1]}; check the size and number of "
+            "channels it is made for",
+            usage=True,
         ) from error
+
+
+def _why_it_cannot_run(model: nn.Module, images: Tensor) -> Exception | None:
+    """The model's own error without a recorder around it, which makes TorchScript forget the text."""
+    try:
+        with torch.no_grad():
+            model(images)
+    except Exception as error:
+        return error
+    return None
 
 
 def _plain(outputs: Any) -> Any:
@@ -163,6 +181,7 @@ class _Recorder(TorchDispatchMode):
 
     model: nn.Module
     images: Tensor
+    watch: Callable[[Node, Value], None]
     scope: Scope | None = None  # set from outside where Python frames do not tell
 
     nodes: list[Node] = field(default_factory=list)
@@ -212,7 +231,9 @@ class _Recorder(TorchDispatchMode):
         outputs = tuple(out) if isinstance(out, (tuple, list)) else (out,)
         scope = self.scope or self._frame_scope()
         values = tuple(self._value(o) if isinstance(o, Tensor) else None for o in outputs)
-        self.nodes.append(Node(len(self.nodes), func, known_args, known_kwargs, values, scope))
+        node = Node(len(self.nodes), func, known_args, known_kwargs, values, scope)
+        self.nodes.append(node)
+        self.watch(node, self.input)
         return out
 
     def _changes(self, func: Any, args: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -263,23 +262,7 @@ def test_law_5_a_batch_is_its_images_one_at_a_time(case: Case) -> None:
         assert_same(found, *alone.explain())
 
 
-# Each forces the engine into one way of computing its steps (a basis, windows or full maps, a chunk size) while the
-# context is open: {"class basis": lambda: engine_setting(basis="classes"), …}.
-STRATEGIES: dict[str, Callable[[], AbstractContextManager[Any]]] = {}
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES.keys())
-@settings(max_examples=40)
-@given(case=cases())
-def test_law_5_every_strategy_gives_the_same_path(
-    strategy: Callable[[], AbstractContextManager[Any]], case: Case
-) -> None:
-    case.reference()
-    expected = case.explain()
-    with strategy():
-        found = case.explain()
-    for mine, theirs in zip(found, expected, strict=True):
-        assert_same(mine, theirs)
+# (The ways of computing a step are in test_path.py.)
 
 
 # --- Law 6: loading ---------------------------------------------------------------------------------------------------

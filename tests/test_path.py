@@ -84,7 +84,7 @@ def test_on_a_gpu_nothing_depends_on_data_and_no_tensor_stays_behind(skips: str,
             frozen,
             branches,
             depth=layers,
-            widths={n: 3 for n in range(1, layers + 1)},
+            widths=dict.fromkeys(range(1, layers + 1), 3),
             alpha=None,
             skips=skips,
             strategy=Strategy(prune=False, basis=basis),  # type: ignore[arg-type]

@@ -120,7 +120,10 @@ def test_label_files(tmp_path: Path, content: str) -> None:
         (b"[1, 2]", "label 0 in {} must be a text that is not empty, not 1"),
         (b'{"1": "cat"}', 'the labels in {} must have the keys "0" to "0"'),
         (b'["cat"', "the labels in {} are not valid JSON: "),
-        (b"\xff\xfe", "the labels in {} cannot be read (it is not UTF-8 text): give a text file with one label per line, or JSON"),
+        (
+            b"\xff\xfe",
+            "the labels in {} cannot be read (it is not UTF-8 text): give a text file with one label per line, or JSON",
+        ),
     ],
 )
 def test_label_files_that_are_wrong(tmp_path: Path, content: bytes, message: str) -> None:
