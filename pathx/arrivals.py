@@ -154,21 +154,25 @@ class Candidates:
         branches = len(self.image)
         total = gain.new_zeros(branches, gain.shape[1])
         for arrival in arrivals:
-            window, rows, lean = arrival.window.dense(), arrival.rows, self._lean(arrival.rows)
-            data, shape = window.thin(), window.shape
-            thin = tuple(data.shape[1:])
-            if rows.shared:
-                sums = lean[:, window.row] @ data.flatten(1)
-            elif len(data) == branches * rows.count and window.ordered:
-                sums = (lean[:, None] @ data.reshape(branches, rows.count, -1))[:, 0]
-            else:
-                scaled = data.flatten(1) * lean.flatten()[window.row][:, None]
-                sums = gain.new_zeros(branches, prod(thin)).index_add_(0, window.row // rows.count, scaled)
-            total = total + sums.reshape(branches, *thin).expand(branches, *shape).reshape(branches, -1)
+            total = total + self._full_sums(arrival, self._lean(arrival.rows))
         own = gain[self.image]
         bound = (total * own).masked_fill(own == 0, -math.inf)
         units = torch.arange(gain.shape[1], device=gain.device).expand(branches, -1)
         return units, bound
+
+    def _full_sums(self, arrival: Arrival, lean: Tensor) -> Tensor:
+        """(Q, units of the gate) the rows that arrived, as whole maps, weighed by (Q, K) and summed for every branch."""
+        branches, rows, window = len(self.image), arrival.rows, arrival.window.dense()
+        data, shape = window.thin(), window.shape
+        thin = tuple(data.shape[1:])
+        if rows.shared:
+            sums = lean[:, window.row] @ data.flatten(1)
+        elif len(data) == branches * rows.count and window.ordered:
+            sums = (lean[:, None] @ data.reshape(branches, rows.count, -1))[:, 0]
+        else:
+            scaled = data.flatten(1) * lean.flatten()[window.row][:, None]
+            sums = scaled.new_zeros(branches, prod(thin)).index_add_(0, window.row // rows.count, scaled)
+        return sums.reshape(branches, *thin).expand(branches, *shape).reshape(branches, -1)
 
     def _window_bounds(self, arrivals: list[Arrival], gain: Tensor) -> tuple[Tensor, Tensor]:
         """Bounds of the units under the windows, each unit once however many windows overlap there."""

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from pathx.arrivals import Arrival, Candidates, Rows
+from pathx.entries import LiveCandidates
 from pathx.frozen import Frozen
 from pathx.network import Gate
 from pathx.selection import Chosen, select
@@ -233,7 +234,8 @@ def _candidates(
 ) -> Candidates:
     """Everything that arrived at the gates of one layer."""
     outputs = [gate.output for gate in gates]
-    return Candidates(
+    kind = LiveCandidates if frozen.compact else Candidates
+    return kind(
         branches.image,
         branches.target,
         branches.classes,
