@@ -50,7 +50,6 @@ class Candidates:
         gains: of each gate of the layer, (B, *shape): what its units pass on, 0 where they are not active.
         class_maps: rows that are computed class by class, because they would not fit at once.
         chunk: how many numbers an intermediate result may have.
-        compact: shapes may depend on data.
     """
 
     image: Tensor
@@ -60,7 +59,6 @@ class Candidates:
     arrivals: list[Arrival]
     class_maps: list[ClassMaps]
     chunk: int
-    compact: bool
 
     @cached_property
     def offsets(self) -> list[int]:
@@ -70,11 +68,12 @@ class Candidates:
             offsets.append(offsets[-1] + prod(gain.shape[1:]))
         return offsets
 
-    def gain(self, units: Tensor) -> Tensor:
-        """(Q, n) what the units pass on."""
+    def gain(self, units: Tensor, branch: Tensor | None = None) -> Tensor:
+        """(Q, n) what the units pass on; `branch` says whose they are where rows are not branches."""
         result = torch.zeros(units.shape, dtype=self.gains[0].dtype, device=units.device)
+        image = self.image[:, None] if branch is None else self.image[branch]
         for gain, start, end in zip(self.gains, self.offsets, self.offsets[1:], strict=False):
-            flat = (units - start).clamp(0, end - start - 1) + self.image[:, None] * (end - start)
+            flat = (units - start).clamp(0, end - start - 1) + image * (end - start)
             value = gain.reshape(-1)[flat]
             result = value if len(self.gains) == 1 else torch.where((units >= start) & (units < end), value, result)
         return result
@@ -116,112 +115,43 @@ class Candidates:
         columns = values.new_zeros(branches * rows.count, count).index_add_(0, row, values)
         return columns.reshape(branches, rows.count, count)
 
-    # --- an upper bound of every unit's margin ---------------------------------------------------------------------
-
-    def bounds(self) -> tuple[Tensor, Tensor]:
-        """Every unit that something arrived at, (Q, n), and an upper bound of its margin, -inf where there is none.
-
-        By Jensen's inequality log mean exp(z_c) >= mean z_c, so the margin is at most z_t - mean of the others, which
-        takes one weighted sum of the rows instead of one per class.
-        """
-        found = [part for gate in range(len(self.gains)) for part in self._bounds_at(gate)]
+    def reached(self) -> tuple[Tensor, Tensor]:
+        """Units that something may have arrived at, (Q, n), and where an entry is to be taken: active, and not seen yet."""
+        found = [part for gate in range(len(self.gains)) for part in self._reached_at(gate)]
         if not found:
             nothing = torch.zeros(len(self.image), 0, dtype=torch.long, device=self.image.device)
-            return nothing, nothing.to(self.gains[0].dtype)
-        return torch.cat([units for units, _ in found], 1), torch.cat([bound for _, bound in found], 1)
+            return nothing, nothing.bool()
+        return torch.cat([units for units, _ in found], 1), torch.cat([alive for _, alive in found], 1)
 
-    def _bounds_at(self, gate: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def _reached_at(self, gate: int) -> Iterator[tuple[Tensor, Tensor]]:
         arrivals = [arrival for arrival in self.arrivals if arrival.gate == gate]
-        if arrivals:
-            gain = self.gains[gate].flatten(1)
-            full = any(arrival.window.is_full for arrival in arrivals)
-            units, bound = (self._full_bounds if full else self._window_bounds)(arrivals, gain)
-            yield units + self.offsets[gate], bound
-
-    def _lean(self, rows: Rows) -> Tensor:
-        """(Q, K) how much more a row sends to the target than to the mean of the other classes."""
-        others = self.classes - 1
-        if rows.weights is None:
-            lean = torch.full(
-                (len(self.target), rows.count), -1 / others, dtype=self.gains[0].dtype, device=self.image.device
-            )
-            return lean.scatter_(1, self.target[:, None], 1.0)
-        at_target = rows.weights.gather(1, self.target[:, None, None].expand(-1, 1, rows.count))[:, 0]
-        return at_target - (rows.weights.sum(1) - at_target) / others
-
-    def _full_bounds(self, arrivals: list[Arrival], gain: Tensor) -> tuple[Tensor, Tensor]:
-        """Bounds of all units of a gate, where some rows arrived as whole maps."""
-        branches = len(self.image)
-        total = gain.new_zeros(branches, gain.shape[1])
-        for arrival in arrivals:
-            total = total + self._full_sums(arrival, self._lean(arrival.rows))
-        own = gain[self.image]
-        bound = (total * own).masked_fill(own == 0, -math.inf)
-        units = torch.arange(gain.shape[1], device=gain.device).expand(branches, -1)
-        return units, bound
-
-    def _full_sums(self, arrival: Arrival, lean: Tensor) -> Tensor:
-        """(Q, units of the gate) the rows that arrived, as whole maps, weighed by (Q, K) and summed for every branch."""
-        branches, rows, window = len(self.image), arrival.rows, arrival.window.dense()
-        data, shape = window.thin(), window.shape
-        thin = tuple(data.shape[1:])
-        if rows.shared:
-            sums = lean[:, window.row] @ data.flatten(1)
-        elif len(data) == branches * rows.count and window.ordered:
-            sums = (lean[:, None] @ data.reshape(branches, rows.count, -1))[:, 0]
-        else:
-            scaled = data.flatten(1) * lean.flatten()[window.row][:, None]
-            sums = scaled.new_zeros(branches, prod(thin)).index_add_(0, window.row // rows.count, scaled)
-        return sums.reshape(branches, *thin).expand(branches, *shape).reshape(branches, -1)
-
-    def _window_bounds(self, arrivals: list[Arrival], gain: Tensor) -> tuple[Tensor, Tensor]:
-        """Bounds of the units under the windows, each unit once however many windows overlap there."""
-        keys, values, live = [], [], []
+        if not arrivals:
+            return
+        gain, start = self.gains[gate].flatten(1), self.offsets[gate]
         size, branches = gain.shape[1], len(self.image)
-        for arrival in arrivals:
-            lean = self._lean(arrival.rows)
-            for window, branch, weight in _per_branch(arrival, lean, self.image):
-                sent = window.cleaned().data * window.read(gain.reshape(-1, *window.shape))
-                column = (-1, *(1,) * len(window.shape))
-                keys.append((window.index() + (branch * size).reshape(column)).expand_as(sent).flatten())
-                live.append((sent != 0).flatten())
-                values.append((sent * weight.reshape(column)).flatten())
-        key, value, alive = torch.cat(keys), torch.cat(values), torch.cat(live)
-        if self.compact:
-            some = torch.nonzero(alive).flatten()
-            key, value, alive = key[some], value[some], alive[some]
-        else:
-            key = torch.where(alive, key, branches * size)
-        # Whichever duplicate is written last owns the unit and collects the sum.
-        numbers = torch.arange(len(key), device=key.device)
+        if any(arrival.window.is_full for arrival in arrivals):
+            units = torch.arange(size, device=gain.device).expand(branches, -1)
+            yield units + start, (gain != 0).index_select(0, self.image)
+            return
+        tables = [self._under(arrival, gain) for arrival in arrivals]
+        unit, alive = torch.cat([table for table, _ in tables], 1), torch.cat([table for _, table in tables], 1)
+        # A unit may lie under several windows: whichever place of the table is written last keeps it.
+        key = torch.where(alive, unit + torch.arange(branches, device=unit.device)[:, None] * size, branches * size)
+        numbers = torch.arange(key.numel(), device=key.device).reshape(key.shape)
         owner = torch.empty(branches * size + 1, dtype=torch.long, device=key.device)
         owner[key] = numbers
-        slot = owner[key]
-        total = torch.zeros_like(value).index_add_(0, slot, value * alive)
-        first = alive & (slot == numbers)
-        bound = total.masked_fill(~first, -math.inf)
-        return self._by_branch(key, size, bound, first)
+        yield unit + start, alive & (owner[key] == numbers)
 
-    def _by_branch(self, key: Tensor, size: int, bound: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
-        """Flat lists as (Q, n) tables."""
-        branches = len(self.image)
-        branch, unit = key // size, key % size
-        if branches == 1:
-            return unit[None], bound[None]
-        if not self.compact:  # every branch may own any entry of the list
-            own = branch[None] == torch.arange(branches, device=key.device)[:, None]
-            return unit.expand(branches, -1), bound.expand(branches, -1).masked_fill(~own, -math.inf)
-        some = torch.nonzero(first).flatten()
-        branch, unit, bound = branch[some], unit[some], bound[some]
-        order = torch.argsort(branch, stable=True)
-        branch, unit, bound = branch[order], unit[order], bound[order]
-        sizes = torch.bincount(branch, minlength=branches)
-        place = torch.arange(len(branch), device=branch.device) - (sizes.cumsum(0) - sizes)[branch]
-        longest = int(sizes.max())
-        units = unit.new_zeros(branches, longest)
-        bounds = bound.new_full((branches, longest), -math.inf)
-        units[branch, place], bounds[branch, place] = unit, bound
-        return units, bounds
+    def _under(self, arrival: Arrival, gain: Tensor) -> tuple[Tensor, Tensor]:
+        """Units under the windows of an arrival, (Q, n), and which of them are active and get something."""
+        window, branches = arrival.window.cleaned(), len(self.image)
+        gains = gain.reshape(-1, *window.shape)
+        index = window.index().expand_as(window.data)
+        if not arrival.rows.shared:
+            alive = window.data * window.read(gains) != 0
+            return index.reshape(branches, -1), alive.reshape(branches, -1)
+        alive = torch.stack([window.data * window.about(image).read(gains) != 0 for image in self.image.unbind()])
+        return index.reshape(1, -1).expand(branches, -1), alive.reshape(branches, -1)
 
     # --- class by class --------------------------------------------------------------------------------------------
 
@@ -278,16 +208,6 @@ class Candidates:
             sent = jacobian[:, some] if rows.weights is None else rows.weights[:, some] @ jacobian
             result = result + torch.nn.functional.pad(sent, (start, self.offsets[-1] - start - units))
         return result
-
-
-def _per_branch(arrival: Arrival, lean: Tensor, image: Tensor) -> Iterator[tuple[Window, Tensor, Tensor]]:
-    """Windows with the branch (P,) and the lean (P,) of each row; shared rows once per branch."""
-    window, rows = arrival.window, arrival.rows
-    if not rows.shared:
-        yield window, window.row // rows.count, lean.flatten()[window.row]
-        return
-    for branch in range(len(image)):
-        yield window.about(image[branch]), torch.full_like(window.row, branch), lean[branch][window.row]
 
 
 def _read(window: Window, units: Tensor, here: Tensor, branch: Tensor, number: Tensor | None) -> Tensor:

@@ -190,8 +190,7 @@ def find_paths(
     for n in range(top, top - depth, -1):
         gates = frozen.network.layers[n - 1]
         candidates = _candidates(frozen, branches, gates, sources, strategy)
-        chosen = select(candidates, widths[n], _threshold(alpha, branches.classes), prune=strategy.prune)
-        kept = Kept(n, gates, chosen, candidates.weights(chosen.units), candidates.gain(chosen.units))
+        kept = Kept(n, gates, *_keep(candidates, widths[n], _threshold(alpha, branches.classes), strategy))
         layers.append(kept)
         if n > top - depth + 1:
             below = _from_units(frozen, branches, kept, _wanted(n - 1, skips), strategy)
@@ -243,8 +242,17 @@ def _candidates(
         arrivals=[arrival for source in sources if isinstance(source, Source) for arrival in source.arrivals(gates)],
         class_maps=[partial(source.maps, outputs) for source in sources if isinstance(source, ClassSource)],
         chunk=strategy.chunk,
-        compact=frozen.compact,
     )
+
+
+def _keep(candidates: Candidates, width: int, threshold: float, strategy: Strategy) -> tuple[Chosen, Tensor, Tensor]:
+    """The units to keep, what each sends to every class, (Q, C, K), and what it passes on, (Q, K)."""
+    if isinstance(candidates, LiveCandidates) and not candidates.class_maps:
+        return candidates.search(width, threshold, prune=strategy.prune)
+    chosen = select(candidates, width, threshold)
+    if isinstance(candidates, LiveCandidates):
+        chosen = chosen.trimmed()
+    return chosen, candidates.weights(chosen.units), candidates.gain(chosen.units)
 
 
 def _from_classes(frozen: Frozen, branches: Branches, wanted: int, strategy: Strategy) -> Source:

@@ -27,6 +27,12 @@ class Chosen:
     valid: Tensor
     below_alpha: Tensor
 
+    def trimmed(self) -> Chosen:
+        """Without columns in which no branch has a unit."""
+        longest = max(1, int(self.valid.sum(1).max()))
+        units, margins, valid = (part[:, :longest] for part in (self.units, self.margin, self.valid))
+        return Chosen(units, margins, valid, self.below_alpha)
+
 
 def margin(z: Tensor, target: Tensor) -> Tensor:
     """Importance as a margin: z (Q, C, n) to (Q, n). 0 exactly where z is 0, and in the order of softmax(z) at the target."""
@@ -43,67 +49,20 @@ def importance(margins: Tensor, classes: int) -> Tensor:
     return torch.sigmoid(margins - math.log(classes - 1))
 
 
-def select(candidates: Candidates, width: int, threshold: float, *, prune: bool) -> Chosen:
+def select(candidates: Candidates, width: int, threshold: float) -> Chosen:
     """The `width` best units above the threshold, or the single best where none is; ties go to the lower number."""
     if candidates.class_maps:
         margins, live = candidates.class_by_class()
         units = torch.arange(margins.shape[1], device=margins.device).expand(margins.shape)
-        chosen = _best(units, margins.masked_fill(~live, -math.inf), width, threshold)
-    else:
-        chosen = _search(candidates, width, threshold, prune=prune)
-    if candidates.compact:
-        longest = max(1, int(chosen.valid.sum(1).max()))
-        units, margins, valid = (part[:, :longest] for part in (chosen.units, chosen.margin, chosen.valid))
-        chosen = Chosen(units, margins, valid, chosen.below_alpha)
-    return chosen
-
-
-def _search(candidates: Candidates, width: int, threshold: float, *, prune: bool) -> Chosen:
-    """Exact margins in the order of their upper bounds, until no bound that is left could change the choice."""
-    units, bound = candidates.bounds()
-    total = units.shape[1]
-    if not prune:
-        return _best(units, _margins(candidates, units, bound), width, threshold)
-    seen = min(total, 2 * width + 32)
-    first = bound.topk(min(total, 8 * seen), dim=1)  # sorting everything is dearer than everything else
-    exhaustive = first.values.shape[1] == total
-    ranked, limits = units.gather(1, first.indices), first.values
-    margins = _margins(candidates, ranked[:, :seen], limits[:, :seen])
-    while seen < total:
-        if seen == ranked.shape[1] and not exhaustive:
-            order = torch.sort(bound, dim=1, descending=True)
-            ranked, limits, exhaustive = units.gather(1, order.indices), order.values, True
-            seen = 0
-            margins = margins[:, :0]
-        elif not bool((limits[:, seen] > _enough(margins, width, threshold)).any()):
-            break
-        more = min(ranked.shape[1], max(2 * seen, 2 * width + 32))
-        fresh = _margins(candidates, ranked[:, seen:more], limits[:, seen:more])
-        margins, seen = torch.cat([margins, fresh], 1), more
-    return _best(ranked[:, :seen], margins, width, threshold)
-
-
-def _margins(candidates: Candidates, units: Tensor, bound: Tensor) -> Tensor:
-    """(Q, n) exact margins; -inf where nothing arrived."""
+        return _best(units, margins.masked_fill(~live, -math.inf), width, threshold)
+    units, alive = candidates.reached()
     step = max(1, candidates.chunk // (len(units) * candidates.classes))
-    parts = [bound[:, :0]]
+    parts = [alive[:, :0].to(candidates.gains[0].dtype)]
     for some in units.split(step, dim=1):
         if some.shape[1]:
             z = candidates.weights(some) * candidates.gain(some)[:, None]
             parts.append(margin(z, candidates.target).masked_fill((z == 0).all(1), -math.inf))
-    return torch.cat(parts, 1).masked_fill(bound == -math.inf, -math.inf)
-
-
-def _enough(margins: Tensor, width: int, threshold: float) -> Tensor:
-    """(Q,) a bound up to which no further unit can change the choice; a hair lower, for rounding."""
-    if margins.shape[1] == 0:
-        return margins.new_full((len(margins),), -math.inf)
-    last = margins.topk(min(width, margins.shape[1]), dim=1).values[:, -1]
-    best = margins.amax(1)
-    full = (margins > threshold).sum(1) >= width
-    floor = torch.where(best > threshold, torch.full_like(best, threshold), best)
-    enough = torch.where(full, last, floor)
-    return enough - 1e-4 * enough.abs()
+    return _best(units, torch.cat(parts, 1).masked_fill(~alive, -math.inf), width, threshold)
 
 
 def _best(units: Tensor, margins: Tensor, width: int, threshold: float) -> Chosen:

@@ -21,7 +21,7 @@ from pathx.window import Window, replaced, spread
 def total(cotangent: Window, values: Tensor) -> Tensor:
     """(P,) sums of the cotangents times the values (B or 1, *sizes) under them."""
     product = cotangent.cleaned().scale(values).data
-    return product.flatten(1).sum(1, dtype=precise(product))
+    return product.reshape(len(product), -1).sum(1, dtype=precise(product))
 
 
 def spatial(value: Any, dims: int) -> tuple[int, ...]:
@@ -36,10 +36,14 @@ def grown(cotangent: Window, data: Tensor, channel: int | Tensor, shape: tuple[i
     origin: list[int | Tensor] = [channel]
     overhang = [False]
     for dim, (step, pad) in enumerate(zip(stride, padding, strict=True), start=1):
-        start = cotangent.origin[dim] * step - pad
+        start = cotangent.origin[dim]
+        start = start if step == 1 else start * step
+        start = start - pad if pad else start
         origin.append(start)
+        reach = data.shape[dim + 1] - (cotangent.extent[dim] - 1) * step  # of one element
+        beyond = (cotangent.shape[dim] - 1) * step + reach > shape[dim]
         inside = isinstance(start, int) and start >= 0 and start + data.shape[dim + 1] <= shape[dim]
-        overhang.append(not inside)
+        overhang.append(not inside and (pad > 0 or beyond or cotangent.overhang[dim]))
     window = replace(
         cotangent, data=data, origin=tuple(origin), shape=shape, overhang=tuple(overhang), clean=not any(overhang)
     )
@@ -92,10 +96,11 @@ F_TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpos
 def _kernel_window(cotangent: Window, weight: Tensor, shape: tuple[int, ...], geometry: Any) -> Window:
     """What single units of a convolution's output send down: rows of its weight, read rather than computed."""
     stride, padding, dilation, groups = geometry
-    channel = cotangent.position(0).flatten().expand(len(cotangent.data))
+    origin = cotangent.origin[0]
+    channel = origin if isinstance(origin, Tensor) else cotangent.row.new_full((len(cotangent.data),), origin)
     if cotangent.overhang[0]:
         channel = channel.clamp(0, len(weight) - 1)
-    data = weight[channel] * cotangent.cleaned().data
+    data = weight.index_select(0, channel) * cotangent.cleaned().data
     for dim, step in enumerate(dilation, start=2):
         if step > 1 and data.shape[dim] > 1:
             data = spread(data, dim, step)
@@ -241,11 +246,11 @@ def add_constant(call: Call, cotangent: Window) -> Tensor:
     result = cotangent.data.new_zeros(len(cotangent.data), dtype=precise(cotangent.data))
     for item, factor in zip(call.args, factors, strict=False):
         if not isinstance(item, Value) or item in call.saved:
-            result = result + factor * total(cotangent, _map_like(call.values(item), cotangent))
+            result = result + factor * total(cotangent, map_like(call.values(item), cotangent))
     return result
 
 
-def _map_like(values: Tensor, cotangent: Window) -> Tensor:
+def map_like(values: Tensor, cotangent: Window) -> Tensor:
     """Fixed values as (B or 1, *sizes) against the map of the cotangents."""
     values = values.to(cotangent.data)
     missing = len(cotangent.shape) + 1 - values.dim()
@@ -260,7 +265,7 @@ def mul(call: Call, output: int, cotangent: Window) -> Cotangents:
     else:
         source, factor = second, call.values(first)
     factor = 1 / factor if call.node.op_name == "div" else factor
-    return [(source, unbroadcast(cotangent.scale(_map_like(factor, cotangent)), call.shapes[source]))]
+    return [(source, unbroadcast(cotangent.scale(map_like(factor, cotangent)), call.shapes[source]))]
 
 
 @transpose("neg")

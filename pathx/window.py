@@ -47,9 +47,8 @@ class Window:
     @staticmethod
     def one_hot(value: Tensor, index: Tensor, shape: tuple[int, ...], row: Tensor, image: Tensor) -> Window:
         """One element each: `value` (P,) at the flat `index` (P,)."""
-        origin = torch.unravel_index(index, shape)
         data = value.reshape(-1, *(1,) * len(shape))
-        return Window(data, tuple(origin), shape, row, image, (False,) * len(shape))
+        return Window(data, unravelled(index, shape), shape, row, image, (False,) * len(shape))
 
     def whole(self, data: Tensor) -> Window:
         """Whole maps with the rows of this window."""
@@ -86,12 +85,9 @@ class Window:
 
     def position(self, dim: int) -> Tensor:
         """Coordinates of the box in one dimension, shaped to broadcast against `data`: (P or 1, 1, …, extent, …, 1)."""
-        steps = torch.arange(self.extent[dim], device=self.data.device)
+        steps = _steps(self.extent[dim], dim, len(self.shape), self.data.device)
         origin = self.origin[dim]
-        steps = steps[None] + (origin[:, None] if isinstance(origin, Tensor) else origin)
-        shape = [1] * self.data.dim()
-        shape[0], shape[dim + 1] = steps.shape
-        return steps.reshape(shape)
+        return steps + (origin.reshape(-1, *(1,) * len(self.shape)) if isinstance(origin, Tensor) else origin)
 
     def inside(self) -> Tensor | None:
         """Which elements lie inside the map, broadcastable to `data`; None if all do."""
@@ -99,25 +95,27 @@ class Window:
         for dim, out in enumerate(self.overhang):
             if out:
                 position = self.position(dim)
-                here = (position >= 0) & (position < self.shape[dim])
+                here = position.clamp(0, self.shape[dim] - 1) == position
                 mask = here if mask is None else mask & here
         return mask
 
     def index(self, sizes: tuple[int, ...] | None = None) -> Tensor:
-        """Flat index of every element in a map of `sizes` (1 = broadcast), broadcastable to `data`, never out of range."""
+        """Flat index of every element in a map of `sizes` (1 = broadcast), broadcastable to `data`.
+
+        Never out of range; what sticks out of the map gets some index or other.
+        """
         sizes = sizes or self.shape
-        index: Tensor | None = None
-        for dim, size in enumerate(sizes):
-            if size == 1:
-                continue
-            position = self.position(dim)
-            if self.overhang[dim]:
-                position = position.clamp(0, size - 1)
-            position = position * prod(sizes[dim + 1 :])
-            index = position if index is None else index + position
-        if index is None:
-            index = torch.zeros((1,) * self.data.dim(), dtype=torch.long, device=self.data.device)
-        return index
+        strides = tuple(0 if size == 1 else prod(sizes[dim + 1 :]) for dim, size in enumerate(sizes))
+        index = _grid(self.extent, strides, self.data.device)
+        start: int | Tensor = 0
+        for origin, stride in zip(self.origin, strides, strict=True):
+            if stride and not (isinstance(origin, int) and origin == 0):
+                start = start + (origin if stride == 1 else origin * stride)
+        if isinstance(start, Tensor):
+            index = index + start.reshape(-1, *(1,) * len(self.shape))
+        elif start:
+            index = index + start
+        return index.clamp(0, prod(sizes) - 1) if any(self.overhang) else index
 
     def read(self, values: Tensor) -> Tensor:
         """The values (B or 1, *sizes) that lie under the boxes; a size of 1 stands for the whole dimension."""
@@ -181,6 +179,49 @@ class Window:
             overhang=replaced(self.overhang, dim, out),
             clean=self.clean and not out,
         )
+
+
+def unravelled(index: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
+    """Coordinates of flat indices. (torch's own checks its input at length.)"""
+    coordinates = []
+    for dim in range(len(shape) - 1, 0, -1):
+        coordinates.append(index % shape[dim])
+        index = index // shape[dim]
+    return (index, *reversed(coordinates))
+
+
+def _steps(extent: int, dim: int, dims: int, device: torch.device) -> Tensor:
+    shape = [1] * (dims + 1)
+    shape[dim + 1] = extent
+    return _counted(extent, device).reshape(shape)
+
+
+def _counted(extent: int, device: torch.device) -> Tensor:
+    return (
+        _CPU_COUNT[:extent]
+        if device.type == "cpu" and extent <= len(_CPU_COUNT)
+        else torch.arange(extent, device=device)
+    )
+
+
+_CPU_COUNT = torch.arange(4096)
+_CPU_GRIDS: dict[tuple[tuple[int, ...], tuple[int, ...]], Tensor] = {}
+
+
+def _grid(extent: tuple[int, ...], strides: tuple[int, ...], device: torch.device) -> Tensor:
+    """Flat index of every element of a box at the origin: (1, *extent), or 1 where the stride is 0."""
+    small = device.type == "cpu" and prod(extent) <= 1 << 16
+    if small and (extent, strides) in _CPU_GRIDS:
+        return _CPU_GRIDS[extent, strides]
+    index = torch.zeros((1,) * (len(extent) + 1), dtype=torch.long, device=device)
+    for dim, (size, stride) in enumerate(zip(extent, strides, strict=True)):
+        if stride:
+            index = index + _steps(size, dim, len(extent), device) * stride
+    if small and type(index) is Tensor:  # not a fake one
+        if len(_CPU_GRIDS) >= 256:
+            _CPU_GRIDS.clear()
+        _CPU_GRIDS[extent, strides] = index
+    return index
 
 
 def replaced(items: tuple, dim: int, item: object) -> tuple:  # type: ignore[type-arg]
