@@ -12,12 +12,13 @@ from torch import Tensor, nn
 
 from pathx.errors import PathxError
 from pathx.explanation import Explanation, PathLayer, Unit
-from pathx.fields import box
-from pathx.frozen import Frozen, freeze
+from pathx.fields import boxes
+from pathx.frozen import Frozen, exactly, freeze
 from pathx.linear import linear_model
 from pathx.network import Network
 from pathx.path import Branches, Kept, Strategy, explained, find_paths
 from pathx.selection import importance
+from pathx.window import unravelled
 
 Width = int | str
 
@@ -99,7 +100,7 @@ def explain_frozen(
     )
     top = network.depth
     widths = {n: layer_width(width, network, n) for n in range(top - layers + 1, top + 1)}
-    with torch.no_grad():
+    with exactly(device):
         paths = find_paths(
             frozen,
             branches,
@@ -179,43 +180,28 @@ def layer_width(width: Width, network: Network, layer: int) -> int:
 
 def _describe(frozen: Frozen, branches: Branches, kept: Kept) -> list[PathLayer]:
     """One layer of every branch's path, as plain numbers."""
-    network = frozen.network
-    chosen = kept.chosen
+    network, chosen = frozen.network, kept.chosen
     weight = explained(kept.weights, branches, network.outputs)
-    columns = [
-        chosen.units,
-        chosen.valid,
-        kept.gain,
-        weight,
-        weight * kept.gain,
-        importance(chosen.margin, branches.classes),
-    ]
-    tables = [column.tolist() for column in columns]
-    below = chosen.below_alpha.tolist()
-    tensors = tuple(gate.described for gate in kept.gates)
+    numbers = torch.stack(
+        [kept.gain, weight, weight * kept.gain, importance(chosen.margin, branches.classes)], 2
+    ).tolist()
     size = tuple(frozen.images.shape[1:])
-    fields = [network.fields.get(gate.source) for gate in kept.gates]
-    layers = []
-    for branch in range(len(branches)):
-        units = []
-        for number, valid, gain, sent, contribution, share in zip(*(table[branch] for table in tables), strict=True):
-            if not valid:
-                continue
-            position = 0
-            while number >= kept.gates[position].units:
-                number -= kept.gates[position].units
-                position += 1
-            gate = kept.gates[position]
-            index = _unravel(number, gate.shape)
-            seen = box(fields[position], index, size)
-            units.append(Unit(gate.name, index, gain, sent, contribution, share, seen))
-        layers.append(PathLayer(kept.layer, below[branch], tensors, tuple(units)))
-    return layers
-
-
-def _unravel(number: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    index = []
-    for size in reversed(shape):
-        number, rest = divmod(number, size)
-        index.append(rest)
-    return tuple(reversed(index))
+    units: list[list[tuple[int, Unit]]] = [[] for _ in range(len(branches))]
+    for gate, index, here in kept.places():
+        coordinates = torch.stack(unravelled(index, gate.shape), 2)
+        seen = boxes(network.fields.get(gate.source), coordinates, size)
+        on = [(branch, place) for branch, places in enumerate(here.tolist()) for place, yes in enumerate(places) if yes]
+        indices, fields = coordinates.tolist(), seen.tolist()
+        for branch, place in on:
+            found = Unit(
+                gate.name, tuple(indices[branch][place]), *numbers[branch][place], tuple(fields[branch][place])
+            )
+            units[branch].append((place, found))
+    tensors = tuple(gate.described for gate in kept.gates)
+    below = chosen.below_alpha.tolist()
+    return [
+        PathLayer(
+            kept.layer, below[branch], tensors, tuple(unit for _, unit in sorted(found, key=lambda pair: pair[0]))
+        )
+        for branch, found in enumerate(units)
+    ]

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
 
 from pathx.errors import PathxError
-from pathx.network import Gate, Network, State, Watch, read_network
+from pathx.network import Gate, Network, read_network
 from pathx.operations import CONSTANTS, GATES, PLAIN_LINEAR, TRANSPOSES, Call, Cotangents, Slopes
-from pathx.trace import Node, Value, filled, named_tensors, trace
+from pathx.states import State, Watch
+from pathx.trace import Node, Value, filled, named_tensors, trace, unwrapped
 from pathx.transposes import vjp, vjp_constant
 from pathx.window import Window
 
@@ -91,11 +94,11 @@ class Frozen:
 
 def freeze(model: nn.Module, images: Tensor) -> Frozen:
     """Run `model` on `images` once and fix its gates and routes there. The model is left as it was."""
-    if not isinstance(images, Tensor) or images.dim() < 2 or not len(images):
-        raise PathxError("images must be a tensor with the pictures along its first dimension, (B, …)", usage=True)
+    _check_call(model, images)
+    model, images = unwrapped(model), images.detach().as_subclass(Tensor)
     network = network_of(model, images)
     dtype = images.dtype if images.dtype in (torch.float32, torch.float64) else torch.float32
-    images = images.detach().to(dtype)
+    images = images.to(dtype)
     weights = {name: tensor.detach() for name, tensor in named_tensors(model)}
     graph = network.graph
     values: dict[Value, Tensor] = {graph.input: images}
@@ -103,10 +106,46 @@ def freeze(model: nn.Module, images: Tensor) -> Frozen:
         values[value] = _as(weights[name], dtype, images.device)
     for value, tensor in graph.constants.items():
         values[value] = _as(tensor.detach(), dtype, images.device)
-    with torch.no_grad():
+    with exactly(images.device):
         kept = _forward(network, values, dtype)
     logits = kept[network.logits].reshape(len(images), -1)
     return Frozen(network, images, logits, kept, compact=images.device.type == "cpu")
+
+
+@contextmanager
+def exactly(device: torch.device) -> Iterator[None]:
+    """No gradients, and no autocast that would change precision."""
+    with torch.no_grad(), torch.autocast(device.type, enabled=False):
+        yield
+
+
+def _check_call(model: nn.Module, images: Tensor) -> None:
+    """Refuse what is no model or no batch of pictures."""
+    if not isinstance(model, nn.Module):
+        raise PathxError(f"the model must be a torch.nn.Module, not {_described(model)}", usage=True)
+    if not isinstance(images, Tensor) or images.dim() < 2 or not len(images):
+        raise PathxError("images must be a tensor with the pictures along its first dimension, (B, …)", usage=True)
+    if images.is_meta or not images.is_floating_point() or images.layout is not torch.strided or images.is_quantized:
+        kind = str(images.dtype).removeprefix("torch.")
+        found = (
+            f"images must be a dense tensor of real numbers, not {kind if images.layout is torch.strided else 'sparse'}"
+        )
+        raise PathxError(f"{found}: convert them, or cut off what looks its input up (an embedding)", usage=True)
+    for name, tensor in named_tensors(model):
+        if isinstance(tensor, (nn.UninitializedParameter, nn.UninitializedBuffer)):
+            raise PathxError(f"{name} of the model has no shape yet; run the model once on an input first", usage=True)
+        if tensor.is_meta:
+            raise PathxError(
+                f"{name} of the model holds no numbers (it is on the meta device); load weights", usage=True
+            )
+        if tensor.is_complex():
+            raise PathxError(f"{name} of the model is complex: pathx explains networks of real numbers", usage=True)
+        if tensor.is_quantized:
+            raise PathxError(f"{name} of the model is quantised: explain the network it was made from", usage=True)
+
+
+def _described(item: object) -> str:
+    return f"the class {item.__name__} itself" if isinstance(item, type) else type(item).__name__
 
 
 def _as(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -117,15 +156,28 @@ _NETWORKS: WeakKeyDictionary[nn.Module, dict[Any, Network]] = WeakKeyDictionary(
 
 
 def network_of(model: nn.Module, images: Tensor) -> Network:
-    """The network that a model is for inputs of this shape; traced once."""
-    structure = tuple((name, id(module)) for name, module in model.named_modules())
-    tensors = tuple((name, tensor.shape) for name, tensor in named_tensors(model))
-    key = (images.shape, images.device, structure, tensors)
+    """The network that a model is for inputs of this shape; traced once, and again when the model is another."""
+    model = unwrapped(model)
+    key = (images.shape, images.device, *(_identity(name, module) for name, module in model.named_modules()))
     known = _NETWORKS.setdefault(model, {})
     if key not in known:
         sample = next((t for _, t in named_tensors(model) if t.is_floating_point()), images)
-        known[key] = read_network(trace(model, images.detach().to(sample.device, sample.dtype), Watch))
+        copied = images.detach().to(sample.device, sample.dtype, copy=True)  # the model may write into it
+        known[key] = read_network(trace(model, copied, Watch))
     return known[key]
+
+
+def _identity(name: str, module: nn.Module) -> tuple[Any, ...]:
+    """What tells a module from the one that was traced: itself, its tensors' shapes, its settings, its hooks."""
+    tensors = (
+        (key, t if t is None else t.shape) for part in (module._parameters, module._buffers) for key, t in part.items()
+    )
+    settings = ((key, value) for key, value in vars(module).items() if type(value) in _SETTINGS and key != "training")
+    hooks = (*module._forward_hooks, *module._forward_pre_hooks)
+    return (name, ref(module), *tensors, *settings, *hooks)
+
+
+_SETTINGS = (bool, int, float, str)
 
 
 def _forward(network: Network, values: dict[Value, Tensor], dtype: torch.dtype) -> dict[Value, Tensor]:

@@ -22,10 +22,10 @@ def relu(call: Call, output: Tensor) -> Slopes:
 
 
 def _clipped(h: Tensor, low: Tensor | float, high: Tensor | float) -> Slopes:
+    low, high = (torch.as_tensor(bound, dtype=h.dtype, device=h.device) for bound in (low, high))
     slope = ((h > low) & (h < high)).to(h.dtype)
     gain = slope * h
-    bounds = (torch.as_tensor(bound, dtype=h.dtype, device=h.device) for bound in (low, high))
-    return Slopes(gain, slope, offset=torch.clamp(h, *bounds) - gain)
+    return Slopes(gain, slope, offset=torch.clamp(h, low, high) - gain)
 
 
 @gate("hardtanh", "relu6")
@@ -41,13 +41,14 @@ def clamp(call: Call, h: Tensor) -> Slopes:
     name = call.node.op_name
     low = call.arg(1, "min") if name != "clamp_max" else None
     high = call.arg(1 if name == "clamp_max" else 2, "max") if name != "clamp_min" else None
+    low, high = (call.saved[bound] if isinstance(bound, Value) else bound for bound in (low, high))
     return _clipped(h, -math.inf if low is None else low, math.inf if high is None else high)
 
 
-@gate("maximum", "minimum")
+@gate("maximum", "minimum", "fmax", "fmin")
 def bounded(call: Call, h: Tensor) -> Slopes:
-    bound = next(item for item in call.args if not isinstance(item, Value))
-    return _clipped(h, bound, math.inf) if call.node.op_name == "maximum" else _clipped(h, -math.inf, bound)
+    bound = next(call.values(item) for item in call.args if not isinstance(item, Value) or item in call.saved)
+    return _clipped(h, bound, math.inf) if call.node.op_name in ("maximum", "fmax") else _clipped(h, -math.inf, bound)
 
 
 @gate("threshold")
@@ -85,13 +86,3 @@ def prelu(call: Call, h: Tensor) -> Slopes:
 @gate("abs")
 def absolute(call: Call, h: Tensor) -> Slopes:
     return Slopes(h.abs(), torch.sign(h))
-
-
-@gate("where")
-def where(call: Call, h: Tensor) -> Slopes:
-    """`where(condition, x, number)` and its mirror: x passes where the frozen condition says so."""
-    condition, this, _ = call.args
-    taken = call.values(condition) if isinstance(this, Value) else ~call.values(condition)
-    other = call.args[2] if isinstance(this, Value) else this
-    slope = torch.broadcast_to(taken, h.shape).to(h.dtype)
-    return Slopes(slope * h, slope, offset=(1 - slope) * other)

@@ -5,28 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum
 from functools import cached_property
 from math import prod
 from typing import Any
 
-import pathx.gates
-import pathx.pools
-import pathx.shapes
-import pathx.transposes  # noqa: F401
 from pathx.errors import PathxError
 from pathx.explanation import LayerTensor
 from pathx.fields import Field, receptive_fields
-from pathx.operations import COMPARISONS, FINAL, GATES, PLAIN_LINEAR, TRANSPOSES
+from pathx.folds import fold
+from pathx.operations import FINAL, GATES, TRANSPOSES
+from pathx.states import State, check_batch, states_of
 from pathx.trace import Graph, Node, Value
-
-
-class State(Enum):
-    """How a value depends on the picture."""
-
-    FIXED = 0  # not at all
-    FROZEN = 1  # it is constant around the picture: comparisons, indices
-    VARIES = 2  # linearly, once the gates are frozen
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,23 +146,32 @@ class Network:
 
 def read_network(graph: Graph) -> Network:
     """Read a graph as a ReLU network, or refuse it and say which operation in which module rules it out."""
+    graph = fold(graph)
     producers = {value: node for node in graph.nodes for value in node.outputs if value is not None}
-    logits = _strip_final(_find_logits(graph), producers)
+    logits = _find_logits(graph, producers)
     used = _ancestors(logits, producers)
     nodes = tuple(node for node in graph.nodes if node.index in used)
-    states = _states(graph, nodes)
+    states = states_of(graph, nodes)
     if states[logits] is not State.VARIES:
         raise PathxError("the model's output does not depend on its input in a way that can be explained", usage=True)
-    _check_batch(graph, nodes, states)
-    gates = _gates(graph, nodes, states)
+    check_batch(graph, nodes, states)
+    gates = _gates(graph, nodes, states, producers)
     layers, lands = _layers(graph, states, gates, logits, producers)
     if not layers:
         raise PathxError("the model has no ReLU between its input and its output: there is no path to find", usage=True)
     return Network(graph, nodes, states, logits, producers, layers, lands)
 
 
-def _find_logits(graph: Graph) -> Value:
-    """The tensor that holds the logits among what the model returned."""
+# Operations that always make a new tensor.
+_FRESH = frozenset(["convolution", "addmm", "mm", "add", "native_batch_norm", "cat"])
+
+# Operations that hand their input on, and those that may follow a final softmax or sigmoid.
+_SAME = frozenset(["clone", "alias", "detach", "_to_copy", "contiguous"])
+_AFTERWARDS = frozenset(["view", "_unsafe_view", "reshape", "flatten", "squeeze", "unsqueeze", "log", "exp"])
+
+
+def _find_logits(graph: Graph, producers: dict[Value, Node]) -> Value:
+    """The logits among what the model returned: by name, or else the one candidate that no other is computed from."""
     found = _flat_outputs(graph.outputs)
     batch = graph.shapes[graph.input.index][0]
 
@@ -183,12 +181,15 @@ def _find_logits(graph: Graph) -> Value:
         shape = graph.shapes[value.index]
         return shape[:1] == (batch,) and sum(size != 1 for size in shape[1:]) <= 1
 
-    candidates: dict[str, Value] = {name: value for name, value in found.items() if is_logits(value)}
+    candidates = {name: _strip_final(value, producers) for name, value in found.items() if is_logits(value)}
     for name in ("logits", "out", "output"):
         if name in candidates:
             return candidates[name]
-    if len(candidates) == 1:
-        return next(iter(candidates.values()))
+    distinct = set(candidates.values())
+    used = {value: _ancestors(value, producers) for value in distinct}
+    last = [v for v in distinct if not any(v in producers and producers[v].index in used[w] for w in distinct - {v})]
+    if len(last) == 1:
+        return last[0]
     shapes = ", ".join(f"{n or 'output'} {_shape_of(graph, v)}" for n, v in found.items()) or "nothing"
     if candidates:
         raise PathxError(
@@ -218,13 +219,17 @@ def _flat_outputs(outputs: Any, name: str = "") -> dict[str, Any]:
 
 
 def _strip_final(value: Value, producers: dict[Value, Node]) -> Value:
-    """The logits before a final softmax, log-softmax or sigmoid."""
+    """The logits before a final softmax, log-softmax or sigmoid, whatever shape or scale its result is given."""
+    logits = value
     while value in producers:
         node = producers[value]
-        if node.kind not in FINAL and node.kind not in ("clone", "alias", "detach"):
+        if node.kind not in FINAL and node.kind not in _SAME and node.kind not in _AFTERWARDS:
             break
+        if "softmax" in node.kind and node.args[1] == 0:
+            raise PathxError(f"{node.place} is taken over the batch, not over the classes; use dim=1", usage=True)
         value = node.inputs[0]
-    return value
+        logits = value if node.kind in FINAL or (logits == node.outputs[0] and node.kind in _SAME) else logits
+    return logits
 
 
 def _ancestors(value: Value, producers: dict[Value, Node]) -> set[int]:
@@ -239,128 +244,43 @@ def _ancestors(value: Value, producers: dict[Value, Node]) -> set[int]:
     return used
 
 
-class Watch:
-    """Follows a trace as it is recorded and refuses what rules a model out at once, before the model has run to its end."""
-
-    def __init__(self) -> None:
-        self.states: dict[Value, State] = {}
-
-    def __call__(self, node: Node, image: Value) -> None:
-        self.states[image] = State.VARIES
-        if node.kind in FINAL:  # may be the last operation; whether it is shows at the end
-            self.states.update({value: State.FROZEN for value in node.outputs if value is not None})
-        else:
-            _follow(node, self.states)
-
-
-def _states(graph: Graph, nodes: Iterable[Node]) -> dict[Value, State]:
-    """The state of every value that the nodes read or make."""
-    states = dict.fromkeys([*graph.parameters.values(), *graph.constants], State.FIXED)
-    states[graph.input] = State.VARIES
-    for node in nodes:
-        _follow(node, states)
-    return states
-
-
-def _follow(node: Node, states: dict[Value, State]) -> None:
-    """Add the states of what a node makes; refuses operations that are not linear for a given picture."""
-    state = max((states.get(value, State.FIXED) for value in node.inputs), key=lambda s: s.value, default=State.FIXED)
-    if node.kind == "_local_scalar_dense" and state is not State.FIXED:
-        raise PathxError(
-            f"the model decides by the values of its input (.item() or `if` on a tensor, {node.place}): pathx needs a "
-            "network whose operations are the same for every picture",
-            usage=True,
-        )
-    if state is State.VARIES:
-        state = _state_of(node, states)
-    for position, value in enumerate(node.outputs):
-        if value is not None:  # what comes beside the first output (indices, statistics) is frozen, parts are not
-            aside = position > 0 and state is State.VARIES and node.kind not in _PARTS
-            states[value] = State.FROZEN if aside else state
-
-
-def _state_of(node: Node, states: dict[Value, State]) -> State:
-    """State of what an operation on varying values makes; refuses operations that are not linear for a given picture."""
-    name = node.kind
-    varying = [p for p, arg in enumerate(node.args) if any(states.get(v) is State.VARIES for v in _values_in(arg))]
-    if name in COMPARISONS:
-        return State.FROZEN
-    if name == "where":
-        return _where_state(node, states)
-    if name in GATES and len(varying) == 1:
-        return State.VARIES
-    linear = TRANSPOSES.get(name)
-    if linear is not None:
-        allowed = set(varying) <= set(linear.varies) and (linear.together or len(varying) == 1)
-        if allowed and not (name == "div" and varying == [1]):
-            if name.endswith("batch_norm") and node.args[5] is True:
-                raise PathxError(
-                    f"{node.place} normalises by its batch's own statistics, so it has no exact path", usage=True
-                )
-            return State.VARIES
-        raise PathxError(
-            f"the model multiplies or divides by what it computed from the picture ({node.place}): {_WHY}", usage=True
-        )
-    if name in PLAIN_LINEAR and varying == [0]:
-        return State.VARIES
-    raise PathxError(f"the model is not a ReLU network: {node.place} {_WHY}", usage=True)
-
-
-# Operations whose outputs are all parts of their input.
-_PARTS = frozenset(["split", "split_with_sizes", "chunk", "unbind"])
-
-# Operations that always make a new tensor.
-_FRESH = frozenset(["convolution", "addmm", "mm", "add", "native_batch_norm", "cat"])
-
-_WHY = "is not linear for a given input, so the network has no exact path"
-
-
-def _where_state(node: Node, states: dict[Value, State]) -> State:
-    condition, *branches = (
-        states.get(arg, State.FIXED) if isinstance(arg, Value) else State.FIXED for arg in node.args
-    )
-    if condition is not State.VARIES and branches.count(State.VARIES) == 1:
-        return State.VARIES
-    raise PathxError(f"the model is not a ReLU network: {node.place} chooses between two computed values", usage=True)
-
-
-def _values_in(arg: Any) -> list[Value]:
-    if isinstance(arg, Value):
-        return [arg]
-    return [v for item in arg for v in _values_in(item)] if isinstance(arg, (list, tuple)) else []
-
-
-def _check_batch(graph: Graph, nodes: Iterable[Node], states: dict[Value, State]) -> None:
-    """Every varying value must keep the pictures apart in its first dimension."""
-    batch = graph.shapes[graph.input.index][0]
-    for node in nodes:
-        for value in node.outputs:
-            if value is not None and states.get(value) is State.VARIES and graph.shapes[value.index][:1] != (batch,):
-                shape = graph.shapes[value.index]
-                raise PathxError(
-                    f"{node.place} makes a tensor of shape {shape} without the batch of {batch} in front; use flatten(1) "
-                    "rather than squeeze() or view(-1)",
-                    usage=True,
-                )
-
-
-def _gates(graph: Graph, nodes: Iterable[Node], states: dict[Value, State]) -> list[Gate]:
+def _gates(graph: Graph, nodes: Iterable[Node], states: dict[Value, State], producers: dict[Value, Node]) -> list[Gate]:
     """The ReLUs on the way to the logits, named as torchvision names feature nodes: repeated calls are numbered."""
     seen: Counter[str] = Counter()
     gates = []
     for node in nodes:
-        if node.kind not in GATES:
-            continue
         output = node.outputs[0]
-        if output is None or states[output] is not State.VARIES:
+        if output is None or states[output] is not State.VARIES or node.kind not in GATES:
             continue
+        source = next(value for value in node.inputs if states[value] is State.VARIES)
+        if node.kind in TRANSPOSES and not _masks_itself(node, source, states, producers):
+            continue  # a mask from elsewhere is a factor like any other
         name = node.name
         seen[name] += 1
         if seen[name] > 1:
             name = f"{name}_{seen[name] - 1}"
-        source = next(value for value in node.inputs if states[value] is State.VARIES)
         gates.append(Gate(node, source, output, name, graph.shapes[output.index][1:]))
     return gates
+
+
+def _masks_itself(node: Node, source: Value, states: dict[Value, State], producers: dict[Value, Node]) -> bool:
+    """Whether what masks a value was computed from that value, as in `x * (x > 0)`."""
+
+    def origin(value: Value) -> Value:
+        while value in producers and producers[value].kind in _SAME:
+            value = producers[value].inputs[0]
+        return value
+
+    stack = [value for value in node.inputs if states[value] is State.FROZEN]
+    seen: set[Value] = set()
+    while stack:
+        value = stack.pop()
+        if states[value] is State.FROZEN and value not in seen:
+            seen.add(value)
+            stack.extend(producers[value].inputs)
+        elif states[value] is State.VARIES and origin(value) == origin(source):
+            return True
+    return False
 
 
 def _layers(

@@ -147,12 +147,11 @@ PLAIN_LINEAR = frozenset(
         "diagonal",
         "tril",
         "triu",
-        "masked_fill",
         "rot90",
     ]
 )
 
-# Not linear, but constant around any input: what they say of the input is frozen with the gates.
+# Not linear, but constant around any input: what they say of the input, or make in its shape, is frozen with the gates.
 COMPARISONS = frozenset(
     [
         "gt",
@@ -169,6 +168,22 @@ COMPARISONS = frozenset(
         "isfinite",
         "logical_not",
         "logical_and",
+        "logical_or",
+        "bitwise_not",
+        "any",
+        "all",
+        "heaviside",
+        "zeros_like",
+        "ones_like",
+        "full_like",
+        "empty_like",
+        "new_zeros",
+        "new_ones",
+        "new_full",
+        "new_empty",
+        "new_empty_strided",
+        "fill",
+        "zero",
     ]
 )
 

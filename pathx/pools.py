@@ -66,6 +66,20 @@ def routed(call: Call, output: int, cotangent: Window) -> Cotangents:
     return [(source, cotangent.whole(data.unflatten(2, shape[1:])))]
 
 
+@transpose("max", "min", saves=(1,))
+def extreme(call: Call, output: int, cotangent: Window) -> Cotangents:
+    """A maximum along one dimension."""
+    source = call.args[0]
+    shape = call.shapes[source]
+    dim = call.args[1] % (len(shape) + 1)
+    winner = call.saved[call.node.outputs[1]]  # type: ignore[index]
+    cotangent = cotangent.dense()
+    place, data = winner.index_select(0, cotangent.image), cotangent.data
+    if not call.arg(2, "keepdim", False):
+        place, data = place.unsqueeze(dim), data.unsqueeze(dim)
+    return [(source, cotangent.whole(data.new_zeros(len(data), *shape).scatter_(dim, place, data)))]
+
+
 @transpose("avg_pool2d")
 def avg_pool(call: Call, output: int, cotangent: Window) -> Cotangents:
     source, kernel = call.args[0], spatial(call.args[1], 2)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pathx.operations import Call, Cotangents, constant, precise, transpose
 from pathx.trace import Value
-from pathx.transposes import total, unbroadcast
+from pathx.transposes import map_like, total, unbroadcast
 from pathx.window import Window, replaced
 
 
@@ -135,6 +135,26 @@ def cat_constant(call: Call, cotangent: Window) -> Tensor:
     return result
 
 
+@transpose("stack", together=True)
+def stack(call: Call, output: int, cotangent: Window) -> Cotangents:
+    dim = call.arg(1, "dim", 0) % (len(cotangent.shape) + 1) - 1
+    parts = cotangent.dense().data.unbind(dim + 1)
+    varying = [(item, part) for item, part in zip(call.args[0], parts, strict=True) if isinstance(item, Value)]
+    return [(item, cotangent.whole(part)) for item, part in varying if item not in call.saved]
+
+
+@constant("stack")
+def stack_constant(call: Call, cotangent: Window) -> Tensor:
+    dim = call.arg(1, "dim", 0) % (len(cotangent.shape) + 1) - 1
+    parts = zip(call.args[0], cotangent.dense().data.unbind(dim + 1), strict=True)
+    fixed = [
+        total(cotangent.whole(part), call.values(item).to(part))
+        for item, part in parts
+        if not isinstance(item, Value) or item in call.saved
+    ]
+    return sum(fixed, cotangent.data.new_zeros(len(cotangent.data), dtype=precise(cotangent.data)))
+
+
 @transpose("slice")
 def slice_(call: Call, output: int, cotangent: Window) -> Cotangents:
     source = call.args[0]
@@ -153,7 +173,7 @@ def select(call: Call, output: int, cotangent: Window) -> Cotangents:
     return [(source, inserted(cotangent, (dim,)).shift(dim, call.args[2] % shape[dim], shape[dim]))]
 
 
-@transpose("split", "split_with_sizes", "chunk", "unbind")
+@transpose("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "chunk", "unbind")
 def split(call: Call, output: int, cotangent: Window) -> Cotangents:
     source = call.args[0]
     shape = call.shapes[source]
@@ -171,3 +191,58 @@ def pad(call: Call, output: int, cotangent: Window) -> Cotangents:
         dim = len(cotangent.shape) - 1 - number
         cotangent = cotangent.shift(dim, -pads[2 * number], call.shapes[source][dim])
     return [(source, cotangent)]
+
+
+# What functionalize makes of writes into a part of a tensor: a whole with a part put in.
+
+
+def _written(call: Call, whole: Tensor) -> Tensor:
+    """The part of (P, …) that slice_scatter or select_scatter writes to, as a view."""
+    dim = call.arg(2, "dim", 0) % whole.dim()
+    if call.node.kind == "select_scatter":
+        return whole.select(dim, call.args[3])
+    size = whole.shape[dim]
+    start, end, _ = slice(call.arg(3, "start"), call.arg(4, "end")).indices(size)
+    return whole[(slice(None),) * dim + (slice(start, end, call.arg(5, "step", 1)),)]
+
+
+def _written_apart(call: Call, cotangent: Window) -> tuple[Tensor, Tensor]:
+    """Cotangents of the whole, without what was written over, and of the part."""
+    whole = cotangent.dense().data.clone()
+    part = _written(call, whole).clone()
+    _written(call, whole).zero_()
+    return whole, part
+
+
+@transpose("slice_scatter", "select_scatter", varies=(0, 1), together=True)
+def scatter(call: Call, output: int, cotangent: Window) -> Cotangents:
+    pairs = zip(call.args[:2], _written_apart(call, cotangent), strict=True)
+    varying = [(item, data) for item, data in pairs if isinstance(item, Value) and item not in call.saved]
+    return [(item, cotangent.whole(data)) for item, data in varying]
+
+
+@constant("slice_scatter", "select_scatter")
+def scatter_constant(call: Call, cotangent: Window) -> Tensor:
+    result = cotangent.data.new_zeros(len(cotangent.data), dtype=precise(cotangent.data))
+    for item, data in zip(call.args[:2], _written_apart(call, cotangent), strict=True):
+        if not isinstance(item, Value) or item in call.saved:
+            part = cotangent.whole(data)
+            result = result + total(part, map_like(call.values(item), part))
+    return result
+
+
+@transpose("copy", varies=(0, 1), together=True)
+def copy(call: Call, output: int, cotangent: Window) -> Cotangents:
+    """`copy(x, y)` is y in the shape of x."""
+    source = call.args[1]
+    if not isinstance(source, Value) or source in call.saved:
+        return []
+    return [(source, unbroadcast(cotangent, call.shapes[source]))]
+
+
+@constant("copy")
+def copy_constant(call: Call, cotangent: Window) -> Tensor:
+    source = call.args[1]
+    if isinstance(source, Value) and source not in call.saved:
+        return cotangent.data.new_zeros(len(cotangent.data), dtype=precise(cotangent.data))
+    return total(cotangent, map_like(call.values(source), cotangent))

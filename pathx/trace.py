@@ -9,18 +9,22 @@ Parameters are kept by name, never by value: the graph of a model sees weights t
 from __future__ import annotations
 
 import copy
+import re
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from pathx.errors import PathxError
+from pathx.rewrites import REWRITES
 from pathx.scopes import Scope, exported_interpreter, is_leaf, script_scopes
 
 
@@ -73,7 +77,12 @@ class Node:
     @property
     def place(self) -> str:
         """Operation and module path for messages: `sigmoid in features.1.block.1`."""
-        return f"{self.op_name} in {self.scope.path or 'the model itself'}"
+        return f"{self.op_name} in {self.module}"
+
+    @property
+    def module(self) -> str:
+        """The module path for messages."""
+        return self.scope.path or "the model itself"
 
     @property
     def name(self) -> str:
@@ -102,9 +111,24 @@ class Graph:
 
 
 def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters and buffers by their dotted names."""
+    """Parameters, buffers and tensors that are plain attributes of modules, by their dotted names."""
     yield from model.named_parameters()
     yield from model.named_buffers()
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            if isinstance(value, Tensor):
+                yield f"{path}.{name}".strip("."), value
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The network itself, where torch.compile or data parallelism is wrapped around it."""
+    while True:
+        if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            model = model.module
+        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+            model = inner
+        else:
+            return model
 
 
 def trace(model: nn.Module, images: Tensor, watch: Callable[[], Callable[[Node, Value], None]]) -> Graph:
@@ -117,8 +141,16 @@ def trace(model: nn.Module, images: Tensor, watch: Callable[[], Callable[[Node, 
     try:
         return _record(_Recorder(model, images, watch()), lambda call: call)
     except _Aliased:
-        recorder = _Recorder(model, images, watch())
+        pass
+    recorder = _Recorder(model, images, watch())
+    try:
         return _record(recorder, lambda call: torch.func.functionalize(call, remove="mutations"))
+    except _Aliased:
+        place = recorder.scope or recorder.nodes[-1].scope
+        found = (
+            f"the model changes a tensor in place in {place.path or 'the model itself'} that it also reads elsewhere"
+        )
+        raise PathxError(f"{found}; write it without the in-place operation", usage=True) from None
 
 
 class _Aliased(Exception):
@@ -131,19 +163,33 @@ def _record(recorder: _Recorder, wrap: Callable[[Any], Any]) -> Graph:
     if isinstance(model, torch.fx.GraphModule):
         call = exported_interpreter(model, recorder)
     try:
-        with torch.no_grad(), recorder:
+        with torch.inference_mode(False), torch.no_grad(), _uncompiled(), _Escapes(), recorder:
             outputs = wrap(lambda x: _plain(call(x)))(images)
         return recorder.graph(outputs)
     except (PathxError, _Aliased):
         raise
     except Exception as error:
         reason = _why_it_cannot_run(model, images) or error
-        lines = str(reason).strip().splitlines() or [type(reason).__name__]
-        raise PathxError(
-            f"the model cannot run on an input of shape {tuple(images.shape)}: {lines[-1]}; check the size and number of "
-            "channels it is made for",
-            usage=True,
-        ) from error
+        line = (str(reason).strip().splitlines() or [type(reason).__name__])[-1].rstrip(". ")
+        remedy = "check the size and number of channels it is made for"
+        if re.search(r"missing \d+ required|missing value for argument", line):
+            remedy = "pathx explains networks of one input: wrap it so that its forward takes the picture alone"
+        found = f"the model cannot run on an input of shape {tuple(images.shape)}: {line}; {remedy}"
+        raise PathxError(found, usage=True) from error
+
+
+def _uncompiled() -> AbstractContextManager[Any]:
+    """No compiled code, which a recorder cannot look into; without torch._dynamo loaded there is none."""
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+
+
+class _Escapes(TorchFunctionMode):
+    """Notices values that leave torch, which a recorder does not see: reading one element of them is recorded instead."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (Tensor.numpy, Tensor.tolist, Tensor.__array__) and args[0].numel():
+            args[0].detach().flatten()[0].item()
+        return func(*args, **(kwargs or {}))
 
 
 def _why_it_cannot_run(model: nn.Module, images: Tensor) -> Exception | None:
@@ -160,6 +206,8 @@ def _plain(outputs: Any) -> Any:
     """Named tuples as dicts and other containers as they are, since functorch's trees want plain ones."""
     if isinstance(outputs, tuple) and hasattr(outputs, "_asdict"):
         outputs = dict(outputs._asdict())
+    elif is_dataclass(outputs) and not isinstance(outputs, dict):
+        outputs = {field.name: getattr(outputs, field.name) for field in fields(outputs)}
     if isinstance(outputs, dict):
         return {str(key): _plain(value) for key, value in outputs.items() if value is not None}
     if isinstance(outputs, (tuple, list)):
@@ -172,7 +220,12 @@ def _evaluation_view(model: nn.Module) -> nn.Module:
     if not any(module.training for module in model.modules()):
         return model
     shared = {id(tensor): tensor for _, tensor in named_tensors(model)}
-    return copy.deepcopy(model, shared).eval()
+    try:
+        return copy.deepcopy(model, shared).eval()
+    except Exception as error:
+        raise PathxError(
+            "the model is in training mode and cannot be copied; call model.eval() first", usage=True
+        ) from error
 
 
 @dataclass
@@ -195,6 +248,8 @@ class _Recorder(TorchDispatchMode):
         self.alive: list[Tensor] = []  # an id stays unique only while its tensor lives
         self.sharing: dict[int, list[int]] = {}  # ids of the tensors on each piece of memory
         self.stale: set[int] = set()  # ids of tensors whose memory was changed through another tensor
+        self.apart: set[int] = set()  # ids of parts of a tensor that are changed without regard to each other
+        self.makers: dict[Value, Node] = {}
         named = reversed(list(self.model.named_modules()))
         self.modules = {id(module): Scope(name, is_leaf(module)) for name, module in named}
         self.input = self._value(self.images)
@@ -204,7 +259,8 @@ class _Recorder(TorchDispatchMode):
         value = self.values[id(tensor)] = Value(len(self.shapes))
         self.alive.append(tensor)
         self.stale.discard(id(tensor))
-        self.sharing.setdefault(tensor.untyped_storage()._cdata, []).append(id(tensor))
+        if id(tensor) not in self.apart:
+            self.sharing.setdefault(tensor.untyped_storage()._cdata, []).append(id(tensor))
         self.shapes.append(tuple(tensor.shape))
         self.dtypes.append(tensor.dtype)
         return value
@@ -222,6 +278,13 @@ class _Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if func is torch.ops.aten.equal.default and not isinstance(args[0], Tensor):
             return args[0] == args[1]  # TorchScript's optimiser compares constants, which arrive here as plain numbers
+        if _is_composite(func):  # as they arrive where tensors were made in inference mode
+            with self:
+                return func.decompose(*args, **kwargs)
+        other = REWRITES[func](self._factor, *args, **kwargs) if func in REWRITES else None
+        if other is not None:
+            with self:
+                return other()
         known_args, known_kwargs = tree_map(self._known, (tuple(args), kwargs))
         out = func(*args, **kwargs)
         if func._schema.is_mutable:
@@ -230,11 +293,27 @@ class _Recorder(TorchDispatchMode):
             func, known_args = torch.ops.aten.convolution.default, known_args[:9]
         outputs = tuple(out) if isinstance(out, (tuple, list)) else (out,)
         scope = self.scope or self._frame_scope()
+        if func.name().startswith("aten::unsafe_"):
+            self.apart.update(map(id, outputs))
         values = tuple(self._value(o) if isinstance(o, Tensor) else None for o in outputs)
         node = Node(len(self.nodes), func, known_args, known_kwargs, values, scope)
         self.nodes.append(node)
+        self.makers.update({value: node for value in values if value is not None})
         self.watch(node, self.input)
         return out
+
+    def _factor(self, part: Tensor, whole: Tensor) -> Any:
+        """The number or tensor k where `part` was recorded as k times `whole`; None where it was not."""
+        node, value = self.makers.get(self.values.get(id(part), self.input)), self.values.get(id(whole))
+        if node is None or value is None or value not in node.args or node.kind not in ("mul", "div", "neg"):
+            return None
+        if node.kind == "neg":
+            return -1.0
+        place = node.args.index(value)
+        other = self.alive[factor.index] if isinstance(factor := node.args[1 - place], Value) else factor
+        if node.kind == "div":
+            return 1 / other if place == 0 else None
+        return other
 
     def _changes(self, func: Any, args: Any) -> Any:
         """Note whose memory an in-place operation changes; returns the operation that computes the same out of place."""
@@ -243,7 +322,8 @@ class _Recorder(TorchDispatchMode):
         if not name.endswith("_") or functional is None or not hasattr(functional, overload):
             raise _Aliased  # writes into an argument in a way of its own
         storage = args[0].untyped_storage()._cdata
-        self.stale.update(other for other in self.sharing[storage] if other != id(args[0]))
+        if id(args[0]) not in self.apart:
+            self.stale.update(other for other in self.sharing[storage] if other != id(args[0]))
         return getattr(functional, overload)
 
     def _frame_scope(self) -> Scope:
@@ -270,6 +350,11 @@ class _Recorder(TorchDispatchMode):
             constants=self.constants,
             outputs=tree_map(self._known, outputs),
         )
+
+
+def _is_composite(func: Any) -> bool:
+    """Whether an operation is made of others, whatever the device."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
 
 
 _CALL_IMPL = nn.Module._call_impl.__code__
