@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pathx.errors import PathxError
 from pathx.explanation import Explanation, PathLayer, Unit
-from pathx.fields import boxes
+from pathx.fields import box
 from pathx.frozen import Frozen, exactly, freeze
 from pathx.linear import linear_model
 from pathx.network import Network
@@ -185,23 +185,23 @@ def _describe(frozen: Frozen, branches: Branches, kept: Kept) -> list[PathLayer]
     numbers = torch.stack(
         [kept.gain, weight, weight * kept.gain, importance(chosen.margin, branches.classes)], 2
     ).tolist()
+    units, valid, below = chosen.units.tolist(), chosen.valid.tolist(), chosen.below_alpha.tolist()
     size = tuple(frozen.images.shape[1:])
-    units: list[list[tuple[int, Unit]]] = [[] for _ in range(len(branches))]
-    for gate, index, here in kept.places():
-        coordinates = torch.stack(unravelled(index, gate.shape), 2)
-        seen = boxes(network.fields.get(gate.source), coordinates, size)
-        on = [(branch, place) for branch, places in enumerate(here.tolist()) for place, yes in enumerate(places) if yes]
-        indices, fields = coordinates.tolist(), seen.tolist()
-        for branch, place in on:
-            found = Unit(
-                gate.name, tuple(indices[branch][place]), *numbers[branch][place], tuple(fields[branch][place])
-            )
-            units[branch].append((place, found))
+    places = []  # every unit's gate and its number there, as (first number, name, shape, field)
+    first = 0
+    for gate in kept.gates:
+        places.append((first, gate.name, gate.shape, network.fields.get(gate.source)))
+        first += gate.units
     tensors = tuple(gate.described for gate in kept.gates)
-    below = chosen.below_alpha.tolist()
-    return [
-        PathLayer(
-            kept.layer, below[branch], tensors, tuple(unit for _, unit in sorted(found, key=lambda pair: pair[0]))
-        )
-        for branch, found in enumerate(units)
-    ]
+    layers = []
+    for branch in range(len(branches)):
+        found = []
+        for number, real, (gain, sent, contribution, share) in zip(
+            units[branch], valid[branch], numbers[branch], strict=True
+        ):
+            if real:
+                start, name, shape, field = next(place for place in reversed(places) if place[0] <= number)
+                index = unravelled(number - start, shape)
+                found.append(Unit(name, index, gain, sent, contribution, share, box(field, index, size)))
+        layers.append(PathLayer(kept.layer, below[branch], tensors, tuple(found)))
+    return layers

@@ -78,8 +78,7 @@ class LiveCandidates(Candidates):
             row = (row + torch.arange(branches)[:, None] * rows.count).flatten()
         elif rows.shared:
             image = self.image.expand(len(row))
-        units = self.offsets[arrival.gate + 1] - start
-        here = place if len(gain) == 1 else place + (image * units)[:, None]
+        here = place if len(gain) == 1 else place + (image * (self.offsets[arrival.gate + 1] - start))[:, None]
         live = (data * gain.reshape(-1).take(here)).view(-1).nonzero().flatten()
         row = row[live // size]
         key = place.reshape(-1)[live]
@@ -133,13 +132,17 @@ class LiveCandidates(Candidates):
             sums = scaled.new_zeros(branches, math.prod(thin)).index_add_(0, window.row // rows.count, scaled)
         return sums.reshape(branches, *thin).expand(branches, *shape).reshape(branches, -1)
 
+    @cached_property
+    def _flat_gain(self) -> Tensor:
+        """(Q * U,) gains of all units of the layer, by key."""
+        flat = [gain.flatten(1) for gain in self.gains]
+        joined = flat[0] if len(flat) == 1 else torch.cat(flat, 1)
+        alone = len(joined) == 1 and len(self.image) == 1
+        return (joined if alone else joined.index_select(0, self.image)).reshape(-1)
+
     def _gain_at(self, keys: Tensor) -> Tensor:
         """(n,) gains of candidates by their keys."""
-        units = self.offsets[-1]
-        if len(self.gains) == 1 and len(self.image) == 1:
-            gain = self.gains[0]
-            return (gain if len(gain) == 1 else gain[self.image]).reshape(-1).take(keys)
-        return self.gain(keys.reshape(1, -1) % units, (keys // units).reshape(1, -1))[0]
+        return self._flat_gain.take(keys)
 
     # --- the search ------------------------------------------------------------------------------------------------
 
@@ -148,7 +151,7 @@ class LiveCandidates(Candidates):
         keys, _ = self._live
         ranked = self._ranked()
         branches = len(ranked)
-        first = 2 * width + 32 if prune else len(keys)
+        first = width + width // 8 + 32 if prune else len(keys)
         tables: list[tuple[Tensor, Tensor]] = []  # what was computed in each round
         known: list[list[tuple[float, int, int]]] = [
             [] for _ in range(branches)
@@ -157,7 +160,7 @@ class LiveCandidates(Candidates):
         open_ = list(range(branches))
         seen = 0
         while open_:
-            more = first if not seen else 2 * seen
+            more = first if not seen else seen + seen // 2
             slots = [ranked[q].slots(seen, more) if q in open_ else keys[:0] for q in range(branches)]
             count = max(len(part) for part in slots)
             if count == 0:
@@ -194,7 +197,7 @@ class LiveCandidates(Candidates):
         if len(slots) == 1:
             table = slots[0][None]
             some = keys[table]
-            gain = self._gain_at(some[0])[None]
+            gain = self._gain_at(some)
             filled = None
         else:
             table = torch.full((len(slots), count), -1)
@@ -202,7 +205,7 @@ class LiveCandidates(Candidates):
                 table[q, : len(own)] = own
             filled = table >= 0
             some = keys[table.clamp(min=0)]
-            gain = self._gain_at(some.flatten()).reshape(some.shape)
+            gain = self._gain_at(some)
         step = max(1, self.chunk // (len(slots) * self.classes))
         if count <= step:
             weights = self._weights_at(table, some)
@@ -260,6 +263,7 @@ class LiveCandidates(Candidates):
             margin=torch.tensor([[-value for value, _, _ in some] for some in filled], dtype=dtype),
             valid=torch.tensor([[value < math.inf for value, _, _ in some] for some in filled]),
             below_alpha=torch.tensor([not some or -some[0][0] <= threshold for some in known]),
+            listed=[[unit for _, unit, _ in some] for some in kept],
         )
         if not tables:
             nothing = torch.zeros(len(known), self.classes, longest, dtype=dtype)

@@ -32,16 +32,17 @@ def box(field: Field, index: tuple[int, ...], size: tuple[int, ...]) -> tuple[in
     """(left, top, right, bottom) of one unit, clipped to an input of shape `size`; empty where that is no picture."""
     if len(size) != 3:
         return ()
-    height, width = size[1:]
+    _, height, width = size
     if field is None or len(index) < 2:
         return (0, 0, width, height)
-
-    def clip(span: Span, position: int, limit: int) -> tuple[int, int]:
-        low, high = span.step * position + span.low, span.step * position + span.high
-        return min(max(low, 0), limit), max(min(high, limit), 0)
-
-    (top, bottom), (left, right) = clip(field[0], index[-2], height), clip(field[1], index[-1], width)
-    return (left, top, right, bottom)
+    (down, across), y, x = field, index[-2], index[-1]
+    top, left = down.step * y, across.step * x
+    return (
+        min(max(left + across.low, 0), width),
+        min(max(top + down.low, 0), height),
+        min(max(left + across.high, 0), width),
+        min(max(top + down.high, 0), height),
+    )
 
 
 def receptive_fields(graph: Graph, varying: frozenset[Value]) -> dict[Value, Field]:

@@ -26,6 +26,7 @@ from pathx.selection import Chosen, select
 from pathx.trace import Value
 from pathx.window import Window
 
+NONE = torch.zeros(0, dtype=torch.long)
 Landed = dict[Value, list[Window]]
 
 
@@ -279,7 +280,9 @@ def _from_units(
     """One row per kept unit, at its pre-activation; or one per class, where that is less."""
     units = kept.chosen.units
     count = units.shape[1]
-    if strategy.basis == "class" or (strategy.basis == "auto" and _units_cost_more(frozen, branches, kept, wanted)):
+    if strategy.basis == "class" or (
+        strategy.basis == "auto" and _units_cost_more(frozen, branches, kept, wanted, strategy)
+    ):
         return ClassSource(frozen, branches, kept)
     landed = walk(frozen, _unit_seeds(frozen, branches, kept), wanted, windows=strategy.windows)
     return Source(landed, Rows(count, kept.weights))
@@ -287,34 +290,56 @@ def _from_units(
 
 def _unit_seeds(frozen: Frozen, branches: Branches, kept: Kept) -> list[tuple[Value, Window]]:
     """A window of one element at the pre-activation of every kept unit."""
-    units = kept.chosen.units
-    row = torch.arange(units.numel(), device=units.device)
-    image = branches.image.repeat_interleave(units.shape[1])
     seeds = []
-    for gate, index, here in kept.places():
-        seed = Window.one_hot(here.flatten().to(frozen.images.dtype), index.flatten(), gate.shape, row, image)
-        if frozen.compact:
-            some = torch.nonzero(here.flatten()).flatten()
-            seed = seed if len(some) == len(row) else seed.rows(some)
-        if len(seed.data):
-            slopes = frozen.slopes(gate).under(seed)
-            seeds.append((gate.source, replace(seed, data=seed.data * slopes)))
+    for gate, (index, row, image, here) in zip(kept.gates, _units_on_gates(branches, kept), strict=True):
+        if len(index):
+            value = torch.ones(len(index), dtype=frozen.images.dtype, device=index.device) if here is None else here
+            seed = Window.one_hot(value.to(frozen.images.dtype), index, gate.shape, row, image)
+            seed = replace(seed, ordered=len(index) == kept.chosen.units.numel())
+            slopes = frozen.slopes(gate)
+            if slopes.given is not None:  # otherwise it is 1 for every unit that is kept
+                seed = replace(seed, data=seed.data * slopes.under(seed))
+            seeds.append((gate.source, seed))
     return seeds
 
 
-def _units_cost_more(frozen: Frozen, branches: Branches, kept: Kept, wanted: int) -> bool:
-    """Whether a row per kept unit makes more numbers than whole maps for every class would."""
+def _units_on_gates(branches: Branches, kept: Kept) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor | None]]:
+    """For each gate, the flat index, row and picture (P,) of the units kept on it, and which of these are real."""
+    chosen = kept.chosen
+    count = chosen.units.shape[1]
+    if chosen.listed is None:
+        row = torch.arange(chosen.units.numel(), device=chosen.units.device)
+        image = branches.image.repeat_interleave(count)
+        for _, index, here in kept.places():
+            yield index.flatten(), row, image, here.flatten()
+        return
+    units = [(unit, branch * count + k) for branch, some in enumerate(chosen.listed) for k, unit in enumerate(some)]
+    start = 0
+    for gate in kept.gates:
+        own = [(unit - start, row) for unit, row in units if start <= unit < start + gate.units]
+        start += gate.units
+        index, row = (
+            (torch.tensor(column, dtype=torch.long) for column in zip(*own, strict=True)) if own else (NONE, NONE)
+        )
+        image = branches.image.expand(len(own)) if len(branches) == 1 else branches.image[row // count]
+        yield index, row, image, None
+
+
+def _units_cost_more(frozen: Frozen, branches: Branches, kept: Kept, wanted: int, strategy: Strategy) -> bool:
+    """Whether a row per kept unit costs more than a row per class.
+
+    A unit's row is mostly read off the weights, a class's row is computed for whole maps, so an element of the latter
+    counts for several; but rows of units must fit into memory at once, and those of classes can be taken in turns.
+    """
     count = kept.chosen.units.shape[1]
-    if count <= branches.classes:
+    if count <= branches.classes and count * len(branches) < 4096:
         return False
-    sample = [
-        (value, window.rows(torch.arange(1, device=window.row.device)))
-        for value, window in _unit_seeds(frozen, branches, kept)
-    ]
-    landed = walk(frozen, sample, wanted, windows=True)
-    footprint = max((sum(w.data[0].numel() for w in windows) for windows in landed.values()), default=0)
+    one = torch.arange(1, device=branches.image.device)
+    sample = [(value, window.rows(one)) for value, window in _unit_seeds(frozen, branches, kept)]
+    landed = walk(frozen, sample, wanted)
+    footprint = max((sum(w.data.numel() for w in windows) for windows in landed.values()), default=0)
     whole = sum(prod(frozen.network.shape(value)) for value in landed)
-    return count * footprint > branches.classes * whole
+    return count * footprint > min(8 * branches.classes * whole, 2 * strategy.chunk // len(branches))
 
 
 def walk(frozen: Frozen, seeds: Iterable[tuple[Value, Window]], wanted: int, *, windows: bool = True) -> Landed:

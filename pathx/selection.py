@@ -20,18 +20,22 @@ class Chosen:
         margin: (Q, K) importance as a margin, 0 at 1/C.
         valid: (Q, K) which entries are units at all.
         below_alpha: (Q,) no unit was above alpha and the best was kept for want of a better.
+        listed: the units of every branch as plain numbers, where shapes may depend on data.
     """
 
     units: Tensor
     margin: Tensor
     valid: Tensor
     below_alpha: Tensor
+    listed: list[list[int]] | None = None
 
     def trimmed(self) -> Chosen:
         """Without columns in which no branch has a unit."""
         longest = max(1, int(self.valid.sum(1).max()))
         units, margins, valid = (part[:, :longest] for part in (self.units, self.margin, self.valid))
-        return Chosen(units, margins, valid, self.below_alpha)
+        numbers = zip(units.tolist(), valid.tolist(), strict=True)
+        listed = [[unit for unit, real in zip(*pair, strict=True) if real] for pair in numbers]
+        return Chosen(units, margins, valid, self.below_alpha, listed)
 
 
 def margin(z: Tensor, target: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -181,13 +182,17 @@ class Window:
         )
 
 
-def unravelled(index: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
-    """Coordinates of flat indices. (torch's own checks its input at length.)"""
-    coordinates = []
-    for dim in range(len(shape) - 1, 0, -1):
-        coordinates.append(index % shape[dim])
-        index = index // shape[dim]
-    return (index, *reversed(coordinates))
+Index = TypeVar("Index", int, Tensor)
+
+
+def unravelled(index: Index, shape: tuple[int, ...]) -> tuple[Index, ...]:
+    """Coordinates of a flat index, or of a tensor of them. (torch's own checks its input at length.)"""
+    coordinates: list[Index] = []
+    for size in reversed(shape[1:]):
+        coordinates.append(index % size)
+        index = index // size
+    coordinates.append(index)
+    return tuple(reversed(coordinates))
 
 
 def _steps(extent: int, dim: int, dims: int, device: torch.device) -> Tensor:
