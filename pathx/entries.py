@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pathx.arrivals import Arrival, Candidates, Rows
 from pathx.selection import Chosen, margin
+from pathx.window import unravelled
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,7 +228,7 @@ class LiveCandidates(Candidates):
         columns: dict[int, tuple[Rows, Tensor]] = {}
         for arrival in self._whole:
             units = keys % self.offsets[-1] if branches > 1 else keys
-            _add(columns, arrival.rows, self._columns(arrival, units))
+            _add(columns, arrival.rows, self._whole_columns(arrival, units))
         everyone, entries = self._live
         if entries:
             at = torch.full((len(everyone) + 1,), -1)  # the column of a candidate; the last place takes the fillings
@@ -245,6 +246,30 @@ class LiveCandidates(Candidates):
             total = sent if total is None else total + sent
         assert total is not None  # there are candidates, so something arrived
         return total
+
+    def _whole_columns(self, arrival: Arrival, units: Tensor) -> Tensor:
+        """(Q, K, n) what rows that arrived as whole maps hold at units (Q, n)."""
+        window, rows = arrival.window, arrival.rows
+        if not (rows.shared or len(window.data) == len(units) * rows.count) or not window.ordered:
+            return self._columns(arrival, units)
+        start, end = self.offsets[arrival.gate], self.offsets[arrival.gate + 1]
+        data = window.thin()
+        place = (units - start).clamp(0, end - start - 1)
+        if data.shape != window.data.shape:
+            sizes = data.shape[1:]
+            coordinates = unravelled(place, window.shape)
+            place = torch.zeros_like(place)
+            for size, coordinate in zip(sizes, coordinates, strict=True):
+                place = place * size if size == 1 else place * size + coordinate
+        flat = data.reshape(len(data), -1)
+        if rows.shared:
+            columns = torch.stack([flat.index_select(1, some) for some in place.unbind()])
+        else:
+            flat = flat.reshape(len(units), rows.count, -1)
+            columns = flat.gather(2, place[:, None].expand(-1, rows.count, -1))
+        if len(self.gains) == 1:
+            return columns
+        return columns * ((units >= start) & (units < end))[:, None]
 
     def _chosen(
         self,

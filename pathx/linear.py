@@ -60,8 +60,7 @@ def _from_deepest(frozen: Frozen, branches: Branches, kept: Kept) -> tuple[Tenso
     seeds = []
     for gate, index, here in kept.places():
         seed = Window.one_hot((weight * here).flatten(), index.flatten(), gate.shape, row, image)
-        slopes = frozen.slopes(gate).under(seed)
-        seeds.append((gate.source, replace(seed, data=seed.data * slopes, ordered=False)))
+        seeds.append((gate.source, replace(frozen.slopes(gate).passed(seed), ordered=False)))
     return score, seeds
 
 
@@ -136,7 +135,7 @@ def _step(frozen: Frozen, node: Node, output: int, cotangent: Window) -> tuple[C
     gate = frozen.network.gates[node.index]
     slopes = frozen.slopes(gate)
     constant = None if slopes.offset is None else total(cotangent, slopes.offset)
-    return [(gate.source, replace(cotangent, data=cotangent.data * slopes.under(cotangent)))], constant
+    return [(gate.source, slopes.passed(cotangent))], constant
 
 
 def _gathered(windows: list[Window], branches: Branches) -> list[Window]:

@@ -11,7 +11,7 @@ Whatever is in none of them is not linear for a given input and is refused.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -66,7 +66,7 @@ class Slopes:
 
     Args:
         gain: slope * h, what an active unit passes on; 0 where the unit is not active.
-        given: the slope, where it is not simply 1 for every unit that passes something on and 0 for the others.
+        given: the slope, where it is not simply 1 for units that pass on something positive and 0 for the others.
         offset: None where the output is slope * h.
     """
 
@@ -74,12 +74,14 @@ class Slopes:
     given: Tensor | None = None
     offset: Tensor | None = None
 
-    def under(self, window: Window) -> Tensor:
-        """The slopes under a window's boxes."""
+    def passed(self, window: Window) -> Window:
+        """Cotangents of h from cotangents of the output."""
         if self.given is not None:
-            return window.read(self.given)
+            return window.scale(self.given)
         gain = window.read(self.gain)
-        return (gain != 0).to(gain.dtype)
+        if gain.shape == window.data.shape:  # in one sweep
+            return replace(window, data=torch.ops.aten.threshold_backward(window.data, gain, 0))
+        return replace(window, data=window.data * (gain > 0))
 
 
 Gate = Callable[[Call, Tensor], Slopes]

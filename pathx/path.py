@@ -82,8 +82,7 @@ class ClassSource:
             maps = weights.new_zeros(len(branches), count, gate.units)
             maps.scatter_add_(2, index[:, None].expand(-1, count, -1), weights * here[:, None])
             seed = Window.full(maps.reshape(-1, *gate.shape), row, image)
-            slopes = self.frozen.slopes(gate).under(seed)
-            seeds.append((gate.source, replace(seed, data=seed.data * slopes)))
+            seeds.append((gate.source, self.frozen.slopes(gate).passed(seed)))
         wanted = 0
         for value in values:
             wanted |= network.lands[value]
@@ -298,7 +297,7 @@ def _unit_seeds(frozen: Frozen, branches: Branches, kept: Kept) -> list[tuple[Va
             seed = replace(seed, ordered=len(index) == kept.chosen.units.numel())
             slopes = frozen.slopes(gate)
             if slopes.given is not None:  # otherwise it is 1 for every unit that is kept
-                seed = replace(seed, data=seed.data * slopes.under(seed))
+                seed = slopes.passed(seed)
             seeds.append((gate.source, seed))
     return seeds
 

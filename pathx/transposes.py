@@ -136,7 +136,9 @@ def _channel_total(cotangent: Window, values: Tensor | None) -> Tensor:
     data = cotangent.cleaned().data
     if values is None:
         return data.new_zeros(len(data), dtype=precise(data))
-    sums = data.flatten(2).sum(2, dtype=precise(data)) if data.dim() > 2 else data.to(precise(data))
+    sums = (data.flatten(2).sum(2) if data.dim() > 2 else data).to(precise(data))
+    if cotangent.covers(0):
+        return sums @ values.to(precise(data))
     reduced = replace(
         cotangent, data=sums, origin=cotangent.origin[:1], shape=cotangent.shape[:1], overhang=cotangent.overhang[:1]
     )
