@@ -49,6 +49,7 @@ class Candidates:
         image, target: (Q,) picture and class of every branch.
         gains: of each gate of the layer, (B, *shape): what its units pass on, 0 where they are not active.
         class_maps: rows that are computed class by class, because they would not fit at once.
+        threshold: the margin that a unit must exceed.
         chunk: how many numbers an intermediate result may have.
     """
 
@@ -58,6 +59,7 @@ class Candidates:
     gains: list[Tensor]
     arrivals: list[Arrival]
     class_maps: list[ClassMaps]
+    threshold: float
     chunk: int
 
     @cached_property

@@ -68,6 +68,8 @@ class LiveCandidates(Candidates):
 
     def _entries(self, arrival: Arrival) -> tuple[Tensor, Tensor, Tensor]:
         """Key, row and value of the entries of a window that are not zero at an active unit."""
+        if self._owned(arrival):
+            return self._owned_entries(arrival)
         window, rows = arrival.window.cleaned(), arrival.rows
         gain, start, branches = self.gains[arrival.gate], self.offsets[arrival.gate], len(self.image)
         size = max(1, math.prod(window.extent))
@@ -87,6 +89,30 @@ class LiveCandidates(Candidates):
         if branches > 1:
             key = key + row // rows.count * self.offsets[-1]
         return key, row, data.reshape(-1)[live]
+
+    def _owned(self, arrival: Arrival) -> bool:
+        """Whether every row is a class with a channel of its own, all of it, and nothing else arrived."""
+        window, rows = arrival.window, arrival.rows
+        if len(self.arrivals) > 1 or not rows.shared or rows.weights is not None or window.extent[:1] != (1,):
+            return False
+        channel = window.origin[0]
+        others = all(window.covers(dim) for dim in range(1, len(window.shape)))
+        return others and isinstance(channel, Tensor) and torch.equal(channel, torch.arange(window.shape[0]))
+
+    def _owned_entries(self, arrival: Arrival) -> tuple[Tensor, Tensor, Tensor]:
+        """The same where units have one row each: a bound is then known at once, and those below 0 seldom matter."""
+        data = arrival.window.data.reshape(arrival.rows.count, -1)  # (channels, places)
+        gain = (
+            self.gains[arrival.gate].flatten(2)
+            if data.shape[1] > 1
+            else self.gains[arrival.gate].flatten(1)[:, :, None]
+        )
+        sent = data * gain.index_select(0, self.image)
+        above = sent * self._lean(arrival.rows)[:, :, None] > 0
+        enough = self.threshold >= 0 and bool(above.flatten(1).any(1).all())
+        branch, row, place = (above if enough else sent != 0).nonzero(as_tuple=True)
+        unit = row * data.shape[1] + place
+        return unit + branch * self.offsets[-1], row + branch * arrival.rows.count, data.reshape(-1)[unit]
 
     @cached_property
     def _bounded(self) -> Tensor:
@@ -147,7 +173,7 @@ class LiveCandidates(Candidates):
 
     # --- the search ------------------------------------------------------------------------------------------------
 
-    def search(self, width: int, threshold: float, *, prune: bool) -> tuple[Chosen, Tensor, Tensor]:
+    def search(self, width: int, *, prune: bool) -> tuple[Chosen, Tensor, Tensor]:
         """The units to keep, what they send to every class, (Q, C, K), and their gains, (Q, K)."""
         keys, _ = self._live
         ranked = self._ranked()
@@ -178,8 +204,8 @@ class LiveCandidates(Candidates):
                 )
                 known[q].sort()
             places, seen = places + count, more
-            open_ = [q for q in open_ if ranked[q].bound(seen) > _enough(known[q], width, threshold)]
-        return self._chosen(known, tables, width, threshold)
+            open_ = [q for q in open_ if ranked[q].bound(seen) > _enough(known[q], width, self.threshold)]
+        return self._chosen(known, tables, width)
 
     def _ranked(self) -> list[Ranking]:
         """The candidates of every branch by falling bound."""
@@ -276,9 +302,9 @@ class LiveCandidates(Candidates):
         known: list[list[tuple[float, int, int]]],
         tables: list[tuple[Tensor, Tensor]],
         width: int,
-        threshold: float,
     ) -> tuple[Chosen, Tensor, Tensor]:
         """The best of what was evaluated, with what was computed of it."""
+        threshold = self.threshold
         kept = [[entry for entry in some[:width] if -entry[0] > threshold] or some[:1] for some in known]
         longest = max(1, *(len(some) for some in kept))
         filled = [some + [(math.inf, 0, 0)] * (longest - len(some)) for some in kept]

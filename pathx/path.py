@@ -189,8 +189,8 @@ def find_paths(
     sources: list[Source | ClassSource] = [_from_classes(frozen, branches, _wanted(top, skips), strategy)]
     for n in range(top, top - depth, -1):
         gates = frozen.network.layers[n - 1]
-        candidates = _candidates(frozen, branches, gates, sources, strategy)
-        kept = Kept(n, gates, *_keep(candidates, widths[n], _threshold(alpha, branches.classes), strategy))
+        candidates = _candidates(frozen, branches, gates, sources, _threshold(alpha, branches.classes), strategy)
+        kept = Kept(n, gates, *_keep(candidates, widths[n], strategy))
         layers.append(kept)
         if n > top - depth + 1:
             below = _from_units(frozen, branches, kept, _wanted(n - 1, skips), strategy)
@@ -229,6 +229,7 @@ def _candidates(
     branches: Branches,
     gates: tuple[Gate, ...],
     sources: Sequence[Source | ClassSource],
+    threshold: float,
     strategy: Strategy,
 ) -> Candidates:
     """Everything that arrived at the gates of one layer."""
@@ -241,15 +242,16 @@ def _candidates(
         gains=[frozen.slopes(gate).gain for gate in gates],
         arrivals=[arrival for source in sources if isinstance(source, Source) for arrival in source.arrivals(gates)],
         class_maps=[partial(source.maps, outputs) for source in sources if isinstance(source, ClassSource)],
+        threshold=threshold,
         chunk=strategy.chunk,
     )
 
 
-def _keep(candidates: Candidates, width: int, threshold: float, strategy: Strategy) -> tuple[Chosen, Tensor, Tensor]:
+def _keep(candidates: Candidates, width: int, strategy: Strategy) -> tuple[Chosen, Tensor, Tensor]:
     """The units to keep, what each sends to every class, (Q, C, K), and what it passes on, (Q, K)."""
     if isinstance(candidates, LiveCandidates) and not candidates.class_maps:
-        return candidates.search(width, threshold, prune=strategy.prune)
-    chosen = select(candidates, width, threshold)
+        return candidates.search(width, prune=strategy.prune)
+    chosen = select(candidates, width)
     if isinstance(candidates, LiveCandidates):
         chosen = chosen.trimmed()
     return chosen, candidates.weights(chosen.units), candidates.gain(chosen.units)

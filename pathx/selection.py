@@ -53,12 +53,12 @@ def importance(margins: Tensor, classes: int) -> Tensor:
     return torch.sigmoid(margins - math.log(classes - 1))
 
 
-def select(candidates: Candidates, width: int, threshold: float) -> Chosen:
+def select(candidates: Candidates, width: int) -> Chosen:
     """The `width` best units above the threshold, or the single best where none is; ties go to the lower number."""
     if candidates.class_maps:
         margins, live = candidates.class_by_class()
         units = torch.arange(margins.shape[1], device=margins.device).expand(margins.shape)
-        return _best(units, margins.masked_fill(~live, -math.inf), width, threshold)
+        return _best(units, margins.masked_fill(~live, -math.inf), width, candidates.threshold)
     units, alive = candidates.reached()
     step = max(1, candidates.chunk // (len(units) * candidates.classes))
     parts = [alive[:, :0].to(candidates.gains[0].dtype)]
@@ -66,7 +66,7 @@ def select(candidates: Candidates, width: int, threshold: float) -> Chosen:
         if some.shape[1]:
             z = candidates.weights(some) * candidates.gain(some)[:, None]
             parts.append(margin(z, candidates.target).masked_fill((z == 0).all(1), -math.inf))
-    return _best(units, torch.cat(parts, 1).masked_fill(~alive, -math.inf), width, threshold)
+    return _best(units, torch.cat(parts, 1).masked_fill(~alive, -math.inf), width, candidates.threshold)
 
 
 def _best(units: Tensor, margins: Tensor, width: int, threshold: float) -> Chosen:
