@@ -61,6 +61,11 @@ class LiveCandidates(Candidates):
             candidates = keys[first]
             owner[candidates] = numbers[: len(first)]
             slots = owner[keys]
+        if all(rows is found[0][0] for rows, *_ in found):  # one source, though it may have landed on several gates
+            row, value = (
+                parts[0] if len(parts) == 1 else torch.cat(parts) for parts in list(zip(*found, strict=True))[2:]
+            )
+            return candidates, [Entries(found[0][0], row, slots, value)]
         pieces = slots.split([len(key) for _, key, _, _ in found])
         return candidates, [
             Entries(rows, row, slot, value) for (rows, _, row, value), slot in zip(found, pieces, strict=True)
@@ -259,7 +264,8 @@ class LiveCandidates(Candidates):
         if entries:
             at = torch.full((len(everyone) + 1,), -1)  # the column of a candidate; the last place takes the fillings
             at[slots.reshape(-1)] = torch.arange(count) if branches == 1 else torch.arange(count).repeat(branches)
-            at[-1] = -1
+            if branches > 1:
+                at[-1] = -1
         for some in entries:
             place = at[some.slot]
             live = (place >= 0).nonzero().flatten()
@@ -268,7 +274,7 @@ class LiveCandidates(Candidates):
             _add(columns, some.rows, jacobian.reshape(branches, some.rows.count, count))
         total: Tensor | None = None
         for rows, jacobian in columns.values():
-            sent = jacobian if rows.weights is None else rows.weights @ jacobian
+            sent = jacobian if rows.weights is None else torch.bmm(rows.weights, jacobian)
             total = sent if total is None else total + sent
         assert total is not None  # there are candidates, so something arrived
         return total
