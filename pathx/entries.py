@@ -301,7 +301,8 @@ class LiveCandidates(Candidates):
             columns = flat.gather(2, place[:, None].expand(-1, rows.count, -1))
         if len(self.gains) == 1:
             return columns
-        return columns * ((units >= start) & (units < end))[:, None]
+        here = ((units >= start) & (units < end))[:, None]
+        return columns.masked_fill(~here, 0.0)  # not a product: a row may be infinite elsewhere
 
     def _chosen(
         self,

@@ -14,14 +14,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from pathx.errors import PathxError
 from pathx.rewrites import REWRITES
@@ -62,7 +62,11 @@ class Node:
     @cached_property
     def inputs(self) -> list[Value]:
         """The values among the arguments, in order."""
-        return [leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, Value)]
+        found: list[Value] = []
+        filled(
+            [*self.args, *self.kwargs.values()], lambda leaf: found.append(leaf) if isinstance(leaf, Value) else None
+        )
+        return found
 
     @cached_property
     def kind(self) -> str:
@@ -276,6 +280,8 @@ class _Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func.namespace == "prim":  # a question about a tensor, such as its device
+            return func(*args, **kwargs)
         if func is torch.ops.aten.equal.default and not isinstance(args[0], Tensor):
             return args[0] == args[1]  # TorchScript's optimiser compares constants, which arrive here as plain numbers
         if _is_composite(func):  # as they arrive where tensors were made in inference mode
@@ -285,7 +291,8 @@ class _Recorder(TorchDispatchMode):
         if other is not None:
             with self:
                 return other()
-        known_args, known_kwargs = tree_map(self._known, (tuple(args), kwargs))
+        known_args = tuple(filled(arg, self._known) for arg in args)
+        known_kwargs = {name: filled(arg, self._known) for name, arg in kwargs.items()}
         out = func(*args, **kwargs)
         if func._schema.is_mutable:
             func = self._changes(func, args)
@@ -352,6 +359,7 @@ class _Recorder(TorchDispatchMode):
         )
 
 
+@cache
 def _is_composite(func: Any) -> bool:
     """Whether an operation is made of others, whatever the device."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
