@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -212,6 +212,103 @@ def explain(
                 rest = f"; the rest is in {out}" if shown else ""
                 complain(f"{len(failed)} of {len(set(images))} pictures failed{rest}")
             raise typer.Exit(1)
+
+
+@app.command()
+def models(
+    everything: Annotated[bool, typer.Option("--all", help="Also those that are refused, and why.")] = False,
+    format: Annotated[Format, typer.Option(help="Text for people, or one JSON document.")] = Format.text,
+) -> None:
+    """List torchvision's models that can be explained.
+
+    With their hidden layers, parameters, input size, and where their default weights are: bundled with pathx, cached on
+    this machine, or to be downloaded on first use.
+    """
+    with _errors():
+        from dataclasses import asdict
+
+        from pathx.catalogue import catalogue
+
+        entries = list(catalogue(refused=everything))
+        if format is Format.json:
+            print(json.dumps([asdict(entry) for entry in entries]))
+            return
+        headings = ("model", "hidden layers", "parameters", "input", "weights")
+        rows = [
+            (entry.name, str(entry.hidden_layers), _millions(entry.parameters), _shape(entry.input_size), entry.weights)
+            for entry in entries
+            if entry.refused is None
+        ]
+        _print_table(headings, rows, right={1, 2})
+        if everything:
+            print()
+            _print_table(("refused", "because of"), [(e.name, e.refused) for e in entries if e.refused is not None])
+
+
+@app.command()
+def layers(
+    model: Annotated[
+        str,
+        typer.Option(metavar="NAME|FILE", help="A torchvision name, a TorchScript file or a torch.export .pt2 file."),
+    ] = "squeezenet1_1",
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE|none", help="As for explain. None are needed, and none are fetched unless asked."
+        ),
+    ] = None,
+    input_size: Annotated[
+        str | None,
+        typer.Option(metavar="C,H,W", help="channels,height,width, as 3,224,224. [default: the model's own]"),
+    ] = None,
+    format: Annotated[Format, typer.Option(help="Text for people, or one JSON document.")] = Format.text,
+) -> None:
+    """List a model's hidden layers from the output to the input, to choose a depth by.
+
+    Depth D takes the first D layers of the list. What a unit sees is its receptive field, width x height in pixels.
+    """
+    with _errors():
+        size = _size(input_size)
+
+        from dataclasses import asdict
+
+        from pathx.catalogue import layers_of
+
+        found = layers_of(model, weights=weights, input_size=size)
+        if format is Format.json:
+            print(json.dumps([{**asdict(layer), "units": layer.units} for layer in found]))
+            return
+        rows = [
+            (
+                *(map(str, (depth, layer.layer)) if first else ("", "")),
+                tensor.name,
+                _shape(tensor.shape),
+                str(tensor.units),
+                seen,
+            )
+            for depth, layer in enumerate(found, start=1)
+            for first, tensor in zip((True, *(False,) * len(layer.tensors)), layer.tensors, strict=False)
+            for seen in [_shape(tensor.receptive_field)]
+        ]
+        _print_table(("depth", "layer", "tensor", "shape", "units", "sees"), rows, right={0, 1, 4, 5})
+
+
+def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str | None]], right: Container[int] = ()) -> None:
+    """Columns as wide as what is in them; nothing is cut."""
+    table = [headings, *([cell or "" for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        cells = zip(row, widths, strict=True)
+        line = "  ".join(c.rjust(w) if n in right else c.ljust(w) for n, (c, w) in enumerate(cells))
+        print(line.rstrip())
+
+
+def _shape(sizes: Sequence[int]) -> str:
+    return "x".join(map(str, sizes))
+
+
+def _millions(count: int) -> str:
+    return f"{count / 1e6:.1f} M"
 
 
 def _about(file: str, text: str) -> str:

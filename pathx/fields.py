@@ -45,6 +45,14 @@ def box(field: Field, index: tuple[int, ...], size: tuple[int, ...]) -> tuple[in
     )
 
 
+def extent(field: Field, size: tuple[int, ...]) -> tuple[int, ...]:
+    """(width, height) that any unit sees at most of an input of shape `size`; empty where that is no picture."""
+    if len(size) != 3:
+        return ()
+    spans = ((size[2], 1), (size[1], 0))
+    return tuple(limit if field is None else min(field[axis].high - field[axis].low, limit) for limit, axis in spans)
+
+
 def receptive_fields(graph: Graph, varying: frozenset[Value]) -> dict[Value, Field]:
     """The field of every value that varies with the input."""
     fields: dict[Value, Field] = {graph.input: (Span(1, 0, 1), Span(1, 0, 1))}

@@ -95,7 +95,7 @@ def load_model(
     if isinstance(labels, (str, Path)):
         given["labels"] = read_labels(labels)
     options = _checked(given, "the call")
-    if not _is_file(name_or_file):
+    if not is_file(name_or_file):
         return _load_named(_as_name(str(name_or_file)), None if weights is None else str(weights), options)
     if weights is not None:
         raise PathxError(f"{name_or_file} brings its own weights: leave --weights out", usage=True)
@@ -114,7 +114,7 @@ def _as_name(text: str) -> str:
     return text.strip().lower().replace("-", "_")
 
 
-def _is_file(name_or_file: str | Path) -> bool:
+def is_file(name_or_file: str | Path) -> bool:
     """Whether a file is meant: torchvision's names have no dots and no slashes, and win over a file called the same."""
     if isinstance(name_or_file, Path) or re.search(r"[./\\]", name_or_file):
         return True
@@ -174,10 +174,9 @@ def _check_name(name: str) -> None:
     raise PathxError(f"there is no model called {name!r}: {remedy}", usage=True)
 
 
-def _build(name: str, *, trained: bool, classes: int | None = None) -> nn.Module:
+def _build(name: str, *, trained: bool, **settings: Any) -> nn.Module:
     from pathx.vision import torchvision
 
-    settings: dict[str, Any] = {} if classes is None else {"num_classes": classes}
     if name in _AUXILIARY_HEADS:
         # torchvision's own weights want transform_input, and so do those that were fine-tuned from them.
         settings |= {"aux_logits": False, "init_weights": False, "transform_input": trained}
@@ -190,7 +189,30 @@ class _NoInitialisation(TorchFunctionMode):
     but RegNet computes its widths with tensors.)"""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return args[0] if func in (Tensor.uniform_, Tensor.normal_) else func(*args, **(kwargs or {}))
+        if func is Tensor.normal_:  # trunc_normal_ draws again and again until it likes the values
+            return args[0].zero_()
+        return args[0] if func is Tensor.uniform_ else func(*args, **(kwargs or {}))
+
+
+def architecture(name: str, input_size: Sequence[int] | None = None) -> tuple[nn.Module, tuple[int, int, int]]:
+    """A torchvision model for its structure alone, its weights left to chance, and its input size or the one given."""
+    from pathx.vision import torchvision
+
+    name = _as_name(name)
+    _check_name(name)
+    recipe = Preprocessing.of_preset(torchvision.models.get_model_weights(name).DEFAULT.transforms())
+    if input_size is not None:
+        recipe = replace(recipe, input_size=cast("tuple[int, int, int]", tuple(input_size)), resize=None)
+    settings = {"image_size": recipe.input_size[1]} if name.startswith("vit_") else {}  # built for one size alone
+    with _NoInitialisation():
+        return _build(name, trained=True, **settings).eval(), recipe.input_size
+
+
+def weights_file(name: str) -> str:
+    """The name of the file that holds a torchvision model's default weights, in torch's cache."""
+    from pathx.vision import torchvision
+
+    return str(torchvision.models.get_model_weights(name).DEFAULT.url.rpartition("/")[2])
 
 
 def _untrained(name: str) -> nn.Module:
@@ -214,7 +236,7 @@ def _trained(name: str, state: Mapping[str, Tensor], source: str) -> nn.Module:
         head, classes = _head(module)
         found = weights.get(f"{head}.weight")
         if found is not None and found.ndim and found.shape[0] not in (0, classes):
-            module = _build(name, trained=True, classes=found.shape[0])
+            module = _build(name, trained=True, num_classes=found.shape[0])
     # Versions of the modules, for those that read older files. A file that does not say has today's.
     vars(weights)["_metadata"] = getattr(state, "_metadata", None) or vars(module.state_dict())["_metadata"]
     try:
