@@ -67,14 +67,6 @@ def leaky_relu(call: Call, h: Tensor) -> Slopes:
     return _two_slopes(h, call.arg(1, "negative_slope", 0.01))
 
 
-@gate("rrelu_with_noise", "rrelu")
-def rrelu(call: Call, h: Tensor) -> Slopes:
-    """In eval mode the slope is the mean of its bounds."""
-    first = 2 if call.node.op_name == "rrelu_with_noise" else 1
-    lower, upper = call.arg(first, "lower", 1 / 8), call.arg(first + 1, "upper", 1 / 3)
-    return _two_slopes(h, (lower + upper) / 2)
-
-
 @gate("_prelu_kernel", "prelu")
 def prelu(call: Call, h: Tensor) -> Slopes:
     weight = call.args[1]

@@ -80,6 +80,22 @@ def _two_slopes(factor: Factor, condition: Run, first: Tensor, second: Tensor) -
     return run
 
 
+def _mean_slope(leaky_relu: Callable[[Tensor, float], Tensor]) -> Rewrite:
+    def rewrite(
+        factor: Factor,
+        x: Tensor,
+        noise: Tensor,
+        lower: float = 1 / 8,
+        upper: float = 1 / 3,
+        training: bool = False,
+        *_: Any,
+    ) -> Run | None:
+        """RReLU at rest: its slope is the mean of its bounds."""
+        return None if training else lambda: leaky_relu(x, (lower + upper) / 2)
+
+    return rewrite
+
+
 REWRITES: dict[Any, Rewrite] = {
     aten.amax.default: _extreme(torch.max),
     aten.amin.default: _extreme(torch.min),
@@ -88,5 +104,7 @@ REWRITES: dict[Any, Rewrite] = {
     aten.index_put_.default: _filled(in_place=True),
     aten.maximum.default: _choice(torch.gt),
     aten.minimum.default: _choice(torch.lt),
+    aten.rrelu_with_noise.default: _mean_slope(aten.leaky_relu),
+    aten.rrelu_with_noise_.default: _mean_slope(aten.leaky_relu_),
     aten.where.self: _where,
 }

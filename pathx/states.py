@@ -58,7 +58,7 @@ def _follow(node: Node, states: dict[Value, State]) -> None:
             "network whose operations are the same for every picture",
             usage=True,
         )
-    if torch.Tag.nondeterministic_seeded in getattr(node.op, "tags", ()) and _is_random(node):
+    if torch.Tag.nondeterministic_seeded in node.op.tags and "attention" not in node.kind:
         raise PathxError(
             f"the model draws random numbers ({node.place}), so no two runs of it agree; use dropout modules, which rest "
             "in eval mode",
@@ -70,13 +70,6 @@ def _follow(node: Node, states: dict[Value, State]) -> None:
         if value is not None:  # what comes beside the first output (indices, statistics) is frozen, parts are not
             aside = position > 0 and state is State.VARIES and node.kind not in _PARTS
             states[value] = State.FROZEN if aside else state
-
-
-def _is_random(node: Node) -> bool:
-    """Whether an operation that may use random numbers does."""
-    if node.kind == "rrelu_with_noise":
-        return bool(node.args[4:5] == (True,))
-    return "attention" not in node.kind
 
 
 def _state_of(node: Node, states: dict[Value, State]) -> State:
