@@ -81,20 +81,15 @@ def _two_slopes(factor: Factor, condition: Run, first: Tensor, second: Tensor) -
 
 
 def _mean_slope(leaky_relu: Callable[[Tensor, float], Tensor]) -> Rewrite:
-    def rewrite(
-        factor: Factor,
-        x: Tensor,
-        noise: Tensor,
-        lower: float = 1 / 8,
-        upper: float = 1 / 3,
-        training: bool = False,
-        *_: Any,
-    ) -> Run | None:
-        """RReLU at rest: its slope is the mean of its bounds."""
-        return None if training else lambda: leaky_relu(x, (lower + upper) / 2)
+    def rewrite(factor: Factor, x: Tensor, noise: Tensor, *settings: Any) -> Run:
+        """RReLU: at rest its slope is the mean of its bounds, in training it is drawn."""
+        lower, upper, training = [*settings, *_RRELU_DEFAULTS[len(settings) :]][:3]
+        return lambda: leaky_relu(x, torch.rand(()).item() if training else (lower + upper) / 2)
 
     return rewrite
 
+
+_RRELU_DEFAULTS = (1 / 8, 1 / 3, False)  # which calls leave out
 
 REWRITES: dict[Any, Rewrite] = {
     aten.amax.default: _extreme(torch.max),
