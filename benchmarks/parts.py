@@ -13,6 +13,7 @@ import torch
 import pathx
 from benchmarks.measure import Effort, Row, in_process, interleaved, run_python, seconds
 from benchmarks.subjects import NAMES, Subject, literal_algorithm_1, photos, subject
+from pathx.frozen import freeze
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,14 @@ COMPLETE = {
     "resnet50": {5: 1.0, 64: 2.0, 1024: 8.0},
     "squeezenet1_1": {5: 1.2, 64: 2.5, 1024: 10.0},
 }
+
+# One or more of every kind of torchvision's models that pathx explains.
+FAMILIES = (
+    *("alexnet", "vgg11", "vgg16", "vgg16_bn", "resnet18", "resnet50", "resnet152"),
+    *("resnext50_32x4d", "wide_resnet50_2", "squeezenet1_1", "densenet121", "densenet201"),
+    *("googlenet", "inception_v3", "shufflenet_v2_x1_0", "mnasnet1_0", "mobilenet_v2"),
+    *("regnet_x_400mf", "regnet_x_8gf"),
+)
 
 
 def _models(effort: Effort) -> tuple[str, ...]:
@@ -140,6 +149,24 @@ def skips(effort: Effort) -> Iterator[Row]:
         calls = {skips: measured.path(depth="all", width=5, skips=skips) for skips in ("all", "adjacent")}
         times = interleaved(calls, effort.repeats)
         yield Row(name, times["all"], "adjacent", times["adjacent"], limit=1.5)
+
+
+@part("models", "Freezing and the everyday call (depth 3, width 5), model by model, against a forward pass")
+def models(effort: Effort) -> Iterator[Row]:
+    for name in _models(effort) if effort.quick else FAMILIES:
+        measured = subject(name)
+
+        def forward(measured: Subject = measured) -> None:
+            with torch.no_grad():
+                measured.module(measured.images)
+
+        def frozen(measured: Subject = measured) -> None:
+            freeze(measured.module, measured.images)
+
+        calls = {"": forward, "freezing": frozen, "path": measured.path(depth=3, width=5)}
+        times = interleaved(calls, effort.repeats)
+        yield Row(f"{name}, freezing", times["freezing"], "forward", times[""], limit=1.3, note=_tracing(measured))
+        yield Row(f"{name}, path", times["path"], "forward", times[""])
 
 
 @part("memory", "Peak memory above the model, complete path, against Saliency; 1000 classes")

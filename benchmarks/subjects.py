@@ -61,9 +61,11 @@ def subject(name: str, classes: int = 1000) -> Subject:
 def network(name: str, classes: int = 1000) -> nn.Module:
     if name == "squeezenet1_1" and classes == 1000:
         return pathx.load_model(name).module
+    # Heads for training alone are left out, and so is an initialisation that takes minutes.
+    heads = {"aux_logits": False, "init_weights": False} if name in ("googlenet", "inception_v3") else {}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        module: nn.Module = torchvision.models.get_model(name, weights=None, num_classes=classes)
+        module: nn.Module = torchvision.models.get_model(name, weights=None, num_classes=classes, **heads)
     return module.eval()
 
 
