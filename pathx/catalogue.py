@@ -122,7 +122,9 @@ def layers_of(
     """
     if weights is None and not is_file(name_or_file):
         return hidden_layers(*architecture(str(name_or_file), input_size))
-    loaded = load_model(name_or_file, weights=weights, input_size=input_size, mean=0.0, std=1.0)  # which change no layer
+    loaded = load_model(
+        name_or_file, weights=weights, input_size=input_size, mean=0.0, std=1.0
+    )  # which change no layer
     return hidden_layers(loaded.module, loaded.preprocessing.input_size)
 
 
