@@ -159,6 +159,8 @@ def stack_constant(call: Call, cotangent: Window) -> Tensor:
 def slice_(call: Call, output: int, cotangent: Window) -> Cotangents:
     source = call.args[0]
     dim = call.arg(1, "dim", 0) % (len(cotangent.shape) + 1) - 1
+    if dim < 0:  # `x[:]`: all pictures, as the network made sure
+        return [(source, cotangent)]
     size = call.shapes[source][dim]
     start = call.arg(2, "start") or 0
     start = max(0, start + size) if start < 0 else min(start, size)
@@ -187,7 +189,7 @@ def split(call: Call, output: int, cotangent: Window) -> Cotangents:
 @transpose("constant_pad_nd")
 def pad(call: Call, output: int, cotangent: Window) -> Cotangents:
     source, pads = call.args[0], call.args[1]
-    for number in range(len(pads) // 2):
+    for number in range(min(len(pads) // 2, len(cotangent.shape))):
         dim = len(cotangent.shape) - 1 - number
         cotangent = cotangent.shift(dim, -pads[2 * number], call.shapes[source][dim])
     return [(source, cotangent)]
