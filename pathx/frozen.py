@@ -95,15 +95,14 @@ class Frozen:
 def freeze(model: nn.Module, images: Tensor) -> Frozen:
     """Run `model` on `images` once and fix its gates and routes there. The model is left as it was."""
     _check_call(model, images)
-    model, images = unwrapped(model), images.detach().as_subclass(Tensor)
-    network = network_of(model, images)
+    images = images.detach().as_subclass(Tensor)
+    network, weights = _network_and_weights(unwrapped(model), images)
     dtype = images.dtype if images.dtype in (torch.float32, torch.float64) else torch.float32
     images = images.to(dtype)
-    weights = {name: tensor.detach() for name, tensor in named_tensors(model)}
     graph = network.graph
     values: dict[Value, Tensor] = {graph.input: images}
     for name, value in graph.parameters.items():
-        values[value] = _as(weights[name], dtype, images.device)
+        values[value] = _as(weights[name].detach(), dtype, images.device)
     for value, tensor in graph.constants.items():
         values[value] = _as(tensor.detach(), dtype, images.device)
     with exactly(images.device):
@@ -131,6 +130,10 @@ def _check_call(model: nn.Module, images: Tensor) -> None:
             f"images must be a dense tensor of real numbers, not {kind if images.layout is torch.strided else 'sparse'}"
         )
         raise PathxError(f"{found}: convert them, or cut off what looks its input up (an embedding)", usage=True)
+
+
+def _check_weights(model: nn.Module) -> None:
+    """Refuse weights that cannot be computed with."""
     for name, tensor in named_tensors(model):
         if isinstance(tensor, (nn.UninitializedParameter, nn.UninitializedBuffer)):
             raise PathxError(f"{name} of the model has no shape yet; run the model once on an input first", usage=True)
@@ -157,49 +160,60 @@ _NETWORKS: WeakKeyDictionary[nn.Module, dict[Any, Network]] = WeakKeyDictionary(
 
 def network_of(model: nn.Module, images: Tensor) -> Network:
     """The network that a model is for inputs of this shape; traced once, and again when the model is another."""
-    model = unwrapped(model)
-    key = (images.shape, images.device, *(_identity(name, module) for name, module in model.named_modules()))
+    return _network_and_weights(unwrapped(model), images)[0]
+
+
+def _network_and_weights(model: nn.Module, images: Tensor) -> tuple[Network, dict[str, Tensor]]:
+    try:
+        identity, weights = _inventory(model)
+    except RuntimeError:  # tensors without a shape
+        _check_weights(model)
+        raise
     known = _NETWORKS.setdefault(model, {})
+    key = (images.shape, images.device, identity)
     if key not in known:
-        sample = next((t for _, t in named_tensors(model) if t.is_floating_point()), images)
+        _check_weights(model)
+        sample = next((tensor for tensor in weights.values() if tensor.is_floating_point()), images)
         copied = images.detach().to(sample.device, sample.dtype, copy=True)  # the model may write into it
         known[key] = read_network(trace(model, copied, Watch))
-    return known[key]
+    return known[key], weights
 
 
-def _identity(name: str, module: nn.Module) -> tuple[Any, ...]:
-    """What tells a module from the one that was traced: itself, its tensors' shapes, its settings, its hooks."""
-    tensors = (
-        (key, t if t is None else t.shape) for part in (module._parameters, module._buffers) for key, t in part.items()
-    )
-    settings = ((key, value) for key, value in vars(module).items() if type(value) in _SETTINGS and key != "training")
-    hooks = (*module._forward_hooks, *module._forward_pre_hooks)
-    return (name, ref(module), *tensors, *settings, *hooks)
+def _inventory(model: nn.Module) -> tuple[tuple[Any, ...], dict[str, Tensor]]:
+    """What tells a model from the one that was traced (modules, shapes, settings, hooks), and its tensors by name."""
+    weights = dict(named_tensors(model))
+    identity: list[Any] = [(name, tensor.shape) for name, tensor in weights.items()]
+    for module in model.modules():
+        identity += (ref(module), *module._forward_hooks, *module._forward_pre_hooks)
+        identity += [item for item in vars(module).items() if type(item[1]) in _SETTINGS and item[0] != "training"]
+    return tuple(identity), weights
 
 
-_SETTINGS = (bool, int, float, str)
+_SETTINGS = frozenset([bool, int, float, str])
+_PLAIN = frozenset([bool, int, float, type(None)])
 
 
 def _forward(network: Network, values: dict[Value, Tensor], dtype: torch.dtype) -> dict[Value, Tensor]:
     """Run the nodes that the logits need, dropping every value after its last use unless a rule will ask for it."""
-    keep, last_use = network.needed, network.last_use
+    relu_, overwritable, dropped = torch.ops.aten.relu_.default, network.overwritable, network.dropped
 
     def actual(leaf: Any) -> Any:
-        return values[leaf] if isinstance(leaf, Value) else _promoted(leaf, dtype)
+        return values[leaf] if type(leaf) is Value else _promoted(leaf, dtype)
 
     for node in network.nodes:
-        args = [filled(arg, actual) for arg in node.args]
+        args = [
+            values[arg] if type(arg) is Value else arg if type(arg) in _PLAIN else filled(arg, actual)
+            for arg in node.args
+        ]
         kwargs = {name: filled(arg, actual) for name, arg in node.kwargs.items()}
-        op = torch.ops.aten.relu_.default if node.index in network.overwritable else node.op
-        out = op(*args, **kwargs)
+        out = (relu_ if node.index in overwritable else node.op)(*args, **kwargs)
         outputs = out if isinstance(out, (tuple, list)) else (out,)
         for value, tensor in zip(node.outputs, outputs, strict=True):
             if value is not None:
                 values[value] = tensor
-        for value in (*node.inputs, *node.outputs):
-            if value is not None and value not in keep and last_use.get(value, -1) <= node.index:
-                values.pop(value, None)
-    return {value: tensor for value, tensor in values.items() if value in keep}
+        for value in dropped[node.index]:
+            values.pop(value, None)
+    return {value: values[value] for value in network.needed if value in values}
 
 
 def _promoted(leaf: Any, dtype: torch.dtype) -> Any:

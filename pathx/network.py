@@ -88,9 +88,14 @@ class Network:
         return receptive_fields(self.graph, varying)
 
     @cached_property
-    def last_use(self) -> dict[Value, int]:
-        """The number of the last node that reads each value."""
-        return {value: node.index for node in self.nodes for value in node.inputs}
+    def dropped(self) -> dict[int, list[Value]]:
+        """The values that nothing needs any more after a node, by its number."""
+        last = {v: node.index for node in self.nodes for v in (*node.outputs, *node.inputs) if v is not None}
+        dropped: dict[int, list[Value]] = {node.index: [] for node in self.nodes}
+        for value, index in last.items():
+            if value not in self.needed:
+                dropped[index].append(value)
+        return dropped
 
     @cached_property
     def needed(self) -> frozenset[Value]:

@@ -28,9 +28,9 @@ from pathx.rewrites import REWRITES
 from pathx.scopes import Scope, exported_interpreter, is_leaf, script_scopes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Value:
-    """A tensor of the graph, by number."""
+    """A tensor of the graph, by number. There is one object for each."""
 
     index: int
 
@@ -116,12 +116,13 @@ class Graph:
 
 def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Parameters, buffers and tensors that are plain attributes of modules, by their dotted names."""
-    yield from model.named_parameters()
-    yield from model.named_buffers()
+    seen: set[int] = set()
     for path, module in model.named_modules():
-        for name, value in vars(module).items():
-            if isinstance(value, Tensor):
-                yield f"{path}.{name}".strip("."), value
+        for holder in (module._parameters, module._buffers, vars(module)):
+            for name, tensor in holder.items():
+                if isinstance(tensor, Tensor) and id(tensor) not in seen:
+                    seen.add(id(tensor))
+                    yield f"{path}.{name}" if path else name, tensor
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
