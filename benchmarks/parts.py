@@ -154,7 +154,7 @@ def skips(effort: Effort) -> Iterator[Row]:
 @part("models", "Freezing and the everyday call (depth 3, width 5), model by model, against a forward pass")
 def models(effort: Effort) -> Iterator[Row]:
     for name in _models(effort) if effort.quick else FAMILIES:
-        measured = subject(name)
+        measured = subject(name, settled=True)
 
         def forward(measured: Subject = measured) -> None:
             with torch.no_grad():

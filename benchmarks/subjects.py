@@ -47,9 +47,21 @@ class Subject:
         return lambda: method.attribute(self.images.clone().requires_grad_(), target=self.target)
 
 
-def subject(name: str, classes: int = 1000) -> Subject:
-    """A network ready to be timed: built, warm and traced. Weights are the bundled ones, or random (He)."""
+def subject(name: str, classes: int = 1000, *, settled: bool = False) -> Subject:
+    """A network ready to be timed: built, warm and traced. Weights are the bundled ones, or random (He).
+
+    Args:
+        settled: with batch statistics of photos, without which the values in deep untrained networks explode.
+    """
     module, images = network(name, classes), photo()
+    norms = [part for part in module.modules() if settled and isinstance(part, nn.BatchNorm2d)]
+    for norm in norms:
+        norm.momentum = None
+        norm.train()
+    if norms:
+        with torch.no_grad():
+            module(photos(8))
+        module.eval()
     with torch.no_grad():
         target = int(module(images).argmax())
     first = Subject(name, module, images, target, 0.0)
