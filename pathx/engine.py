@@ -79,8 +79,58 @@ def explain_frozen(
     strategy: Strategy | None = None,
 ) -> list[Explanation]:
     """Explain (picture, class) pairs of a frozen batch, all in one pass."""
+    layers = check_depth(depth, frozen.network)
+    return _explained(frozen, wanted, None, layers, width, alpha, skips, strategy)[0]
+
+
+def decompose_frozen(
+    frozen: Frozen,
+    wanted: Sequence[tuple[int, int]],
+    *,
+    from_layer: int | None = None,
+    depth: int | str = 3,
+    width: Width = 5,
+    alpha: float | None = None,
+    skips: str = "adjacent",
+    strategy: Strategy | None = None,
+) -> list[list[Explanation]]:
+    """For each (picture, class) pair, one explanation per unit kept in one layer, all in one pass.
+
+    Above that layer the path is the pair's own; in it, each explanation has one unit, and below it what that unit sends
+    is followed alone. Routes that jump over the layer (with `skips="all"`) belong to none of them.
+
+    Args:
+        from_layer: the layer to branch at, counted from the input; the top one by default.
+    """
+    layers = check_depth(depth, frozen.network)
+    top = frozen.network.depth
+    split = top if from_layer is None else from_layer
+    if not top - layers < split <= top:
+        raise PathxError(
+            f"layer {split} is not on the path, which has layers {top - layers + 1} to {top}; "
+            f"choose one of these, or a greater depth",
+            usage=True,
+        )
+    explanations, parents = _explained(frozen, wanted, split, layers, width, alpha, skips, strategy)
+    features: list[list[Explanation]] = [[] for _ in wanted]
+    for explanation, parent in zip(explanations, parents, strict=True):
+        if explanation.path[top - split].units:  # with fixed shapes there are entries that stand for nothing
+            features[parent].append(explanation)
+    return features
+
+
+def _explained(
+    frozen: Frozen,
+    wanted: Sequence[tuple[int, int]],
+    split: int | None,
+    layers: int,
+    width: Width,
+    alpha: float | None,
+    skips: str,
+    strategy: Strategy | None,
+) -> tuple[list[Explanation], list[int]]:
+    """Explanations, and which of the wanted pairs each is about."""
     network = frozen.network
-    layers = check_depth(depth, network)
     check_settings(alpha, skips)
     logits = class_logits(frozen.logits)
     classes = logits.shape[1]
@@ -93,7 +143,7 @@ def explain_frozen(
             f"the model's output for picture {broken[0]} is NaN or infinite; check its weights and the input"
         )
     device = frozen.images.device
-    branches = Branches(
+    asked = Branches(
         image=torch.tensor([i for i, _ in wanted], device=device),
         target=torch.tensor([t for _, t in wanted], device=device),
         classes=classes,
@@ -103,34 +153,38 @@ def explain_frozen(
     with exactly(device):
         paths = find_paths(
             frozen,
-            branches,
+            asked,
             depth=layers,
             widths=widths,
             alpha=alpha,
             skips=skips,
             strategy=strategy or Strategy(prune=frozen.compact),
+            split=split,
         )
+        branches = paths.branches
         model = linear_model(frozen, paths)
         attribution = model.weight * frozen.images[branches.image]
         described = [_describe(frozen, branches, kept) for kept in paths.layers]
+    parents = list(range(len(wanted))) if branches.parent is None else branches.parent.tolist()
     bias, score = model.bias.tolist(), model.score.tolist()
-    return [
+    explanations = [
         Explanation(
-            target=target,
+            target=wanted[parent][1],
             path=tuple(layer[number] for layer in described),
             attribution=attribution[number],
             weight=model.weight[number],
             bias=bias[number],
             score=score[number],
-            logits=logits[image],
+            logits=logits[wanted[parent][0]],
             depth=layers,
             width=width,
             alpha=1 / classes if alpha is None else alpha,
             skips=skips,
             hidden_layers=top,
         )
-        for number, (image, target) in enumerate(wanted)
+        for number, parent in enumerate(parents)
     ]
+    return explanations, parents
 
 
 def check_depth(depth: int | str, network: Network) -> int:

@@ -104,14 +104,20 @@ class Branches:
         image: (Q,) number of the picture in the batch.
         target: (Q,) class.
         classes: C; a single logit y counts as two classes with the logits (0, y).
+        parent: (Q,) which branch each came from, where branches were split.
     """
 
     image: Tensor
     target: Tensor
     classes: int
+    parent: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.image)
+
+    def of(self, parent: Tensor) -> Branches:
+        """One branch for each of the given ones (Q',)."""
+        return Branches(self.image[parent], self.target[parent], self.classes, parent)
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,6 +146,10 @@ class Kept:
             here = self.chosen.valid & (index >= 0) & (index < gate.units)
             yield gate, index.clamp(0, gate.units - 1), here
             offset += gate.units
+
+    def of(self, parent: Tensor) -> Kept:
+        """The same units for each of the given branches (Q',)."""
+        return replace(self, chosen=self.chosen.of(parent), weights=self.weights[parent], gain=self.gain[parent])
 
 
 @dataclass(frozen=True)
@@ -182,8 +192,15 @@ def find_paths(
     alpha: float | None,
     skips: str,
     strategy: Strategy,
+    split: int | None = None,
 ) -> Paths:
-    """Algorithm 1 for all branches at once. `widths` says how many units layer n may keep."""
+    """Algorithm 1 for all branches at once.
+
+    Args:
+        widths: how many units layer n may keep.
+        split: the layer where every branch falls apart into one branch per kept unit: only what that unit sends is
+            followed from there on.
+    """
     top = frozen.network.depth
     layers: list[Kept] = []
     sources: list[Source | ClassSource] = [_from_classes(frozen, branches, _wanted(top, skips), strategy)]
@@ -191,12 +208,28 @@ def find_paths(
         gates = frozen.network.layers[n - 1]
         candidates = _candidates(frozen, branches, gates, sources, _threshold(alpha, branches.classes), strategy)
         kept = Kept(n, gates, *_keep(candidates, widths[n], strategy))
+        if n == split:
+            parent, kept = _apart(kept)
+            branches = branches.of(parent)
+            layers, sources = [above.of(parent) for above in layers], []
         layers.append(kept)
         if n > top - depth + 1:
             below = _from_units(frozen, branches, kept, _wanted(n - 1, skips), strategy)
             sources = [below] if skips == "adjacent" else [*sources, below]
     jumping = sources if skips == "all" else []
     return Paths(branches, tuple(layers), tuple(jumping))
+
+
+def _apart(kept: Kept) -> tuple[Tensor, Kept]:
+    """Each kept unit on its own, as the only one of a branch, and the number of the branch it was kept by, (Q',)."""
+    chosen = kept.chosen
+    number = torch.arange(chosen.units.numel(), device=chosen.units.device)
+    if chosen.listed is not None and any(chosen.listed):
+        number = number[chosen.valid.flatten()]  # only real ones
+    parent, column = number // chosen.units.shape[1], number % chosen.units.shape[1]
+    weights = kept.weights[parent, :, column][:, :, None]
+    alone = replace(kept, chosen=chosen.apart(number), weights=weights, gain=kept.gain[parent, column][:, None])
+    return parent, alone
 
 
 def explained(weights: Tensor, branches: Branches, outputs: int) -> Tensor:

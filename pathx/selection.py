@@ -37,6 +37,21 @@ class Chosen:
         listed = [[unit for unit, real in zip(*pair, strict=True) if real] for pair in numbers]
         return Chosen(units, margins, valid, self.below_alpha, listed)
 
+    def of(self, branches: Tensor) -> Chosen:
+        """The same for each of the given branches (Q',)."""
+        listed = None if self.listed is None else [self.listed[branch] for branch in branches.tolist()]
+        return Chosen(
+            self.units[branches], self.margin[branches], self.valid[branches], self.below_alpha[branches], listed
+        )
+
+    def apart(self, numbers: Tensor) -> Chosen:
+        """Each of the given entries (Q',), counted through all branches, as the only one of a branch."""
+        units, margins, valid = (part.flatten()[numbers][:, None] for part in (self.units, self.margin, self.valid))
+        listed = None
+        if self.listed is not None:
+            listed = [unit if real else [] for unit, (real,) in zip(units.tolist(), valid.tolist(), strict=True)]
+        return Chosen(units, margins, valid, self.below_alpha[numbers // self.units.shape[1]], listed)
+
 
 def margin(z: Tensor, target: Tensor) -> Tensor:
     """Importance as a margin: z (Q, C, n) to (Q, n). 0 exactly where z is 0, and in the order of softmax(z) at the target."""

@@ -215,12 +215,13 @@ def explain(
     width: int | str = 5,
     alpha: float | None = None,
     skips: str = "adjacent",
-    only: int | None = None,
+    only: tuple[int, int] | None = None,
 ) -> Reference:
     """Algorithm 1 and the linear model of its path.
 
     Args:
-        only: fix the path in layer N to this one unit (flat index), as a decomposition does.
+        only: fix the path in one layer to one unit (layer, flat index), as a decomposition does, and drop what jumps
+            over that layer.
     """
     frozen = freeze(network, image)
     layers = hidden_layers(network)
@@ -253,8 +254,9 @@ def explain(
 
         # 3. Keep. A unit that is not active, or sends nothing to any class, is no candidate.
         live = (slopes != 0) & (W * h != 0).any(0)  # a unit with z = 0 can never be kept
-        if n == last and only is not None:
-            live = torch.arange(len(h)) == only
+        if only is not None and n == only[0]:
+            live = torch.arange(len(h)) == only[1]
+            sent = []
         ranked = sorted(live.nonzero().flatten().tolist(), key=lambda unit: (-float(margin[unit]), unit))
         least = threshold(alpha, classes)
         passing = [unit for unit in ranked if margin[unit] > least]

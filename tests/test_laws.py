@@ -18,6 +18,8 @@ from torch.testing import assert_close
 
 import pathx
 from pathx import Explanation, PathxError
+from pathx.engine import decompose_frozen, predictions
+from pathx.frozen import freeze
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -240,12 +242,40 @@ def test_law_4_the_parts_of_the_last_layer_sum_to_the_whole(case: Case) -> None:
     case = replace(case, options={**case.options, "depth": 1, "skips": "adjacent", "target": 0})
     (expected,) = case.reference()
     (whole,) = case.explain()
+    top = expected.path[0]
     parts = [
-        reference.explain(case.network, case.images[0], **case.options, only=unit) for unit in expected.path[0].kept
+        reference.explain(case.network, case.images[0], **case.options, only=(top.layer, unit)) for unit in top.kept
     ]
     assert_close(whole.attribution, sum((part.attribution for part in parts), 0 * case.images[0]), **CLOSE)
     assert_close(whole.bias, float(sum(part.bias for part in parts)), **CLOSE)
     assert_close(whole.score, float(sum(part.score for part in parts)), **CLOSE)
+
+
+@settings(max_examples=40)
+@given(cases(images=2), st.booleans(), st.data())
+def test_law_4_a_feature_is_algorithm_1_with_one_unit(case: Case, compact: bool, data: st.DataObject) -> None:
+    """At any layer, of any picture of a batch; and where the path ends there, the parts sum to the whole."""
+    options = {key: value for key, value in case.options.items() if key != "target"}
+    frozen = freeze(case.network.module(), case.images)
+    frozen.compact = compact
+    top = frozen.network.depth
+    depth = top if options["depth"] == "all" else options["depth"]
+    split = data.draw(st.integers(top - depth + 1, top))
+    targets = predictions(frozen.logits)
+    decomposed = decompose_frozen(frozen, list(enumerate(targets)), from_layer=split, **options)
+    case = replace(case, options={**options, "target": targets})
+    for features, whole, image, target in zip(decomposed, case.reference(), case.images, targets, strict=True):
+        layer = next(layer for layer in whole.path if layer.layer == split)
+        assert len(features) == len(layer.kept)
+        for feature, unit in list(zip(features, layer.kept, strict=True))[:3]:
+            expected = reference.explain(case.network, image, **options, target=target, only=(split, unit))
+            assume(expected.gap > 1e-9)
+            assert_equals_reference(feature, expected)
+        if split == top - depth + 1 and options["skips"] == "adjacent":
+            for number in ("attribution", "bias", "score"):
+                expected_sum = torch.as_tensor(getattr(whole, number), dtype=FLOAT)
+                parts = (torch.as_tensor(getattr(feature, number), dtype=FLOAT) for feature in features)
+                assert_close(sum(parts, torch.zeros_like(expected_sum)), expected_sum, **CLOSE)
 
 
 # --- Law 5: strategies ------------------------------------------------------------------------------------------------
