@@ -6,8 +6,9 @@ import copy
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, count, islice
 from pathlib import Path, PurePath
 from typing import Any
@@ -100,15 +101,25 @@ def explain_files(
         if size > 1 and not _takes_batch(module, _inputs(opened).to(device)):
             size = 1
         for group in [opened] if size > 1 else [[one] for one in opened]:
-            images = _inputs(group).to(device, DTYPES[settings.dtype])
-            if len(images):
-                yield from _explain_batch(model, freeze(module, images), group, out, targets, settings)
-            else:
-                yield from (failure for failure in group if isinstance(failure, Failed))
+            good = [opened for opened in group if isinstance(opened, Opened)]
+            made: Iterator[list[Work] | Failed] = iter(())
+            if good:
+                frozen = freeze(module, _inputs(good).to(device, DTYPES[settings.dtype]))
+                made = explain_batch(Batch.asked(model, frozen, good, targets, out, settings))
+            for opened in group:  # results come in the order of the pictures
+                works = next(made) if isinstance(opened, Opened) else opened
+                yield from [works] if isinstance(works, Failed) else map(_done, works)
+
+
+def _done(work: Work) -> Done | Failed:
+    try:
+        return work.write()
+    except PathxError as error:
+        return Failed(work.file, error)
 
 
 @dataclass(frozen=True, eq=False)
-class _Opened:
+class Opened:
     """A picture that was read, where its results go, and what the network sees of it."""
 
     picture: Picture
@@ -116,16 +127,16 @@ class _Opened:
     input: Tensor
 
 
-def _open(model: LoadedModel, name: str, file: str) -> _Opened | Failed:
+def _open(model: LoadedModel, name: str, file: str) -> Opened | Failed:
     try:
         picture = open_picture(file)
-        return _Opened(picture, name, model.preprocessing(picture.image))
+        return Opened(picture, name, model.preprocessing(picture.image))
     except PathxError as error:
         return Failed(file, error)
 
 
-def _inputs(batch: Sequence[_Opened | Failed]) -> Tensor:
-    tensors = [opened.input for opened in batch if isinstance(opened, _Opened)]
+def _inputs(batch: Sequence[Opened | Failed]) -> Tensor:
+    tensors = [opened.input for opened in batch if isinstance(opened, Opened)]
     return torch.stack(tensors) if tensors else torch.empty(0)
 
 
@@ -139,54 +150,95 @@ def _takes_batch(module: nn.Module, images: Tensor) -> bool:
     return True
 
 
-def _explain_batch(
-    model: LoadedModel,
-    frozen: Frozen,
-    batch: Sequence[_Opened | Failed],
-    out: str | Path,
-    targets: Sequence[str],
-    settings: Settings,
-) -> Iterator[Done | Failed]:
-    logits = class_logits(frozen.logits)
-    labels = model.labels_for(frozen.logits.shape[1])
-    asked = parse_targets(targets, labels)
-    finite = logits.isfinite().all(1).tolist()
-    rankings = logits.argsort(dim=1, descending=True, stable=True).tolist()
-    chosen = [asked.targets_for(ranking) if fine else () for ranking, fine in zip(rankings, finite, strict=True)]
-    wanted = [(number, target) for number, several in enumerate(chosen) for target in several]
-    how: dict[str, Any] = {key: getattr(settings, key) for key in ("depth", "width", "alpha", "skips")}
-    explanations = iter(explain_frozen(frozen, wanted, **how) if wanted else ())
-    info = ModelInfo(model.name, model.weights, model.sha256, logits.shape[1])
-    numbers = count()
-    for opened in batch:
-        if isinstance(opened, Failed):
-            yield opened
-            continue
-        picture, number = opened.picture, next(numbers)
-        if not finite[number]:
+@dataclass(frozen=True)
+class Work:
+    """What is left to do once the numbers are there: draw and write the files of one result. Raises PathxError."""
+
+    file: str
+    write: Callable[[], Done]
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Pictures whose network is frozen, and what is asked about each of them.
+
+    Args:
+        opened: the pictures, in the order of the frozen batch.
+        targets: of each picture, the classes to explain; none where the model's output is not finite.
+    """
+
+    model: LoadedModel
+    frozen: Frozen
+    opened: Sequence[Opened]
+    targets: Sequence[Sequence[int]]
+    rankings: Sequence[Sequence[int]]
+    out: str | Path
+    settings: Settings
+
+    @staticmethod
+    def asked(
+        model: LoadedModel,
+        frozen: Frozen,
+        opened: Sequence[Opened],
+        targets: Sequence[str],
+        out: str | Path,
+        settings: Settings,
+    ) -> Batch:
+        """The batch with its targets as users name them."""
+        logits = class_logits(frozen.logits)
+        asked = parse_targets(targets, model.labels_for(frozen.logits.shape[1]))
+        finite = logits.isfinite().all(1).tolist()
+        rankings = logits.argsort(dim=1, descending=True, stable=True).tolist()
+        chosen = [asked.targets_for(ranking) if fine else () for ranking, fine in zip(rankings, finite, strict=True)]
+        return Batch(model, frozen, opened, chosen, rankings, out, settings)
+
+    @property
+    def labels(self) -> Sequence[str]:
+        return self.model.labels_for(self.frozen.logits.shape[1])
+
+    @property
+    def wanted(self) -> list[tuple[int, int]]:
+        """(picture, class) pairs, as the engine takes them."""
+        return [(number, target) for number, several in enumerate(self.targets) for target in several]
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """The settings that the engine takes."""
+        return {key: getattr(self.settings, key) for key in ("depth", "width", "alpha", "skips")}
+
+    def predictions(self, number: int) -> tuple[tuple[str, float], ...]:
+        """The best classes of a picture, (label, probability) each."""
+        probabilities = class_logits(self.frozen.logits)[number].cpu().double().softmax(0).tolist()
+        return tuple((self.labels[index], probabilities[index]) for index in self.rankings[number][:5])
+
+
+def explain_batch(batch: Batch) -> Iterator[list[Work] | Failed]:
+    """Explanations of a batch, computed at once: for each picture what is to be written, or why not."""
+    explanations = iter(explain_frozen(batch.frozen, batch.wanted, **batch.how) if batch.wanted else ())
+    for number, opened in enumerate(batch.opened):
+        if not batch.targets[number]:
             problem = PathxError("the model's output is NaN or infinite; check its weights, or try --dtype float64")
-            yield Failed(picture.file, problem)
+            yield Failed(opened.picture.file, problem)
             continue
-        probabilities = logits[number].cpu().double().softmax(0).tolist()
-        predictions = tuple((labels[index], probabilities[index]) for index in rankings[number][:5])
-        region = model.preprocessing.region(picture.width, picture.height)
-        for explanation in islice(explanations, len(chosen[number])):
-            try:
-                folder = explanation_folder(out, opened.name, target_slug(explanation.target, labels))
-                document = save(
-                    explanation,
-                    folder,
-                    picture=picture,
-                    region=region,
-                    model=info,
-                    label=labels[explanation.target],
-                    device=str(frozen.images.device),
-                    save_tensors=settings.save_tensors,
-                )
-            except PathxError as error:
-                yield Failed(picture.file, error)
-                continue
-            yield Done(picture, explanation, document, folder, predictions)
+        own = islice(explanations, len(batch.targets[number]))
+        yield [Work(opened.picture.file, partial(_save, batch, number, explanation)) for explanation in own]
+
+
+def _save(batch: Batch, number: int, explanation: Explanation) -> Done:
+    model, opened, labels = batch.model, batch.opened[number], batch.labels
+    picture = opened.picture
+    folder = explanation_folder(batch.out, opened.name, target_slug(explanation.target, labels))
+    document = save(
+        explanation,
+        folder,
+        picture=picture,
+        region=model.preprocessing.region(picture.width, picture.height),
+        model=ModelInfo(model.name, model.weights, model.sha256, len(labels)),
+        label=labels[explanation.target],
+        device=str(batch.frozen.images.device),
+        save_tensors=batch.settings.save_tensors,
+    )
+    return Done(picture, explanation, document, folder, batch.predictions(number))
 
 
 def relative_names(files: Sequence[str]) -> list[str]:
