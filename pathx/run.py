@@ -101,13 +101,13 @@ def explain_files(
         if size > 1 and not _takes_batch(module, _inputs(opened).to(device)):
             size = 1
         for group in [opened] if size > 1 else [[one] for one in opened]:
-            good = [opened for opened in group if isinstance(opened, Opened)]
+            good = [one for one in group if isinstance(one, Opened)]
             made: Iterator[list[Work] | Failed] = iter(())
             if good:
                 frozen = freeze(module, _inputs(good).to(device, DTYPES[settings.dtype]))
                 made = explain_batch(Batch.asked(model, frozen, good, targets, out, settings))
-            for opened in group:  # results come in the order of the pictures
-                works = next(made) if isinstance(opened, Opened) else opened
+            for one in group:  # results come in the order of the pictures
+                works = next(made) if isinstance(one, Opened) else one
                 yield from [works] if isinstance(works, Failed) else map(_done, works)
 
 
