@@ -279,6 +279,11 @@ class _Recorder(TorchDispatchMode):
             raise _Aliased
         return self.values[id(leaf)]
 
+    def _here(self, leaf: Any) -> Any:
+        """Weights that were left on another device than the rest, where the pictures are."""
+        elsewhere = isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.device != self.images.device
+        return leaf.to(self.images.device) if elsewhere else leaf
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func.namespace == "prim":  # a question about a tensor, such as its device
@@ -294,9 +299,11 @@ class _Recorder(TorchDispatchMode):
                 return other()
         known_args = tuple(filled(arg, self._known) for arg in args)
         known_kwargs = {name: filled(arg, self._known) for name, arg in kwargs.items()}
-        out = func(*args, **kwargs)
         if func._schema.is_mutable:
+            out = func(*args, **kwargs)
             func = self._changes(func, args)
+        else:
+            out = func(*(filled(arg, self._here) for arg in args), **kwargs)
         if func is torch.ops.aten._convolution.default:  # as TorchScript spells it, with settings for one library
             func, known_args = torch.ops.aten.convolution.default, known_args[:9]
         outputs = tuple(out) if isinstance(out, (tuple, list)) else (out,)

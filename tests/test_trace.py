@@ -14,11 +14,13 @@ import torch.nn.functional as F
 import torch.nn.utils.parametrize
 import torch.nn.utils.prune
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
 
 import pathx
 import pathx.frozen
 from pathx import Explanation, PathxError
+from pathx.frozen import freeze
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -153,6 +155,18 @@ def test_a_model_in_any_state(name: str) -> None:
     with pytest.raises(PathxError):
         pathx.explain(model, images(), depth=99)
     assert state(model) == before
+
+
+def test_buffers_on_another_device() -> None:
+    """Eager PyTorch refuses a cpu/cuda mix, as these fake tensors do; the numbers are all there, though."""
+    with FakeTensorMode():
+        model = cnn()
+        mean = model[1].running_mean = torch.empty(5, device="cuda")
+        pictures = torch.empty(2, 3, 10, 10)
+        with pytest.raises(RuntimeError, match="device"):
+            model(pictures)
+        assert freeze(model, pictures).logits.device.type == "cpu"
+        assert model[1].running_mean is mean
 
 
 def test_hooks_that_change_the_output_are_part_of_the_function() -> None:
