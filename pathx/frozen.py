@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pathx.errors import PathxError
+from pathx.forwards import FORWARDS
 from pathx.network import Gate, Network, read_network
 from pathx.operations import CONSTANTS, GATES, PLAIN_LINEAR, TRANSPOSES, Call, Cotangents, Slopes
 from pathx.states import State, Watch
@@ -196,6 +197,7 @@ _PLAIN = frozenset([bool, int, float, type(None)])
 def _forward(network: Network, values: dict[Value, Tensor], dtype: torch.dtype) -> dict[Value, Tensor]:
     """Run the nodes that the logits need, dropping every value after its last use unless a rule will ask for it."""
     relu_, overwritable, dropped = torch.ops.aten.relu_.default, network.overwritable, network.dropped
+    others = FORWARDS if values[network.graph.input].device.type == "cpu" else {}
 
     def actual(leaf: Any) -> Any:
         return values[leaf] if type(leaf) is Value else _promoted(leaf, dtype)
@@ -206,7 +208,9 @@ def _forward(network: Network, values: dict[Value, Tensor], dtype: torch.dtype) 
             for arg in node.args
         ]
         kwargs = {name: filled(arg, actual) for name, arg in node.kwargs.items()}
-        out = (relu_ if node.index in overwritable else node.op)(*args, **kwargs)
+        out = others[node.op](*args, **kwargs) if node.op in others else None
+        if out is None:
+            out = (relu_ if node.index in overwritable else node.op)(*args, **kwargs)
         outputs = out if isinstance(out, (tuple, list)) else (out,)
         for value, tensor in zip(node.outputs, outputs, strict=True):
             if value is not None:

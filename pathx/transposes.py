@@ -7,7 +7,7 @@ alike, and one that cannot keep a window small makes it dense first. Pooling is 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -59,31 +59,21 @@ def convolution(call: Call, output: int, cotangent: Window) -> Cotangents:
     source, weight = call.args[0], call.args[1]
     dims = weight.dim() - 2
     stride, padding, dilation = (spatial(call.args[i], dims) for i in (3, 4, 5))
-    transposed, output_padding, groups = call.args[6], spatial(call.args[7], dims), call.args[8]
+    transposed, groups = call.args[6], call.args[8]
     shape = call.shapes[source]
     if transposed:
         data = F_CONVOLUTIONS[dims](cotangent.dense().data, weight, None, stride, padding, dilation, groups)
         return [(source, cotangent.whole(data))]
     if all(cotangent.covers(dim) for dim in range(1, dims + 1)):
-        data = torch.ops.aten.convolution_backward(
-            cotangent.dense().data,
-            cotangent.data.new_zeros(1).expand(len(cotangent.data), *shape),
-            weight,
-            None,
-            stride,
-            padding,
-            dilation,
-            False,
-            output_padding,
-            groups,
-            [True, False, False],
-        )[0]
+        data = _whole_map(cotangent.dense().data, weight, shape, (stride, padding, dilation, groups))
         return [(source, cotangent.whole(data))]
     if cotangent.extent == (1,) * (dims + 1):
         return [(source, _kernel_window(cotangent, weight, shape, (stride, padding, dilation, groups)))]
     cotangent = _all_channels(cotangent.cleaned())
     if cotangent.extent[1:] == (1,) * dims and groups == 1 and set(dilation) == {1}:
         data = (cotangent.data.flatten(1) @ weight.flatten(1)).unflatten(1, weight.shape[1:])
+    elif _is_product(cotangent.data, weight, groups):
+        data = spread_by(_mixed(cotangent.data, weight), stride)
     else:
         data = F_TRANSPOSED[dims](cotangent.data, weight, None, stride, 0, 0, groups, dilation)
     return [(source, grown(cotangent, data, 0, shape, (stride, padding)))]
@@ -91,6 +81,72 @@ def convolution(call: Call, output: int, cotangent: Window) -> Cotangents:
 
 F_CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 F_TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+
+
+def _whole_map(data: Tensor, weight: Tensor, shape: tuple[int, ...], geometry: Any) -> Tensor:
+    """(P, *shape) what whole maps (P, …) of a convolution's output send down, by whichever way is quickest."""
+    stride, padding, dilation, groups = geometry
+    cpu = data.device.type == "cpu"
+    if cpu and not any(padding) and _is_product(data, weight, groups):
+        below = _mixed(data, weight)
+        if set(stride) == {1}:
+            return below
+        result = below.new_zeros(len(data), *shape)
+        places = tuple(slice(None, None, step) for step in stride)
+        result[(slice(None), slice(None), *places)] = below
+        return result
+    if cpu and weight.dim() == 4 and weight.shape[1] <= 4 and groups == 1:  # down to the colours
+        kernel = weight.shape[2:]
+        if len({*stride}) == 1 < stride[0] and set(dilation) == {1} and min(kernel) > 2 * stride[0]:
+            return _by_phases(data, weight, shape, stride[0], padding)
+        columns = weight.flatten(1).t() @ data.flatten(2)
+        return F.fold(columns, shape[1:], tuple(kernel), dilation, padding, stride)
+    below, _, _ = torch.ops.aten.convolution_backward(
+        data,
+        data.new_zeros(1).expand(len(data), *shape),
+        weight,
+        None,
+        stride,
+        padding,
+        dilation,
+        False,
+        (0,) * len(stride),
+        groups,
+        [True, False, False],
+    )
+    return cast(Tensor, below)
+
+
+def _by_phases(data: Tensor, weight: Tensor, shape: tuple[int, ...], step: int, padding: tuple[int, ...]) -> Tensor:
+    """A strided convolution's transpose as a plain convolution: each of the step² phases has a part of the kernel."""
+    outputs, channels, *kernel = weight.shape
+    taps = [-(-length // step) for length in kernel]  # of a phase
+    filled = F.pad(weight, (0, taps[1] * step - kernel[1], 0, taps[0] * step - kernel[0]))
+    phases = filled.reshape(outputs, channels, taps[0], step, taps[1], step).permute(1, 3, 5, 0, 2, 4)
+    phases = phases.reshape(-1, outputs, *taps).flip(2, 3)
+    padded = F.pixel_shuffle(F.conv2d(data, phases, padding=(taps[0] - 1, taps[1] - 1)), step)
+    sides = [(-pad, size + pad - have) for size, pad, have in zip(shape[1:], padding, padded.shape[2:], strict=True)]
+    return F.pad(padded, (*sides[1], *sides[0]))
+
+
+def _is_product(data: Tensor, weight: Tensor, groups: int) -> bool:
+    """Whether a kernel of one element is best taken as a matrix product: where places are many, or rows few."""
+    return weight[0, 0].numel() == 1 and groups == 1 and (data[0, 0].numel() >= 16 or len(data) <= 4)
+
+
+def _mixed(data: Tensor, weight: Tensor) -> Tensor:
+    """Cotangents (P, out, …) through a kernel of one element: (P, in, …)."""
+    matrix = weight.reshape(weight.shape[:2]).t()
+    below = (matrix @ data[0].flatten(1))[None] if len(data) == 1 else matrix @ data.flatten(2)
+    return below.reshape(len(data), len(matrix), *data.shape[2:])
+
+
+def spread_by(data: Tensor, steps: tuple[int, ...]) -> Tensor:
+    """The data (P, channels, …) with step - 1 zeros between neighbours."""
+    for dim, step in enumerate(steps, start=2):
+        if step > 1 and data.shape[dim] > 1:
+            data = spread(data, dim, step)
+    return data
 
 
 def _kernel_window(cotangent: Window, weight: Tensor, shape: tuple[int, ...], geometry: Any) -> Window:
@@ -101,9 +157,7 @@ def _kernel_window(cotangent: Window, weight: Tensor, shape: tuple[int, ...], ge
     if cotangent.overhang[0]:
         channel = channel.clamp(0, len(weight) - 1)
     data = weight.index_select(0, channel) * cotangent.cleaned().data
-    for dim, step in enumerate(dilation, start=2):
-        if step > 1 and data.shape[dim] > 1:
-            data = spread(data, dim, step)
+    data = spread_by(data, dilation)
     start: int | Tensor = 0
     if groups > 1:
         start = channel // (len(weight) // groups) * weight.shape[1]
