@@ -111,7 +111,7 @@ def pull_back(frozen: Frozen, branches: Branches, seeds: list[tuple[Value, Windo
     pending: dict[Value, list[Window]] = {}
     for value, window in seeds:
         pending.setdefault(value, []).append(window)
-    bias = torch.zeros(len(branches), dtype=precise(frozen.images), device=frozen.images.device)
+    constants: list[tuple[Tensor, Tensor]] = []
     for node in reversed(network.nodes):
         for output, made in enumerate(node.outputs):
             if made is None or made not in pending:
@@ -119,9 +119,13 @@ def pull_back(frozen: Frozen, branches: Branches, seeds: list[tuple[Value, Windo
             for cotangent in _gathered(pending.pop(made), branches):
                 below, constant = _step(frozen, node, output, cotangent)
                 if constant is not None:
-                    bias = bias.index_add(0, cotangent.row, constant)
+                    constants.append((cotangent.row, constant))
                 for source, window in below:
                     pending.setdefault(source, []).append(window)
+    bias = torch.zeros(len(branches), dtype=precise(frozen.images), device=frozen.images.device)
+    if constants:
+        rows, values = zip(*constants, strict=True)
+        bias.index_add_(0, torch.cat(rows), torch.cat(values))
     arrived = pending.get(network.graph.input)
     if arrived is None:
         return torch.zeros_like(frozen.images).index_select(0, branches.image), bias

@@ -11,7 +11,7 @@ Whatever is in none of them is not linear for a given input and is refused.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -31,6 +31,7 @@ class Call:
         shapes: shape of each of its values, without the batch.
         saved: frozen tensors (B, …) that its rule asked for.
         compact: rows may be dropped when they are known to be empty. Off on a GPU, where shapes must not depend on data.
+        memory: what a rule worked out and will want again.
     """
 
     node: Node
@@ -39,6 +40,7 @@ class Call:
     shapes: dict[Value, tuple[int, ...]]
     saved: dict[Value, Tensor]
     compact: bool
+    memory: dict[str, Any] = field(default_factory=dict)
 
     def arg(self, position: int, name: str, default: Any = None) -> Any:
         """An argument by position or name."""
@@ -57,7 +59,7 @@ class Call:
 
 Cotangents = list[tuple[Value, Window]]
 Transpose = Callable[[Call, int, Window], Cotangents]
-Constant = Callable[[Call, Window], Tensor]
+Constant = Callable[[Call, Window], Tensor | None]
 
 
 @dataclass(frozen=True)
@@ -216,7 +218,7 @@ def gate(*names: str) -> Callable[[Gate], Gate]:
 
 
 def constant(*names: str) -> Callable[[Constant], Constant]:
-    """Register how cotangents meet the constant part of the named operations: (P,) sums in double precision."""
+    """Register how cotangents meet the constant part of the named operations: (P,) sums in double precision, if any."""
 
     def register(rule: Constant) -> Constant:
         CONSTANTS.update(dict.fromkeys(names, rule))

@@ -7,6 +7,7 @@ alike, and one that cannot keep a window small makes it dense first. Pooling is 
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import Any, cast
 
 import torch
@@ -131,14 +132,14 @@ def _by_phases(data: Tensor, weight: Tensor, shape: tuple[int, ...], step: int, 
 
 def _is_product(data: Tensor, weight: Tensor, groups: int) -> bool:
     """Whether a kernel of one element is best taken as a matrix product: where places are many, or rows few."""
-    return weight[0, 0].numel() == 1 and groups == 1 and (data[0, 0].numel() >= 16 or len(data) <= 4)
+    return prod(weight.shape[2:]) == 1 and groups == 1 and (prod(data.shape[2:]) >= 16 or len(data) <= 4)
 
 
 def _mixed(data: Tensor, weight: Tensor) -> Tensor:
     """Cotangents (P, out, …) through a kernel of one element: (P, in, …)."""
     matrix = weight.reshape(weight.shape[:2]).t()
-    below = (matrix @ data[0].flatten(1))[None] if len(data) == 1 else matrix @ data.flatten(2)
-    return below.reshape(len(data), len(matrix), *data.shape[2:])
+    flat = data.reshape(*data.shape[1 if len(data) == 1 else 0 : 2], -1)
+    return (matrix @ flat).reshape(len(data), len(matrix), *data.shape[2:])
 
 
 def spread_by(data: Tensor, steps: tuple[int, ...]) -> Tensor:
@@ -180,23 +181,21 @@ def _all_channels(cotangent: Window) -> Window:
 
 
 @constant("convolution")
-def convolution_constant(call: Call, cotangent: Window) -> Tensor:
+def convolution_constant(call: Call, cotangent: Window) -> Tensor | None:
     bias = call.args[2]
-    return _channel_total(cotangent, bias)
+    return None if bias is None else _channel_total(cotangent, bias)
 
 
-def _channel_total(cotangent: Window, values: Tensor | None) -> Tensor:
+def _channel_total(cotangent: Window, values: Tensor) -> Tensor:
     """(P,) sums of the cotangents times one value per channel."""
     data = cotangent.cleaned().data
-    if values is None:
-        return data.new_zeros(len(data), dtype=precise(data))
-    sums = (data.flatten(2).sum(2) if data.dim() > 2 else data).to(precise(data))
+    sums = data.sum(tuple(range(2, data.dim()))) if data.dim() > 2 else data
     if cotangent.covers(0):
-        return sums @ values.to(precise(data))
+        return (sums * values).sum(1, dtype=precise(data))
     reduced = replace(
         cotangent, data=sums, origin=cotangent.origin[:1], shape=cotangent.shape[:1], overhang=cotangent.overhang[:1]
     )
-    return reduced.scale(values.to(precise(data))[None]).data.sum(1)
+    return reduced.scale(values[None]).data.sum(1, dtype=precise(data))
 
 
 # --- matrix products ------------------------------------------------------------------------------------------------
@@ -236,9 +235,9 @@ def linear(call: Call, output: int, cotangent: Window) -> Cotangents:
 
 
 @constant("linear")
-def linear_constant(call: Call, cotangent: Window) -> Tensor:
+def linear_constant(call: Call, cotangent: Window) -> Tensor | None:
     bias = call.arg(2, "bias")
-    return total(cotangent, cotangent.data.new_zeros(1, 1) if bias is None else bias[None])
+    return None if bias is None else total(cotangent, bias[None])
 
 
 # --- normalisation with fixed statistics, sums and factors ----------------------------------------------------------
@@ -246,13 +245,15 @@ def linear_constant(call: Call, cotangent: Window) -> Tensor:
 
 def _batch_norm_terms(call: Call) -> tuple[Tensor, Tensor]:
     """Scale and shift per channel."""
-    weight, bias, mean, variance = call.args[1:5]
-    eps = call.args[7] if len(call.args) > 7 else call.args[6]
-    scale = torch.rsqrt(variance + eps)
-    if weight is not None:
-        scale = scale * weight
-    shift = -mean * scale
-    return scale, shift if bias is None else shift + bias
+    if "terms" not in call.memory:
+        weight, bias, mean, variance = call.args[1:5]
+        eps = call.args[7] if len(call.args) > 7 else call.args[6]
+        scale = torch.rsqrt(variance + eps)
+        if weight is not None:
+            scale = scale * weight
+        shift = -mean * scale
+        call.memory["terms"] = (scale, shift if bias is None else shift + bias)
+    return cast("tuple[Tensor, Tensor]", call.memory["terms"])
 
 
 @transpose("native_batch_norm", "_native_batch_norm_legit_no_training", "cudnn_batch_norm", "miopen_batch_norm")
@@ -296,14 +297,15 @@ def add(call: Call, output: int, cotangent: Window) -> Cotangents:
 
 
 @constant("add", "sub", "rsub")
-def add_constant(call: Call, cotangent: Window) -> Tensor:
+def add_constant(call: Call, cotangent: Window) -> Tensor | None:
     alpha = call.kwargs.get("alpha", 1)
     factors = {"add": (1, alpha), "sub": (1, -alpha), "rsub": (-alpha, 1)}[call.node.op_name]
-    result = cotangent.data.new_zeros(len(cotangent.data), dtype=precise(cotangent.data))
-    for item, factor in zip(call.args, factors, strict=False):
-        if not isinstance(item, Value) or item in call.saved:
-            result = result + factor * total(cotangent, map_like(call.values(item), cotangent))
-    return result
+    fixed = [
+        factor * total(cotangent, map_like(call.values(item), cotangent))
+        for item, factor in zip(call.args, factors, strict=False)
+        if not isinstance(item, Value) or item in call.saved
+    ]
+    return sum(fixed[1:], fixed[0]) if fixed else None
 
 
 def map_like(values: Tensor, cotangent: Window) -> Tensor:
