@@ -11,7 +11,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from pathx.window import Window
+from pathx.window import Window, unravelled
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,20 +22,33 @@ class Rows:
         count: K, rows per branch. Row k of branch q has the number q * K + k, or just k where they are shared.
         weights: (Q, C, K) what each row sends to every class; None where the rows are the classes.
         shared: the rows are the same for every branch, because no gate or route of a picture is in them yet.
+        lean: (Q, K) how much more each row sends to the target than to the mean of the other classes.
     """
 
     count: int
     weights: Tensor | None
+    lean: Tensor
     shared: bool = False
+
+
+def lean(weights: Tensor, target: Tensor) -> Tensor:
+    """(Q, K) how much more is sent to the target than to the mean of the other classes, of weights (Q, C, K)."""
+    own = weights.gather(1, target[:, None, None].expand(-1, 1, weights.shape[2]))[:, 0]
+    return own - (weights.sum(1) - own) / (weights.shape[1] - 1)
 
 
 @dataclass(frozen=True, eq=False)
 class Arrival:
-    """Rows that landed on a gate of the layer."""
+    """Rows that landed on a gate of the layer.
+
+    Args:
+        summed: their sum, each times its lean, is known already.
+    """
 
     gate: int
     window: Window
     rows: Rows
+    summed: bool = False
 
 
 ClassMaps = Callable[[range], list[Tensor]]  # for some classes, (Q, c, *shape) at every gate of the layer
@@ -220,22 +233,32 @@ def _read(window: Window, units: Tensor, here: Tensor, branch: Tensor, number: T
         number: which cotangent of the window each row is; None where they are the rows.
     """
     data = window.thin()
-    inside = here[branch]
-    coordinates = torch.unravel_index(units.clamp(0, prod(window.shape) - 1), window.shape)
-    index = torch.zeros(1, 1, dtype=torch.long, device=units.device)
+    alone = len(units) == 1  # one branch: its units are everyone's
+
+    def own(values: Tensor) -> Tensor:
+        return values if alone else values[branch]
+
+    def of(origin: int | Tensor) -> int | Tensor:
+        if not isinstance(origin, Tensor):
+            return origin
+        return (origin if number is None else origin[number])[:, None]
+
+    coordinates = unravelled(units.clamp(0, prod(window.shape) - 1), window.shape)
+    inside = own(here)
+    place: Tensor | int = 0  # in a cotangent, less where its box starts
+    start: Tensor | int = (torch.arange(len(data), device=units.device) if number is None else number)[:, None]
     for dim, size in enumerate(data.shape[1:]):
-        if size == window.extent[dim]:
-            place = coordinates[dim][branch]
-            origin = window.origin[dim]
-            if not window.covers(dim):
-                if isinstance(origin, Tensor):
-                    origin = origin[:, None] if number is None else origin[number][:, None]
-                place = place - origin
-                inside = inside & (place >= 0) & (place < size)
-                place = place.clamp(0, max(size - 1, 0))
-            index = index * size + place
-    if number is None:
-        number = torch.arange(len(data), device=units.device)
-    index = index + number[:, None] * prod(data.shape[1:])
-    values = data.reshape(-1)[index]
+        if size != window.extent[dim]:  # repeats one value
+            continue
+        coordinate, origin = coordinates[dim], window.origin[dim]
+        place, start = place * size + coordinate, start * size
+        if not window.covers(dim):
+            start = start - of(origin)
+            small = torch.int16 if window.shape[dim] < 1 << 14 else torch.int64
+            offset = of(origin)
+            step = own(coordinate.to(small)) - (offset.to(small) if isinstance(offset, Tensor) else offset)
+            inside = inside & (step >= 0) & (step < size)
+    index = start + (own(place) if isinstance(place, Tensor) else place)
+    index = torch.where(inside, index, torch.zeros((), dtype=torch.long, device=units.device))
+    values = data.reshape(-1).take(index)
     return torch.where(inside, values, torch.zeros((), dtype=values.dtype, device=values.device))

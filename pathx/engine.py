@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
+from math import prod
 from numbers import Integral
 from typing import cast
 
@@ -11,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from pathx.errors import PathxError
-from pathx.explanation import Explanation, PathLayer, Unit
-from pathx.fields import box
+from pathx.explanation import Explanation, LayerTensor, PathLayer, Unit
+from pathx.fields import Field, boxes
 from pathx.frozen import Frozen, exactly, freeze
 from pathx.linear import linear_model
 from pathx.network import Network
@@ -233,29 +235,41 @@ def layer_width(width: Width, network: Network, layer: int) -> int:
 
 
 def _describe(frozen: Frozen, branches: Branches, kept: Kept) -> list[PathLayer]:
-    """One layer of every branch's path, as plain numbers."""
+    """One layer of every branch's path."""
     network, chosen = frozen.network, kept.chosen
     weight = explained(kept.weights, branches, network.outputs)
-    numbers = torch.stack(
-        [kept.gain, weight, weight * kept.gain, importance(chosen.margin, branches.classes)], 2
-    ).tolist()
-    units, valid, below = chosen.units.tolist(), chosen.valid.tolist(), chosen.below_alpha.tolist()
+    share = importance(chosen.margin, branches.classes)
+    numbers = torch.stack([kept.gain, weight, weight * kept.gain, share], 2)
     size = tuple(frozen.images.shape[1:])
-    places = []  # every unit's gate and its number there, as (first number, name, shape, field)
-    first = 0
-    for gate in kept.gates:
-        places.append((first, gate.name, gate.shape, network.fields.get(gate.source)))
-        first += gate.units
     tensors = tuple(gate.described for gate in kept.gates)
-    layers = []
-    for branch in range(len(branches)):
-        found = []
-        for number, real, (gain, sent, contribution, share) in zip(
-            units[branch], valid[branch], numbers[branch], strict=True
-        ):
-            if real:
-                start, name, shape, field = next(place for place in reversed(places) if place[0] <= number)
-                index = unravelled(number - start, shape)
-                found.append(Unit(name, index, gain, sent, contribution, share, box(field, index, size)))
-        layers.append(PathLayer(kept.layer, below[branch], tensors, tuple(found)))
-    return layers
+    fields = [network.fields.get(gate.source) for gate in kept.gates]
+    return [
+        PathLayer.later(kept.layer, below, tensors, partial(_units, tensors, fields, size, *own))
+        for below, *own in zip(chosen.below_alpha.tolist(), chosen.units, chosen.valid, numbers, strict=True)
+    ]
+
+
+def _units(
+    tensors: tuple[LayerTensor, ...],
+    fields: Sequence[Field],
+    size: tuple[int, ...],
+    units: Tensor,
+    valid: Tensor,
+    numbers: Tensor,
+) -> tuple[Unit, ...]:
+    """The units of one layer as plain numbers, from their numbers in the layer (K,), and (K, 4) what is known of each."""
+    units, numbers = units[valid], numbers[valid]
+    last = torch.tensor([prod(tensor.shape) for tensor in tensors], device=units.device).cumsum(0)
+    owner = torch.searchsorted(last, units, right=True)
+    places: list[tuple[str, list[int], list[int]]] = [("", [], [])] * len(units)
+    for position, (tensor, field) in enumerate(zip(tensors, fields, strict=True)):
+        here = (owner == position).nonzero().flatten()
+        first = last[position] - prod(tensor.shape)
+        coordinates = unravelled(units[here] - first, tensor.shape)
+        seen = boxes(field, coordinates, size).tolist()
+        for unit, index, box in zip(here.tolist(), torch.stack(coordinates, -1).tolist(), seen, strict=True):
+            places[unit] = (tensor.name, index, box)
+    return tuple(
+        Unit(name, tuple(index), gain, weight, contribution, share, tuple(box))
+        for (name, index, box), (gain, weight, contribution, share) in zip(places, numbers.tolist(), strict=True)
+    )

@@ -12,11 +12,16 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from pathx.arrivals import Arrival, Candidates, Rows
 from pathx.selection import Chosen, margin
 from pathx.window import unravelled
+
+NONE = torch.zeros(0, dtype=torch.long)
+FIRST_ROUND = 32  # candidates that are evaluated at first beyond the width; more follow where the bound is loose
+SPARSE = 16  # a product with entries pays where they are fewer than one in so many
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,30 +42,42 @@ class Entries:
 
 @dataclass(frozen=True, eq=False)
 class LiveCandidates(Candidates):
-    """Candidates by their live entries."""
+    """Candidates by their live entries.
+
+    Args:
+        sums: gates by position, with what arrived there, each row times its lean, summed up: (Q, *shape).
+    """
+
+    sums: list[tuple[int, Tensor]]
 
     @cached_property
     def _whole(self) -> list[Arrival]:
         return [arrival for arrival in self.arrivals if arrival.window.is_full]
 
     @cached_property
-    def _live(self) -> tuple[Tensor, list[Entries]]:
-        """(n,) key of every candidate (branch * units + unit), and the entries of the windows."""
+    def _everyone(self) -> bool:
+        """Whether all units of the layer are candidates, and a candidate's slot is its key."""
+        return bool(self._whole or self.sums)
+
+    @cached_property
+    def _live(self) -> tuple[Tensor | None, list[Entries]]:
+        """(n,) key of every candidate (branch * units + unit), unless that is its slot; and the entries of the windows."""
         size = len(self.image) * self.offsets[-1]
-        found = [(a.rows, *self._entries(a)) for a in self.arrivals if not a.window.is_full]
+        found = [(a.rows, *self._entries(a)) for a in self.arrivals if not (a.window.is_full or a.summed)]
         if not found:
-            return torch.arange(size if self._whole else 0), []
+            return None if self._everyone else torch.zeros(0, dtype=torch.long), []
         keys = found[0][1] if len(found) == 1 else torch.cat([key for _, key, _, _ in found])
-        if self._whole:  # everyone is a candidate
-            candidates, slots = torch.arange(size), keys
+        candidates = None
+        if self._everyone:
+            slots = keys
         else:  # whichever entry of a unit is written last owns it
             numbers = torch.arange(len(keys))
             owner = torch.empty(size, dtype=torch.long)
             owner[keys] = numbers
-            first = (owner[keys] == numbers).nonzero().flatten()
-            candidates = keys[first]
+            first = (owner.take(keys) == numbers).nonzero().view(-1)
+            candidates = keys.take(first)
             owner[candidates] = numbers[: len(first)]
-            slots = owner[keys]
+            slots = owner.take(keys)
         if all(rows is found[0][0] for rows, *_ in found):  # one source, though it may have landed on several gates
             row, value = (
                 parts[0] if len(parts) == 1 else torch.cat(parts) for parts in list(zip(*found, strict=True))[2:]
@@ -71,29 +88,35 @@ class LiveCandidates(Candidates):
             Entries(rows, row, slot, value) for (rows, _, row, value), slot in zip(found, pieces, strict=True)
         ]
 
+    def _keys(self, slots: Tensor) -> Tensor:
+        """Keys of candidates by their slots."""
+        keys, _ = self._live
+        return slots if keys is None else keys.take(slots)
+
+    def _spots(self, arrival: Arrival) -> tuple[Tensor, Tensor, Tensor]:
+        """Of a window's elements, by row: what they hold, and the key of the unit each is at, (P, n); and the rows."""
+        window, rows = arrival.window.cleaned(), arrival.rows
+        start, branches = self.offsets[arrival.gate], len(self.image)
+        size = max(1, math.prod(window.extent))
+        data, row = window.data.reshape(-1, size), window.row
+        key = window.index().expand_as(window.data).reshape(-1, size)
+        if start:
+            key = key + start
+        if branches == 1:
+            return data, key, row
+        if rows.shared:
+            data = data.repeat(branches, 1)
+            row = (row + torch.arange(branches)[:, None] * rows.count).flatten()
+            return data, (key + torch.arange(branches)[:, None, None] * self.offsets[-1]).flatten(0, 1), row
+        return data, key + (row // rows.count * self.offsets[-1])[:, None], row
+
     def _entries(self, arrival: Arrival) -> tuple[Tensor, Tensor, Tensor]:
         """Key, row and value of the entries of a window that are not zero at an active unit."""
         if self._owned(arrival):
             return self._owned_entries(arrival)
-        window, rows = arrival.window.cleaned(), arrival.rows
-        gain, start, branches = self.gains[arrival.gate], self.offsets[arrival.gate], len(self.image)
-        size = max(1, math.prod(window.extent))
-        data, image, row = window.data.reshape(-1, size), window.image, window.row
-        place = window.index().expand_as(window.data).reshape(-1, size)
-        if rows.shared and branches > 1:
-            data, place = data.repeat(branches, 1), place.repeat(branches, 1)
-            image = self.image.repeat_interleave(len(row))
-            row = (row + torch.arange(branches)[:, None] * rows.count).flatten()
-        elif rows.shared:
-            image = self.image.expand(len(row))
-        here = place if len(gain) == 1 else place + (image * (self.offsets[arrival.gate + 1] - start))[:, None]
-        live = (data * gain.reshape(-1).take(here)).view(-1).nonzero().flatten()
-        row = row[live // size]
-        key = place.reshape(-1)[live]
-        key = key + start if start else key
-        if branches > 1:
-            key = key + row // rows.count * self.offsets[-1]
-        return key, row, data.reshape(-1)[live]
+        data, key, row = self._spots(arrival)
+        live = (data * self._flat_gain.take(key)).view(-1).nonzero().view(-1)
+        return key.reshape(-1).take(live), row.take(live // data.shape[1]), data.reshape(-1).take(live)
 
     def _owned(self, arrival: Arrival) -> bool:
         """Whether every row is a class with a channel of its own, all of it, and nothing else arrived."""
@@ -113,7 +136,7 @@ class LiveCandidates(Candidates):
             else self.gains[arrival.gate].flatten(1)[:, :, None]
         )
         sent = data * gain.index_select(0, self.image)
-        above = sent * self._lean(arrival.rows)[:, :, None] > 0
+        above = sent * arrival.rows.lean[:, :, None] > 0
         enough = self.threshold >= 0 and bool(above.flatten(1).any(1).all())
         branch, row, place = (above if enough else sent != 0).nonzero(as_tuple=True)
         unit = row * data.shape[1] + place
@@ -127,33 +150,24 @@ class LiveCandidates(Candidates):
         takes one weighted sum of the rows instead of one per class.
         """
         keys, entries = self._live
-        total = torch.zeros(len(keys), dtype=self.gains[0].dtype)
-        for some in entries:
-            total.index_add_(0, some.slot, some.value * self._lean(some.rows).reshape(-1)[some.row])
-        gain = self._gain_at(keys)
-        if self._whole:
-            table = total.reshape(len(self.image), -1)
-            for arrival in self._whole:
-                start, end = self.offsets[arrival.gate], self.offsets[arrival.gate + 1]
-                table[:, start:end] += self._full_sums(arrival, self._lean(arrival.rows))
+        if keys is None and len(self.sums) == len(self.gains) == 1 and not entries and not self._whole:
+            gain, total = self._flat_gain, self.sums[0][1].reshape(-1)
             return (total * gain).masked_fill_(gain == 0, -math.inf)
-        return total * gain
+        gain = self._flat_gain if keys is None else self._flat_gain.take(keys)
+        total = torch.zeros(len(gain), dtype=gain.dtype)
+        for some in entries:
+            total.index_add_(0, some.slot, some.value * some.rows.lean.reshape(-1).take(some.row))
+        if keys is not None:
+            return total * gain
+        table = total.reshape(len(self.image), -1)
+        for gate, sums in [*self.sums, *((a.gate, self._full_sums(a)) for a in self._whole if not a.summed)]:
+            table[:, self.offsets[gate] : self.offsets[gate + 1]] += sums.reshape(len(self.image), -1)
+        return (total * gain).masked_fill_(gain == 0, -math.inf)
 
-    def _lean(self, rows: Rows) -> Tensor:
-        """(Q, K) how much more a row sends to the target than to the mean of the other classes."""
-        others = self.classes - 1
-        if rows.weights is None:
-            lean = torch.full(
-                (len(self.target), rows.count), -1 / others, dtype=self.gains[0].dtype, device=self.image.device
-            )
-            return lean.scatter_(1, self.target[:, None], 1.0)
-        at_target = rows.weights.gather(1, self.target[:, None, None].expand(-1, 1, rows.count))[:, 0]
-        return at_target - (rows.weights.sum(1) - at_target) / others
-
-    def _full_sums(self, arrival: Arrival, lean: Tensor) -> Tensor:
-        """(Q, units of the gate) the rows that arrived, as whole maps, weighed by (Q, K) and summed for every branch."""
+    def _full_sums(self, arrival: Arrival) -> Tensor:
+        """(Q, *shape) rows that arrived as whole maps, each times its lean, summed for every branch."""
         branches, rows, window = len(self.image), arrival.rows, arrival.window.dense()
-        data, shape = window.thin(), window.shape
+        data, shape, lean = window.thin(), window.shape, rows.lean
         thin = tuple(data.shape[1:])
         if rows.shared:
             sums = lean[:, window.row] @ data.flatten(1)
@@ -162,7 +176,7 @@ class LiveCandidates(Candidates):
         else:
             scaled = data.flatten(1) * lean.flatten()[window.row][:, None]
             sums = scaled.new_zeros(branches, math.prod(thin)).index_add_(0, window.row // rows.count, scaled)
-        return sums.reshape(branches, *thin).expand(branches, *shape).reshape(branches, -1)
+        return sums.reshape(branches, *thin).expand(branches, *shape)
 
     @cached_property
     def _flat_gain(self) -> Tensor:
@@ -172,18 +186,13 @@ class LiveCandidates(Candidates):
         alone = len(joined) == 1 and len(self.image) == 1
         return (joined if alone else joined.index_select(0, self.image)).reshape(-1)
 
-    def _gain_at(self, keys: Tensor) -> Tensor:
-        """(n,) gains of candidates by their keys."""
-        return self._flat_gain.take(keys)
-
     # --- the search ------------------------------------------------------------------------------------------------
 
     def search(self, width: int, *, prune: bool) -> tuple[Chosen, Tensor, Tensor]:
         """The units to keep, what they send to every class, (Q, C, K), and their gains, (Q, K)."""
-        keys, _ = self._live
         ranked = self._ranked()
         branches = len(ranked)
-        first = width + width // 8 + 32 if prune else len(keys)
+        first = width + width // 8 + FIRST_ROUND if prune else len(self._bounded)
         tables: list[tuple[Tensor, Tensor]] = []  # what was computed in each round
         known: list[list[tuple[float, int, int]]] = [
             [] for _ in range(branches)
@@ -192,19 +201,19 @@ class LiveCandidates(Candidates):
         open_ = list(range(branches))
         seen = 0
         while open_:
-            more = first if not seen else seen + seen // 2
-            slots = [ranked[q].slots(seen, more) if q in open_ else keys[:0] for q in range(branches)]
+            more = first if not seen else seen + seen // 2 + FIRST_ROUND
+            slots = [ranked[q].slots(seen, more) if q in open_ else NONE for q in range(branches)]
             count = max(len(part) for part in slots)
             if count == 0:
                 break
-            weights, gain, margins = self._evaluated(slots, count)
+            keys, weights, gain, margins = self._evaluated(slots, count)
             tables.append((weights, gain))
-            for q in open_:
-                units = (keys[slots[q]] % self.offsets[-1]).tolist()
-                values = margins[q, : len(units)].tolist()
+            units = keys if branches == 1 else keys % self.offsets[-1]
+            for q, own_units, own_margins in zip(range(branches), units.tolist(), margins.tolist(), strict=True):
+                size = len(slots[q])
                 known[q].extend(
                     (-value, unit, places + n)
-                    for n, (value, unit) in enumerate(zip(values, units, strict=True))
+                    for n, (value, unit) in enumerate(zip(own_margins[:size], own_units, strict=False))
                     if value > -math.inf
                 )
                 known[q].sort()
@@ -214,67 +223,74 @@ class LiveCandidates(Candidates):
 
     def _ranked(self) -> list[Ranking]:
         """The candidates of every branch by falling bound."""
-        keys, _ = self._live
         bound = self._bounded
         if len(self.image) == 1:
             return [Ranking(bound, None)]
+        keys, _ = self._live
+        if keys is None:
+            slots = torch.arange(len(bound)).reshape(len(self.image), -1)
+            return [Ranking(*part) for part in zip(bound.reshape(len(self.image), -1), slots, strict=True)]
         branch = keys // self.offsets[-1]
         order = torch.argsort(branch, stable=True)
         sizes = torch.bincount(branch, minlength=len(self.image)).tolist()
         return [Ranking(bound[part], part) for part in order.split(sizes)]
 
-    def _evaluated(self, slots: list[Tensor], count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """W (Q, C, n), gains (Q, n) and exact margins (Q, n) of some candidates of every branch."""
-        keys, _ = self._live
+    def _evaluated(self, slots: list[Tensor], count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Keys (Q, n), W (Q, n, C), gains (Q, n) and exact margins (Q, n) of some candidates of every branch."""
+        filled = None
         if len(slots) == 1:
             table = slots[0][None]
-            some = keys[table]
-            gain = self._gain_at(some)
-            filled = None
         else:
-            table = torch.full((len(slots), count), -1)
+            table = torch.zeros(len(slots), count, dtype=torch.long)
+            filled = torch.zeros(len(slots), count, dtype=torch.bool)
             for q, own in enumerate(slots):
-                table[q, : len(own)] = own
-            filled = table >= 0
-            some = keys[table.clamp(min=0)]
-            gain = self._gain_at(some)
+                table[q, : len(own)], filled[q, : len(own)] = own, True
+        keys = self._keys(table)
+        gain = self._flat_gain.take(keys)
         step = max(1, self.chunk // (len(slots) * self.classes))
         if count <= step:
-            weights = self._weights_at(table, some)
-            z = weights * gain[:, None]
-            margins = margin(z, self.target).masked_fill((z == 0).all(1), -math.inf)
+            weights = self._weights_at(table, keys, filled)
+            margins = margin(weights * gain[:, :, None], self.target)
         else:
-            margins = torch.empty(gain.shape, dtype=gain.dtype)
-            weights = torch.empty(len(slots), self.classes, count, dtype=gain.dtype)
+            margins = torch.empty_like(gain)
+            weights = torch.empty(len(slots), count, self.classes, dtype=gain.dtype)
             for start in range(0, count, step):
                 part = slice(start, start + step)
-                weights[:, :, part] = self._weights_at(table[:, part], some[:, part])
-                z = weights[:, :, part] * gain[:, None, part]
-                margins[:, part] = margin(z, self.target).masked_fill((z == 0).all(1), -math.inf)
-        return weights, gain, margins if filled is None else margins.masked_fill(~filled, -math.inf)
+                here = None if filled is None else filled[:, part]
+                weights[:, part] = self._weights_at(table[:, part], keys[:, part], here)
+                margins[:, part] = margin(weights[:, part] * gain[:, part, None], self.target)
+        return keys, weights, gain, margins
 
-    def _weights_at(self, slots: Tensor, keys: Tensor) -> Tensor:
-        """(Q, C, n) what candidates send to every class: W of Algorithm 1, for these columns only."""
+    def _weights_at(self, slots: Tensor, keys: Tensor, filled: Tensor | None) -> Tensor:
+        """(Q, n, C) what candidates send to every class: W of Algorithm 1, for these columns only.
+
+        Args:
+            filled: (Q, n) which entries are candidates; None for all.
+        """
         branches, count = slots.shape
-        columns: dict[int, tuple[Rows, Tensor]] = {}
-        for arrival in self._whole:
-            units = keys % self.offsets[-1] if branches > 1 else keys
-            _add(columns, arrival.rows, self._whole_columns(arrival, units))
-        everyone, entries = self._live
-        if entries:
-            at = torch.full((len(everyone) + 1,), -1)  # the column of a candidate; the last place takes the fillings
-            at[slots.reshape(-1)] = torch.arange(count) if branches == 1 else torch.arange(count).repeat(branches)
-            if branches > 1:
-                at[-1] = -1
+        jacobians: dict[int, Jacobian] = {}
+        units = keys if branches == 1 else keys % self.offsets[-1]
+        columns: Tensor | None = None
+        for arrival in self.arrivals:
+            jacobian = jacobians.setdefault(id(arrival.rows), Jacobian(arrival.rows, branches, count))
+            if arrival.window.is_full:
+                jacobian.full.append(self._whole_columns(arrival, units))
+            elif arrival.summed:
+                if arrival.window.data.numel() > 4 * len(arrival.window.data) * count:
+                    jacobian.full.append(self._columns(arrival, units))
+                    continue
+                if columns is None:
+                    columns = _places(len(self._bounded), slots, filled)
+                data, key, row = self._spots(arrival)
+                jacobian.add_live(columns.take(key), row, data)
+        _, entries = self._live
         for some in entries:
-            place = at[some.slot]
-            live = (place >= 0).nonzero().flatten()
-            jacobian = torch.zeros(branches * some.rows.count, count, dtype=self.gains[0].dtype)
-            jacobian.view(-1).index_add_(0, some.row[live] * count + place[live], some.value[live])
-            _add(columns, some.rows, jacobian.reshape(branches, some.rows.count, count))
+            if columns is None:
+                columns = _places(len(self._bounded), slots, filled)
+            jacobians[id(some.rows)].add_live(columns.take(some.slot), some.row, some.value)
         total: Tensor | None = None
-        for rows, jacobian in columns.values():
-            sent = jacobian if rows.weights is None else torch.bmm(rows.weights, jacobian)
+        for jacobian in jacobians.values():
+            sent = jacobian.times_weights()
             total = sent if total is None else total + sent
         assert total is not None  # there are candidates, so something arrived
         return total
@@ -326,13 +342,72 @@ class LiveCandidates(Candidates):
         if not tables:
             nothing = torch.zeros(len(known), self.classes, longest, dtype=dtype)
             return chosen, nothing, nothing[:, 0]
-        weights = tables[0][0] if len(tables) == 1 else torch.cat([table for table, _ in tables], 2)
+        weights = tables[0][0] if len(tables) == 1 else torch.cat([table for table, _ in tables], 1)
         gain = tables[0][1] if len(tables) == 1 else torch.cat([table for _, table in tables], 1)
         place = torch.tensor([[place for _, _, place in some] for some in filled])
         if len(known) == 1:
-            return chosen, weights.index_select(2, place[0]), gain.index_select(1, place[0])
-        columns = place[:, None].expand(-1, self.classes, -1)
-        return chosen, weights.gather(2, columns), gain.gather(1, place)
+            kept_weights = weights.index_select(1, place[0])
+        else:
+            kept_weights = weights.gather(1, place[:, :, None].expand(-1, -1, self.classes))
+        return chosen, kept_weights.transpose(1, 2), gain.gather(1, place)
+
+
+class Jacobian:
+    """Columns of what rows hold at n candidates of every branch: in parts, some of them as entries."""
+
+    def __init__(self, rows: Rows, branches: int, count: int) -> None:
+        self.rows, self.branches, self.count = rows, branches, count
+        self.full: list[Tensor] = []  # (Q, K, n)
+        self.entries: list[tuple[Tensor, Tensor, Tensor]] = []  # column, row, value
+
+    def add_live(self, columns: Tensor, rows: Tensor, values: Tensor) -> None:
+        """Entries by their column, -1 where it is not asked for. (P, n) with rows (P,), or all of them (n,)."""
+        live = ((columns >= 0) & (values != 0)).view(-1).nonzero().view(-1)
+        row = rows.take(live) if rows.shape == columns.shape else rows.take(live // columns.shape[1])
+        self.entries.append((columns.reshape(-1).take(live), row, values.reshape(-1).take(live)))
+
+    def times_weights(self) -> Tensor:
+        """(Q, n, C) what the columns send to every class."""
+        weights, K = self.rows.weights, self.rows.count
+        total: Tensor | None = None
+        for full in self.full:
+            total = full if total is None else total + full
+        column, row, value = self._joined()
+        if weights is not None and total is None and len(value) * SPARSE < self.branches * K * self.count:
+            order = column.argsort()
+            column, row, value = column.take(order), row.take(order), value.take(order)
+            first = torch.searchsorted(column, torch.arange(self.branches * self.count))
+            table = weights.transpose(1, 2).reshape(self.branches * K, -1)
+            sent = F.embedding_bag(row, table, first, mode="sum", per_sample_weights=value)
+            return sent.reshape(self.branches, self.count, -1)
+        if len(value):
+            dense = torch.zeros(self.branches * self.count, K, dtype=value.dtype)
+            dense.view(-1).index_add_(0, column * K + row % K, value)
+            dense = dense.reshape(self.branches, self.count, K)
+            total = dense if total is None else total.transpose(1, 2) + dense
+        elif total is None:
+            total = torch.zeros(self.branches, self.count, K, dtype=self.rows.lean.dtype)
+        else:
+            total = total.transpose(1, 2)
+        return total if weights is None else torch.bmm(total, weights.transpose(1, 2))
+
+    def _joined(self) -> tuple[Tensor, Tensor, Tensor]:
+        if len(self.entries) == 1:
+            return self.entries[0]
+        if not self.entries:
+            return NONE, NONE, self.rows.lean[:0, 0]
+        column, row, value = (torch.cat(parts) for parts in zip(*self.entries, strict=True))
+        return column, row, value
+
+
+def _places(candidates: int, slots: Tensor, filled: Tensor | None) -> Tensor:
+    """(candidates,) the column of each among all branches' columns; -1 for those that are not among the slots (Q, n)."""
+    columns = torch.full((candidates,), -1)
+    if filled is None:
+        columns[slots.view(-1)] = torch.arange(slots.numel())
+    else:
+        columns[slots[filled]] = torch.arange(slots.numel()).reshape(slots.shape)[filled]
+    return columns
 
 
 class Ranking:
@@ -355,11 +430,6 @@ class Ranking:
     def bound(self, rank: int) -> float:
         """The bound of the candidate with this rank; -inf where there is none."""
         return float(self._best(rank + 1)[0][rank]) if rank < len(self._bounds) else -math.inf
-
-
-def _add(columns: dict[int, tuple[Rows, Tensor]], rows: Rows, jacobian: Tensor) -> None:
-    known = columns.get(id(rows))
-    columns[id(rows)] = (rows, jacobian if known is None else known[1] + jacobian)
 
 
 def _enough(known: list[tuple[float, int, int]], width: int, threshold: float) -> float:

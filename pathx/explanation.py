@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Unit:
     """One hidden unit on the path.
 
@@ -54,6 +55,24 @@ class PathLayer:
     below_alpha: bool
     tensors: tuple[LayerTensor, ...]
     units: tuple[Unit, ...]
+
+    @classmethod
+    def later(
+        cls, layer: int, below_alpha: bool, tensors: tuple[LayerTensor, ...], units: Callable[[], tuple[Unit, ...]]
+    ) -> PathLayer:
+        """A layer whose units are written out when they are first looked at: a wide path has tens of thousands."""
+        made = cls.__new__(cls)
+        made.__dict__.update(layer=layer, below_alpha=below_alpha, tensors=tensors, _units=units)
+        return made
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "units" or "_units" not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        units = self.__dict__["units"] = self.__dict__.pop("_units")()
+        return units
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"units": self.units, **self.__dict__}
 
 
 @dataclass(frozen=True, eq=False)

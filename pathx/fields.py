@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from pathx.operations import PLAIN_LINEAR
 from pathx.trace import Graph, Node, Value
 
@@ -28,21 +31,24 @@ class Span:
 Field = tuple[Span, Span] | None  # vertical and horizontal; None sees everything
 
 
-def box(field: Field, index: tuple[int, ...], size: tuple[int, ...]) -> tuple[int, ...]:
-    """(left, top, right, bottom) of one unit, clipped to an input of shape `size`; empty where that is no picture."""
+def boxes(field: Field, index: tuple[Tensor, ...], size: tuple[int, ...]) -> Tensor:
+    """(…, 4) left, top, right, bottom of units by their coordinates, clipped to an input of shape `size`.
+
+    Empty, (…, 0), where the input is no picture.
+    """
     if len(size) != 3:
-        return ()
+        return index[0].new_zeros(*index[0].shape, 0)
     _, height, width = size
     if field is None or len(index) < 2:
-        return (0, 0, width, height)
-    (down, across), y, x = field, index[-2], index[-1]
-    top, left = down.step * y, across.step * x
-    return (
-        min(max(left + across.low, 0), width),
-        min(max(top + down.low, 0), height),
-        min(max(left + across.high, 0), width),
-        min(max(top + down.high, 0), height),
-    )
+        return index[0].new_tensor([0, 0, width, height]).expand(*index[0].shape, 4)
+    (down, across), top, left = field, field[0].step * index[-2], field[1].step * index[-1]
+    sides = [
+        (left + across.low).clamp(0, width),
+        (top + down.low).clamp(0, height),
+        (left + across.high).clamp(0, width),
+        (top + down.high).clamp(0, height),
+    ]
+    return torch.stack(sides, -1)
 
 
 def extent(field: Field, size: tuple[int, ...]) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pathx.arrivals import Arrival, Candidates, Rows
+from pathx.arrivals import Arrival, Candidates, Rows, lean
 from pathx.entries import LiveCandidates
 from pathx.frozen import Frozen
 from pathx.network import Gate
@@ -28,6 +28,7 @@ from pathx.window import Window
 
 NONE = torch.zeros(0, dtype=torch.long)
 Landed = dict[Value, list[Window]]
+SUM_FIRST = 2.0  # measured; see _sum_first
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,18 +37,26 @@ class Source:
 
     Args:
         landed: where the rows arrived: outputs of gates, or the input.
+        leaned: the same for the sum of each branch's rows, each times its lean, as whole maps; None where summing up what
+            landed is less work.
     """
 
     landed: Landed
     rows: Rows
+    leaned: Landed | None = None
 
     def arrivals(self, gates: Sequence[Gate]) -> list[Arrival]:
         """What arrived at the gates of one layer."""
         return [
-            Arrival(position, window, self.rows)
+            Arrival(position, window, self.rows, self.leaned is not None)
             for position, gate in enumerate(gates)
             for window in self.landed.get(gate.output, ())
         ]
+
+    def sums(self, gates: Sequence[Gate]) -> list[tuple[int, Tensor]]:
+        """Gates of one layer, by position, with the sums (Q, *shape) that are known there."""
+        leaned = {value: maps for value, maps in (self.leaned or {}).items() if value in self.landed}
+        return [(at, window.data) for at, gate in enumerate(gates) for window in leaned.get(gate.output, ())]
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,27 +81,18 @@ class ClassSource:
 
     def _pulled(self, values: Sequence[Value], weights: Tensor) -> list[Tensor]:
         """(Q, c, *shape) what arrives at the values, for rows that weigh the kept units by (Q, c, K)."""
-        network, branches = self.frozen.network, self.branches
-        count = weights.shape[1]
-        row = torch.arange(len(branches) * count, device=branches.image.device)
-        image = branches.image.repeat_interleave(count)
-        weights = weights * self.kept.chosen.valid[:, None]
-        seeds = []
-        for gate, index, here in self.kept.places():
-            maps = weights.new_zeros(len(branches), count, gate.units)
-            maps.scatter_add_(2, index[:, None].expand(-1, count, -1), weights * here[:, None])
-            seed = Window.full(maps.reshape(-1, *gate.shape), row, image)
-            seeds.append((gate.source, self.frozen.slopes(gate).passed(seed)))
+        network = self.frozen.network
         wanted = 0
         for value in values:
             wanted |= network.lands[value]
-        landed = walk(self.frozen, seeds, wanted, windows=False)
+        landed = walk_weighted(self.frozen, self.branches, self.kept, weights, wanted)
+        branches, count, _ = weights.shape
         result = []
         for value in values:
-            total = weights.new_zeros(len(row), *network.shape(value))
+            total = weights.new_zeros(branches * count, *network.shape(value))
             for window in landed.get(value, ()):
                 total = total + window.data
-            result.append(total.reshape(len(branches), count, *total.shape[1:]))
+            result.append(total.reshape(branches, count, *total.shape[1:]))
         return result
 
 
@@ -267,17 +267,20 @@ def _candidates(
 ) -> Candidates:
     """Everything that arrived at the gates of one layer."""
     outputs = [gate.output for gate in gates]
-    kind = LiveCandidates if frozen.compact else Candidates
-    return kind(
+    eager = [source for source in sources if isinstance(source, Source)]
+    everything = Candidates(
         branches.image,
         branches.target,
         branches.classes,
         gains=[frozen.slopes(gate).gain for gate in gates],
-        arrivals=[arrival for source in sources if isinstance(source, Source) for arrival in source.arrivals(gates)],
+        arrivals=[arrival for source in eager for arrival in source.arrivals(gates)],
         class_maps=[partial(source.maps, outputs) for source in sources if isinstance(source, ClassSource)],
         threshold=threshold,
         chunk=strategy.chunk,
     )
+    if not frozen.compact:
+        return everything
+    return LiveCandidates(**vars(everything), sums=[known for source in eager for known in source.sums(gates)])
 
 
 def _keep(candidates: Candidates, width: int, strategy: Strategy) -> tuple[Chosen, Tensor, Tensor]:
@@ -301,11 +304,13 @@ def _from_classes(frozen: Frozen, branches: Branches, wanted: int, strategy: Str
     image = torch.zeros_like(row) if shared else branches.image.repeat_interleave(outputs)
     seed = Window.one_hot(frozen.images.new_ones(len(index)), index, network.shape(network.logits), row, image)
     landed = walk(frozen, [(network.logits, seed)], wanted, windows=strategy.windows)
-    weights = None
     if outputs == 1:  # the logits (0, y)
         pair = torch.tensor([0.0, 1.0], dtype=frozen.images.dtype, device=device)
         weights = pair.reshape(1, 2, 1).expand(len(branches), 2, 1)
-    return Source(landed, Rows(outputs, weights, shared))
+        return Source(landed, Rows(outputs, weights, lean(weights, branches.target), shared))
+    leaning = frozen.images.new_full((len(branches), outputs), -1 / (outputs - 1))
+    leaning.scatter_(1, branches.target[:, None], 1.0)
+    return Source(landed, Rows(outputs, None, leaning, shared))
 
 
 def _from_units(
@@ -319,7 +324,18 @@ def _from_units(
     ):
         return ClassSource(frozen, branches, kept)
     landed = walk(frozen, _unit_seeds(frozen, branches, kept), wanted, windows=strategy.windows)
-    return Source(landed, Rows(count, kept.weights))
+    rows = Rows(count, kept.weights, lean(kept.weights, branches.target))
+    leaned = None
+    if frozen.compact and _sum_first(frozen, branches, landed):
+        leaned = walk_weighted(frozen, branches, kept, rows.lean[:, None], wanted)
+    return Source(landed, rows, leaned)
+
+
+def _sum_first(frozen: Frozen, branches: Branches, landed: Landed) -> bool:
+    """Whether windows are so many that one map of their sum costs less than what is in them."""
+    boxes = sum(window.data.numel() for windows in landed.values() for window in windows)
+    maps = sum(prod(frozen.network.shape(value)) for value in landed)
+    return boxes > SUM_FIRST * len(branches) * maps
 
 
 def _unit_seeds(frozen: Frozen, branches: Branches, kept: Kept) -> list[tuple[Value, Window]]:
@@ -406,6 +422,21 @@ def walk(frozen: Frozen, seeds: Iterable[tuple[Value, Window]], wanted: int, *, 
                 for source, cotangent in frozen.pull(node, output, window):
                     put(source, cotangent)
     return landed
+
+
+def walk_weighted(frozen: Frozen, branches: Branches, kept: Kept, weights: Tensor, wanted: int) -> Landed:
+    """Take rows that weigh the kept units by (Q, c, K) down as whole maps."""
+    count = weights.shape[1]
+    row = torch.arange(len(branches) * count, device=branches.image.device)
+    image = branches.image.repeat_interleave(count)
+    weights = weights * kept.chosen.valid[:, None]
+    seeds = []
+    for gate, index, here in kept.places():
+        maps = weights.new_zeros(len(branches), count, gate.units)
+        maps.scatter_add_(2, index[:, None].expand(-1, count, -1), weights * here[:, None])
+        seed = Window.full(maps.reshape(-1, *gate.shape), row, image)
+        seeds.append((gate.source, frozen.slopes(gate).passed(seed)))
+    return walk(frozen, seeds, wanted, windows=False)
 
 
 def merge(windows: list[Window], window: Window) -> None:

@@ -54,13 +54,17 @@ class Chosen:
 
 
 def margin(z: Tensor, target: Tensor) -> Tensor:
-    """Importance as a margin: z (Q, C, n) to (Q, n). 0 exactly where z is 0, and in the order of softmax(z) at the target."""
-    at = target[:, None, None].expand(-1, 1, z.shape[2])
-    own = z.gather(1, at)
-    others = z.scatter(1, at, -math.inf)
-    most = others.amax(1, keepdim=True)
-    excess = torch.expm1(others - most).scatter_(1, at, 0.0)
-    return (own - most - torch.log1p(excess.sum(1, keepdim=True) / (z.shape[1] - 1)))[:, 0]
+    """Importance as a margin: z (Q, n, C) to (Q, n), in the order of softmax(z) at the target.
+
+    It is 0 at importance 1/C, and -inf where all of z is 0: a unit that makes no difference is no candidate. Computed
+    in place, so z is used up.
+    """
+    at = target[:, None, None].expand(-1, z.shape[1], 1)
+    own = z.gather(2, at)[:, :, 0]
+    most = z.scatter_(2, at, -math.inf).amax(2)
+    excess = z.sub_(most[:, :, None]).expm1_().scatter_(2, at, 0.0).sum(2)
+    margins = own - most - torch.log1p(excess / (z.shape[2] - 1))
+    return margins.masked_fill_((own == 0) & (most == 0) & (excess == 0), -math.inf)
 
 
 def importance(margins: Tensor, classes: int) -> Tensor:
@@ -79,8 +83,8 @@ def select(candidates: Candidates, width: int) -> Chosen:
     parts = [alive[:, :0].to(candidates.gains[0].dtype)]
     for some in units.split(step, dim=1):
         if some.shape[1]:
-            z = candidates.weights(some) * candidates.gain(some)[:, None]
-            parts.append(margin(z, candidates.target).masked_fill((z == 0).all(1), -math.inf))
+            z = candidates.weights(some).transpose(1, 2) * candidates.gain(some)[:, :, None]
+            parts.append(margin(z, candidates.target))
     return _best(units, torch.cat(parts, 1).masked_fill(~alive, -math.inf), width, candidates.threshold)
 
 

@@ -8,6 +8,7 @@ which is how a single unit is a window of one element.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import TypeVar
 
@@ -67,7 +68,7 @@ class Window:
                 data = data.narrow(dim, 0, 1)
         return data
 
-    @property
+    @cached_property
     def extent(self) -> tuple[int, ...]:
         return tuple(self.data.shape[1:])
 
@@ -76,9 +77,9 @@ class Window:
         origin = self.origin[dim]
         return isinstance(origin, int) and origin == 0 and self.extent[dim] == self.shape[dim]
 
-    @property
+    @cached_property
     def is_full(self) -> bool:
-        return all(self.covers(dim) for dim in range(len(self.shape)))
+        return self.extent == self.shape and all(isinstance(origin, int) and origin == 0 for origin in self.origin)
 
     @property
     def is_one_hot(self) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import FrozenInstanceError, dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -515,3 +516,16 @@ def test_ties_break_by_lower_flat_index(dtype: torch.dtype) -> None:
     (found,) = pathx.explain(TwoBranches().to(dtype), torch.ones(1, 1, dtype=dtype), target=0, depth=1, width=3)
     names = [tensor.name for tensor in found.path[0].tensors]
     assert [(names.index(unit.tensor), unit.index) for unit in found.path[0].units] == [(0, (0,)), (1, (1,)), (0, (1,))]
+
+
+def test_units_are_written_out_when_looked_at_and_stay() -> None:
+    network = random_network(7, image=True, blocks=("chain",))
+    (explanation,) = pathx.explain(network.module(), network.images(1, 0), depth="all", width="all")
+    copied = pickle.loads(pickle.dumps(explanation.path))
+    assert copied == explanation.path
+    layer = explanation.path[0]
+    assert layer.units is layer.units and type(layer.units) is tuple
+    with pytest.raises(AttributeError, match="weights"):
+        layer.weights  # noqa: B018
+    with pytest.raises(FrozenInstanceError):
+        layer.units[0].weight = 0.0  # type: ignore[misc]
