@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pathx.arrivals import Arrival, Candidates, Rows
-from pathx.selection import Chosen, margin
+from pathx.selection import Chosen, best, margin
 from pathx.window import unravelled
 
 NONE = torch.zeros(0, dtype=torch.long)
@@ -191,35 +191,23 @@ class LiveCandidates(Candidates):
     def search(self, width: int, *, prune: bool) -> tuple[Chosen, Tensor, Tensor]:
         """The units to keep, what they send to every class, (Q, C, K), and their gains, (Q, K)."""
         ranked = self._ranked()
-        branches = len(ranked)
-        first = width + width // 8 + FIRST_ROUND if prune else len(self._bounded)
-        tables: list[tuple[Tensor, Tensor]] = []  # what was computed in each round
-        known: list[list[tuple[float, int, int]]] = [
-            [] for _ in range(branches)
-        ]  # (-margin, unit, place in the tables)
-        places = 0
-        open_ = list(range(branches))
+        more = width + width // 8 + FIRST_ROUND if prune else len(self._bounded)
+        rounds: list[tuple[Tensor, ...]] = []  # units, margins, weights, gains of those that were looked at
+        open_ = set(range(len(ranked)))
         seen = 0
         while open_:
-            more = first if not seen else seen + seen // 2 + FIRST_ROUND
-            slots = [ranked[q].slots(seen, more) if q in open_ else NONE for q in range(branches)]
-            count = max(len(part) for part in slots)
-            if count == 0:
+            slots = [ranking.slots(seen, more) if q in open_ else NONE for q, ranking in enumerate(ranked)]
+            if not any(len(some) for some in slots):
                 break
-            keys, weights, gain, margins = self._evaluated(slots, count)
-            tables.append((weights, gain))
-            units = keys if branches == 1 else keys % self.offsets[-1]
-            for q, own_units, own_margins in zip(range(branches), units.tolist(), margins.tolist(), strict=True):
-                size = len(slots[q])
-                known[q].extend(
-                    (-value, unit, places + n)
-                    for n, (value, unit) in enumerate(zip(own_margins[:size], own_units, strict=False))
-                    if value > -math.inf
-                )
-                known[q].sort()
-            places, seen = places + count, more
-            open_ = [q for q in open_ if ranked[q].bound(seen) > _enough(known[q], width, self.threshold)]
-        return self._chosen(known, tables, width)
+            rounds.append(self._evaluated(slots))
+            seen, more = more, more + more // 2 + FIRST_ROUND
+            margins = rounds[0][1] if len(rounds) == 1 else torch.cat([some[1] for some in rounds], 1)
+            top = margins.topk(min(width, margins.shape[1])).values
+            for q, first, last in zip(range(len(ranked)), top[:, 0].tolist(), top[:, -1].tolist(), strict=True):
+                last = last if top.shape[1] == width else -math.inf
+                if q in open_ and not ranked[q].bound(seen) > _enough(first, last, self.threshold):
+                    open_.remove(q)
+        return self._chosen(rounds, width)
 
     def _ranked(self) -> list[Ranking]:
         """The candidates of every branch by falling bound."""
@@ -235,8 +223,9 @@ class LiveCandidates(Candidates):
         sizes = torch.bincount(branch, minlength=len(self.image)).tolist()
         return [Ranking(bound[part], part) for part in order.split(sizes)]
 
-    def _evaluated(self, slots: list[Tensor], count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Keys (Q, n), W (Q, n, C), gains (Q, n) and exact margins (Q, n) of some candidates of every branch."""
+    def _evaluated(self, slots: list[Tensor]) -> tuple[Tensor, ...]:
+        """Units (Q, n), exact margins (Q, n), W (Q, n, C) and gains (Q, n) of some candidates of every branch."""
+        count = max(len(some) for some in slots)
         filled = None
         if len(slots) == 1:
             table = slots[0][None]
@@ -259,7 +248,9 @@ class LiveCandidates(Candidates):
                 here = None if filled is None else filled[:, part]
                 weights[:, part] = self._weights_at(table[:, part], keys[:, part], here)
                 margins[:, part] = margin(weights[:, part] * gain[:, part, None], self.target)
-        return keys, weights, gain, margins
+        if filled is None:
+            return keys, margins, weights, gain
+        return keys % self.offsets[-1], margins.masked_fill_(~filled, -math.inf), weights, gain
 
     def _weights_at(self, slots: Tensor, keys: Tensor, filled: Tensor | None) -> Tensor:
         """(Q, n, C) what candidates send to every class: W of Algorithm 1, for these columns only.
@@ -276,7 +267,7 @@ class LiveCandidates(Candidates):
             if arrival.window.is_full:
                 jacobian.full.append(self._whole_columns(arrival, units))
             elif arrival.summed:
-                if arrival.window.data.numel() > 4 * len(arrival.window.data) * count:
+                if 2 * arrival.window.data.numel() > len(arrival.window.data) * count:
                     jacobian.full.append(self._columns(arrival, units))
                     continue
                 if columns is None:
@@ -320,36 +311,24 @@ class LiveCandidates(Candidates):
         here = ((units >= start) & (units < end))[:, None]
         return columns.masked_fill(~here, 0.0)  # not a product: a row may be infinite elsewhere
 
-    def _chosen(
-        self,
-        known: list[list[tuple[float, int, int]]],
-        tables: list[tuple[Tensor, Tensor]],
-        width: int,
-    ) -> tuple[Chosen, Tensor, Tensor]:
+    def _chosen(self, rounds: list[tuple[Tensor, ...]], width: int) -> tuple[Chosen, Tensor, Tensor]:
         """The best of what was evaluated, with what was computed of it."""
-        threshold = self.threshold
-        kept = [[entry for entry in some[:width] if -entry[0] > threshold] or some[:1] for some in known]
-        longest = max(1, *(len(some) for some in kept))
-        filled = [some + [(math.inf, 0, 0)] * (longest - len(some)) for some in kept]
-        dtype = self.gains[0].dtype
-        chosen = Chosen(
-            units=torch.tensor([[unit for _, unit, _ in some] for some in filled]),
-            margin=torch.tensor([[-value for value, _, _ in some] for some in filled], dtype=dtype),
-            valid=torch.tensor([[value < math.inf for value, _, _ in some] for some in filled]),
-            below_alpha=torch.tensor([not some or -some[0][0] <= threshold for some in known]),
-            listed=[[unit for _, unit, _ in some] for some in kept],
+        if not rounds:
+            units = torch.zeros(len(self.image), 1, dtype=torch.long)
+            gain = torch.zeros(units.shape, dtype=self.gains[0].dtype)
+            weights = gain[:, :, None].expand(-1, -1, self.classes)
+            rounds = [(units, torch.full_like(gain, -math.inf), weights, gain)]
+        units, margins, weights, gain = (
+            parts[0] if len(parts) == 1 else torch.cat(parts, 1) for parts in zip(*rounds, strict=True)
         )
-        if not tables:
-            nothing = torch.zeros(len(known), self.classes, longest, dtype=dtype)
-            return chosen, nothing, nothing[:, 0]
-        weights = tables[0][0] if len(tables) == 1 else torch.cat([table for table, _ in tables], 1)
-        gain = tables[0][1] if len(tables) == 1 else torch.cat([table for _, table in tables], 1)
-        place = torch.tensor([[place for _, _, place in some] for some in filled])
-        if len(known) == 1:
-            kept_weights = weights.index_select(1, place[0])
+        chosen, place = best(units, margins, width, self.threshold)
+        chosen = chosen.trimmed()
+        place = place[:, : chosen.units.shape[1]]
+        if len(place) == 1:
+            kept = weights.index_select(1, place[0])
         else:
-            kept_weights = weights.gather(1, place[:, :, None].expand(-1, -1, self.classes))
-        return chosen, kept_weights.transpose(1, 2), gain.gather(1, place)
+            kept = weights.gather(1, place[:, :, None].expand(-1, -1, self.classes))
+        return chosen, kept.transpose(1, 2), gain.gather(1, place)
 
 
 class Jacobian:
@@ -432,15 +411,11 @@ class Ranking:
         return float(self._best(rank + 1)[0][rank]) if rank < len(self._bounds) else -math.inf
 
 
-def _enough(known: list[tuple[float, int, int]], width: int, threshold: float) -> float:
-    """A bound up to which no further unit can change the choice; a hair lower, for rounding."""
-    if not known:
-        return -math.inf
-    best, last = -known[0][0], -known[min(width, len(known)) - 1][0]
-    if best <= threshold:
-        enough = best
-    elif len(known) >= width and last > threshold:
-        enough = last
-    else:
-        enough = threshold
-    return enough - 1e-4 * abs(enough)
+def _enough(best: float, last: float, threshold: float) -> float:
+    """A bound up to which no further unit can change the choice; a hair lower, for rounding.
+
+    Args:
+        best, last: the highest margin so far, and the one that is the lowest to be kept if all is well.
+    """
+    enough = best if best <= threshold else max(last, threshold)
+    return enough - 1e-4 * abs(enough) if enough > -math.inf else enough

@@ -363,16 +363,15 @@ def _units_on_gates(branches: Branches, kept: Kept) -> Iterator[tuple[Tensor, Te
         for _, index, here in kept.places():
             yield index.flatten(), row, image, here.flatten()
         return
-    units = [(unit, branch * count + k) for branch, some in enumerate(chosen.listed) for k, unit in enumerate(some)]
     start = 0
+    flat, real = chosen.units.flatten(), chosen.valid.flatten()
     for gate in kept.gates:
-        own = [(unit - start, row) for unit, row in units if start <= unit < start + gate.units]
-        start += gate.units
-        index, row = (
-            (torch.tensor(column, dtype=torch.long) for column in zip(*own, strict=True)) if own else (NONE, NONE)
-        )
-        image = branches.image.expand(len(own)) if len(branches) == 1 else branches.image[row // count]
-        yield index, row, image, None
+        end = start + gate.units
+        row = (real if len(kept.gates) == 1 else real & (flat >= start) & (flat < end)).nonzero().view(-1)
+        index = flat.take(row)
+        image = branches.image.expand(len(row)) if len(branches) == 1 else branches.image[row // count]
+        yield index - start if start else index, row, image, None
+        start = end
 
 
 def _units_cost_more(frozen: Frozen, branches: Branches, kept: Kept, wanted: int, strategy: Strategy) -> bool:

@@ -77,7 +77,7 @@ def select(candidates: Candidates, width: int) -> Chosen:
     if candidates.class_maps:
         margins, live = candidates.class_by_class()
         units = torch.arange(margins.shape[1], device=margins.device).expand(margins.shape)
-        return _best(units, margins.masked_fill(~live, -math.inf), width, candidates.threshold)
+        return best(units, margins.masked_fill(~live, -math.inf), width, candidates.threshold)[0]
     units, alive = candidates.reached()
     step = max(1, candidates.chunk // (len(units) * candidates.classes))
     parts = [alive[:, :0].to(candidates.gains[0].dtype)]
@@ -85,19 +85,19 @@ def select(candidates: Candidates, width: int) -> Chosen:
         if some.shape[1]:
             z = candidates.weights(some).transpose(1, 2) * candidates.gain(some)[:, :, None]
             parts.append(margin(z, candidates.target))
-    return _best(units, torch.cat(parts, 1).masked_fill(~alive, -math.inf), width, candidates.threshold)
+    return best(units, torch.cat(parts, 1).masked_fill(~alive, -math.inf), width, candidates.threshold)[0]
 
 
-def _best(units: Tensor, margins: Tensor, width: int, threshold: float) -> Chosen:
-    """The best of the candidates whose exact margins are known."""
+def best(units: Tensor, margins: Tensor, width: int, threshold: float) -> tuple[Chosen, Tensor]:
+    """The best of candidates (Q, n) whose exact margins are known, and where among them each is."""
     if units.shape[1] == 0:
         units, margins = units.new_zeros(len(units), 1), margins.new_full((len(units), 1), -math.inf)
     by_number = torch.argsort(units, dim=1, stable=True)
-    units, margins = units.gather(1, by_number), margins.gather(1, by_number)
-    order = torch.argsort(margins, dim=1, descending=True, stable=True)[:, :width]
-    units, margins = units.gather(1, order), margins.gather(1, order)
+    order = torch.argsort(margins.gather(1, by_number), dim=1, descending=True, stable=True)[:, :width]
+    place = by_number.gather(1, order)
+    units, margins = units.gather(1, place), margins.gather(1, place)
     valid = margins > threshold
     below_alpha = ~valid.any(1)
-    best = torch.arange(units.shape[1], device=units.device) == 0
-    valid = valid | (best & below_alpha[:, None] & (margins > -math.inf))
-    return Chosen(units, margins, valid, below_alpha)
+    first = torch.arange(units.shape[1], device=units.device) == 0
+    valid = valid | (first & below_alpha[:, None] & (margins > -math.inf))
+    return Chosen(units, margins, valid, below_alpha), place
