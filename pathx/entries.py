@@ -1,8 +1,7 @@
-"""What arrived at one hidden layer, as a list of its live entries: for devices where shapes may depend on data.
+"""What arrived at one hidden layer, searched by bounds: for devices where shapes may depend on data.
 
-Most of what windows cover is dead: inactive units, and places that no weight reaches. Here only the (row, unit, value)
-entries that count are kept, once for all gates of the layer, and every unit has a slot of its own however many windows
-overlap on it. The search then looks at numbers as it goes and stops as soon as nothing can change any more.
+Every unit gets an upper bound of its margin, which takes one sum over the rows instead of one per class. The search then
+computes exact margins by falling bound, looks at numbers as it goes, and stops as soon as nothing can change any more.
 """
 
 from __future__ import annotations
@@ -16,28 +15,30 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pathx.arrivals import Arrival, Candidates, Rows
-from pathx.selection import Chosen, best, margin
+from pathx.selection import Chosen, best, few, margin
 from pathx.window import unravelled
 
 NONE = torch.zeros(0, dtype=torch.long)
-FIRST_ROUND = 32  # candidates that are evaluated at first beyond the width; more follow where the bound is loose
+FIRST_ROUND = 12  # candidates that are evaluated at first beyond the width; more follow where the bound is loose
+FEW = 256  # candidates are put in order faster without tensors
+SMALL = 1 << 15  # what goes into a table of fewer elements than this is not worth sifting
 SPARSE = 16  # a product with entries pays where they are fewer than one in so many
 
 
 @dataclass(frozen=True, eq=False)
-class Entries:
-    """Entries of the Jacobian that are not zero.
+class Spots:
+    """What windows hold, and where.
 
     Args:
-        row: (n,) number q * K + k of the row.
-        slot: (n,) which of the candidates it is about.
-        value: (n,) what the row holds there.
+        data: (P, n) the elements of each cotangent.
+        key: (P, n) the unit that each is at: branch * units of the layer + unit.
+        row: (P,) number q * K + k of the row.
     """
 
     rows: Rows
+    data: Tensor
+    key: Tensor
     row: Tensor
-    slot: Tensor
-    value: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,63 +61,46 @@ class LiveCandidates(Candidates):
         return bool(self._whole or self.sums)
 
     @cached_property
-    def _live(self) -> tuple[Tensor | None, list[Entries]]:
-        """(n,) key of every candidate (branch * units + unit), unless that is its slot; and the entries of the windows."""
-        size = len(self.image) * self.offsets[-1]
-        found = [(a.rows, *self._entries(a)) for a in self.arrivals if not (a.window.is_full or a.summed)]
-        if not found:
-            return None if self._everyone else torch.zeros(0, dtype=torch.long), []
-        keys = found[0][1] if len(found) == 1 else torch.cat([key for _, key, _, _ in found])
-        candidates = None
+    def _spots(self) -> list[Spots]:
+        """Of all windows whose sum is not known."""
+        return [self._spots_of(arrival) for arrival in self.arrivals if not (arrival.window.is_full or arrival.summed)]
+
+    @cached_property
+    def _slots(self) -> Tensor | None:
+        """(n,) the key in every slot; units may be in several. None where slots are keys."""
         if self._everyone:
-            slots = keys
-        else:  # whichever entry of a unit is written last owns it
-            numbers = torch.arange(len(keys))
-            owner = torch.empty(size, dtype=torch.long)
-            owner[keys] = numbers
-            first = (owner.take(keys) == numbers).nonzero().view(-1)
-            candidates = keys.take(first)
-            owner[candidates] = numbers[: len(first)]
-            slots = owner.take(keys)
-        if all(rows is found[0][0] for rows, *_ in found):  # one source, though it may have landed on several gates
-            row, value = (
-                parts[0] if len(parts) == 1 else torch.cat(parts) for parts in list(zip(*found, strict=True))[2:]
-            )
-            return candidates, [Entries(found[0][0], row, slots, value)]
-        pieces = slots.split([len(key) for _, key, _, _ in found])
-        return candidates, [
-            Entries(rows, row, slot, value) for (rows, _, row, value), slot in zip(found, pieces, strict=True)
-        ]
+            return None
+        keys = [spots.key.reshape(-1) for spots in self._spots]
+        return keys[0] if len(keys) == 1 else torch.cat(keys) if keys else NONE
 
     def _keys(self, slots: Tensor) -> Tensor:
-        """Keys of candidates by their slots."""
-        keys, _ = self._live
-        return slots if keys is None else keys.take(slots)
+        return slots if self._slots is None else self._slots.take(slots)
 
-    def _spots(self, arrival: Arrival) -> tuple[Tensor, Tensor, Tensor]:
-        """Of a window's elements, by row: what they hold, and the key of the unit each is at, (P, n); and the rows."""
+    @cached_property
+    def _owners(self) -> Tensor:
+        """(n,) for every slot, the one that stands for its unit: of all slots that the unit is in, the one written last."""
+        assert self._slots is not None
+        owner = torch.empty(len(self._flat_gain), dtype=torch.long)
+        owner[self._slots] = torch.arange(len(self._slots))
+        return owner.take(self._slots)
+
+    def _spots_of(self, arrival: Arrival) -> Spots:
+        if self._owned(arrival):
+            return self._owned_spots(arrival)
         window, rows = arrival.window.cleaned(), arrival.rows
         start, branches = self.offsets[arrival.gate], len(self.image)
         size = max(1, math.prod(window.extent))
         data, row = window.data.reshape(-1, size), window.row
-        key = window.index().expand_as(window.data).reshape(-1, size)
-        if start:
-            key = key + start
+        key = window.index()
+        key = (key + start if start else key).expand_as(window.data).reshape(-1, size)
         if branches == 1:
-            return data, key, row
+            return Spots(rows, data, key, row)
         if rows.shared:
             data = data.repeat(branches, 1)
             row = (row + torch.arange(branches)[:, None] * rows.count).flatten()
-            return data, (key + torch.arange(branches)[:, None, None] * self.offsets[-1]).flatten(0, 1), row
-        return data, key + (row // rows.count * self.offsets[-1])[:, None], row
-
-    def _entries(self, arrival: Arrival) -> tuple[Tensor, Tensor, Tensor]:
-        """Key, row and value of the entries of a window that are not zero at an active unit."""
-        if self._owned(arrival):
-            return self._owned_entries(arrival)
-        data, key, row = self._spots(arrival)
-        live = (data * self._flat_gain.take(key)).view(-1).nonzero().view(-1)
-        return key.reshape(-1).take(live), row.take(live // data.shape[1]), data.reshape(-1).take(live)
+            key = (key + torch.arange(branches)[:, None, None] * self.offsets[-1]).flatten(0, 1)
+            return Spots(rows, data, key, row)
+        return Spots(rows, data, key + (row // rows.count * self.offsets[-1])[:, None], row)
 
     def _owned(self, arrival: Arrival) -> bool:
         """Whether every row is a class with a channel of its own, all of it, and nothing else arrived."""
@@ -127,7 +111,7 @@ class LiveCandidates(Candidates):
         others = all(window.covers(dim) for dim in range(1, len(window.shape)))
         return others and isinstance(channel, Tensor) and torch.equal(channel, torch.arange(window.shape[0]))
 
-    def _owned_entries(self, arrival: Arrival) -> tuple[Tensor, Tensor, Tensor]:
+    def _owned_spots(self, arrival: Arrival) -> Spots:
         """The same where units have one row each: a bound is then known at once, and those below 0 seldom matter."""
         data = arrival.window.data.reshape(arrival.rows.count, -1)  # (channels, places)
         gain = (
@@ -140,7 +124,8 @@ class LiveCandidates(Candidates):
         enough = self.threshold >= 0 and bool(above.flatten(1).any(1).all())
         branch, row, place = (above if enough else sent != 0).nonzero(as_tuple=True)
         unit = row * data.shape[1] + place
-        return unit + branch * self.offsets[-1], row + branch * arrival.rows.count, data.reshape(-1)[unit]
+        key, row = unit + branch * self.offsets[-1], row + branch * arrival.rows.count
+        return Spots(arrival.rows, data.reshape(-1, 1)[unit], key[:, None], row)
 
     @cached_property
     def _bounded(self) -> Tensor:
@@ -149,19 +134,24 @@ class LiveCandidates(Candidates):
         By Jensen's inequality log mean exp(z_c) >= mean z_c, so the margin is at most z_t - mean of the others, which
         takes one weighted sum of the rows instead of one per class.
         """
-        keys, entries = self._live
-        if keys is None and len(self.sums) == len(self.gains) == 1 and not entries and not self._whole:
-            gain, total = self._flat_gain, self.sums[0][1].reshape(-1)
-            return (total * gain).masked_fill_(gain == 0, -math.inf)
-        gain = self._flat_gain if keys is None else self._flat_gain.take(keys)
-        total = torch.zeros(len(gain), dtype=gain.dtype)
-        for some in entries:
-            total.index_add_(0, some.slot, some.value * some.rows.lean.reshape(-1).take(some.row))
+        if not self.arrivals:
+            return self._flat_gain[:0]
+        leaning = [spots.data * spots.rows.lean.view(-1).take(spots.row)[:, None] for spots in self._spots]
+        keys, gain = self._slots, self._flat_gain
         if keys is not None:
-            return total * gain
-        table = total.reshape(len(self.image), -1)
-        for gate, sums in [*self.sums, *((a.gate, self._full_sums(a)) for a in self._whole if not a.summed)]:
-            table[:, self.offsets[gate] : self.offsets[gate + 1]] += sums.reshape(len(self.image), -1)
+            flat, gain, owners = [values.view(-1) for values in leaning], gain.take(keys), self._owners
+            total = torch.zeros(len(keys), dtype=gain.dtype)
+            total.index_add_(0, owners, flat[0] if len(flat) == 1 else torch.cat(flat))
+            return total.mul_(gain).masked_fill_((owners != torch.arange(len(keys))) | (gain == 0), -math.inf)
+        if len(self.sums) == len(self.gains) == len(self.arrivals) == 1:
+            total = self.sums[0][1].reshape(-1)
+        else:
+            total = torch.zeros_like(gain)
+            for spots, values in zip(self._spots, leaning, strict=True):
+                total.index_add_(0, spots.key.reshape(-1), values.reshape(-1))
+            table = total.reshape(len(self.image), -1)
+            for gate, sums in [*self.sums, *((a.gate, self._full_sums(a)) for a in self._whole if not a.summed)]:
+                table[:, self.offsets[gate] : self.offsets[gate + 1]] += sums.reshape(len(self.image), -1)
         return (total * gain).masked_fill_(gain == 0, -math.inf)
 
     def _full_sums(self, arrival: Arrival) -> Tensor:
@@ -214,7 +204,7 @@ class LiveCandidates(Candidates):
         bound = self._bounded
         if len(self.image) == 1:
             return [Ranking(bound, None)]
-        keys, _ = self._live
+        keys = self._slots
         if keys is None:
             slots = torch.arange(len(bound)).reshape(len(self.image), -1)
             return [Ranking(*part) for part in zip(bound.reshape(len(self.image), -1), slots, strict=True)]
@@ -258,27 +248,32 @@ class LiveCandidates(Candidates):
         Args:
             filled: (Q, n) which entries are candidates; None for all.
         """
-        branches, count = slots.shape
-        jacobians: dict[int, Jacobian] = {}
+        branches, count = keys.shape
         units = keys if branches == 1 else keys % self.offsets[-1]
-        columns: Tensor | None = None
+        jacobians = {id(a.rows): Jacobian(a.rows, branches, count) for a in self.arrivals}
+        scanned = list(self._spots)
         for arrival in self.arrivals:
-            jacobian = jacobians.setdefault(id(arrival.rows), Jacobian(arrival.rows, branches, count))
             if arrival.window.is_full:
-                jacobian.full.append(self._whole_columns(arrival, units))
+                jacobians[id(arrival.rows)].full.append(self._whole_columns(arrival, units))
+            elif arrival.summed and 2 * arrival.window.data.numel() > len(arrival.window.data) * count:
+                jacobians[id(arrival.rows)].full.append(self._columns(arrival, units))
             elif arrival.summed:
-                if 2 * arrival.window.data.numel() > len(arrival.window.data) * count:
-                    jacobian.full.append(self._columns(arrival, units))
-                    continue
-                if columns is None:
-                    columns = _places(len(self._bounded), slots, filled)
-                data, key, row = self._spots(arrival)
-                jacobian.add_live(columns.take(key), row, data)
-        _, entries = self._live
-        for some in entries:
-            if columns is None:
-                columns = _places(len(self._bounded), slots, filled)
-            jacobians[id(some.rows)].add_live(columns.take(some.slot), some.row, some.value)
+                scanned.append(self._spots_of(arrival))
+        if scanned:
+            # The column of every slot; one beyond the last for those not asked for.
+            columns = torch.full((len(self._bounded),), branches * count)
+            numbers = torch.arange(branches * count)
+            if filled is None:
+                columns[slots.view(-1)] = numbers
+            else:
+                columns[slots[filled]] = numbers[filled.view(-1)]
+            if self._slots is not None:
+                columns = columns.take(self._owners)
+                parts = columns.split([spots.key.numel() for spots in scanned]) if len(scanned) > 1 else (columns,)
+            else:
+                parts = tuple(columns.take(spots.key) for spots in scanned)
+            for part, spots in zip(parts, scanned, strict=True):
+                jacobians[id(spots.rows)].add(part.view(spots.key.shape), spots)
         total: Tensor | None = None
         for jacobian in jacobians.values():
             sent = jacobian.times_weights()
@@ -321,9 +316,10 @@ class LiveCandidates(Candidates):
         units, margins, weights, gain = (
             parts[0] if len(parts) == 1 else torch.cat(parts, 1) for parts in zip(*rounds, strict=True)
         )
-        chosen, place = best(units, margins, width, self.threshold)
-        chosen = chosen.trimmed()
-        place = place[:, : chosen.units.shape[1]]
+        chosen, place = (few if units.numel() < FEW else best)(units, margins, width, self.threshold)
+        if chosen.listed is None:
+            chosen = chosen.trimmed()
+            place = place[:, : chosen.units.shape[1]]
         if len(place) == 1:
             kept = weights.index_select(1, place[0])
         else:
@@ -332,61 +328,52 @@ class LiveCandidates(Candidates):
 
 
 class Jacobian:
-    """Columns of what rows hold at n candidates of every branch: in parts, some of them as entries."""
+    """Columns of what rows hold at n candidates of every branch, put together from parts."""
 
     def __init__(self, rows: Rows, branches: int, count: int) -> None:
         self.rows, self.branches, self.count = rows, branches, count
         self.full: list[Tensor] = []  # (Q, K, n)
+        self.table: Tensor | None = None  # (Q * n + 1, K)
         self.entries: list[tuple[Tensor, Tensor, Tensor]] = []  # column, row, value
 
-    def add_live(self, columns: Tensor, rows: Tensor, values: Tensor) -> None:
-        """Entries by their column, -1 where it is not asked for. (P, n) with rows (P,), or all of them (n,)."""
-        live = ((columns >= 0) & (values != 0)).view(-1).nonzero().view(-1)
-        row = rows.take(live) if rows.shape == columns.shape else rows.take(live // columns.shape[1])
-        self.entries.append((columns.reshape(-1).take(live), row, values.reshape(-1).take(live)))
+    def add(self, columns: Tensor, spots: Spots) -> None:
+        """Spots by their columns (P, n); Q * n for what is not asked for."""
+        total, K = self.branches * self.count, self.rows.count
+        if total * K < SMALL:
+            if self.table is None:
+                self.table = torch.zeros(total + 1, K, dtype=spots.data.dtype)
+            row = spots.row if self.branches == 1 else spots.row % K
+            self.table.view(-1).index_add_(0, (columns * K + row[:, None]).view(-1), spots.data.reshape(-1))
+            return
+        live = ((columns < total) & (spots.data != 0)).view(-1).nonzero().view(-1)
+        row = spots.row.take(live // columns.shape[1])
+        self.entries.append((columns.view(-1).take(live), row, spots.data.reshape(-1).take(live)))
 
     def times_weights(self) -> Tensor:
         """(Q, n, C) what the columns send to every class."""
         weights, K = self.rows.weights, self.rows.count
-        total: Tensor | None = None
-        for full in self.full:
-            total = full if total is None else total + full
-        column, row, value = self._joined()
-        if weights is not None and total is None and len(value) * SPARSE < self.branches * K * self.count:
-            order = column.argsort()
-            column, row, value = column.take(order), row.take(order), value.take(order)
-            first = torch.searchsorted(column, torch.arange(self.branches * self.count))
-            table = weights.transpose(1, 2).reshape(self.branches * K, -1)
-            sent = F.embedding_bag(row, table, first, mode="sum", per_sample_weights=value)
-            return sent.reshape(self.branches, self.count, -1)
-        if len(value):
+        parts = [full.transpose(1, 2) for full in self.full]
+        if self.table is not None:
+            parts.append(self.table[:-1].view(self.branches, self.count, K))
+        if self.entries:
+            column, row, value = (
+                some[0] if len(some) == 1 else torch.cat(some) for some in zip(*self.entries, strict=True)
+            )
+            if weights is not None and not parts and len(value) * SPARSE < self.branches * K * self.count:
+                return self._sparse_times_weights(weights, column, row, value)
             dense = torch.zeros(self.branches * self.count, K, dtype=value.dtype)
             dense.view(-1).index_add_(0, column * K + row % K, value)
-            dense = dense.reshape(self.branches, self.count, K)
-            total = dense if total is None else total.transpose(1, 2) + dense
-        elif total is None:
-            total = torch.zeros(self.branches, self.count, K, dtype=self.rows.lean.dtype)
-        else:
-            total = total.transpose(1, 2)
+            parts.append(dense.view(self.branches, self.count, K))
+        total = sum(parts[1:], parts[0])
         return total if weights is None else torch.bmm(total, weights.transpose(1, 2))
 
-    def _joined(self) -> tuple[Tensor, Tensor, Tensor]:
-        if len(self.entries) == 1:
-            return self.entries[0]
-        if not self.entries:
-            return NONE, NONE, self.rows.lean[:0, 0]
-        column, row, value = (torch.cat(parts) for parts in zip(*self.entries, strict=True))
-        return column, row, value
-
-
-def _places(candidates: int, slots: Tensor, filled: Tensor | None) -> Tensor:
-    """(candidates,) the column of each among all branches' columns; -1 for those that are not among the slots (Q, n)."""
-    columns = torch.full((candidates,), -1)
-    if filled is None:
-        columns[slots.view(-1)] = torch.arange(slots.numel())
-    else:
-        columns[slots[filled]] = torch.arange(slots.numel()).reshape(slots.shape)[filled]
-    return columns
+    def _sparse_times_weights(self, weights: Tensor, column: Tensor, row: Tensor, value: Tensor) -> Tensor:
+        """The same with entries alone: for each column, the weighed sum of what its rows send."""
+        order = column.argsort()
+        first = torch.searchsorted(column.take(order), torch.arange(self.branches * self.count))
+        table = weights.transpose(1, 2).reshape(self.branches * self.rows.count, -1)
+        sums = F.embedding_bag(row.take(order), table, first, mode="sum", per_sample_weights=value.take(order))
+        return sums.reshape(self.branches, self.count, -1)
 
 
 class Ranking:
@@ -398,8 +385,10 @@ class Ranking:
 
     def _best(self, count: int) -> tuple[Tensor, Tensor]:
         if self._sorted is None or len(self._sorted[0]) < min(count, len(self._bounds)):
-            best = self._bounds.topk(min(2 * count, len(self._bounds)))
-            self._sorted = (best.values, best.indices if self._slots is None else self._slots[best.indices])
+            values, slots = self._bounds.topk(min(2 * count, len(self._bounds)))
+            live = int((values > -math.inf).sum())
+            slots = slots[:live] if self._slots is None else self._slots[slots[:live]]
+            self._sorted = (values, slots)
         return self._sorted
 
     def slots(self, first: int, last: int) -> Tensor:

@@ -28,7 +28,7 @@ from pathx.window import Window
 
 NONE = torch.zeros(0, dtype=torch.long)
 Landed = dict[Value, list[Window]]
-SUM_FIRST = 2.0  # measured; see _sum_first
+SUM_FIRST = 1.0  # measured; see _sum_first
 
 
 @dataclass(frozen=True, eq=False)
@@ -342,10 +342,10 @@ def _unit_seeds(frozen: Frozen, branches: Branches, kept: Kept) -> list[tuple[Va
     """A window of one element at the pre-activation of every kept unit."""
     seeds = []
     for gate, (index, row, image, here) in zip(kept.gates, _units_on_gates(branches, kept), strict=True):
-        if len(index):
-            value = torch.ones(len(index), dtype=frozen.images.dtype, device=index.device) if here is None else here
+        if len(row):
+            value = torch.ones(len(row), dtype=frozen.images.dtype, device=row.device) if here is None else here
             seed = Window.one_hot(value.to(frozen.images.dtype), index, gate.shape, row, image)
-            seed = replace(seed, ordered=len(index) == kept.chosen.units.numel())
+            seed = replace(seed, ordered=len(row) == kept.chosen.units.numel())
             slopes = frozen.slopes(gate)
             if slopes.given is not None:  # otherwise it is 1 for every unit that is kept
                 seed = slopes.passed(seed)
@@ -364,13 +364,18 @@ def _units_on_gates(branches: Branches, kept: Kept) -> Iterator[tuple[Tensor, Te
             yield index.flatten(), row, image, here.flatten()
         return
     start = 0
-    flat, real = chosen.units.flatten(), chosen.valid.flatten()
+    few = [(unit, q * count + k) for q, some in enumerate(chosen.listed) for k, unit in enumerate(some)]
+    flat, real = chosen.units.reshape(-1), chosen.valid.reshape(-1)
     for gate in kept.gates:
         end = start + gate.units
-        row = (real if len(kept.gates) == 1 else real & (flat >= start) & (flat < end)).nonzero().view(-1)
-        index = flat.take(row)
+        if len(few) < 64:  # plain numbers are faster
+            own = [(unit - start, row) for unit, row in few if start <= unit < end]
+            index, row = torch.tensor(own, dtype=torch.long).reshape(-1, 2).unbind(1)
+        else:
+            row = (real & (flat >= start) & (flat < end)).nonzero().view(-1)
+            index = flat.take(row) - start
         image = branches.image.expand(len(row)) if len(branches) == 1 else branches.image[row // count]
-        yield index - start if start else index, row, image, None
+        yield index, row, image, None
         start = end
 
 

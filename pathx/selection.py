@@ -60,11 +60,11 @@ def margin(z: Tensor, target: Tensor) -> Tensor:
     in place, so z is used up.
     """
     at = target[:, None, None].expand(-1, z.shape[1], 1)
-    own = z.gather(2, at)[:, :, 0]
-    most = z.scatter_(2, at, -math.inf).amax(2)
-    excess = z.sub_(most[:, :, None]).expm1_().scatter_(2, at, 0.0).sum(2)
+    own = z.gather(2, at)
+    most = z.scatter_(2, at, -math.inf).amax(2, keepdim=True)
+    excess = z.sub_(most).expm1_().scatter_(2, at, 0.0).sum(2, keepdim=True)
     margins = own - most - torch.log1p(excess / (z.shape[2] - 1))
-    return margins.masked_fill_((own == 0) & (most == 0) & (excess == 0), -math.inf)
+    return margins.masked_fill_((own == 0) & (most == 0) & (excess == 0), -math.inf)[:, :, 0]
 
 
 def importance(margins: Tensor, classes: int) -> Tensor:
@@ -101,3 +101,25 @@ def best(units: Tensor, margins: Tensor, width: int, threshold: float) -> tuple[
     first = torch.arange(units.shape[1], device=units.device) == 0
     valid = valid | (first & below_alpha[:, None] & (margins > -math.inf))
     return Chosen(units, margins, valid, below_alpha), place
+
+
+def few(units: Tensor, margins: Tensor, width: int, threshold: float) -> tuple[Chosen, Tensor]:
+    """The same with plain numbers, and without columns in which no branch has a unit."""
+    kept: list[list[tuple[float, int, int]]] = []  # (-margin, unit, place)
+    below = []
+    for own_units, own_margins in zip(units.tolist(), margins.tolist(), strict=True):
+        pairs = enumerate(zip(own_margins, own_units, strict=True))
+        ranked = sorted((-value, unit, place) for place, (value, unit) in pairs if value > -math.inf)[:width]
+        passing = [entry for entry in ranked if -entry[0] > threshold]
+        below.append(not passing)
+        kept.append(passing or ranked[:1])
+    longest = max(1, *map(len, kept))
+    filled = [some + [(math.inf, 0, 0)] * (longest - len(some)) for some in kept]
+    chosen = Chosen(
+        units=torch.tensor([[unit for _, unit, _ in some] for some in filled]),
+        margin=torch.tensor([[-value for value, _, _ in some] for some in filled], dtype=margins.dtype),
+        valid=torch.tensor([[value < math.inf for value, _, _ in some] for some in filled]),
+        below_alpha=torch.tensor(below),
+        listed=[[unit for _, unit, _ in some] for some in kept],
+    )
+    return chosen, torch.tensor([[place for _, _, place in some] for some in filled])
