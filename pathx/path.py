@@ -364,11 +364,13 @@ def _units_on_gates(branches: Branches, kept: Kept) -> Iterator[tuple[Tensor, Te
             yield index.flatten(), row, image, here.flatten()
         return
     start = 0
-    few = [(unit, q * count + k) for q, some in enumerate(chosen.listed) for k, unit in enumerate(some)]
+    few = None
+    if chosen.units.numel() < 64:  # plain numbers are faster
+        few = [(unit, q * count + k) for q, some in enumerate(chosen.listed) for k, unit in enumerate(some)]
     flat, real = chosen.units.reshape(-1), chosen.valid.reshape(-1)
     for gate in kept.gates:
         end = start + gate.units
-        if len(few) < 64:  # plain numbers are faster
+        if few is not None:
             own = [(unit - start, row) for unit, row in few if start <= unit < end]
             index, row = torch.tensor(own, dtype=torch.long).reshape(-1, 2).unbind(1)
         else:
