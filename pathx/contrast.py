@@ -24,7 +24,7 @@ class Pair:
 
     Args:
         attribution: positive where a pixel adds more to the first class.
-        overlap: the cosine between what is seen of the two.
+        overlap: the cosine between the two, smoothed to spots.
         first: where the picture speaks more for the first class, and how much; the place is None where nowhere.
         second: the same for the other.
         shared_units: for each layer of the paths, how many units both keep.

@@ -10,10 +10,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pathx.decomposition import Decomposition, Feature, Group, decompose_wanted
+from pathx.decomposition import SPOT, Decomposition, Feature, Group, decompose_wanted
 from pathx.pictures import Picture
 from pathx.places import no_place
-from pathx.render import SMOOTHING, Drawing, shared_scale
+from pathx.render import Drawing, shared_scale
 from pathx.results import (
     DOCUMENT as PATH_DOCUMENT,
 )
@@ -150,6 +150,12 @@ def save_decomposition(
     return document
 
 
+def feature_folders(document: dict[str, Any]) -> list[str]:
+    """Where the features are, for people to read."""
+    names = [f"{entry['folder']}/" for entry in document["features"]]
+    return [f"{names[0]} to {names[-1]}"] if len(names) > 1 else names
+
+
 def _remove_features(folder: Path) -> None:
     """Features of an earlier run: its files, and the folders that are empty then."""
     for old in folder.iterdir():
@@ -198,9 +204,7 @@ def _document(
             for position, feature in enumerate(made.features)
         ],
         "overlap": [list(row) for row in made.overlap],
-        "grouping": None
-        if made.alike is None
-        else {"alike": made.alike, "linkage": "complete", "smoothing": SMOOTHING},
+        "grouping": None if made.alike is None else {"alike": made.alike, "linkage": "complete", "smoothing": SPOT},
         "groups": [
             {
                 "group": number,

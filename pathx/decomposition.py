@@ -16,16 +16,22 @@ from pathx.errors import PathxError
 from pathx.explanation import Explanation, PathLayer, Unit
 from pathx.frozen import Frozen, freeze
 from pathx.places import Place, place
-from pathx.render import SMOOTHING, Drawing, smooth
+from pathx.render import Drawing, smooth
 
 if TYPE_CHECKING:
     from PIL import Image
 
 ALIKE = math.sqrt(0.5)
-"""Features are near-duplicates where the cosine of what is seen of them is at least this.
+"""Features are near-duplicates where their overlap, a cosine, is at least this.
 
-The square of the cosine is the share of one picture that the other accounts for: from here on, more is common to the two
-than tells them apart.
+The square of the cosine is the share of one that the other accounts for: from here on, more is common to the two than
+tells them apart.
+"""
+
+SPOT = 0.05
+"""Overlap is measured on attributions smoothed by this, as a share of the shorter side: twice what overlays are.
+
+Units that look at one spot read its pixels with different weights; the same spot is meant, not the same grain.
 """
 
 MOST_FEATURES = 256
@@ -113,7 +119,7 @@ class Decomposition:
         features: one per unit that the layer keeps, by falling score.
         groups: which of them look at the same spot, by falling score; every feature is in one group.
         alike: the overlap that any two of a group have at least; None where none were to be grouped.
-        overlap: the cosine between what is seen of any two features.
+        overlap: the cosine between any two features, smoothed to spots.
         others: what was left out of the above.
         difference: all parts, those left out included, less the whole.
     """
@@ -209,7 +215,7 @@ def decompose_wanted(
     if features is not None and features < 1:
         raise PathxError(f"{features} features are out of range; use 1 or more", usage=True)
     wholes = explain_frozen(frozen, wanted, depth=depth, width=width, alpha=alpha, skips=skips)
-    chosen = [choose_layer(whole) if from_layer is None else (from_layer, "asked for") for whole in wholes]
+    chosen = [choose_layer(whole) if from_layer is None else (from_layer, "as asked") for whole in wholes]
     for whole, (layer, _) in zip(wholes, chosen, strict=True):
         units = sum(len(kept.units) for kept in whole.path if kept.layer == layer)
         if units > MOST_FEATURES:
@@ -313,13 +319,13 @@ def _difference(whole: Explanation, parts: list[Explanation]) -> Difference:
 
 
 def overlaps(attributions: Sequence[Tensor]) -> Tensor:
-    """(n, n) cosines between attributions as they are seen: summed over channels and smoothed by the default width.
+    """(n, n) cosines between attributions, summed over channels and smoothed to spots.
 
     1 for alike, 0 where they share nothing or one is all zero, below 0 where one speaks for what the other speaks against.
     """
     if not attributions:
         return torch.zeros(0, 0, dtype=torch.float64)
-    rows = torch.stack([_seen(attribution) for attribution in attributions])
+    rows = torch.stack([_spots(attribution) for attribution in attributions])
     largest = rows.abs().amax(1, keepdim=True)
     rows = rows / largest.where(largest > 0, 1.0)  # so that no square overflows or vanishes
     norms = rows.norm(dim=1, keepdim=True)
@@ -327,9 +333,9 @@ def overlaps(attributions: Sequence[Tensor]) -> Tensor:
     return torch.clamp(rows @ rows.T, -1, 1)
 
 
-def _seen(attribution: Tensor) -> Tensor:
+def _spots(attribution: Tensor) -> Tensor:
     if attribution.dim() in (2, 3):
-        return smooth(attribution, SMOOTHING).flatten()
+        return smooth(attribution, SPOT).flatten()
     return attribution.detach().cpu().double().flatten()
 
 

@@ -25,17 +25,16 @@ _NO_GLYPH = "\U000fffff"  # for private use: what a font draws for it is what it
 def legible(text: str, size: float) -> tuple[str, Font]:
     """The text as it can be written, and the font to write it in.
 
-    Pillow's own font where it has every letter, perhaps without accents; else one that this machine has; else with `?`.
+    Pillow's own font where it has every letter; else the one on this machine that has most of them. What that lacks is
+    written without accents, or as `?`.
     """
     text = "".join(letter if letter.isprintable() else " " for letter in text)
     own = _own(size)
-    plain = _without_accents(text)
-    if _has(own, text):
+    if not _missing(own, text):
         return text, own
-    for font in _others(size):
-        if _has(font, text):
-            return text, font
-    return "".join(letter if _has(own, letter) else "?" for letter in plain), own
+    font = min((own, *_others(size)), key=lambda font: len(_missing(font, text)))
+    missing = _missing(font, text)
+    return "".join(_substitute(letter, font) if letter in missing else letter for letter in text), font
 
 
 def width(text: str, size: float) -> float:
@@ -85,14 +84,19 @@ def _others(size: float) -> tuple[Font, ...]:
     return tuple(found)
 
 
+def _missing(font: Font, text: str) -> set[str]:
+    """The letters of a text that a font cannot write."""
+    return {letter for letter in text if not _has(font, letter)}
+
+
 @lru_cache(maxsize=4096)
-def _has(font: Font, text: str) -> bool:
+def _has(font: Font, letter: str) -> bool:
     if not isinstance(font, ImageFont.FreeTypeFont):  # a Pillow without FreeType
-        return text.isascii()
-    missing = bytes(font.getmask(_NO_GLYPH))
-    return all(letter.isspace() or bytes(font.getmask(letter)) != missing for letter in text)
+        return letter.isascii()
+    return letter.isspace() or bytes(font.getmask(letter)) != bytes(font.getmask(_NO_GLYPH))
 
 
-def _without_accents(text: str) -> str:
-    parts = unicodedata.normalize("NFKD", text)
-    return "".join(letter for letter in parts if not unicodedata.combining(letter))
+def _substitute(letter: str, font: Font) -> str:
+    parts = unicodedata.normalize("NFKD", letter)
+    plain = "".join(part for part in parts if not unicodedata.combining(part))
+    return plain if plain and not _missing(font, plain) else "?"

@@ -14,7 +14,7 @@ from pathx.decomposing import Scales
 from pathx.errors import PathxError
 from pathx.pictures import open_picture, shown
 from pathx.render import Drawing
-from pathx.results import DOCUMENT, pictures, replace_file, unwritable
+from pathx.results import DOCUMENT, FILES, pictures, replace_file, unwritable
 from pathx.run import Failed
 from pathx.saved import Saved, read_contrast, read_decomposition, read_document, read_explanation
 from pathx.sheets import View, comparison_sheet, contrast_sheet, decomposition_sheet, magnified, png
@@ -93,8 +93,8 @@ class _Redrawing:
             self._write(folder / entry["folder"], drawn)
         self._write(folder, {decomposing.SHEET: png(decomposition_sheet(made, view, self.drawing))})
         self.met.append(whole)
-        several = [f"{entry['folder']}/…" for entry in document["features"]]
-        return Redrawn(folder, (decomposing.SHEET, "heatmap.png", "overlay.png", *several), notes)
+        names = (decomposing.SHEET, FILES["heatmap"], FILES["overlay"], *decomposing.feature_folders(document))
+        return Redrawn(folder, names, notes)
 
     def contrast(self, folder: Path) -> Redrawn:
         document = read_document(folder / contrasting.DOCUMENT)

@@ -68,7 +68,8 @@ class Drawing:
         colours: a name of COLOURS.
         percentile: of the magnitudes that are not zero, what the strongest colour stands for.
         show_units: draw the receptive fields of the kept units of the deepest layer.
-        magnify: in a decomposition, show weak features stronger, by a round factor that the caption says.
+        magnify: show weak features of a decomposition, and weak ones of runs that are compared, stronger by a round
+            factor that the caption says.
     """
 
     smoothing: float = SMOOTHING

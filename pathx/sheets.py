@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 Region = tuple[float, float, float, float]
 
 TILE = 340  # a square picture's side; others have the same area
-_LONGEST, _NARROWEST, _WIDEST = 620, 220, 1560  # of a tile, of a tile's cell, of a sheet, in pixels
+_LONGEST, _NARROWEST, _WIDEST = 620, 260, 1560  # of a tile, of a tile's cell, of a sheet, in pixels
+_CRISP = 4  # from so many times on, pixels stay squares
 _MARGIN, _GAP = 24, 20
 _TITLE, _TEXT = 22, 15  # font sizes
 _LEADING = 1.35
@@ -110,10 +111,10 @@ class View:
 def tile_sized(picture: Image.Image) -> Image.Image:
     """A picture in the size that sheets have it; few pixels stay sharp pixels."""
     times = min(TILE / math.sqrt(picture.width * picture.height), _LONGEST / max(picture.size))
-    if times >= 2:
+    if times >= _CRISP:
         times = math.floor(times)
     size = max(1, round(picture.width * times)), max(1, round(picture.height * times))
-    return picture.resize(size, Image.Resampling.NEAREST if times >= 2 else Image.Resampling.LANCZOS)
+    return picture.resize(size, Image.Resampling.NEAREST if times >= _CRISP else Image.Resampling.LANCZOS)
 
 
 def heat(attribution: Tensor, drawing: Drawing, *, scale: float | None = None) -> Image.Image:
@@ -280,8 +281,7 @@ def decomposition_sheet(made: Decomposition, view: View, drawing: Drawing) -> Im
         if len(members) > 1:
             details.append(f"and {len(members) - 1} more that look there")
         factor = magnified(group.attribution, scale, drawing)
-        if factor > 1:
-            details.append(f"shown {factor} times stronger")
+        details += _strength(factor)
         if not group.place:
             details.append("nothing of it reaches the picture")
         panels.append(
@@ -334,8 +334,8 @@ def decomposition_remarks(made: Decomposition) -> list[str]:
     elif len(made.groups) == 1 and made.others.units == 0:
         remarks.append(f"All {len(made.features)} units look at the same spot: there is one feature.")
     if made.others.units:
-        share = f" with {percent(made.others.share)} of the score" if made.others.share is not None else ""
-        remarks.append(f"Not shown: {made.others.groups} more, of {made.others.units} units{share}.")
+        share = f", {percent(made.others.share)} of the score" if made.others.share is not None else ""
+        remarks.append(f"Not shown: {made.others.units} units that look at {made.others.groups} other spots{share}.")
     if not made.features:
         remarks.append("No unit of this layer is on the path: there is nothing to take apart.")
     return remarks
@@ -371,21 +371,20 @@ def contrast_sheet(
 def comparison_sheet(explanations: Sequence[Explanation], view: View, drawing: Drawing) -> Image.Image:
     """One picture and class explained in several ways, such as depths and widths, in one colour scale.
 
-    Where the settings fill a grid of depths and widths, it is laid out so.
+    Weak ones are magnified, as their captions say. Settings that fill a grid of depths and widths are laid out so.
     """
     tile = view.tile()
     ordered = sorted(explanations, key=lambda made: (made.depth, _width_order(made), made.alpha, made.skips))
     scale = shared_scale([made.attribution for made in ordered], drawing.smoothing, drawing.percentile)
     depths, widths = {made.depth for made in ordered}, {made.width for made in ordered}
+    told_apart = len({(made.alpha, made.skips) for made in ordered}) > 1
     is_grid = len(ordered) == len(depths) * len(widths) and 1 < len(widths) <= 6
-    panels = [
-        Panel(
-            tile.overlay(made, drawing, scale=scale),
-            f"depth {made.depth}, width {made.width}",
-            (f"score {made.score:.4g}", f"alpha {made.alpha:.4g}, skips {made.skips}"),
-        )
-        for made in ordered
-    ]
+    panels = []
+    for made in ordered:
+        factor = magnified(made.attribution, scale, drawing)
+        details = (f"score {made.score:.4g}", *([f"alpha {made.alpha:.4g}, skips {made.skips}"] if told_apart else []))
+        drawn = tile.overlay(made, drawing, scale=scale / factor)
+        panels.append(Panel(drawn, f"depth {made.depth}, width {made.width}", (*details, *_strength(factor))))
     return sheet(
         panels, title=view.label, bar=_bar(drawing, scale, view.label), columns=len(widths) if is_grid else None
     )
@@ -416,6 +415,10 @@ def _width_order(explanation: Explanation) -> tuple[int, float]:
     if isinstance(explanation.width, int):
         return 0, explanation.width
     return (2, 0.0) if explanation.width == "all" else (1, float(explanation.width.rstrip("%")))
+
+
+def _strength(factor: int) -> list[str]:
+    return [f"shown {factor} times stronger"] if factor > 1 else []
 
 
 def _smoothed(drawing: Drawing) -> tuple[str, ...]:

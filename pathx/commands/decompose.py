@@ -107,6 +107,7 @@ def _print_decomposition(done: Decomposed, *, first: bool) -> None:
     """The features, how they add up, where the files are."""
     from rich.text import Text
 
+    from pathx.decomposing import feature_folders
     from pathx.sheets import decomposition_remarks
 
     console = terminal()
@@ -127,10 +128,8 @@ def _print_decomposition(done: Decomposed, *, first: bool) -> None:
         console.print(Text(remark))
     if made.features:
         console.print(Text(_sum_line(made)))
-    folders = done.document["features"]
-    names = f"{folders[0]['folder']}/ to {folders[-1]['folder']}/, " if len(folders) > 1 else ""
-    names = names or "".join(f"{entry['folder']}/, " for entry in folders)
-    console.print(Text(f"{done.folder}{os.sep}: sheet.png, {names}decomposition.json\n"), soft_wrap=True)
+    files = ", ".join(["sheet.png", *feature_folders(done.document), "decomposition.json"])
+    console.print(Text(f"{done.folder}{os.sep}: {files}\n"), soft_wrap=True)
 
 
 def _sum_line(made: Decomposition) -> str:

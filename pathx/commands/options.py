@@ -123,7 +123,7 @@ ShowUnits = Annotated[
     bool, typer.Option("--show-units", help="Draw what the strongest units of the deepest layer can see.")
 ]
 NoMagnify = Annotated[
-    bool, typer.Option("--no-magnify", help="Show weak features of a decomposition as weak as they are.")
+    bool, typer.Option("--no-magnify", help="Show weak features, or weak runs that are compared, as weak as they are.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only, and what --format json prints.")]
 
