@@ -335,7 +335,8 @@ def decomposition_remarks(made: Decomposition) -> list[str]:
         remarks.append(f"All {len(made.features)} units look at the same spot: there is one feature.")
     if made.others.units:
         share = f", {percent(made.others.share)} of the score" if made.others.share is not None else ""
-        remarks.append(f"Not shown: {made.others.units} units that look at {made.others.groups} other spots{share}.")
+        every = len(made.features) + made.others.units
+        remarks.append(f"Not shown: {made.others.units} of {every} units{share}.")
     if not made.features:
         remarks.append("No unit of this layer is on the path: there is nothing to take apart.")
     return remarks

@@ -864,14 +864,14 @@ def test_a_file_name_that_is_no_text(pathx_: Pathx) -> None:
 
 def test_decompose_prints_the_features_and_where_they_are(pathx_: Pathx) -> None:
     arguments = ("decompose", picture(), "--model", scripted(network()), "--target", "red fox", "--no-group")
-    done = pathx_(*arguments, "--depth", 1, "--width", 3)
+    done = pathx_(*arguments, "--depth", 1, "--width", 2, "--alpha", 0.1)
     assert (done.status, done.err) == (0, "")
     assert "taken apart at layer 4: the top layer\n" in done.out
     assert "The features sum to the whole.\n" in done.out
     assert done.out.endswith(
-        "pathx-out/photo.png/red-fox/: sheet.png, feature-01/ to feature-03/, decomposition.json\n\n"
+        "pathx-out/photo.png/red-fox/: sheet.png, feature-01/ to feature-02/, decomposition.json\n\n"
     )
-    parts = {f"feature-{number:02}/{name}" for number in (1, 2, 3) for name in FILES}
+    parts = {f"feature-{number:02}/{name}" for number in (1, 2) for name in FILES}
     assert files("pathx-out/photo.png/red-fox") == FILES | {"sheet.png", "decomposition.json"} | parts
     (made,) = pathx_(*arguments, "--features", 1, "--from-layer", 2, "--format", "json").documents
     assert made == json.loads(Path("pathx-out/photo.png/red-fox/decomposition.json").read_text())

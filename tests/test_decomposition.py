@@ -194,7 +194,7 @@ def test_an_explanation_can_be_taken_apart() -> None:
     (expected,) = decompose(net, image, depth=2, width=4, alpha=0.2, target=1, features=2, group=False)
     assert [feature.unit for feature in made.features] == [feature.unit for feature in expected.features]
     assert torch.equal(made.whole.attribution, whole.attribution)
-    with pytest.raises(PathxError, match="keeps no model and no input: call pathx.decompose"):
+    with pytest.raises(PathxError, match=r"keeps no model and no input: call pathx\.decompose"):
         replace(whole, origin=None).decompose()
 
 
