@@ -13,16 +13,14 @@ from small import images, network
 
 import pathx
 from pathx import Drawing, Explanation
+from pathx.layout import Bar, Panel, sheet
 from pathx.sheets import (
-    Bar,
-    Panel,
     View,
     comparison_sheet,
     decomposition_scale,
     explanation_sheet,
     magnified,
     ranges,
-    sheet,
     tile_sized,
     unit_boxes,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -14,9 +13,9 @@ from pathx.commands.options import Dtype, Format, Skips
 from pathx.commands.output import (
     class_line,
     errors,
-    print_contrast,
     print_picture,
     report,
+    shown_by,
     terminal,
     unit_name,
 )
@@ -82,28 +81,19 @@ def decompose(
         split = options.whole_number(from_layer, "--from-layer")
         drawing = options.drawing(smoothing, colours, percentile, show_units, no_magnify)
 
-        from pathx.contrasting import Contrasted
-        from pathx.decomposing import Decomposed, decompose_batch
+        from pathx.decomposing import decompose_batch
         from pathx.models import load_model
-        from pathx.run import Result, Settings, explain_files
-
-        def show(result: Result, first: bool) -> None:
-            if isinstance(result, Contrasted):
-                if format is Format.text and not quiet:
-                    print_contrast(result)
-            elif format is Format.json:
-                print(json.dumps(result.document, allow_nan=False), flush=True)
-            elif isinstance(result, Decomposed) and not quiet:
-                _print_decomposition(result, first=first)
+        from pathx.run import Settings, explain_files
 
         loaded = load_model(model, weights=weights, input_size=size, mean=means, std=deviations, labels=labels)
         settings = Settings(layers, units, least, skips.value, device, dtype.value, batch, save_tensors, label, drawing)
         task = partial(decompose_batch, from_layer=split, features=most, group=not no_group)
         results = explain_files(loaded, images, out, targets=target or (), settings=settings, task=task)
+        show = shown_by(_print_decomposition, as_json=format is Format.json, quiet=quiet)
         report(results, images, out, show, quiet=quiet)
 
 
-def _print_decomposition(done: Decomposed, *, first: bool) -> None:
+def _print_decomposition(done: Decomposed, first: bool) -> None:
     """The features, how they add up, where the files are."""
     from rich.text import Text
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,9 +12,9 @@ from pathx.commands.options import Dtype, Format, Skips
 from pathx.commands.output import (
     class_line,
     errors,
-    print_contrast,
     print_picture,
     report,
+    shown_by,
     terminal,
     unit_name,
 )
@@ -65,26 +64,17 @@ def explain(
 
         drawing = options.drawing(smoothing, colours, percentile, show_units)
 
-        from pathx.contrasting import Contrasted
         from pathx.models import load_model
-        from pathx.run import Done, Result, Settings, explain_files
-
-        def show(result: Result, first: bool) -> None:
-            if isinstance(result, Contrasted):
-                if format is Format.text and not quiet:
-                    print_contrast(result)
-            elif format is Format.json:
-                print(json.dumps(result.document, allow_nan=False), flush=True)
-            elif isinstance(result, Done) and not quiet:
-                _print_explanation(result, first=first)
+        from pathx.run import Settings, explain_files
 
         loaded = load_model(model, weights=weights, input_size=size, mean=means, std=deviations, labels=labels)
         settings = Settings(layers, units, least, skips.value, device, dtype.value, batch, save_tensors, label, drawing)
         results = explain_files(loaded, images, out, targets=target or (), settings=settings)
+        show = shown_by(_print_explanation, as_json=format is Format.json, quiet=quiet)
         report(results, images, out, show, quiet=quiet)
 
 
-def _print_explanation(done: Done, *, first: bool) -> None:
+def _print_explanation(done: Done, first: bool) -> None:
     """What a person wants to see: the predictions (once per picture), the path, where the files are."""
     from rich.text import Text
 

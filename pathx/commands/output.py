@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import traceback
@@ -104,6 +105,22 @@ def report(
             rest = f"; the rest is in {out}" if shown else ""
             complain(f"{len(failed)} of {len(set(images))} pictures failed{rest}")
         raise typer.Exit(1)
+
+
+def shown_by(print_one: Callable[[Any, bool], None], *, as_json: bool, quiet: bool) -> Callable[[Result, bool], None]:
+    """How a command shows its results: as documents, or as it prints them. Contrasts are for people, and in their files."""
+    from pathx.contrasting import Contrasted
+
+    def show(result: Result, first: bool) -> None:
+        if as_json and not isinstance(result, Contrasted):
+            print(json.dumps(result.document, allow_nan=False), flush=True)
+        elif not as_json and not quiet:
+            if isinstance(result, Contrasted):
+                print_contrast(result)
+            else:
+                print_one(result, first)
+
+    return show
 
 
 def terminal() -> Console:
