@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 import pathx
 from pathx import PathxError, decomposition
 from pathx.decomposition import ALIKE, choose_layer, decompose, grouped, overlaps
+from pathx.pictures import open_picture
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -259,3 +261,24 @@ def test_wrong_calls(options: dict[str, int], message: str, monkeypatch: pytest.
         decompose(network(), images(), **{"depth": 2, "width": 3, **options})
     assert str(caught.value) == message
     assert caught.value.usage
+
+
+# Real photos
+
+
+def test_what_the_docs_say_of_the_fox_and_the_husky(shared_data: Path) -> None:
+    model = pathx.load_model()
+    photos = [shared_data / "imagenet" / name for name in ("n02119022_red_fox.JPEG", "n02109961_Eskimo_dog.JPEG")]
+    inputs = torch.stack([model.preprocessing(open_picture(photo).image) for photo in photos])
+    fox, husky = decompose(model.module, inputs)
+    assert (fox.layer, husky.layer) == (17, 17)
+    assert model.labels[fox.whole.target] == "dingo"
+    assert [len(group.features) for group in fox.groups] == [4, 1]
+    head, body = (group.place for group in fox.groups)
+    assert head is not None and body is not None
+    assert head.centre[0] > body.centre[0] + 30 and head.centre[1] < body.centre[1] - 30
+    assert [len(group.features) for group in husky.groups] == [5]
+    wider_fox, wider_husky = decompose(model.module, inputs, width=10)
+    assert (len(wider_fox.groups), len(wider_husky.groups)) == (3, 1)
+    (nearer,) = decompose(model.module, inputs[1:], from_layer=16)
+    assert len(nearer.groups) == 2 and nearer.difference.exact
