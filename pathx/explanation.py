@@ -125,6 +125,9 @@ class Explanation:
     hidden_layers: int
     origin: Origin | None = field(default=None, repr=False)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "origin": None}  # a pickle leaves the model behind
+
     @property
     def complete(self) -> bool:
         """Whether the path reaches from the output to the first hidden layer."""

@@ -14,7 +14,7 @@ from pathx.decomposing import Scales
 from pathx.errors import PathxError
 from pathx.pictures import open_picture, shown
 from pathx.render import Drawing
-from pathx.results import DOCUMENT, FILES, pictures, replace_file, unwritable
+from pathx.results import DOCUMENT, FILES, document_bytes, pictures, replace_file, unwritable
 from pathx.run import Failed
 from pathx.saved import Saved, read_contrast, read_decomposition, read_document, read_explanation
 from pathx.sheets import View, comparison_sheet, contrast_sheet, decomposition_sheet, magnified, png
@@ -38,6 +38,8 @@ class Redrawn:
 
 def redraw(folder: str | Path, drawing: Drawing | None = None) -> Iterator[Redrawn | Failed]:
     """Make anew every picture below a folder of results, from the tensors that were saved; no network is run.
+
+    Of the documents only what they say of the colour scale changes.
 
     Where one picture and class was explained in several ways (say, runs of several depths in folders of their own), a sheet
     that compares them is added to the folder itself.
@@ -88,10 +90,14 @@ class _Redrawing:
         scales = Scales.of(made, self.drawing)
         self._write(folder, pictures(whole.explanation, view, self.drawing, scales.over(1)))
         for part, entry in zip(parts, document["features"], strict=True):
-            factor = magnified(part.explanation.attribution, scales.smoothed, self.drawing)
-            drawn = pictures(part.explanation, view, self.drawing, scales.over(factor))
+            entry["magnified"] = magnified(part.explanation.attribution, scales.smoothed, self.drawing)
+            drawn = pictures(part.explanation, view, self.drawing, scales.over(entry["magnified"]))
             self._write(folder / entry["folder"], drawn)
-        self._write(folder, {decomposing.SHEET: png(decomposition_sheet(made, view, self.drawing))})
+        for group, entry in zip(made.groups, document["groups"], strict=True):
+            entry["magnified"] = magnified(group.attribution, scales.smoothed, self.drawing)
+        document["colour_scale"] = scales.smoothed
+        sheet = png(decomposition_sheet(made, view, self.drawing))
+        self._write(folder, {decomposing.SHEET: sheet, decomposing.DOCUMENT: document_bytes(document)})
         self.met.append(whole)
         names = (decomposing.SHEET, FILES["heatmap"], FILES["overlay"], *decomposing.feature_folders(document))
         return Redrawn(folder, names, notes)
@@ -103,7 +109,8 @@ class _Redrawing:
         labels = [target["label"] for target in document["targets"]]
         probabilities = [target["probability"] for target in document["targets"]]
         drawn = contrast_sheet(made, view, labels, probabilities, self.drawing)
-        self._write(folder, {contrasting.PICTURE: png(drawn)})
+        document["colour_scale"] = made.scale(self.drawing)
+        self._write(folder, {contrasting.PICTURE: png(drawn), contrasting.DOCUMENT: document_bytes(document)})
         return Redrawn(folder, (contrasting.PICTURE,), notes)
 
     def explanation(self, folder: Path) -> Redrawn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from dataclasses import replace
 from pathlib import Path
 
@@ -198,6 +199,13 @@ def test_an_explanation_can_be_taken_apart() -> None:
     assert torch.equal(made.whole.attribution, whole.attribution)
     with pytest.raises(PathxError, match=r"keeps no model and no input: call pathx\.decompose"):
         replace(whole, origin=None).decompose()
+
+
+def test_a_pickle_leaves_the_model_behind() -> None:
+    (whole,) = pathx.explain(network(), images(), depth=2)
+    again = pickle.loads(pickle.dumps(whole))
+    assert again.path == whole.path and torch.equal(again.attribution, whole.attribution)
+    assert again.origin is None and whole.origin is not None
 
 
 def test_notebooks_show_pictures() -> None:
