@@ -131,16 +131,22 @@ class Evaluation:
                 continue
             counts = self.counts(one)
             if counts["not_finite"]:
-                notes.append(f"{one.title}: {counts['not_finite']} maps were NaN or infinite and are left out of its figures")
+                notes.append(
+                    f"{one.title}: {counts['not_finite']} maps were NaN or infinite and are left out of its figures"
+                )
             if counts["tied"]:
-                notes.append(f"{one.title}: {counts['tied']} maps were the same everywhere; pixels were taken row by row")
+                notes.append(
+                    f"{one.title}: {counts['tied']} maps were the same everywhere; pixels were taken row by row"
+                )
         classes = Counter(target for _, _, target in self.pictures)
         if len(self.pictures) > 1 and len(classes) == 1:
             only = self.prepared.labels[next(iter(classes))]
             notes.append(f"every picture is predicted as {only}: the figures speak for that class only")
         if unknown := self.unknown_labels:
             some = ", ".join(unknown[:3]) + (", …" if len(unknown) > 3 else "")
-            notes.append(f"{len(unknown)} folders are not named after classes of the model ({some}): no accuracy for them")
+            notes.append(
+                f"{len(unknown)} folders are not named after classes of the model ({some}): no accuracy for them"
+            )
         return notes
 
     @property
@@ -175,7 +181,11 @@ class Evaluation:
             "unread": self.unread,
             "notes": self.notes,
             "model": self.prepared.about,
-            "created_by": {"pathx": pathx.__version__, "torch": str(torch.__version__), "device": str(self.prepared.device)},
+            "created_by": {
+                "pathx": pathx.__version__,
+                "torch": str(torch.__version__),
+                "device": str(self.prepared.device),
+            },
         }
 
     @property
@@ -187,7 +197,11 @@ class Evaluation:
         for one in self.contenders:
             for record in self.records.get(one.title, ()):
                 areas = record.areas.values() if record.problem is None else ("", "")
-                start = [record.picture, *about[record.picture], one.title if one.title != METHODS[one.name].title else one.name]
+                start = [
+                    record.picture,
+                    *about[record.picture],
+                    one.title if one.title != METHODS[one.name].title else one.name,
+                ]
                 rows.append([*start, *areas, record.seconds, record.tied, record.problem or ""])
         return rows
 

@@ -45,5 +45,7 @@ def pictures_in(places: Sequence[str | Path]) -> list[PictureFile]:
                     found.append(PictureFile(str(file), file.relative_to(place).as_posix(), label))
     if not found:
         folders = ", ".join(map(shown, places))
-        raise PathxError(f"there are no pictures in {folders}: give a folder of {', '.join(sorted(SUFFIXES))}", usage=True)
+        raise PathxError(
+            f"there are no pictures in {folders}: give a folder of {', '.join(sorted(SUFFIXES))}", usage=True
+        )
     return found

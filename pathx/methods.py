@@ -111,11 +111,13 @@ def _quiet() -> Iterator[None]:
 
 
 def _captum(name: str, model: Any, subject: Subject, *arguments: Any, **options: Any) -> Tensor:
-    import captum.attr
+    from importlib import import_module
+
+    kind = getattr(import_module("captum.attr"), name)
 
     targets = torch.tensor(subject.targets, device=subject.images.device)
     with _quiet(), torch.enable_grad():
-        found: Tensor = getattr(captum.attr, name)(model, *arguments).attribute(
+        found: Tensor = kind(model, *arguments).attribute(
             subject.images.clone().requires_grad_(), target=targets, **options
         )
     return found.detach()
@@ -131,7 +133,9 @@ def input_x_gradient(subject: Subject) -> Tensor:
     return _captum("InputXGradient", subject.classifier, subject)
 
 
-@method("integrated_gradients", "Integrated Gradients", captum=True, steps=IG_STEPS, baseline="zero in normalised space")
+@method(
+    "integrated_gradients", "Integrated Gradients", captum=True, steps=IG_STEPS, baseline="zero in normalised space"
+)
 def integrated_gradients(subject: Subject) -> Tensor:
     rows = max(subject.classifier.chunk, len(subject.images))
     return _captum("IntegratedGradients", subject.classifier, subject, n_steps=IG_STEPS, internal_batch_size=rows)
@@ -207,4 +211,4 @@ def edges(subject: Subject) -> Tensor:
     sobel = torch.tensor([[-1.0, 0.0, 1.0], [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]]).to(images)
     padded = torch.nn.functional.pad(images, (1, 1, 1, 1), mode="replicate").flatten(0, 1)[:, None]
     slopes = torch.nn.functional.conv2d(padded, torch.stack([sobel, sobel.mT])[:, None])
-    return slopes.norm(dim=1).reshape(images.shape)
+    return torch.linalg.vector_norm(slopes, dim=1).reshape(images.shape)

@@ -76,13 +76,15 @@ class RecordFile:
                 stream.writelines(lines)
         except OSError as error:
             reason = error.strerror or str(error)
-            raise PathxError(f"cannot write to {shown(self.file)} ({reason}): choose another folder with --out") from None
+            raise PathxError(
+                f"cannot write to {shown(self.file)} ({reason}): choose another folder with --out"
+            ) from None
 
 
 def _read(line: str) -> Record | None:
     try:
         fields = json.loads(line)
-        curves = {name: tuple(fields.pop(name)) for name in ("insertion", "deletion")}
-        return Record(**fields, **curves)
+        fields |= {name: tuple(fields[name]) for name in ("insertion", "deletion")}
+        return Record(**fields)
     except (ValueError, TypeError, KeyError, AttributeError):
         return None

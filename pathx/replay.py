@@ -35,7 +35,7 @@ class Operation(nn.Module):
 class Gate(nn.ReLU):
     """A call of any member of the ReLU family. It is an `nn.ReLU` so that it is found as one."""
 
-    def forward(self, value: Tensor, *, run: Run = torch.relu) -> Any:  # type: ignore[override]
+    def forward(self, value: Tensor, *, run: Run = torch.relu) -> Any:
         return run(value)
 
 
@@ -106,7 +106,9 @@ class Replay(nn.Module):
                 return values[leaf]
             return self._dtype if isinstance(leaf, torch.dtype) and leaf.is_floating_point else leaf
 
-        return node.op(*(filled(arg, actual) for arg in node.args), **{k: filled(a, actual) for k, a in node.kwargs.items()})
+        return node.op(
+            *(filled(arg, actual) for arg in node.args), **{k: filled(a, actual) for k, a in node.kwargs.items()}
+        )
 
 
 class Classifier:

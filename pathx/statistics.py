@@ -61,7 +61,8 @@ def spearman(first: Tensor, second: Tensor) -> float | None:
 def _mean_ranks(values: Tensor) -> Tensor:
     _, place, counts = values.unique(return_inverse=True, return_counts=True)
     last = counts.cumsum(0).double()
-    return (last - (counts - 1) / 2)[place]
+    ranks: Tensor = (last - (counts - 1) / 2)[place]
+    return ranks
 
 
 def _portions(pictures: int) -> list[int]:
