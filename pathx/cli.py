@@ -15,6 +15,7 @@ from pathx.commands.evaluate import evaluate
 from pathx.commands.explain import explain
 from pathx.commands.models import layers, models
 from pathx.commands.output import complain
+from pathx.commands.sweep import sweep
 
 app = typer.Typer(
     name="pathx",
@@ -41,7 +42,7 @@ def main(
     """Show which hidden units of a ReLU network carried a decision, and what they saw in the image."""
 
 
-for command in (explain, evaluate, models, layers):
+for command in (explain, evaluate, sweep, models, layers):
     app.command()(command)
 
 # What is wrong with a command line; typer has no name of its own for it.

@@ -239,15 +239,15 @@ def evaluate(
 
     for batch in prepared.see(pictures, batch_size, failed):
         result.pictures += [(seen.source.name, seen.source.label, seen.target) for seen in batch]
-        subject = _subject(prepared, batch)
+        subjects: dict[tuple[int, ...], Subject] = {}  # contenders that lack the same pictures share a frozen pass
         for one in result.contenders:
             keys = [_key(prepared, protocol, one, seen) for seen in batch]
-            missing = [place for place, key in enumerate(keys) if key not in records.known]
+            missing = tuple(place for place, key in enumerate(keys) if key not in records.known)
             if one.title not in result.not_run and missing:
-                whole = len(missing) == len(batch)
-                part = subject if whole else _subject(prepared, [batch[place] for place in missing])
+                if missing not in subjects:
+                    subjects[missing] = subject_of(prepared, [batch[place] for place in missing])
                 try:
-                    records.add(_measured(protocol, one, part, [keys[place] for place in missing]))
+                    records.add(_measured(protocol, one, subjects[missing], [keys[place] for place in missing]))
                 except (PathxError, RuntimeError, NotImplementedError, AssertionError) as error:
                     result.not_run[one.title] = " ".join(str(error).split()) or type(error).__name__
             if one.title not in result.not_run:
@@ -265,16 +265,15 @@ def evaluate(
 
 def _check(prepared: Prepared, result: Evaluation) -> None:
     """Refuse settings of paths that no picture could be explained with."""
-    image = torch.zeros(1, *prepared.model.preprocessing.input_size, dtype=prepared.dtype, device=prepared.device)
-    network = prepared.classifier.replay(image).network
     for one in result.contenders:
         if one.name == "pathx":
-            check_depth(one.settings["depth"], network)
+            check_depth(one.settings["depth"], prepared.network)
             check_width(one.settings["width"])
             check_settings(one.settings["alpha"], one.settings["skips"])
 
 
-def _subject(prepared: Prepared, batch: Sequence[Seen]) -> Subject:
+def subject_of(prepared: Prepared, batch: Sequence[Seen]) -> Subject:
+    """A batch as methods take it."""
     images = torch.stack([seen.input for seen in batch])
     return Subject(prepared.classifier, images, [seen.target for seen in batch], [seen.source.name for seen in batch])
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
+from importlib import import_module
 from importlib.util import find_spec
 from inspect import signature
 from typing import Any
@@ -111,10 +112,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _captum(name: str, model: Any, subject: Subject, *arguments: Any, **options: Any) -> Tensor:
-    from importlib import import_module
-
     kind = getattr(import_module("captum.attr"), name)
-
     targets = torch.tensor(subject.targets, device=subject.images.device)
     with _quiet(), torch.enable_grad():
         found: Tensor = kind(model, *arguments).attribute(
@@ -211,4 +209,4 @@ def edges(subject: Subject) -> Tensor:
     sobel = torch.tensor([[-1.0, 0.0, 1.0], [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]]).to(images)
     padded = torch.nn.functional.pad(images, (1, 1, 1, 1), mode="replicate").flatten(0, 1)[:, None]
     slopes = torch.nn.functional.conv2d(padded, torch.stack([sobel, sobel.mT])[:, None])
-    return torch.linalg.vector_norm(slopes, dim=1).reshape(images.shape)
+    return slopes.square().sum(1).sqrt().reshape(images.shape)

@@ -59,7 +59,7 @@ def plot_curves(file: Path, panels: Mapping[str, Mapping[str, tuple[Tensor, floa
         panels: title -> method -> (curve, area).
         first: the method to stand out.
     """
-    with _drawn(file, len(panels), 1, (5.2, 4.4)) as (_, axes):
+    with _drawn(file, len(panels), 1, (5.6, 4.8)) as (_, axes):
         for axis, (title, lines) in zip(axes, panels.items(), strict=True):
             ordered = sorted(lines.items(), key=lambda line: line[0] != first)
             for number, (name, (curve, area)) in enumerate(ordered):
@@ -69,7 +69,7 @@ def plot_curves(file: Path, panels: Mapping[str, Mapping[str, tuple[Tensor, floa
                 title=title, xlabel="steps taken, %", ylabel="probability of the class", ylim=(0, 1), xlim=(0, 100)
             )
             axis.grid(alpha=0.25)
-            axis.legend(fontsize=8, framealpha=0.85)
+            axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncol=3, frameon=False)
 
 
 def plot_sweep(

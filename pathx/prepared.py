@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from pathx.errors import PathxError
 from pathx.folders import PictureFile
 from pathx.models import LoadedModel
+from pathx.network import Network
 from pathx.pictures import Picture, open_picture
 from pathx.replay import Classifier
 from pathx.run import DTYPES, resolve_device
@@ -50,11 +51,15 @@ class Prepared:
         return Classifier(self.module, torch.zeros(size, dtype=self.dtype, device=self.device))
 
     @cached_property
+    def network(self) -> Network:
+        """The network at one picture."""
+        size = self.model.preprocessing.input_size
+        return self.classifier.replay(torch.zeros(1, *size, dtype=self.dtype, device=self.device)).network
+
+    @cached_property
     def labels(self) -> tuple[str, ...]:
         """One per class."""
-        size = self.model.preprocessing.input_size
-        replay = self.classifier.replay(torch.zeros(1, *size, dtype=self.dtype, device=self.device))
-        return self.model.labels_for(replay.network.outputs)
+        return self.model.labels_for(self.network.outputs)
 
     @property
     def about(self) -> dict[str, Any]:
