@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from pathx import __version__
+from pathx.commands.check import check
 from pathx.commands.common import common
 from pathx.commands.evaluate import evaluate
 from pathx.commands.explain import explain
@@ -43,7 +44,7 @@ def main(
     """Show which hidden units of a ReLU network carried a decision, and what they saw in the image."""
 
 
-for command in (explain, evaluate, sweep, common, models, layers):
+for command in (explain, evaluate, sweep, common, check, models, layers):
     app.command()(command)
 
 # What is wrong with a command line; typer has no name of its own for it.

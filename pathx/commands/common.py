@@ -16,7 +16,7 @@ from pathx.commands.output import complain, errors, print_table, progress_bar
 from pathx.errors import PathxError
 
 if TYPE_CHECKING:
-    from pathx.common import Common
+    from pathx.common import Common, Place
 
 
 class Grouping(str, Enum):
@@ -147,11 +147,16 @@ def _draw(found: Common, layers: list[int], classes: list[str], folder: Path) ->
         return
     for layer in layers:
         shares = {label: found.shares(label, layer) for label in classes}
-        units = sorted({unit for some in shares.values() for unit in some})
+        tensors = found.layers[layer]
+        if all(len(tensor.shape) == 1 for tensor in tensors):
+            units: list[Place] = [(tensor.name, (index,)) for tensor in tensors for index in range(tensor.shape[0])]
+            about = f"unit of layer {layer}"
+        else:
+            units = sorted({unit for some in shares.values() for unit in some})
+            about = f"the {len(units)} units of layer {layer} that are on any path, in order"
         lines = {label: [some.get(unit, 0.0) for unit in units] for label, some in shares.items()}
-        about = f"the {len(units)} units of layer {layer} that are on any path, in order"
         plot_frequencies(folder / f"units-{layer}", f"layer {layer}: how often each unit is on the path", lines, about)
-        for tensor in found.layers[layer]:
+        for tensor in tensors:
             if len(tensor.shape) < 3:
                 continue
             name = f"layer {layer}, {tensor.name}"
