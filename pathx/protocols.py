@@ -121,6 +121,8 @@ class Protocol:
 
     def curves(self, classifier: Classifier, images: Tensor, targets: list[int], attribution: Tensor) -> list[Curves]:
         """The curves of a batch of pictures (B, C, H, W) and their attributions, whose steps go through as one batch."""
+        if not len(images):
+            return []
         count = self.steps + 1
         when = torch.stack([PROTOCOLS[self.name].steps(one, self.step_pixels) for one in attribution])  # (B, H, W)
         wanted = torch.tensor(targets, device=images.device).repeat_interleave(count)
