@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import pathx
-from pathx.engine import explain_frozen
+from pathx.engine import check_depth, explain_frozen
 from pathx.errors import PathxError
 from pathx.explanation import Explanation
 from pathx.folders import PictureFile
@@ -28,6 +28,9 @@ ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-10}
 
 RUNS, DRAWS, NOISE, SEED = 3, 8, 0.01, 0
 """Randomised copies; noisy pictures; the noise's deviation as a share of the range of a pixel."""
+
+MOST_NUMBERS = 200_000_000
+"""What a path that keeps everything may hold: units times classes. With more, fewer of its layers are checked."""
 
 CHANGED, STEADY = 0.3, 0.7
 """Rank correlation: at most this between a trained and a randomised model; at least this under noise."""
@@ -128,7 +131,8 @@ def completeness(explanation: Explanation) -> Finding:
 
 def unwrapping(prepared: Prepared, seen: Seen, depth: int | str) -> Finding:
     """A path that keeps every unit must be the plain gradient of the logit."""
-    everything = {"depth": depth, "width": "all", "alpha": 0.0, "skips": "all"}
+    layers = _affordable(prepared, check_depth(depth, prepared.network))
+    everything = {"depth": layers, "width": "all", "alpha": 0.0, "skips": "all"}
     (explanation,) = _explain(prepared.module, seen.input[None], seen.target, everything)
     with torch.enable_grad():
         image = seen.input[None].clone().requires_grad_()
@@ -137,9 +141,17 @@ def unwrapping(prepared: Prepared, seen: Seen, depth: int | str) -> Finding:
     difference = float((explanation.weight - gradient[0]).abs().max())
     share, limit = (difference / largest if largest else difference), 100 * ROUNDING[prepared.dtype]
     passed = share <= limit
-    kept = f"a path that keeps every unit differs from the plain gradient by {share:.1e} of its largest value"
+    kept = f"a path that keeps every unit of {layers} layers differs from the plain gradient by {share:.1e} of its largest value"
     verdict = f"{kept}, which is rounding" if passed else f"{kept}, which is more than rounding: please report this"
-    return Finding(passed, verdict, {"difference": difference, "largest": largest, "share": share, "limit": limit})
+    figures = {"depth": layers, "difference": difference, "largest": largest, "share": share, "limit": limit}
+    return Finding(passed, verdict, figures)
+
+
+def _affordable(prepared: Prepared, depth: int) -> int:
+    """How many of a path's layers can be kept whole; at least one."""
+    units = [sum(gate.units for gate in layer) for layer in reversed(prepared.network.layers)]
+    sums = [sum(units[:count]) * len(prepared.labels) for count in range(1, depth + 1)]
+    return max(1, sum(numbers <= MOST_NUMBERS for numbers in sums))
 
 
 def layers_of(network: Network) -> dict[str, list[str]]:
