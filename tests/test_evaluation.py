@@ -339,12 +339,15 @@ def test_a_sweep_is_evaluations_with_one_frozen_pass(pathx_: Pathx, monkeypatch:
 @pytest.mark.usefixtures("drawn")
 def test_common_paths_from_pictures_and_from_results_are_the_same(pathx_: Pathx) -> None:
     settings = ("--model", "model.pt", "--depth", "all", "--width", 3)
-    done = pathx_("common", "pictures", *settings, "--by", "folder", "--out", "one")
+    done = pathx_("common", "pictures", *settings, "--by", "folder", "--layers", "1,3", "--out", "one")
     assert done.status == 0
+    drawn = {file.name for file in Path("one").glob("*.png")}
+    kinds = {"units-3.png", "units-1.png", "channels-1-1.png", "positions-1-1.png"}
+    assert drawn == kinds | {"overlap-units.png", "overlap-channels.png"}
     files = sorted(map(str, Path("pictures").rglob("*.png")))
     pathx_("explain", *files, *settings, "--out", "explained", "--quiet")
     Path("model.pt").unlink()  # the network is not needed any more
-    assert pathx_("common", "explained", "--by", "folder", "--out", "other").status == 0
+    assert pathx_("common", "explained", "--by", "folder", "--layers", "3", "--out", "other").status == 0
     one, other = document("one/common.json"), document("other/common.json")
     assert one["schema"] == "pathx/common@1"
     assert one["classes"] == other["classes"] and one["overlap"] == other["overlap"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import Network, networks
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ pytestmark = [
 ]
 
 
+@settings(max_examples=25)
 @given(network=networks(), seed=st.integers(0, 100))
 def test_a_replay_computes_what_the_model_computes(network: Network, seed: int) -> None:
     module, images = network.module(), network.images(3, seed)

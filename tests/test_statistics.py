@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pathx.statistics import bootstrap, compare, spearman
@@ -12,6 +12,7 @@ from pathx.statistics import bootstrap, compare, spearman
 VALUES = st.lists(st.floats(-5, 5), min_size=1, max_size=20)
 
 
+@settings(max_examples=30)
 @given(VALUES)
 def test_an_interval_is_reproducible_and_holds_its_mean(values: list[float]) -> None:
     found = bootstrap(values)
