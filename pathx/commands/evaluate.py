@@ -26,7 +26,12 @@ class ProtocolName(str, Enum):
 Folders = Annotated[list[str], typer.Argument(metavar="FOLDER", help="Folders of pictures, or pictures.")]
 Methods = Annotated[
     list[str] | None,
-    typer.Option("--methods", metavar="NAME,...", help="Methods to compare, with commas between. [default: all]"),
+    typer.Option(
+        "--methods",
+        metavar="NAME,...",
+        help="Of pathx, saliency, input_x_gradient, integrated_gradients, guided_backprop, guided_gradcam, blur_ig, "
+        "random, edges, with commas between. [default: all]",
+    ),
 ]
 ProtocolOption = Annotated[
     ProtocolName,
