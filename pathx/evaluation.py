@@ -247,9 +247,11 @@ def evaluate(
                 if missing not in subjects:
                     subjects[missing] = subject_of(prepared, [batch[place] for place in missing])
                 try:
-                    records.add(_measured(protocol, one, subjects[missing], [keys[place] for place in missing]))
+                    measured = _measured(protocol, one, subjects[missing], [keys[place] for place in missing])
                 except (PathxError, RuntimeError, NotImplementedError, AssertionError) as error:
                     result.not_run[one.title] = " ".join(str(error).split()) or type(error).__name__
+                else:
+                    records.add(measured)
             if one.title not in result.not_run:
                 result.records.setdefault(one.title, []).extend(records.known[key] for key in keys)
             progress(len(batch))

@@ -197,7 +197,7 @@ def random(subject: Subject) -> Tensor:
     """Noise, the same whenever a picture of that name comes."""
     maps = []
     for name, image in zip(subject.names, subject.images, strict=True):
-        seed = int.from_bytes(hashlib.sha256(name.encode(errors="surrogateescape")).digest()[:8]) >> 1
+        seed = int.from_bytes(hashlib.sha256(name.encode(errors="surrogateescape")).digest()[:8], "big") >> 1
         maps.append(torch.rand(image.shape, generator=torch.Generator().manual_seed(seed)))
     return torch.stack(maps).to(subject.images)
 

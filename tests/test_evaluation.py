@@ -299,6 +299,12 @@ def test_what_is_wrong_with_a_call_is_said(pathx_: Pathx, arguments: tuple[str, 
     assert not Path("out").exists()
 
 
+def test_a_folder_that_cannot_be_written_to_is_no_fault_of_a_method(pathx_: Pathx) -> None:
+    Path("out").write_text("a file")
+    done = pathx_("evaluate", "pictures", "--model", "model.pt", "--methods", "random", "--out", "out")
+    assert done.status == 1 and "choose another folder with --out" in done.err and "not run" not in done.err
+
+
 def test_a_model_whose_output_is_not_finite_says_so(pathx_: Pathx) -> None:
     module = network()
     with torch.no_grad():
@@ -306,6 +312,29 @@ def test_a_model_whose_output_is_not_finite_says_so(pathx_: Pathx) -> None:
     save(module, "nan.pt")
     done = pathx_("evaluate", "pictures", "--model", "nan.pt", "--methods", "random", "--out", "out")
     assert done.status == 1 and "none of the 6 pictures could be used: the model's output is NaN" in done.err
+
+
+# The paper's table. Its figures are of 10 000 pictures, so these 500 may differ by a little more than their interval.
+PAPER = {
+    "pathx": (0.833, 0.239),
+    "saliency": (0.518, 0.198),
+    "input_x_gradient": (0.742, 0.142),
+    "integrated_gradients": (0.790, 0.148),
+    "guided_backprop": (0.677, 0.386),
+    "guided_gradcam": (0.683, 0.396),
+    "blur_ig": (0.772, 0.163),
+}
+
+
+@pytest.mark.slow
+def test_the_papers_table_comes_out(pathx_: Pathx, shared_data: Path) -> None:
+    model = shared_data / "models" / "cifar10-toycnn.pt"
+    arguments = ("--protocol", "paper", "--depth", "all", "--width", 1024, "--methods", ",".join(PAPER))
+    assert pathx_("evaluate", shared_data / "cifar10", "--model", model, *arguments, "--out", "out").status == 0
+    for name, (insertion, deletion) in PAPER.items():
+        figures = document("out/evaluation.json")["methods"][name]
+        assert figures["insertion"]["mean"] == pytest.approx(insertion, abs=0.03)
+        assert figures["deletion"]["mean"] == pytest.approx(deletion, abs=0.01)
 
 
 # sweep
