@@ -7,30 +7,41 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, count, islice
 from pathlib import Path, PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from pathx.contrast import Contrast
+from pathx.contrasting import Contrasted, save_contrast
 from pathx.engine import check_settings, check_width, class_logits, explain_frozen
 from pathx.errors import PathxError
 from pathx.explanation import Explanation
 from pathx.frozen import Frozen, freeze, network_of
 from pathx.models import LoadedModel
 from pathx.pictures import Picture, open_picture
+from pathx.render import Drawing
 from pathx.results import ModelInfo, explanation_folder, save
-from pathx.targets import parse_targets, target_slug
+from pathx.targets import parse_targets, target_slug, true_class
+
+if TYPE_CHECKING:
+    from pathx.decomposing import Decomposed
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to explain; the defaults are those of the command line."""
+    """How to explain; the defaults are those of the command line.
+
+    Args:
+        label: the true class of the pictures, where it is known. By default the name of a picture's folder, where that
+            is a label of the model and no targets are asked for. A wrong prediction is explained against it.
+    """
 
     depth: int | str = 3
     width: int | str = 5
@@ -40,6 +51,8 @@ class Settings:
     dtype: str = "float32"
     batch_size: int = 8
     save_tensors: bool = False
+    label: str | None = None
+    drawing: Drawing = field(default_factory=Drawing)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,13 +86,15 @@ def explain_files(
     *,
     targets: Sequence[str] = (),
     settings: Settings | None = None,
-) -> Iterator[Done | Failed]:
+    task: Task | None = None,
+) -> Iterator[Result | Failed]:
     """Explain pictures and write the files of each explanation below `out`, as they come.
 
     A picture that fails costs one `Failed`; what is wrong with the call or the model is raised.
 
     Args:
         targets: classes by label or number, or `top:K`; the predicted class by default.
+        task: what to do with a batch, such as `decompose_batch`; `explain_batch` by default.
     """
     settings = settings or Settings()
     check_width(settings.width)
@@ -105,13 +120,13 @@ def explain_files(
             made: Iterator[list[Work] | Failed] = iter(())
             if good:
                 frozen = freeze(module, _inputs(good).to(device, DTYPES[settings.dtype]))
-                made = explain_batch(Batch.asked(model, frozen, good, targets, out, settings))
+                made = (task or explain_batch)(Batch.asked(model, frozen, good, targets, out, settings))
             for one in group:  # results come in the order of the pictures
                 works = next(made) if isinstance(one, Opened) else one
                 yield from [works] if isinstance(works, Failed) else map(_done, works)
 
 
-def _done(work: Work) -> Done | Failed:
+def _done(work: Work) -> Result | Failed:
     try:
         return work.write()
     except PathxError as error:
@@ -155,7 +170,7 @@ class Work:
     """What is left to do once the numbers are there: draw and write the files of one result. Raises PathxError."""
 
     file: str
-    write: Callable[[], Done]
+    write: Callable[[], Result]
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,6 +180,7 @@ class Batch:
     Args:
         opened: the pictures, in the order of the frozen batch.
         targets: of each picture, the classes to explain; none where the model's output is not finite.
+        truths: of each picture, the true class where it is known.
     """
 
     model: LoadedModel
@@ -172,6 +188,7 @@ class Batch:
     opened: Sequence[Opened]
     targets: Sequence[Sequence[int]]
     rankings: Sequence[Sequence[int]]
+    truths: Sequence[int | None]
     out: str | Path
     settings: Settings
 
@@ -186,11 +203,17 @@ class Batch:
     ) -> Batch:
         """The batch with its targets as users name them."""
         logits = class_logits(frozen.logits)
-        asked = parse_targets(targets, model.labels_for(frozen.logits.shape[1]))
+        labels = model.labels_for(frozen.logits.shape[1])
+        asked = parse_targets(targets, labels)
         finite = logits.isfinite().all(1).tolist()
         rankings = logits.argsort(dim=1, descending=True, stable=True).tolist()
-        chosen = [asked.targets_for(ranking) if fine else () for ranking, fine in zip(rankings, finite, strict=True)]
-        return Batch(model, frozen, opened, chosen, rankings, out, settings)
+        by_folder = not targets
+        truths = [true_class(settings.label, one.picture.file if by_folder else None, labels) for one in opened]
+        chosen = [
+            asked.targets_for(ranking, truth) if fine else ()
+            for ranking, truth, fine in zip(rankings, truths, finite, strict=True)
+        ]
+        return Batch(model, frozen, opened, chosen, rankings, truths, out, settings)
 
     @property
     def labels(self) -> Sequence[str]:
@@ -206,10 +229,24 @@ class Batch:
         """The settings that the engine takes."""
         return {key: getattr(self.settings, key) for key in ("depth", "width", "alpha", "skips")}
 
+    @property
+    def about(self) -> ModelInfo:
+        """What documents say of the model."""
+        return ModelInfo(self.model.name, self.model.weights, self.model.sha256, len(self.labels))
+
     def predictions(self, number: int) -> tuple[tuple[str, float], ...]:
         """The best classes of a picture, (label, probability) each."""
         probabilities = class_logits(self.frozen.logits)[number].cpu().double().softmax(0).tolist()
         return tuple((self.labels[index], probabilities[index]) for index in self.rankings[number][:5])
+
+    def region(self, number: int) -> tuple[float, float, float, float]:
+        """What the network saw of a picture."""
+        picture = self.opened[number].picture
+        return self.model.preprocessing.region(picture.width, picture.height)
+
+    def folder(self, number: int, target: int) -> Path:
+        """Where the results for one class of a picture go."""
+        return explanation_folder(self.out, self.opened[number].name, target_slug(target, self.labels))
 
 
 def explain_batch(batch: Batch) -> Iterator[list[Work] | Failed]:
@@ -217,28 +254,71 @@ def explain_batch(batch: Batch) -> Iterator[list[Work] | Failed]:
     explanations = iter(explain_frozen(batch.frozen, batch.wanted, **batch.how) if batch.wanted else ())
     for number, opened in enumerate(batch.opened):
         if not batch.targets[number]:
-            problem = PathxError("the model's output is NaN or infinite; check its weights, or try --dtype float64")
-            yield Failed(opened.picture.file, problem)
+            yield no_number(opened)
             continue
-        own = islice(explanations, len(batch.targets[number]))
-        yield [Work(opened.picture.file, partial(_save, batch, number, explanation)) for explanation in own]
+        own = list(islice(explanations, len(batch.targets[number])))
+        works = [Work(opened.picture.file, partial(_save, batch, number, explanation)) for explanation in own]
+        yield works + contrast_works(batch, number, own)
+
+
+def no_number(opened: Opened) -> Failed:
+    """For a picture that the model has no finite output for."""
+    problem = PathxError("the model's output is NaN or infinite; check its weights, or try --dtype float64")
+    return Failed(opened.picture.file, problem)
+
+
+def contrast_works(batch: Batch, number: int, explanations: Sequence[Explanation]) -> list[Work]:
+    """The contrast of a picture's explanations, where there are several."""
+    if len(explanations) < 2:
+        return []
+    return [Work(batch.opened[number].picture.file, partial(_save_contrast, batch, number, explanations))]
 
 
 def _save(batch: Batch, number: int, explanation: Explanation) -> Done:
-    model, opened, labels = batch.model, batch.opened[number], batch.labels
-    picture = opened.picture
-    folder = explanation_folder(batch.out, opened.name, target_slug(explanation.target, labels))
+    picture = batch.opened[number].picture
+    folder = batch.folder(number, explanation.target)
     document = save(
         explanation,
         folder,
         picture=picture,
-        region=model.preprocessing.region(picture.width, picture.height),
-        model=ModelInfo(model.name, model.weights, model.sha256, len(labels)),
-        label=labels[explanation.target],
+        region=batch.region(number),
+        model=batch.about,
+        label=batch.labels[explanation.target],
         device=str(batch.frozen.images.device),
         save_tensors=batch.settings.save_tensors,
+        drawing=batch.settings.drawing,
     )
     return Done(picture, explanation, document, folder, batch.predictions(number))
+
+
+def _save_contrast(batch: Batch, number: int, explanations: Sequence[Explanation]) -> Contrasted:
+    picture, labels = batch.opened[number].picture, batch.labels
+    truth, predicted = batch.truths[number], batch.rankings[number][0]
+    wrong = truth is not None and truth != predicted
+    reason = (
+        f"The network says {labels[predicted]}; the label is {labels[truth]}." if wrong and truth is not None else ""
+    )
+    made = Contrast.of(explanations, reason=reason)
+    folders = [batch.folder(number, explanation.target) for explanation in explanations]
+    document = save_contrast(
+        made,
+        folders[0].parent,
+        picture=picture,
+        region=batch.region(number),
+        model=batch.about,
+        labels=[labels[explanation.target] for explanation in explanations],
+        folders=[folder.name for folder in folders],
+        device=str(batch.frozen.images.device),
+        drawing=batch.settings.drawing,
+    )
+    return Contrasted(picture, made, document, folders[0].parent)
+
+
+Result: TypeAlias = "Done | Contrasted | Decomposed"
+"""What is yielded once its files are written."""
+
+Task: TypeAlias = Callable[[Batch], Iterator[list[Work] | Failed]]
+"""What can be done with a batch."""
 
 
 def relative_names(files: Sequence[str]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +9,15 @@ import typer
 
 from pathx.commands import options
 from pathx.commands.options import Dtype, Format, Skips
-from pathx.commands.output import about, complain, errors
+from pathx.commands.output import (
+    class_line,
+    errors,
+    print_picture,
+    report,
+    shown_by,
+    terminal,
+    unit_name,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,66 +43,49 @@ def explain(
     mean: options.Mean = None,
     std: options.Std = None,
     out: options.Out = "pathx-out",
-    save_tensors: Annotated[bool, typer.Option("--save-tensors", help="Also write tensors.safetensors.")] = False,
+    save_tensors: options.SaveTensors = False,
+    label: options.Label = None,
+    smoothing: options.Smoothing = "0.025",
+    colours: options.Colours = "red-blue",
+    percentile: options.Percentile = "99",
+    show_units: options.ShowUnits = False,
     format: options.FormatOption = Format.text,
     quiet: options.Quiet = False,
 ) -> None:
     """Explain pictures: find the path of units behind a class, and draw what they saw.
 
-    Each explanation gets a folder OUT/IMAGE/CLASS with heatmap.png, overlay.png and path.json.
+    Each explanation gets a folder OUT/IMAGE/CLASS with heatmap.png, overlay.png and path.json. Several classes of a
+    picture are also held against each other, in contrast.png and contrast.json.
     """
     with errors():
         layers, units, size = options.depth(depth), options.width(width), options.size(input_size)
         means, deviations = options.numbers(mean, "--mean"), options.numbers(std, "--std")
         batch, least = options.batch_size(batch_size), options.alpha(alpha)
 
+        drawing = options.drawing(smoothing, colours, percentile, show_units)
+
         from pathx.models import load_model
-        from pathx.run import Done, Settings, explain_files
+        from pathx.run import Settings, explain_files
 
         loaded = load_model(model, weights=weights, input_size=size, mean=means, std=deviations, labels=labels)
-        settings = Settings(layers, units, least, skips.value, device, dtype.value, batch, save_tensors)
-        failed: set[str] = set()
-        shown: set[str] = set()
-        for result in explain_files(loaded, images, out, targets=target or (), settings=settings):
-            if not isinstance(result, Done):
-                failed.add(result.file)
-                complain(about(result.file, str(result.error)), result.error)
-                continue
-            first = result.picture.file not in shown
-            shown.add(result.picture.file)
-            if first and not quiet:
-                for note in result.picture.notes:
-                    complain(f"note: {about(result.picture.file, note)}")
-            if format is Format.json:
-                print(json.dumps(result.document, allow_nan=False), flush=True)
-            elif not quiet:
-                _print_explanation(result, first=first)
-        if failed:
-            if len(images) > 1:
-                rest = f"; the rest is in {out}" if shown else ""
-                complain(f"{len(failed)} of {len(set(images))} pictures failed{rest}")
-            raise typer.Exit(1)
+        settings = Settings(layers, units, least, skips.value, device, dtype.value, batch, save_tensors, label, drawing)
+        results = explain_files(loaded, images, out, targets=target or (), settings=settings)
+        show = shown_by(_print_explanation, as_json=format is Format.json, quiet=quiet)
+        report(results, images, out, show, quiet=quiet)
 
 
-def _print_explanation(done: Done, *, first: bool) -> None:
+def _print_explanation(done: Done, first: bool) -> None:
     """What a person wants to see: the predictions (once per picture), the path, where the files are."""
-    from rich.console import Console
-    from rich.padding import Padding
     from rich.text import Text
 
-    console = Console(highlight=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = 1000  # for a file or a pipe nothing is cut
+    console = terminal()
     explanation, target, model = done.explanation, done.document["target"], done.document["linear_model"]
     if first:
-        best = ", ".join(f"{label} {probability:.1%}" for label, probability in done.predictions)
-        console.print(Text(done.picture.file, "bold"), soft_wrap=True)
-        console.print(Padding(Text(best), (0, 0, 0, 2), expand=False))
-        console.print()
+        print_picture(console, done.picture.file, done.predictions)
     console.print(
         Text.assemble(
             (target["label"], "bold"),
-            f": class {target['index']}, {target['probability']:.1%}, logit {target['logit']:.4g}; ",
+            f": {class_line(target)}; ",
             f"depth {explanation.depth} of {explanation.hidden_layers}, score {model['score']:.4g}",
         )
     )
@@ -125,13 +115,10 @@ def _path_table(explanation: Explanation, width: int) -> Table:
         if not layer.units:
             table.add_row(str(layer.layer), kept, "none", "", "")
         for number, unit in enumerate(layer.units[:3]):
-            index = f" [{','.join(map(str, unit.index))}]"
-            name, space = unit.tensor, max(room - len(index), 8)
-            if len(name) > space:
-                name = "…" + name[1 - space :]  # its end tells it from others
+            name = unit_name(unit, room)
             share = f"{unit.contribution / total:.1%}" if total else "-"
             head = (str(layer.layer), kept) if number == 0 else ("", "")
-            table.add_row(*head, Text(name + index), f"{unit.importance:.4g}", share)
+            table.add_row(*head, Text(name), f"{unit.importance:.4g}", share)
     return table
 
 

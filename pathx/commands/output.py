@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from pathx.errors import PathxError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pathx.contrasting import Contrasted
+    from pathx.explanation import Unit
+    from pathx.run import Failed, Result
 
 
 @contextmanager
@@ -61,6 +70,106 @@ def millions(count: int) -> str:
 def about(file: str, text: str) -> str:
     """A message with the file it is about in front, unless it names it already."""
     return text if file in text else f"{file}: {text}"
+
+
+def report(
+    results: Iterable[Result | Failed],
+    images: Sequence[str],
+    out: str,
+    show: Callable[[Result, bool], None],
+    *,
+    quiet: bool,
+) -> None:
+    """Show what was done as it comes, with notes and failures on stderr, and end with the status that goes with it.
+
+    Args:
+        show: takes a result, and whether it is the first of its picture.
+    """
+    from pathx.run import Failed
+
+    failed: set[str] = set()
+    shown: set[str] = set()
+    for result in results:
+        if isinstance(result, Failed):
+            failed.add(result.file)
+            complain(about(result.file, str(result.error)), result.error)
+            continue
+        first = result.picture.file not in shown
+        shown.add(result.picture.file)
+        if first and not quiet:
+            for note in result.picture.notes:
+                complain(f"note: {about(result.picture.file, note)}")
+        show(result, first)
+    if failed:
+        if len(images) > 1:
+            rest = f"; the rest is in {out}" if shown else ""
+            complain(f"{len(failed)} of {len(set(images))} pictures failed{rest}")
+        raise typer.Exit(1)
+
+
+def shown_by(print_one: Callable[[Any, bool], None], *, as_json: bool, quiet: bool) -> Callable[[Result, bool], None]:
+    """How a command shows its results: as documents, or as it prints them. Contrasts are for people, and in their files."""
+    from pathx.contrasting import Contrasted
+
+    def show(result: Result, first: bool) -> None:
+        if as_json and not isinstance(result, Contrasted):
+            print(json.dumps(result.document, allow_nan=False), flush=True)
+        elif not as_json and not quiet:
+            if isinstance(result, Contrasted):
+                print_contrast(result)
+            else:
+                print_one(result, first)
+
+    return show
+
+
+def terminal() -> Console:
+    """Where text for people goes: as wide as the terminal, and for a file or a pipe so wide that nothing is cut."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = 1000
+    return console
+
+
+def print_picture(console: Console, file: str, predictions: Sequence[tuple[str, float]]) -> None:
+    """The picture that results are about, with its best classes."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    best = ", ".join(f"{label} {probability:.1%}" for label, probability in predictions)
+    console.print(Text(file, "bold"), soft_wrap=True)
+    console.print(Padding(Text(best), (0, 0, 0, 2), expand=False))
+    console.print()
+
+
+def class_line(target: dict[str, Any]) -> str:
+    """An explained class, after its label."""
+    return f"class {target['index']}, {target['probability']:.1%}, logit {target['logit']:.4g}"
+
+
+def unit_name(unit: Unit, room: int) -> str:
+    """A unit's tensor and place; where there is little room, the end of the name, which tells it from others."""
+    index = f" [{','.join(map(str, unit.index))}]"
+    name, space = unit.tensor, max(room - len(index), 8)
+    return ("…" + name[1 - space :] if len(name) > space else name) + index
+
+
+def print_contrast(result: Contrasted) -> None:
+    """What several classes of a picture have in common, and where their files are."""
+    from rich.text import Text
+
+    console = terminal()
+    document = result.document
+    labels = [target["label"] for target in document["targets"]]
+    if document["reason"]:
+        console.print(Text(document["reason"]))
+    for label, pair in zip(labels[1:], document["pairs"], strict=True):
+        line = f"{labels[0]} less {label}: logit {pair['logit']:+.4g}, score {pair['score']:+.4g}, overlap {pair['overlap']:.2f}"
+        console.print(Text(line))
+    files = ", ".join([*document["files"].values(), "contrast.json"])
+    console.print(Text(f"{result.folder}{os.sep}: {files}\n"), soft_wrap=True)
 
 
 @contextmanager
