@@ -269,6 +269,8 @@ def common_of_results(folders: Sequence[str | Path], *, by: str = "prediction") 
 def _documents(folders: Sequence[str | Path], unread: dict[str, str]) -> Iterator[dict[str, Any]]:
     for folder in folders:
         for file in sorted(Path(folder).rglob(DOCUMENT)):
+            if (file.parent.parent / DOCUMENT).exists():
+                continue  # a feature of a decomposition, whose whole is counted
             try:
                 document = json.loads(file.read_text(encoding="utf-8"))
             except (OSError, ValueError) as error:

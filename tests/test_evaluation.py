@@ -383,6 +383,14 @@ def test_common_paths_from_pictures_and_from_results_are_the_same(pathx_: Pathx)
     assert one["settings"] == other["settings"]
 
 
+def test_features_of_a_decomposition_are_not_counted_beside_the_whole(pathx_: Pathx) -> None:
+    settings = ("--model", "model.pt", "--depth", 2, "--width", 3)
+    assert pathx_("decompose", "pictures/cat/0.png", *settings, "--out", "parts", "--quiet").status == 0
+    assert len(list(Path("parts").rglob("path.json"))) > 1
+    assert pathx_("common", "parts", "--out", "out").status == 0
+    assert document("out/common.json")["pictures"] == 1
+
+
 def test_shares_are_counted_over_the_paths(pathx_: Pathx) -> None:
     settings = ("--model", "model.pt", "--depth", "all", "--width", 3)
     files = sorted(map(str, Path("pictures/cat").glob("*.png")))
