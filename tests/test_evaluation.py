@@ -397,6 +397,7 @@ def test_shares_are_counted_over_the_paths(pathx_: Pathx) -> None:
     pathx_("explain", *files, *settings, "--out", "explained", "--quiet")
     pathx_("common", "explained", "--by", "folder", "--threshold", "0.6", "--out", "out")
     paths = [json.loads(file.read_text()) for file in Path("explained").rglob("path.json")]
+    paths = [path for path in paths if path["target"]["rank"] == 1]  # explain may add classes that came close
     (group,) = document("out/common.json")["classes"]
     assert group["label"] == "cat" and group["pictures"] == 3
     for layer in group["layers"]:
