@@ -9,11 +9,14 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 import torch
+from torch import Tensor
 
 import pathx
 from benchmarks.measure import Effort, Row, in_process, interleaved, run_python, seconds
 from benchmarks.subjects import NAMES, Subject, literal_algorithm_1, photos, subject
 from pathx.frozen import freeze
+from pathx.protocols import Protocol, make_protocol
+from pathx.replay import Classifier
 
 
 @dataclass(frozen=True)
@@ -225,6 +228,35 @@ def _curves(
         (curve, at): Row(f"{name}, {n}", times[n], "Saliency", times[""], curve=curve, at=at)
         for n, (curve, at) in names.items()
     }
+
+
+@part("evaluate", "Insertion and deletion of one picture, the steps batched, against the forward passes alone")
+def evaluate(effort: Effort) -> Iterator[Row]:
+    for name in ("squeezenet1_1",) if effort.quick else ("squeezenet1_1", "resnet18"):
+        measured = subject(name)
+        steps = 28 if effort.quick else 224
+        protocol = make_protocol("rise", *measured.images.shape[2:], steps=steps)
+        classifier = Classifier(measured.module, measured.images[0])
+        attribution = torch.randn(measured.images.shape, generator=torch.Generator().manual_seed(0))
+        rows = 2 * (protocol.steps + 1)
+        batches = [len(part) for part in torch.arange(rows // 2).split(classifier.chunk)] * 2
+
+        def curves(
+            measured: Subject = measured,
+            protocol: Protocol = protocol,
+            run: Classifier = classifier,
+            attribution: Tensor = attribution,
+        ) -> None:
+            with torch.no_grad():
+                protocol.curves(run, measured.images, [measured.target], attribution)
+
+        def forward(measured: Subject = measured, batches: list[int] = batches) -> None:
+            with torch.no_grad():
+                for size in batches:
+                    measured.module(measured.images.expand(size, -1, -1, -1))
+
+        times = interleaved({"": curves, "forward": forward}, min(effort.repeats, 3))
+        yield Row(f"{name}, {rows} states", times[""], "forward passes", times["forward"], limit=1.15)
 
 
 @part("command", "The whole command, warm files")

@@ -11,11 +11,15 @@ from typing import Annotated
 import typer
 
 from pathx import __version__
+from pathx.commands.check import check
+from pathx.commands.common import common
 from pathx.commands.decompose import decompose
+from pathx.commands.evaluate import evaluate
 from pathx.commands.explain import explain
 from pathx.commands.models import layers, models
 from pathx.commands.output import complain
 from pathx.commands.sheet import sheet
+from pathx.commands.sweep import sweep
 
 app = typer.Typer(
     name="pathx",
@@ -42,7 +46,7 @@ def main(
     """Show which hidden units of a ReLU network carried a decision, and what they saw in the image."""
 
 
-for command in (explain, decompose, sheet, models, layers):
+for command in (explain, decompose, sheet, evaluate, sweep, common, check, models, layers):
     app.command()(command)
 
 # What is wrong with a command line; typer has no name of its own for it.

@@ -170,3 +170,16 @@ def print_contrast(result: Contrasted) -> None:
         console.print(Text(line))
     files = ", ".join([*document["files"].values(), "contrast.json"])
     console.print(Text(f"{result.folder}{os.sep}: {files}\n"), soft_wrap=True)
+
+
+@contextmanager
+def progress_bar(what: str, total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr where someone watches; what it gives is called with how much was done just now."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda done: progress.advance(task, done)
