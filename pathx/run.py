@@ -5,12 +5,11 @@ from __future__ import annotations
 import copy
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, count, islice
-from pathlib import Path, PurePath
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from pathx.engine import check_settings, check_width, class_logits, explain_froz
 from pathx.errors import PathxError
 from pathx.explanation import Explanation
 from pathx.frozen import Frozen, freeze, network_of
+from pathx.inputs import relative_names
 from pathx.models import LoadedModel
 from pathx.pictures import Picture, open_picture
 from pathx.results import ModelInfo, explanation_folder, save
@@ -239,28 +239,6 @@ def _save(batch: Batch, number: int, explanation: Explanation) -> Done:
         save_tensors=batch.settings.save_tensors,
     )
     return Done(picture, explanation, document, folder, batch.predictions(number))
-
-
-def relative_names(files: Sequence[str]) -> list[str]:
-    """Where each picture's results go below the output folder; two pictures never share a place.
-
-    A relative path stays as it was given. Of an absolute one, or one that climbs (`..`), the file's name is taken, with
-    as many of its parents as it takes to tell it from others of that name, and a number where there are no more.
-    """
-    paths = [PurePath(file) for file in files]
-    whole = {path: PurePath(os.path.abspath(path)).parts[1:] for path in paths if path.anchor or ".." in path.parts}
-    names = {path: PurePath(*whole[path][-1:]) if path in whole else path for path in paths}
-    for length in range(2, max(map(len, whole.values()), default=0) + 1):
-        owners = Counter(names.values())
-        for path, parts in whole.items():
-            if owners[names[path]] > 1:
-                names[path] = PurePath(*parts[-length:])
-    taken = {names[path] for path in paths if path not in whole}
-    for path in whole:
-        tries = (PurePath(f"{names[path]}-{number}") for number in count(2))
-        names[path] = next(name for name in chain([names[path]], tries) if name not in taken)
-        taken.add(names[path])
-    return [str(names[path]) for path in paths]
 
 
 def resolve_device(device: str) -> torch.device:

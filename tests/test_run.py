@@ -1,13 +1,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import example, given
-from hypothesis import strategies as st
 from PIL import Image
 from torch import nn
 
@@ -15,60 +13,9 @@ import pathx
 from pathx.errors import PathxError
 from pathx.models import LoadedModel
 from pathx.preprocessing import Preprocessing
-from pathx.run import Done, Failed, Settings, explain_files, relative_names, resolve_device
+from pathx.run import Done, Failed, Settings, explain_files, resolve_device
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-# Where results go
-
-parts = st.lists(st.sampled_from(["a", "b", "a-2", "..", ".", "tmp"]), max_size=4)
-paths = st.builds(
-    lambda root, folders, name: root + "/".join([*folders, name]),
-    st.sampled_from(["", "/", "./", "../"]),
-    parts,
-    st.sampled_from(["a", "b", "a-2", "a.png"]),
-)
-
-
-def climbs(file: str) -> bool:
-    return PurePath(file).is_absolute() or ".." in PurePath(file).parts
-
-
-@given(st.lists(paths, max_size=7))
-@example(["a.png", "/a.png"])
-@example(["../a.png", "a.png", "../../a.png", "/x/a.png"])
-@example(["/a", "a", "a-2"])
-def test_two_pictures_never_share_a_place_and_none_is_outside(files: list[str]) -> None:
-    names = relative_names(files)
-    assert len(names) == len(files)
-    places: dict[PurePath, PurePath] = {}
-    for file, name in zip(files, map(PurePath, names), strict=True):
-        assert not name.is_absolute()
-        assert ".." not in name.parts
-        assert name.name.startswith(PurePath(file).name)
-        assert places.setdefault(name, PurePath(file)) == PurePath(file)
-        if not climbs(file):
-            assert name == PurePath(file)
-    assert len(places) == len(set(map(PurePath, files)))
-
-
-@given(paths)
-def test_a_picture_alone_keeps_its_name(file: str) -> None:
-    assert relative_names([file]) == [PurePath(file).name if climbs(file) else str(PurePath(file))]
-
-
-def test_parents_tell_pictures_of_one_name_apart() -> None:
-    assert relative_names(["/x/1/a.png", "/x/2/a.png", "/y/b.png"]) == ["1/a.png", "2/a.png", "b.png"]
-    assert relative_names(["/x/1/a.png", "/y/1/a.png", "a.png"]) == ["x/1/a.png", "y/1/a.png", "a.png"]
-    assert relative_names(["/a.png", "a.png", "/a.png"]) == ["a.png-2", "a.png", "a.png-2"]
-    assert relative_names(["x/a.png", "./x/a.png", "/x/b/../a.png"]) == ["x/a.png", "x/a.png", "a.png"]
-
-
-def test_folders_never_lead_outside() -> None:
-    for file in ("..", "../..", "/", ".", "a/.."):
-        (name,) = relative_names([file])
-        assert not climbs(name)
 
 
 # Devices
