@@ -15,10 +15,8 @@ from typing import BinaryIO
 
 from pathx.errors import PathxError
 
-SUFFIXES = frozenset(
-    (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".gif", ".webp", ".bmp", ".dib", ".tif", ".tiff")
-    + (".ppm", ".pgm", ".pbm", ".pnm")
-)
+_KINDS = "jpg jpeg jpe jfif png apng gif webp bmp dib tif tiff ppm pgm pbm pnm"
+SUFFIXES = frozenset(f".{kind}" for kind in _KINDS.split())
 """What a picture in a folder is told by. Files that are named one by one may be called anything."""
 
 _OURS = re.compile(r"(path|run)(\..*)?\.json")  # what tells a folder of results, if its schema is one of pathx
@@ -56,8 +54,8 @@ def find_pictures(
     roots = list(_expanded([os.fspath(one) for one in inputs], stdin))
     names = iter(relative_names([root for root in roots if isinstance(root, str)]))
     for root in roots:
-        if isinstance(root, PathxError):
-            found[f"\0{len(found)}"] = Found("", "", root)
+        if isinstance(root, Found):
+            found[root.name] = root
             continue
         name = next(names)
         for below, error in _searched(root, out):
@@ -94,25 +92,22 @@ def relative_names(files: Sequence[str]) -> list[str]:
     return [str(names[path]) for path in paths]
 
 
-def _expanded(inputs: Sequence[str], stdin: BinaryIO | None) -> Iterator[str | PathxError]:
+def _expanded(inputs: Sequence[str], stdin: BinaryIO | None) -> Iterator[str | Found]:
     """Files and folders, without lists and patterns; a path that is neither stays, and fails when it is opened."""
     for one in inputs:
-        if one == "-":
-            paths = _listed((stdin or sys.stdin.buffer).read())
-            yield from (
-                _matches(paths) if paths else [PathxError("standard input names no picture: give a path per line")]
-            )
-        elif one.lower().endswith(".txt") and os.path.isfile(one):
-            try:
-                paths = _listed(Path(one).read_bytes())
-            except OSError as error:
-                yield PathxError(f"the list {one} cannot be read: {error.strerror or error}; check who may read it")
-                continue
-            yield from (
-                _matches(paths) if paths else [PathxError(f"the list {one} names no picture: put in a path per line")]
-            )
-        else:
+        if one != "-" and not (one.lower().endswith(".txt") and os.path.isfile(one)):
             yield from _matches([one])
+            continue
+        what = "standard input" if one == "-" else f"the list {one}"
+        try:
+            paths = _listed((stdin or sys.stdin.buffer).read() if one == "-" else Path(one).read_bytes())
+        except OSError as error:
+            problem = PathxError(f"{what} cannot be read: {error.strerror or error}; check who may read it")
+            yield Found(one, one, problem)
+            continue
+        if not paths:
+            yield Found(one, one, PathxError(f"{what} names no picture: give a path per line"))
+        yield from _matches(paths)
 
 
 def _listed(data: bytes) -> list[str]:

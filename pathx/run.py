@@ -2,35 +2,53 @@
 
 from __future__ import annotations
 
-import copy
+import errno
+import hashlib
+import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from signal import SIGINT
+from time import perf_counter
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
+from pathx.computing import Computer
 from pathx.engine import check_settings, check_width, class_logits, explain_frozen
 from pathx.errors import PathxError
 from pathx.explanation import Explanation
-from pathx.frozen import Frozen, freeze, network_of
-from pathx.inputs import relative_names
+from pathx.frozen import Frozen
+from pathx.index import Index
+from pathx.inputs import Found, find_pictures
 from pathx.models import LoadedModel
-from pathx.pictures import Picture, open_picture
-from pathx.results import ModelInfo, explanation_folder, save
+from pathx.pictures import Picture, sha256_of
+from pathx.reading import Failed as Failed
+from pathx.reading import Kept as Kept
+from pathx.reading import Opened, Reader, unexpected
+from pathx.results import DOCUMENT, ModelInfo, explanation_folder, save
+from pathx.shards import Shard
 from pathx.targets import parse_targets, target_slug
+from pathx.workers import Stop, working
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to explain; the defaults are those of the command line."""
+    """How to explain; the defaults are those of the command line.
+
+    Args:
+        batch_size: pictures explained at once, or `auto`.
+        workers: threads that read pictures ahead and write results behind; None for what the machine has.
+        pictures: whether to draw heatmap.png and overlay.png.
+    """
 
     depth: int | str = 3
     width: int | str = 5
@@ -38,8 +56,40 @@ class Settings:
     skips: str = "adjacent"
     device: str = "auto"
     dtype: str = "float32"
-    batch_size: int = 8
+    batch_size: int | str = "auto"
     save_tensors: bool = False
+    workers: int | None = None
+    pictures: bool = True
+
+    @property
+    def decisive(self) -> dict[str, Any]:
+        """Those that a result depends on; the others only say how it is come by."""
+        return {key: value for key, value in asdict(self).items() if key not in ("device", "batch_size", "workers")}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The pictures of a run, and how it goes on with an earlier one.
+
+    Args:
+        indexed: keep an index, and leave pictures alone that are done; not for a picture that is named by itself.
+        overwrite: make all results again.
+    """
+
+    pictures: tuple[Found, ...]
+    shard: Shard | None = None
+    indexed: bool = True
+    overwrite: bool = False
+
+    @classmethod
+    def of(
+        cls, inputs: Sequence[str | Path], out: str | Path, *, shard: Shard | None = None, overwrite: bool = False
+    ) -> Plan:
+        """What files, folders, patterns and lists lead to (see `find_pictures`)."""
+        found = tuple(find_pictures(inputs, out=out))
+        if len(found) == len(inputs) == 1 and found[0].file == str(inputs[0]) and found[0].error is None:
+            return cls(found, indexed=False, overwrite=True)
+        return cls(tuple(one for one in found if shard is None or shard.holds(one.name)), shard, overwrite=overwrite)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,58 +107,113 @@ class Done:
     folder: Path
     predictions: tuple[tuple[str, float], ...]
 
+    def summary(self, out: Path, document: str) -> dict[str, Any]:
+        """What the index says of it: its folder below `out`, and the hash of the document that makes it whole."""
+        target = self.document["target"]
+        return {
+            "target": target["index"],
+            "label": target["label"],
+            "probability": target["probability"],
+            "score": self.document.get("linear_model", {}).get("score"),
+            "folder": str(self.folder.relative_to(out)),
+            "files": [*self.document["files"].values(), document],
+            "sha256": sha256_of(self.folder / document),
+        }
 
-@dataclass(frozen=True)
-class Failed:
-    """A picture that could not be explained, and why."""
 
-    file: str
-    error: PathxError
+Result = Done | Kept | Failed
 
 
 def explain_files(
     model: LoadedModel,
-    files: Sequence[str | Path],
+    files: Sequence[str | Path] | Plan,
     out: str | Path,
     *,
     targets: Sequence[str] = (),
     settings: Settings | None = None,
-) -> Iterator[Done | Failed]:
-    """Explain pictures and write the files of each explanation below `out`, as they come.
+    task: Task | None = None,
+    stop: Stop | None = None,
+    note: Callable[[str], None] = lambda text: None,
+) -> Generator[Result]:
+    """Explain pictures and write the files of each explanation below `out`, as they come, in the order of the pictures.
 
-    A picture that fails costs one `Failed`; what is wrong with the call or the model is raised.
+    A picture that fails costs one `Failed`; what is wrong with the call or the model is raised. However a run ends, what it
+    has begun to write is written, and the next one goes on from there.
 
     Args:
+        files: pictures, folders, patterns and lists of pictures, or a plan that was made of these.
         targets: classes by label or number, or `top:K`; the predicted class by default.
+        task: what to make of each picture, if not an explanation.
+        stop: when asked, the run ends after what has been computed is written, with KeyboardInterrupt.
+        note: is told what a user should know of the run, such as that memory was short.
     """
-    settings = settings or Settings()
+    settings, task, stop = settings or Settings(), task or EXPLAIN, stop or Stop()
+    plan = files if isinstance(files, Plan) else Plan.of(files, out)
     check_width(settings.width)
     check_settings(settings.alpha, settings.skips)
-    if settings.batch_size < 1:
-        raise PathxError(f"batch size {settings.batch_size} is out of range; use 1 or more", usage=True)
     device = resolve_device(settings.device)
+    size = resolve_batch_size(settings.batch_size, device)
+    if settings.workers is not None and settings.workers < 0:
+        raise PathxError(f"workers {settings.workers} is out of range; use 0 or more", usage=True)
     if settings.dtype not in DTYPES:
         raise PathxError(f"dtype is {' or '.join(DTYPES)}, not {settings.dtype!r}", usage=True)
     if device.type == "mps" and settings.dtype == "float64":
         raise PathxError("mps has no float64; use --dtype float32 or --device cpu", usage=True)
     _check_folder(out)
-    module = model.module if device.type == "cpu" else copy.deepcopy(model.module).to(device)
-    names = relative_names([str(file) for file in files])
-    remaining = iter(zip(names, files, strict=True))
-    size = settings.batch_size
-    while batch := list(islice(remaining, size)):
-        opened = [_open(model, name, str(file)) for name, file in batch]
-        if size > 1 and not _takes_batch(module, _inputs(opened).to(device)):
-            size = 1
-        for group in [opened] if size > 1 else [[one] for one in opened]:
-            good = [one for one in group if isinstance(one, Opened)]
-            made: Iterator[list[Work] | Failed] = iter(())
-            if good:
-                frozen = freeze(module, _inputs(good).to(device, DTYPES[settings.dtype]))
-                made = explain_batch(Batch.asked(model, frozen, good, targets, out, settings))
-            for one in group:  # results come in the order of the pictures
-                works = next(made) if isinstance(one, Opened) else one
-                yield from [works] if isinstance(works, Failed) else map(_done, works)
+    index = _index_of(plan, model, targets, settings, task, out) if plan.indexed else None
+
+    def explain(frozen: Frozen, opened: Sequence[Opened]) -> Iterator[list[Work] | Failed]:
+        return task.batch(Batch.asked(model, frozen, opened, targets, out, settings))
+
+    computer = Computer(model.module, explain, device=device, dtype=DTYPES[settings.dtype], size=size, note=note)
+    reader = Reader(model.preprocessing, task.document, out, None if plan.overwrite else index)
+    batches = [plan.pictures[start : start + size] for start in range(0, len(plan.pictures), size)]
+    behind: deque[Future[list[Result]]] = deque()
+    hopeful = iter if index is None else _hopeful
+    with working(settings.workers if len(batches) > 1 else 0) as workers:
+        for slots, read in workers.ahead(batches, reader.read):
+            if stop.asked:
+                break
+            try:
+                with stop.at_once():
+                    made = computer.compute(reader.with_companions(slots, read, workers))
+            except KeyboardInterrupt:
+                stop.ask(stop.asked or SIGINT)
+                break
+            if index is not None and not index.begun:
+                _recorded(index.begin, file=index.file)
+            for found, one in zip(slots, read, strict=True):
+                behind.append(workers.submit(_finish, found, one, made.get(found.name), task, index))
+            while len(behind) > size:
+                yield from hopeful(behind.popleft().result())
+        while behind:
+            yield from hopeful(behind.popleft().result())
+    if index is not None and index.begun:
+        index.finish()
+    if stop.asked:
+        raise KeyboardInterrupt
+
+
+def _finish(
+    found: Found, read: Opened | Kept | Failed, made: Computed | None, task: Task, index: Index | None
+) -> list[Result]:
+    """Draw and write what was computed of a picture, and then its line in the index."""
+    start = perf_counter()
+    if isinstance(read, Kept):
+        return [read]
+    seconds = 0.0
+    works: list[Work] | Failed = read if isinstance(read, Failed) else []
+    if isinstance(read, Opened) and made is not None:
+        works, share = made
+        seconds = read.seconds + share
+    results = [works] if isinstance(works, Failed) else list(map(_done, works))
+    if index is not None:
+        seconds += perf_counter() - start
+        errors = [str(result.error) for result in results if isinstance(result, Failed)]
+        written = [result.summary(index.out, task.document) for result in results if isinstance(result, Done)]
+        line = {"file": found.file, "name": found.name, "explanations": written, "seconds": round(seconds, 4)}
+        _recorded(index.append, line | ({"error": "; ".join(errors)} if errors else {}), file=index.file)
+    return list(results)
 
 
 def _done(work: Work) -> Done | Failed:
@@ -116,38 +221,43 @@ def _done(work: Work) -> Done | Failed:
         return work.write()
     except PathxError as error:
         return Failed(work.file, error)
+    except Exception as error:
+        return Failed(work.file, unexpected(error))
 
 
-@dataclass(frozen=True, eq=False)
-class Opened:
-    """A picture that was read, where its results go, and what the network sees of it."""
-
-    picture: Picture
-    name: str
-    input: Tensor
-
-
-def _open(model: LoadedModel, name: str, file: str) -> Opened | Failed:
+def _recorded(write: Callable[..., None], *arguments: Any, file: Path) -> None:
     try:
-        picture = open_picture(file)
-        return Opened(picture, name, model.preprocessing(picture.image))
-    except PathxError as error:
-        return Failed(file, error)
+        write(*arguments)
+    except OSError as error:
+        remedy = "mend that, then run the same command again to go on"
+        raise PathxError(f"cannot write {file} ({error.strerror or error}): {remedy}") from error
 
 
-def _inputs(batch: Sequence[Opened | Failed]) -> Tensor:
-    tensors = [opened.input for opened in batch if isinstance(opened, Opened)]
-    return torch.stack(tensors) if tensors else torch.empty(0)
+def _hopeful(results: Sequence[Result]) -> Iterator[Result]:
+    """The results, unless they show that no further one can be written."""
+    for result in results:
+        yield result
+        cause = result.error.__context__ if isinstance(result, Failed) else None
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            reason = (cause.strerror or str(cause)).lower()
+            raise PathxError(
+                f"stopped, as nothing more can be written ({reason}): make room, then run it again to go on"
+            )
 
 
-def _takes_batch(module: nn.Module, images: Tensor) -> bool:
-    """Whether a network runs on these pictures at once; a file may have been traced or exported for one at a time."""
-    try:
-        if len(images) > 1:
-            network_of(module, images)
-    except PathxError:
-        return False
-    return True
+def _index_of(
+    plan: Plan, model: LoadedModel, targets: Sequence[str], settings: Settings, task: Task, out: str | Path
+) -> Index:
+    """The index of a run, whose key is the same for all runs that would write the same of the same pictures."""
+    about = {
+        "command": task.name,
+        "model": {"name": model.name, "weights": model.weights, "sha256": model.sha256},
+        "preprocessing": asdict(model.preprocessing),
+        "targets": list(targets),
+        "settings": {**settings.decisive, **task.settings},
+    }
+    key = hashlib.sha256(json.dumps([about, model.labels]).encode()).hexdigest()[:16]
+    return Index(out, plan.shard, {"run": key, **about}, [found.name for found in plan.pictures])
 
 
 @dataclass(frozen=True)
@@ -156,6 +266,10 @@ class Work:
 
     file: str
     write: Callable[[], Done]
+
+
+Computed = tuple[list[Work] | Failed, float]
+"""What is to be written of a picture, or why nothing is; and the picture's share of the seconds that it took."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,6 +325,39 @@ class Batch:
         probabilities = class_logits(self.frozen.logits)[number].cpu().double().softmax(0).tolist()
         return tuple((self.labels[index], probabilities[index]) for index in self.rankings[number][:5])
 
+    def subject(self, number: int) -> Subject:
+        """What is needed to write of a picture, free of the frozen network."""
+        opened, model = self.opened[number], self.model
+        return Subject(
+            opened.picture,
+            opened.name,
+            model.preprocessing.region(opened.picture.width, opened.picture.height),
+            ModelInfo(model.name, model.weights, model.sha256, len(self.labels)),
+            self.labels,
+            str(self.frozen.images.device),
+            self.predictions(number),
+            self.out,
+            self.settings,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A picture of a batch, and what the files of its results say about it.
+
+    Work waits to be written while the next batch is computed; it must not hold on to a batch, whose network is large.
+    """
+
+    picture: Picture
+    name: str
+    region: tuple[float, float, float, float]
+    model: ModelInfo
+    labels: Sequence[str]
+    device: str
+    predictions: tuple[tuple[str, float], ...]
+    out: str | Path
+    settings: Settings
+
 
 def explain_batch(batch: Batch) -> Iterator[list[Work] | Failed]:
     """Explanations of a batch, computed at once: for each picture what is to be written, or why not."""
@@ -220,25 +367,55 @@ def explain_batch(batch: Batch) -> Iterator[list[Work] | Failed]:
             problem = PathxError("the model's output is NaN or infinite; check its weights, or try --dtype float64")
             yield Failed(opened.picture.file, problem)
             continue
+        subject = batch.subject(number)
         own = islice(explanations, len(batch.targets[number]))
-        yield [Work(opened.picture.file, partial(_save, batch, number, explanation)) for explanation in own]
+        yield [Work(opened.picture.file, partial(_save, subject, explanation)) for explanation in own]
 
 
-def _save(batch: Batch, number: int, explanation: Explanation) -> Done:
-    model, opened, labels = batch.model, batch.opened[number], batch.labels
-    picture = opened.picture
-    folder = explanation_folder(batch.out, opened.name, target_slug(explanation.target, labels))
+def _save(subject: Subject, explanation: Explanation) -> Done:
+    picture, labels = subject.picture, subject.labels
+    folder = explanation_folder(subject.out, subject.name, target_slug(explanation.target, labels))
     document = save(
         explanation,
         folder,
         picture=picture,
-        region=model.preprocessing.region(picture.width, picture.height),
-        model=ModelInfo(model.name, model.weights, model.sha256, len(labels)),
+        region=subject.region,
+        model=subject.model,
         label=labels[explanation.target],
-        device=str(batch.frozen.images.device),
-        save_tensors=batch.settings.save_tensors,
+        device=subject.device,
+        save_tensors=subject.settings.save_tensors,
+        pictures=subject.settings.pictures,
     )
-    return Done(picture, explanation, document, folder, batch.predictions(number))
+    return Done(picture, explanation, document, folder, subject.predictions)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a run makes of its pictures.
+
+    Args:
+        name: the command's, for the index.
+        batch: computes a batch; for each picture it gives what is to be written, or why nothing is.
+        document: the file that is written last: where it is, a result is whole. It says `image` and `files` as path.json.
+        settings: what the results depend on beyond `Settings`.
+    """
+
+    name: str
+    batch: Callable[[Batch], Iterator[list[Work] | Failed]]
+    document: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+EXPLAIN = Task("explain", explain_batch, DOCUMENT)
+
+
+def resolve_batch_size(size: int | str, device: torch.device) -> int:
+    """How many pictures go through the network at once; `auto` is what its devices were seen to gain from."""
+    if size == "auto":
+        return 8 if device.type == "cpu" else 32
+    if isinstance(size, str) or size < 1:
+        raise PathxError(f"batch size {size} is out of range; use 1 or more, or auto", usage=True)
+    return size
 
 
 def resolve_device(device: str) -> torch.device:

@@ -156,7 +156,7 @@ def test_lists_and_standard_input() -> None:
     Path("empty.txt").touch()
     assert errors("-", "empty.txt") == [
         "standard input names no picture: give a path per line",
-        "the list empty.txt names no picture: put in a path per line",
+        "the list empty.txt names no picture: give a path per line",
     ]
 
 

@@ -109,8 +109,9 @@ def test_only_bad_pictures(model: LoadedModel, pictures: list[Path], tmp_path: P
     results = list(explain_files(model, [pictures[4], pictures[1]], tmp_path / "out"))
     assert [result.file for result in results if isinstance(result, Failed)] == [str(pictures[4]), str(pictures[1])]
     assert len(results) == 2
-    assert not (tmp_path / "out").exists()
-    assert list(explain_files(model, [], tmp_path / "out")) == []
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {"index.jsonl", "run.json"}
+    assert list(explain_files(model, [], tmp_path / "none")) == []
+    assert not (tmp_path / "none").exists()
 
 
 def test_the_files_say_what_the_engine_says(model: LoadedModel, pictures: list[Path], tmp_path: Path) -> None:
@@ -138,7 +139,9 @@ def test_the_model_is_left_as_it_was(model: LoadedModel, pictures: list[Path], t
     ("options", "message"),
     [
         ({"dtype": "float16"}, "dtype is float32 or float64, not 'float16'"),
-        ({"batch_size": 0}, "batch size 0 is out of range; use 1 or more"),
+        ({"batch_size": 0}, "batch size 0 is out of range; use 1 or more, or auto"),
+        ({"batch_size": "many"}, "batch size many is out of range; use 1 or more, or auto"),
+        ({"workers": -1}, "workers -1 is out of range; use 0 or more"),
         ({"skips": "some"}, "skips is 'adjacent' or 'all', not 'some'"),
         ({"depth": 3}, "depth 3 is out of range: the network has 2 hidden layers; use 1 to 2 or all"),
     ],
@@ -182,4 +185,4 @@ def test_an_output_that_is_no_number_fails_that_picture_alone(
     assert [type(result) for result in results] == [Done, Failed, Done]
     assert isinstance(results[1], Failed)
     assert "NaN or infinite" in str(results[1].error)
-    assert {folder.name for folder in (tmp_path / "out").iterdir()} == {"0.png", "3.png"}
+    assert {folder.name for folder in (tmp_path / "out").iterdir()} == {"0.png", "3.png", "index.jsonl", "run.json"}

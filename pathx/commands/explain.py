@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pathx.commands import options
+from pathx.commands.following import follow
 from pathx.commands.options import Dtype, Format, Skips
-from pathx.commands.output import about, complain, errors
+from pathx.commands.output import errors, notes
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def explain(
-    images: Annotated[list[str], typer.Argument(metavar="IMAGE", help="Pictures to explain.")],
+    images: options.Images,
     model: options.Model = "squeezenet1_1",
     weights: options.Weights = None,
     target: options.Targets = None,
@@ -30,54 +30,47 @@ def explain(
     skips: options.SkipsOption = Skips.adjacent,
     device: options.Device = "auto",
     dtype: options.DtypeOption = Dtype.float32,
-    batch_size: options.BatchSize = "8",
+    batch_size: options.BatchSize = "auto",
+    workers: options.Workers = None,
+    shard: options.ShardOption = None,
     labels: options.Labels = None,
     input_size: options.InputSize = None,
     mean: options.Mean = None,
     std: options.Std = None,
     out: options.Out = "pathx-out",
     save_tensors: Annotated[bool, typer.Option("--save-tensors", help="Also write tensors.safetensors.")] = False,
+    no_pictures: options.NoPictures = False,
+    overwrite: options.Overwrite = False,
+    fail_fast: options.FailFast = False,
     format: options.FormatOption = Format.text,
     quiet: options.Quiet = False,
 ) -> None:
     """Explain pictures: find the path of units behind a class, and draw what they saw.
 
-    Each explanation gets a folder OUT/IMAGE/CLASS with heatmap.png, overlay.png and path.json.
+    Each explanation gets a folder OUT/IMAGE/CLASS with heatmap.png, overlay.png and path.json. Of several pictures, those
+    that are done already are left alone, and OUT/index.jsonl lists all of them.
     """
     with errors():
         layers, units, size = options.depth(depth), options.width(width), options.size(input_size)
         means, deviations = options.numbers(mean, "--mean"), options.numbers(std, "--std")
-        batch, least = options.batch_size(batch_size), options.alpha(alpha)
+        batch, least, part = options.batch_size(batch_size), options.alpha(alpha), options.shard(shard, quiet)
 
         from pathx.models import load_model
-        from pathx.run import Done, Settings, explain_files
+        from pathx.run import Plan, Settings, explain_files
+        from pathx.workers import Stop
 
         loaded = load_model(model, weights=weights, input_size=size, mean=means, std=deviations, labels=labels)
-        settings = Settings(layers, units, least, skips.value, device, dtype.value, batch, save_tensors)
-        failed: set[str] = set()
-        shown: set[str] = set()
-        for result in explain_files(loaded, images, out, targets=target or (), settings=settings):
-            if not isinstance(result, Done):
-                failed.add(result.file)
-                complain(about(result.file, str(result.error)), result.error)
-                continue
-            first = result.picture.file not in shown
-            shown.add(result.picture.file)
-            if first and not quiet:
-                for note in result.picture.notes:
-                    complain(f"note: {about(result.picture.file, note)}")
-            if format is Format.json:
-                print(json.dumps(result.document, allow_nan=False), flush=True)
-            elif not quiet:
-                _print_explanation(result, first=first)
-        if failed:
-            if len(images) > 1:
-                rest = f"; the rest is in {out}" if shown else ""
-                complain(f"{len(failed)} of {len(set(images))} pictures failed{rest}")
-            raise typer.Exit(1)
+        settings = Settings(
+            layers, units, least, skips.value, device, dtype.value, batch, save_tensors, workers, not no_pictures
+        )
+        plan, stop = Plan.of(images, out, shard=part, overwrite=overwrite), Stop()
+        results = explain_files(
+            loaded, plan, out, targets=target or (), settings=settings, stop=stop, note=notes(quiet)
+        )
+        follow(results, plan, out, stop=stop, format=format, quiet=quiet, fail_fast=fail_fast, show=_print_explanation)
 
 
-def _print_explanation(done: Done, *, first: bool) -> None:
+def _print_explanation(done: Done, first: bool) -> None:
     """What a person wants to see: the predictions (once per picture), the path, where the files are."""
     from rich.console import Console
     from rich.padding import Padding

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 
 import typer
@@ -36,6 +36,11 @@ def complain(text: str, error: Exception | None = None) -> None:
     if error is not None and os.environ.get("PATHX_DEBUG"):
         traceback.print_exception(error)
     print(f"pathx: {' '.join(text.split())}", file=sys.stderr)
+
+
+def notes(quiet: bool) -> Callable[[str], None]:
+    """What prints a note on stderr, unless all is to be quiet."""
+    return (lambda text: None) if quiet else (lambda text: complain(f"note: {text}"))
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str | None]], right: Container[int] = ()) -> None:
