@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 
 from pathx.errors import PathxError
@@ -61,6 +62,7 @@ def resolve_target(text: str, labels: Sequence[str]) -> int:
     raise PathxError(f"no class is called {text!r}: {remedy}", usage=True)
 
 
+@lru_cache(maxsize=1 << 16)  # a run asks for those of all classes with every picture
 def slug(label: str) -> str:
     """The label as a file name: `tiger cat` gives `tiger-cat`."""
     words = re.sub(r"[\W_]+", "-", label.casefold()).strip("-")
