@@ -188,6 +188,8 @@ def explain_files(
                 yield from hopeful(behind.popleft().result())
         while behind:
             yield from hopeful(behind.popleft().result())
+    if index is not None and plan.shard is not None and not index.begun:  # none of the pictures fell to this one
+        _recorded(index.begin, file=index.file)
     if index is not None and index.begun:
         index.finish()
     if stop.asked:

@@ -251,6 +251,14 @@ def test_the_environment_names_the_shard(pathx_: Pathx, monkeypatch: pytest.Monk
     assert Path("pathx-out/photos/a/0.png").is_dir()
 
 
+def test_a_shard_without_pictures_has_been_run_all_the_same(pathx_: Pathx) -> None:
+    arguments = ("explain", photos(1), "--model", scripted(network()))
+    done = [pathx_(*arguments, "--shard", f"{number}/3") for number in (1, 2, 3)]
+    assert [one.status for one in done] == [0, 0, 0]
+    assert sum(one.err == f"pathx: note: no picture falls to shard {at}/3\n" for at, one in enumerate(done, 1)) == 2
+    assert pathx_("merge", "pathx-out").out == "pathx-out/index.jsonl: 1 pictures, 1 done, 0 failed\n"
+
+
 # Many
 
 

@@ -129,6 +129,8 @@ def follow(
 
 
 def _summarise(tally: Tally, plan: Plan, out: str, *, many: bool, quiet: bool, stopped: bool) -> None:
+    if tally.total == 0 and plan.shard is not None and not quiet:
+        complain(f"note: no picture falls to shard {plan.shard}")
     if plan.indexed and not quiet and (many or tally.kept):
         seconds = time.monotonic() - tally.started
         complain(f"{tally} in {_duration(seconds)}: {Path(out, index_name(plan.shard))}")
