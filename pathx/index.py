@@ -62,7 +62,8 @@ class Index:
         """Say in run.json what is to come, and mend the index: one line per picture, none whose results are gone."""
         self.begun = True
         self.out.mkdir(parents=True, exist_ok=True)
-        _replace(self._record_file, json.dumps(self._record, indent=1) + "\n")
+        with _locked(self.file):  # against another run that begins just now
+            _replace(self._record_file, json.dumps(self._record, indent=1) + "\n")
         coming = {(self._key[0], name) for name in self._record["pictures"]}
 
         def stays(line: Line) -> bool:
