@@ -7,15 +7,33 @@ from typing import TYPE_CHECKING, Any
 from pathx.errors import PathxError
 
 if TYPE_CHECKING:
+    from pathx.contrast import Contrast
+    from pathx.decomposition import Decomposition, decompose
     from pathx.engine import explain
     from pathx.explanation import Explanation, PathLayer, Unit
     from pathx.models import load_model
+    from pathx.render import Drawing
 
 __version__ = "0.1.0"
-__all__ = ["Explanation", "PathLayer", "PathxError", "Unit", "explain", "load_model"]
+__all__ = [
+    "Contrast",
+    "Decomposition",
+    "Drawing",
+    "Explanation",
+    "PathLayer",
+    "PathxError",
+    "Unit",
+    "decompose",
+    "explain",
+    "load_model",
+]
 
 # Names that need torch are imported when first used, so that `import pathx.cli` and `pathx --help` stay quick.
 _HOMES = {
+    "Contrast": "pathx.contrast",
+    "decompose": "pathx.decomposition",
+    "Decomposition": "pathx.decomposition",
+    "Drawing": "pathx.render",
     "explain": "pathx.engine",
     "Explanation": "pathx.explanation",
     "PathLayer": "pathx.explanation",

@@ -11,10 +11,12 @@ from typing import Annotated
 import typer
 
 from pathx import __version__
+from pathx.commands.decompose import decompose
 from pathx.commands.explain import explain
 from pathx.commands.merge import merge
 from pathx.commands.models import layers, models
 from pathx.commands.output import complain
+from pathx.commands.sheet import sheet
 
 app = typer.Typer(
     name="pathx",
@@ -41,7 +43,7 @@ def main(
     """Show which hidden units of a ReLU network carried a decision, and what they saw in the image."""
 
 
-for command in (explain, merge, models, layers):
+for command in (explain, decompose, sheet, merge, models, layers):
     app.command()(command)
 
 # What is wrong with a command line; typer has no name of its own for it.

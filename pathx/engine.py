@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 from numbers import Integral
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from pathx.errors import PathxError
-from pathx.explanation import Explanation, LayerTensor, PathLayer, Unit
+from pathx.explanation import Explanation, LayerTensor, Origin, PathLayer, Unit
 from pathx.fields import Field, boxes
 from pathx.frozen import Frozen, exactly, freeze
 from pathx.linear import linear_model
@@ -47,17 +48,23 @@ def explain(
         skips: "adjacent" follows routes from layer to layer; "all" also those that jump over layers.
     """
     frozen = freeze(model, images)
+    wanted = list(enumerate(targets_of(frozen, target)))
+    explanations = explain_frozen(frozen, wanted, depth=depth, width=width, alpha=alpha, skips=skips)
+    return [replace(made, origin=Origin(model, image)) for made, image in zip(explanations, images, strict=True)]
+
+
+def targets_of(frozen: Frozen, target: int | Sequence[int] | None) -> list[int]:
+    """One class per picture of a batch, from what `explain` takes as target."""
     if target is None:
-        targets = predictions(frozen.logits)
-    elif isinstance(target, Integral):
-        targets = [int(target)] * len(images)
-    else:
-        targets = [int(t) for t in cast(Sequence[int], target)]
-        if len(targets) != len(images):
-            raise PathxError(
-                f"target has {len(targets)} entries for {len(images)} images; give one per image", usage=True
-            )
-    return explain_frozen(frozen, list(enumerate(targets)), depth=depth, width=width, alpha=alpha, skips=skips)
+        return predictions(frozen.logits)
+    if isinstance(target, Integral):
+        return [int(target)] * len(frozen.images)
+    targets = [int(t) for t in cast(Sequence[int], target)]
+    if len(targets) != len(frozen.images):
+        raise PathxError(
+            f"target has {len(targets)} entries for {len(frozen.images)} images; give one per image", usage=True
+        )
+    return targets
 
 
 def predictions(logits: Tensor) -> list[int]:

@@ -385,7 +385,7 @@ class Ranking:
 
     def _best(self, count: int) -> tuple[Tensor, Tensor]:
         if self._sorted is None or len(self._sorted[0]) < min(count, len(self._bounds)):
-            values, slots = self._bounds.topk(min(2 * count, len(self._bounds)))
+            values, slots = self._bounds.topk(min(count + min(count, 1024), len(self._bounds)))
             live = int((values > -math.inf).sum())
             slots = slots[:live] if self._slots is None else self._slots[slots[:live]]
             self._sorted = (values, slots)

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pathx.errors import PathxError
+
 if TYPE_CHECKING:
-    from torch import Tensor
+    from PIL import Image
+    from torch import Tensor, nn
+
+    from pathx.decomposition import Decomposition
+    from pathx.render import Drawing
+
+    Region = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +84,18 @@ class PathLayer:
 
 
 @dataclass(frozen=True, eq=False)
+class Origin:
+    """What an explanation was made from, to look into it further: references, not copies.
+
+    Args:
+        image: one input, as the model took it.
+    """
+
+    model: nn.Module
+    image: Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class Explanation:
     """The path behind one class of one image, and the exact linear model of the input that it is.
 
@@ -88,6 +108,7 @@ class Explanation:
         score: what the path sends to the target class.
         logits: the network's outputs for this image, one per class.
         hidden_layers: N, the number of hidden layers of the network.
+        origin: the model and the input, where `pathx.explain` made it; explanations of whole folders keep neither.
     """
 
     target: int
@@ -102,8 +123,85 @@ class Explanation:
     alpha: float
     skips: str
     hidden_layers: int
+    origin: Origin | None = field(default=None, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "origin": None}  # a pickle leaves the model behind
 
     @property
     def complete(self) -> bool:
         """Whether the path reaches from the output to the first hidden layer."""
         return self.depth == self.hidden_layers
+
+    @property
+    def probability(self) -> float:
+        """The softmax of the logits at the explained class."""
+        return float(self.logits.detach().cpu().double().flatten().softmax(0)[self.target])
+
+    def decompose(
+        self, *, from_layer: int | None = None, features: int | None = None, group: bool = True
+    ) -> Decomposition:
+        """This decision taken apart into features; runs the model once more on the picture.
+
+        Args:
+            from_layer, features, group: as for `pathx.decompose`.
+        """
+        from pathx.decomposition import decompose
+
+        if self.origin is None:
+            raise PathxError(
+                "this explanation was not made by pathx.explain, and keeps no model and no input: call pathx.decompose",
+                usage=True,
+            )
+        (made,) = decompose(
+            self.origin.model,
+            self.origin.image[None],
+            target=self.target,
+            from_layer=from_layer,
+            features=features,
+            group=group,
+            depth=self.depth,
+            width=self.width,
+            alpha=self.alpha,
+            skips=self.skips,
+        )
+        return made
+
+    def overlay(
+        self, photo: Image.Image | None = None, region: Region | None = None, *, drawing: Drawing | None = None
+    ) -> Image.Image:
+        """The attribution on the photo.
+
+        Args:
+            photo: by default the network's input, as far as it can be shown.
+            region: the part of the photo that the network saw, as `preprocessing.region(width, height)` gives it; all of
+                it by default.
+        """
+        from pathx.render import Drawing
+        from pathx.sheets import View
+
+        return View.of(self, photo, region).overlay(self, drawing or Drawing())
+
+    def figure(
+        self,
+        photo: Image.Image | None = None,
+        region: Region | None = None,
+        *,
+        label: str | None = None,
+        drawing: Drawing | None = None,
+    ) -> Image.Image:
+        """The photo, the overlay and the exact heatmap side by side, with captions. Notebooks show it by themselves.
+
+        Args:
+            photo, region: as for `overlay`.
+            label: of the explained class; its number by default.
+        """
+        from pathx.render import Drawing
+        from pathx.sheets import View, explanation_sheet
+
+        return explanation_sheet(self, View.of(self, photo, region, label), drawing or Drawing())
+
+    def _repr_png_(self) -> bytes | None:
+        from pathx.sheets import notebook_png
+
+        return notebook_png(self, self.figure)

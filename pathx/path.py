@@ -308,27 +308,48 @@ def _from_classes(frozen: Frozen, branches: Branches, wanted: int, strategy: Str
         pair = torch.tensor([0.0, 1.0], dtype=frozen.images.dtype, device=device)
         weights = pair.reshape(1, 2, 1).expand(len(branches), 2, 1)
         return Source(landed, Rows(outputs, weights, lean(weights, branches.target), shared))
-    leaning = frozen.images.new_full((len(branches), outputs), -1 / (outputs - 1))
+    return Source(landed, _class_rows(frozen, branches, shared))
+
+
+def _class_rows(frozen: Frozen, branches: Branches, shared: bool) -> Rows:
+    """Rows that are the classes themselves."""
+    leaning = frozen.images.new_full((len(branches), branches.classes), -1 / (branches.classes - 1))
     leaning.scatter_(1, branches.target[:, None], 1.0)
-    return Source(landed, Rows(outputs, None, leaning, shared))
+    return Rows(branches.classes, None, leaning, shared)
 
 
 def _from_units(
     frozen: Frozen, branches: Branches, kept: Kept, wanted: int, strategy: Strategy
 ) -> Source | ClassSource:
     """One row per kept unit, at its pre-activation; or one per class, where that is less."""
-    units = kept.chosen.units
-    count = units.shape[1]
-    if strategy.basis == "class" or (
-        strategy.basis == "auto" and _units_cost_more(frozen, branches, kept, wanted, strategy)
-    ):
+    count = kept.chosen.units.shape[1]
+    if strategy.basis == "class":
         return ClassSource(frozen, branches, kept)
+    if strategy.basis == "auto" and (count > branches.classes or count * len(branches) >= 4096):
+        units, classes = _sizes(frozen, branches, kept, wanted)
+        # A unit's row is mostly read off the weights, a class's row is computed for whole maps; but rows of units must
+        # fit into memory at once, and those of classes can be taken in turns.
+        if units > min(1.5 * classes, 2 * strategy.chunk):
+            if not frozen.compact or classes > strategy.chunk:
+                return ClassSource(frozen, branches, kept)
+            landed = walk_weighted(frozen, branches, kept, kept.weights, wanted)
+            return Source(landed, _class_rows(frozen, branches, shared=False))
     landed = walk(frozen, _unit_seeds(frozen, branches, kept), wanted, windows=strategy.windows)
     rows = Rows(count, kept.weights, lean(kept.weights, branches.target))
     leaned = None
     if frozen.compact and _sum_first(frozen, branches, landed):
         leaned = walk_weighted(frozen, branches, kept, rows.lean[:, None], wanted)
     return Source(landed, rows, leaned)
+
+
+def _sizes(frozen: Frozen, branches: Branches, kept: Kept, wanted: int) -> tuple[int, int]:
+    """How many numbers land: rows of the kept units as windows, and rows of the classes as whole maps."""
+    one = torch.arange(1, device=branches.image.device)
+    sample = [(value, window.rows(one)) for value, window in _unit_seeds(frozen, branches, kept)]
+    landed = walk(frozen, sample, wanted)
+    footprint = max((sum(w.data.numel() for w in windows) for windows in landed.values()), default=0)
+    whole = sum(prod(frozen.network.shape(value)) for value in landed)
+    return kept.chosen.units.numel() * footprint, len(branches) * branches.classes * whole
 
 
 def _sum_first(frozen: Frozen, branches: Branches, landed: Landed) -> bool:
@@ -379,23 +400,6 @@ def _units_on_gates(branches: Branches, kept: Kept) -> Iterator[tuple[Tensor, Te
         image = branches.image.expand(len(row)) if len(branches) == 1 else branches.image[row // count]
         yield index, row, image, None
         start = end
-
-
-def _units_cost_more(frozen: Frozen, branches: Branches, kept: Kept, wanted: int, strategy: Strategy) -> bool:
-    """Whether a row per kept unit costs more than a row per class.
-
-    A unit's row is mostly read off the weights, a class's row is computed for whole maps, so an element of the latter
-    counts for several; but rows of units must fit into memory at once, and those of classes can be taken in turns.
-    """
-    count = kept.chosen.units.shape[1]
-    if count <= branches.classes and count * len(branches) < 4096:
-        return False
-    one = torch.arange(1, device=branches.image.device)
-    sample = [(value, window.rows(one)) for value, window in _unit_seeds(frozen, branches, kept)]
-    landed = walk(frozen, sample, wanted)
-    footprint = max((sum(w.data.numel() for w in windows) for windows in landed.values()), default=0)
-    whole = sum(prod(frozen.network.shape(value)) for value in landed)
-    return count * footprint > min(8 * branches.classes * whole, 2 * strategy.chunk // len(branches))
 
 
 def walk(frozen: Frozen, seeds: Iterable[tuple[Value, Window]], wanted: int, *, windows: bool = True) -> Landed:

@@ -52,12 +52,11 @@ class Reader:
     """Reads pictures, and tells those that are done already.
 
     Args:
-        document: the name of what is written last of a result.
         index: of the run that is gone on with; None to read everything.
     """
 
-    def __init__(self, preprocessing: Preprocessing, document: str, out: str | Path, index: Index | None) -> None:
-        self._preprocessing, self._document, self._out, self._index = preprocessing, document, Path(out), index
+    def __init__(self, preprocessing: Preprocessing, out: str | Path, index: Index | None) -> None:
+        self._preprocessing, self._out, self._index = preprocessing, Path(out), index
 
     def read(self, found: Found) -> Opened | Kept | Failed:
         if found.error is not None:
@@ -97,20 +96,25 @@ class Reader:
             return None
         try:
             digest = sha256_of(found.file)
-            results = [(self._out / made["folder"], made["sha256"]) for made in line["explanations"]]
-            documents = [_document(folder, self._document, digest, wanted) for folder, wanted in results]
+            results = [
+                (self._out / made["folder"], _document(self._out, made, digest)) for made in line["explanations"]
+            ]
+            if "contrast" in line:
+                _document(self._out, line["contrast"], digest)
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        return Kept(found.file, tuple(zip((folder for folder, _ in results), documents, strict=True)))
+        return Kept(found.file, tuple(results))
 
 
-def _document(folder: Path, name: str, picture: str, wanted: str) -> dict[str, Any]:
+def _document(out: Path, made: dict[str, Any], picture: str) -> dict[str, Any]:
     """A document as an earlier run wrote it, of this picture, with all its files; anything else is an error."""
-    data = (folder / name).read_bytes()
+    folder = out / made["folder"]
+    data = (folder / made["document"]).read_bytes()
     document: dict[str, Any] = json.loads(data)
-    if hashlib.sha256(data).hexdigest() != wanted or document["image"]["sha256"] != picture:
+    if hashlib.sha256(data).hexdigest() != made["sha256"] or document["image"]["sha256"] != picture:
         raise ValueError("not what was written")
-    for file in document["files"].values():
+    parts = [f"{feature['folder']}/path.json" for feature in document.get("features", ())]
+    for file in (*document["files"].values(), *parts):
         os.stat(folder / file)
     return document
 

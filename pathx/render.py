@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
+
+from pathx.errors import PathxError
 
 ColourMap = Callable[[Tensor], Tensor]
 """Values in [-1, 1], (n,) -> colours in [0, 1], (n, 3). Zero is white."""
@@ -55,10 +58,55 @@ def orange_purple(value: Tensor) -> Tensor:
     return _between(value, ("#2d004b", "#542788", "#998ec3", "#ffffff", "#f1a340", "#b35806", "#7f3b08"))
 
 
-def heatmap(attribution: Tensor, *, colours: str = "red-blue") -> Image.Image:
-    """The exact signed values, (C, H, W) summed over channels or (H, W), one pixel each."""
-    values = _plane(attribution)
-    return _recoloured(_picture(_steps(values / colour_scale(values)).to(torch.uint8)), colours)
+@dataclass(frozen=True)
+class Drawing:
+    """How attributions are drawn; none of it changes a number.
+
+    Args:
+        smoothing: width of the Gaussian for overlays and sheets: its sigma as a share of the input's shorter side; 0
+            for none.
+        colours: a name of COLOURS.
+        percentile: of the magnitudes that are not zero, what the strongest colour stands for.
+        show_units: draw the receptive fields of the kept units of the deepest layer.
+        magnify: show weak features of a decomposition, and weak ones of runs that are compared, stronger by a round
+            factor that the caption says.
+    """
+
+    smoothing: float = SMOOTHING
+    colours: str = "red-blue"
+    percentile: float = PERCENTILE
+    show_units: bool = False
+    magnify: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.smoothing <= 1:
+            raise PathxError(
+                f"smoothing {self.smoothing} is out of range; use 0 for none, up to 1, such as {SMOOTHING}", usage=True
+            )
+        if self.colours not in COLOURS:
+            raise PathxError(f"colours are {' or '.join(COLOURS)}, not {self.colours!r}", usage=True)
+        if not 0 < self.percentile <= 100:
+            raise PathxError(
+                f"percentile {self.percentile} is out of range; use above 0, up to 100, such as {PERCENTILE:g}",
+                usage=True,
+            )
+
+
+def heatmap(
+    attribution: Tensor,
+    *,
+    colours: str = "red-blue",
+    percentile: float = PERCENTILE,
+    scale: float | None = None,
+) -> Image.Image:
+    """The exact signed values, (C, H, W) summed over channels or (H, W), one pixel each.
+
+    Args:
+        scale: the magnitude shown in the strongest colour, where pictures are compared; by default their percentile.
+    """
+    values = plane(attribution)
+    scale = scale or colour_scale(values, percentile)
+    return _recoloured(_picture(_steps(values / scale).to(torch.uint8)), colours)
 
 
 def overlay(
@@ -68,17 +116,22 @@ def overlay(
     *,
     sigma: float = SMOOTHING,
     colours: str = "red-blue",
+    percentile: float = PERCENTILE,
+    scale: float | None = None,
+    boxes: Sequence[Sequence[float]] = (),
 ) -> Image.Image:
     """The heat on the photo, which is pale beneath it and dim where the network did not look.
 
     Args:
         region: (left, top, right, bottom) in pixels of the photo: what the network saw, and the attribution covers.
         sigma: of the Gaussian that smooths the heat for display, as a share of the input's shorter side; 0 for none.
+        scale: the magnitude shown in the strongest colour, where pictures are compared; by default their percentile.
+        boxes: (left, top, right, bottom) in pixels of the network's input, to be drawn as outlines.
     """
     photo, zoom = _display_size(photo.convert("RGB"))
     left, top, right, bottom = (side * zoom[axis % 2] for axis, side in enumerate(region))
     values = smooth(attribution, sigma)
-    values = (values / colour_scale(values)).clamp(-1, 1)
+    values = (values / (scale or colour_scale(values, percentile))).clamp(-1, 1)
 
     height, width = values.shape
     x_step, y_step = width / (right - left), height / (bottom - top)  # input pixels per pixel shown
@@ -100,6 +153,9 @@ def overlay(
     shown.paste(seen.crop(box), box)
     if box != (0, 0, *photo.size):
         _frame(shown, box)
+    for number, (a, b, c, d) in reversed(list(enumerate(boxes))):  # the first is on top, and stands out
+        place = left + a / x_step, top + b / y_step, left + c / x_step, top + d / y_step
+        shown = _outline(shown, _pixels(shown.size, place), strong=number == 0)
     return shown
 
 
@@ -111,7 +167,7 @@ def smooth(attribution: Tensor, sigma: float) -> Tensor:
     Args:
         sigma: as a share of the shorter side; 0 for none.
     """
-    values = _plane(attribution)
+    values = plane(attribution)
     width = sigma * min(values.shape)
     if width == 0:
         return values
@@ -119,15 +175,44 @@ def smooth(attribution: Tensor, sigma: float) -> Tensor:
     return rows @ values @ columns
 
 
-def colour_scale(values: Tensor) -> float:
+def colour_scale(values: Tensor, percentile: float = PERCENTILE) -> float:
     """The magnitude shown in the strongest colour; 1 where all is zero."""
     magnitudes = values.abs()[values != 0]
     if len(magnitudes) == 0:
         return 1.0
-    return float(magnitudes.kthvalue(math.ceil(len(magnitudes) * PERCENTILE / 100)).values)
+    return float(magnitudes.kthvalue(max(1, math.ceil(len(magnitudes) * percentile / 100))).values)
 
 
-def _plane(attribution: Tensor) -> Tensor:
+def shared_scale(attributions: Iterable[Tensor], sigma: float, percentile: float = PERCENTILE) -> float:
+    """The magnitude shown in the strongest colour of pictures that are compared: the largest of their own.
+
+    So one colour means one value in all of them, and in none does more saturate than if it stood alone.
+
+    Args:
+        sigma: of the Gaussian that they are smoothed with.
+    """
+    planes = [smooth(attribution, sigma) for attribution in attributions]
+    return max((colour_scale(plane, percentile) for plane in planes if plane.any()), default=1.0)
+
+
+def magnification(own: float, shared: float) -> int:
+    """The largest of 1, 2, 5, 10, 20, … by which a picture of that scale can be shown stronger in a shared one."""
+    factor = 1
+    for step in (step * 10**power for power in range(9) for step in (1, 2, 5)):
+        factor = step if step * own <= shared else factor
+    return factor
+
+
+def colour_bar(width: int, height: int, colours: str) -> Image.Image:
+    """From most against to most for, as overlays show it on a light grey photo."""
+    steps = Image.linear_gradient("L").rotate(90).resize((width, height))
+    bar = Image.new("RGB", (width, height), (215, 215, 215))
+    bar.paste(_recoloured(steps, colours, _vivid), mask=steps.point([_opacity(step) for step in range(256)]))
+    return bar
+
+
+def plane(attribution: Tensor) -> Tensor:
+    """The values summed over channels, (H, W) in float64, on the CPU; what is no number counts as 0."""
     values = attribution.detach().cpu().double().nan_to_num(0.0, 0.0, 0.0)
     return values.sum(0) if values.dim() == 3 else values
 
@@ -208,3 +293,14 @@ def _frame(shown: Image.Image, box: tuple[int, int, int, int]) -> None:
     for colour, outset in (("black", line), ("white", 0)):
         edges = (left - outset, top - outset, right - 1 + outset, bottom - 1 + outset)
         draw.rectangle(edges, outline=colour, width=line)
+
+
+def _outline(shown: Image.Image, box: tuple[int, int, int, int], *, strong: bool) -> Image.Image:
+    # Of a receptive field: yellow on black, so that it shows on any photo.
+    line = max(1, round(max(shown.size) / 500))
+    left, top, right, bottom = box
+    drawn = shown.copy()
+    draw = ImageDraw.Draw(drawn)
+    draw.rectangle((left, top, right - 1, bottom - 1), outline="black", width=(3 if strong else 1) * line)
+    draw.rectangle((left, top, right - 1, bottom - 1), outline="#ffe119", width=(2 if strong else 1) * line)
+    return drawn if strong else Image.blend(shown, drawn, 0.5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import os
@@ -19,11 +18,10 @@ from safetensors.torch import save as safetensors_bytes
 import pathx
 from pathx.errors import PathxError
 from pathx.pictures import Picture, shown
-from pathx.render import heatmap, overlay
+from pathx.render import Drawing
+from pathx.sheets import View, heat, png
 
 if TYPE_CHECKING:
-    from PIL import Image
-
     from pathx.explanation import Explanation, PathLayer, Unit
 
 SCHEMA = "pathx/path@1"
@@ -74,7 +72,9 @@ def save(
     label: str,
     device: str,
     save_tensors: bool = False,
-    pictures: bool = True,
+    drawing: Drawing | None = None,
+    draw: bool = True,
+    scales: tuple[float, float] | None = None,
 ) -> dict[str, Any]:
     """Write the files of one explanation and return what path.json says.
 
@@ -84,50 +84,45 @@ def save(
     Args:
         region: (left, top, right, bottom) in pixels of the picture: what the network saw.
         device: what the explanation was computed on.
-        pictures: whether to draw any.
+        draw: whether to make pictures.
+        scales: what the strongest colours of heatmap and overlay stand for, where pictures are compared.
     """
-    files = {key: name for key, name in FILES.items() if (save_tensors if key == "tensors" else pictures)}
+    files = {key: name for key, name in FILES.items() if (save_tensors if key == "tensors" else draw)}
     document = path_document(explanation, picture=picture, model=model, label=label, device=device, files=files)
-    contents = {}
-    if pictures:
-        contents[FILES["heatmap"]] = _png(heatmap(explanation.attribution))
-        contents[FILES["overlay"]] = _png(overlay(picture.image, explanation.attribution, region))
+    view = View(picture.image, region, label)
+    contents = pictures(explanation, view, drawing or Drawing(), scales) if draw else {}
     if save_tensors:
         contents[FILES["tensors"]] = _tensors(explanation, document, region)
-    contents[DOCUMENT] = (json.dumps(document, indent=2, allow_nan=False) + "\n").encode()
-    _replace_all(Path(folder), contents)
+    contents[DOCUMENT] = document_bytes(document)
+    replace_all(Path(folder), contents, (DOCUMENT, *FILES.values()))
     return document
+
+
+def pictures(
+    explanation: Explanation, view: View, drawing: Drawing, scales: tuple[float, float] | None = None
+) -> dict[str, bytes]:
+    """heatmap.png and overlay.png; `scales` as for `save`."""
+    exact, smoothed = scales or (None, None)
+    return {
+        FILES["heatmap"]: png(heat(explanation.attribution, drawing, scale=exact)),
+        FILES["overlay"]: png(view.overlay(explanation, drawing, scale=smoothed)),
+    }
+
+
+def document_bytes(document: dict[str, Any]) -> bytes:
+    """A document as its file has it."""
+    return (json.dumps(document, indent=2, allow_nan=False) + "\n").encode()
 
 
 def path_document(
     explanation: Explanation, *, picture: Picture, model: ModelInfo, label: str, device: str, files: dict[str, str]
 ) -> dict[str, Any]:
     """What path.json says: schema `pathx/path@1`, keys in its order, every number finite."""
-    logits = explanation.logits.detach().cpu().double().flatten()
-    logit = logits[explanation.target]
     attribution_sum = float(explanation.attribution.detach().cpu().double().sum())
     document = {
         "schema": SCHEMA,
-        "image": {
-            "file": picture.file,
-            "sha256": picture.sha256,
-            "width": picture.width,
-            "height": picture.height,
-        },
-        "model": {
-            "name": model.name,
-            "weights": model.weights,
-            "sha256": model.sha256,
-            "classes": model.classes,
-            "hidden_layers": explanation.hidden_layers,
-        },
-        "target": {
-            "index": explanation.target,
-            "label": label,
-            "logit": float(logit),
-            "probability": float(logits.softmax(0)[explanation.target]),
-            "rank": 1 + int((logits > logit).sum()),
-        },
+        **subject(explanation, picture, model),
+        "target": target_document(explanation, label),
         "depth": explanation.depth,
         "width": explanation.width,
         "alpha": explanation.alpha,
@@ -141,19 +136,61 @@ def path_document(
             "residual": explanation.score - explanation.bias - attribution_sum,
         },
         "files": dict(files),
-        "created_by": {
-            "pathx": pathx.__version__,
-            "torch": str(torch.__version__),
-            "torchvision": version("torchvision"),
-            "device": device,
-            "dtype": str(explanation.attribution.dtype).removeprefix("torch."),
+        "created_by": created_by(explanation, device),
+    }
+    check_finite(document, picture)
+    return document
+
+
+def subject(explanation: Explanation, picture: Picture, model: ModelInfo) -> dict[str, Any]:
+    """What a document says of the image and the model."""
+    return {
+        "image": {
+            "file": picture.file,
+            "sha256": picture.sha256,
+            "width": picture.width,
+            "height": picture.height,
+        },
+        "model": {
+            "name": model.name,
+            "weights": model.weights,
+            "sha256": model.sha256,
+            "classes": model.classes,
+            "hidden_layers": explanation.hidden_layers,
         },
     }
+
+
+def target_document(explanation: Explanation, label: str) -> dict[str, Any]:
+    """What a document says of an explained class."""
+    logits = explanation.logits.detach().cpu().double().flatten()
+    logit = logits[explanation.target]
+    return {
+        "index": explanation.target,
+        "label": label,
+        "logit": float(logit),
+        "probability": explanation.probability,
+        "rank": 1 + int((logits > logit).sum()),
+    }
+
+
+def created_by(explanation: Explanation, device: str) -> dict[str, str]:
+    """What a document says of the software and the machine."""
+    return {
+        "pathx": pathx.__version__,
+        "torch": str(torch.__version__),
+        "torchvision": version("torchvision"),
+        "device": device,
+        "dtype": str(explanation.attribution.dtype).removeprefix("torch."),
+    }
+
+
+def check_finite(document: dict[str, Any], picture: Picture) -> None:
+    """Refuse numbers that JSON does not have."""
     if not _finite(document):
         raise PathxError(
             f"{shown(picture.file)}: the explanation holds NaN or infinite numbers: try --dtype float64, check the weights"
         )
-    return document
 
 
 def _layer_document(layer: PathLayer) -> dict[str, Any]:
@@ -161,11 +198,12 @@ def _layer_document(layer: PathLayer) -> dict[str, Any]:
         "layer": layer.layer,
         "below_alpha": layer.below_alpha,
         "tensors": [{"name": tensor.name, "shape": list(tensor.shape)} for tensor in layer.tensors],
-        "units": [_unit_document(unit) for unit in layer.units],
+        "units": [unit_document(unit) for unit in layer.units],
     }
 
 
-def _unit_document(unit: Unit) -> dict[str, Any]:
+def unit_document(unit: Unit) -> dict[str, Any]:
+    """What a document says of a unit."""
     return {
         "tensor": unit.tensor,
         "index": list(unit.index),
@@ -216,44 +254,48 @@ def _tensors(explanation: Explanation, document: dict[str, Any], region: Sequenc
     return safetensors_bytes(tensors, metadata={"pathx": json.dumps(about, allow_nan=False)})
 
 
-def _png(image: Image.Image) -> bytes:
-    stream = io.BytesIO()
-    image.save(stream, "PNG", compress_level=1)  # a quarter of the time, and hardly larger
-    return stream.getvalue()
+def replace_all(folder: Path, contents: dict[str, bytes], known: Sequence[str]) -> None:
+    """Write files whole: what was there of an earlier run goes first, and after an error nothing is left.
 
-
-def _replace_all(folder: Path, contents: dict[str, bytes]) -> None:
+    Args:
+        contents: the document last, which says by its presence that the others are there.
+        known: names of all files that there may be, the document first.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            _remove_all(folder)
+            remove_all(folder, known)
             for name, data in contents.items():
-                _replace(folder / name, data)
+                replace_file(folder / name, data)
         except BaseException:
             with suppress(OSError):
-                _remove_all(folder)
+                remove_all(folder, known)
             raise
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise PathxError(
-            f"cannot write results to {shown(folder)} ({reason}): choose another folder with --out"
-        ) from None
+        raise unwritable(folder, error) from None
 
 
-def _remove_all(folder: Path) -> None:
-    # path.json before the others; and what an earlier run left half-written when it was killed.
-    for name in (DOCUMENT, *FILES.values()):
+def unwritable(folder: Path, error: OSError) -> PathxError:
+    """For results that cannot be written."""
+    reason = error.strerror or str(error)
+    return PathxError(f"cannot write results to {shown(folder)} ({reason}): choose another folder with --out")
+
+
+def remove_all(folder: Path, known: Sequence[str]) -> None:
+    """Remove files in that order, and what an earlier run left half-written of them when it was killed."""
+    for name in known:
         (folder / name).unlink(missing_ok=True)
         _unfinished(folder / name).unlink(missing_ok=True)
 
 
-def _unfinished(file: Path) -> Path:
-    return file.with_name(f".{file.name}.part")
-
-
-def _replace(file: Path, data: bytes) -> None:
+def replace_file(file: Path, data: bytes) -> None:
+    """Write a file so that at any time there is the old one or the new one."""
     with _unfinished(file).open("wb") as stream:
         stream.write(data)
         stream.flush()
         os.fsync(stream.fileno())
     os.replace(_unfinished(file), file)
+
+
+def _unfinished(file: Path) -> Path:
+    return file.with_name(f".{file.name}.part")

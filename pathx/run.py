@@ -16,11 +16,13 @@ from itertools import islice
 from pathlib import Path
 from signal import SIGINT
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import torch
 
 from pathx.computing import Computer
+from pathx.contrast import Contrast
+from pathx.contrasting import Contrasted, save_contrast
 from pathx.engine import check_settings, check_width, class_logits, explain_frozen
 from pathx.errors import PathxError
 from pathx.explanation import Explanation
@@ -32,10 +34,14 @@ from pathx.pictures import Picture, sha256_of
 from pathx.reading import Failed as Failed
 from pathx.reading import Kept as Kept
 from pathx.reading import Opened, Reader, unexpected
+from pathx.render import Drawing
 from pathx.results import DOCUMENT, ModelInfo, explanation_folder, save
 from pathx.shards import Shard
-from pathx.targets import parse_targets, target_slug
+from pathx.targets import parse_targets, target_slug, true_class
 from pathx.workers import Stop, working
+
+if TYPE_CHECKING:
+    from pathx.decomposing import Decomposed
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -45,9 +51,11 @@ class Settings:
     """How to explain; the defaults are those of the command line.
 
     Args:
+        label: the true class of the pictures, where it is known. By default the name of a picture's folder, where that
+            is a label of the model and no targets are asked for. A wrong prediction is explained against it.
         batch_size: pictures explained at once, or `auto`.
         workers: threads that read pictures ahead and write results behind; None for what the machine has.
-        pictures: whether to draw heatmap.png and overlay.png.
+        pictures: whether to draw any.
     """
 
     depth: int | str = 3
@@ -58,6 +66,8 @@ class Settings:
     dtype: str = "float32"
     batch_size: int | str = "auto"
     save_tensors: bool = False
+    label: str | None = None
+    drawing: Drawing = field(default_factory=Drawing)
     workers: int | None = None
     pictures: bool = True
 
@@ -101,27 +111,18 @@ class Done:
         predictions: the best classes of the picture, (label, probability) each.
     """
 
+    marker: ClassVar[str] = DOCUMENT
     picture: Picture
     explanation: Explanation
     document: dict[str, Any]
     folder: Path
     predictions: tuple[tuple[str, float], ...]
 
-    def summary(self, out: Path, document: str) -> dict[str, Any]:
-        """What the index says of it: its folder below `out`, and the hash of the document that makes it whole."""
-        target = self.document["target"]
-        return {
-            "target": target["index"],
-            "label": target["label"],
-            "probability": target["probability"],
-            "score": self.document.get("linear_model", {}).get("score"),
-            "folder": str(self.folder.relative_to(out)),
-            "files": [*self.document["files"].values(), document],
-            "sha256": sha256_of(self.folder / document),
-        }
 
+Made: TypeAlias = "Done | Contrasted | Decomposed"
+"""What is yielded once its files are written."""
 
-Result = Done | Kept | Failed
+Result: TypeAlias = "Made | Kept | Failed"
 
 
 def explain_files(
@@ -166,7 +167,7 @@ def explain_files(
         return task.batch(Batch.asked(model, frozen, opened, targets, out, settings))
 
     computer = Computer(model.module, explain, device=device, dtype=DTYPES[settings.dtype], size=size, note=note)
-    reader = Reader(model.preprocessing, task.document, out, None if plan.overwrite else index)
+    reader = Reader(model.preprocessing, out, None if plan.overwrite else index)
     batches = [plan.pictures[start : start + size] for start in range(0, len(plan.pictures), size)]
     behind: deque[Future[list[Result]]] = deque()
     hopeful = iter if index is None else _hopeful
@@ -183,7 +184,7 @@ def explain_files(
             if index is not None and not index.begun:
                 _recorded(index.begin, file=index.file)
             for found, one in zip(slots, read, strict=True):
-                behind.append(workers.submit(_finish, found, one, made.get(found.name), task, index))
+                behind.append(workers.submit(_finish, found, one, made.get(found.name), index))
             while len(behind) > size:
                 yield from hopeful(behind.popleft().result())
         while behind:
@@ -196,9 +197,7 @@ def explain_files(
         raise KeyboardInterrupt
 
 
-def _finish(
-    found: Found, read: Opened | Kept | Failed, made: Computed | None, task: Task, index: Index | None
-) -> list[Result]:
+def _finish(found: Found, read: Opened | Kept | Failed, made: Computed | None, index: Index | None) -> list[Result]:
     """Draw and write what was computed of a picture, and then its line in the index."""
     start = perf_counter()
     if isinstance(read, Kept):
@@ -212,13 +211,34 @@ def _finish(
     if index is not None:
         seconds += perf_counter() - start
         errors = [str(result.error) for result in results if isinstance(result, Failed)]
-        written = [result.summary(index.out, task.document) for result in results if isinstance(result, Done)]
-        line = {"file": found.file, "name": found.name, "explanations": written, "seconds": round(seconds, 4)}
+        written = [result for result in results if not isinstance(result, (Failed, Kept))]
+        line: dict[str, Any] = {"file": found.file, "name": found.name}
+        line["explanations"] = [_explained(one, index.out) for one in written if not isinstance(one, Contrasted)]
+        for contrast in (one for one in written if isinstance(one, Contrasted)):
+            line["contrast"] = _described(contrast, index.out)
+        line["seconds"] = round(seconds, 4)
         _recorded(index.append, line | ({"error": "; ".join(errors)} if errors else {}), file=index.file)
     return list(results)
 
 
-def _done(work: Work) -> Done | Failed:
+def _explained(made: Done | Decomposed, out: Path) -> dict[str, Any]:
+    """What the index says of the results for one class."""
+    target = {key: made.document["target"][key] for key in ("label", "probability")}
+    score = made.document["linear_model" if isinstance(made, Done) else "whole"]["score"]
+    return {"target": made.document["target"]["index"], **target, "score": score, **_described(made, out)}
+
+
+def _described(made: Made, out: Path) -> dict[str, Any]:
+    """Where results are below the output folder, and the hash of the document that makes them whole."""
+    return {
+        "folder": str(made.folder.relative_to(out)),
+        "files": [*made.document["files"].values(), made.marker],
+        "document": made.marker,
+        "sha256": sha256_of(made.folder / made.marker),
+    }
+
+
+def _done(work: Work) -> Made | Failed:
     try:
         return work.write()
     except PathxError as error:
@@ -267,7 +287,7 @@ class Work:
     """What is left to do once the numbers are there: draw and write the files of one result. Raises PathxError."""
 
     file: str
-    write: Callable[[], Done]
+    write: Callable[[], Made]
 
 
 Computed = tuple[list[Work] | Failed, float]
@@ -281,6 +301,7 @@ class Batch:
     Args:
         opened: the pictures, in the order of the frozen batch.
         targets: of each picture, the classes to explain; none where the model's output is not finite.
+        truths: of each picture, the true class where it is known.
     """
 
     model: LoadedModel
@@ -288,6 +309,7 @@ class Batch:
     opened: Sequence[Opened]
     targets: Sequence[Sequence[int]]
     rankings: Sequence[Sequence[int]]
+    truths: Sequence[int | None]
     out: str | Path
     settings: Settings
 
@@ -302,11 +324,17 @@ class Batch:
     ) -> Batch:
         """The batch with its targets as users name them."""
         logits = class_logits(frozen.logits)
-        asked = parse_targets(targets, model.labels_for(frozen.logits.shape[1]))
+        labels = model.labels_for(frozen.logits.shape[1])
+        asked = parse_targets(targets, labels)
         finite = logits.isfinite().all(1).tolist()
         rankings = logits.argsort(dim=1, descending=True, stable=True).tolist()
-        chosen = [asked.targets_for(ranking) if fine else () for ranking, fine in zip(rankings, finite, strict=True)]
-        return Batch(model, frozen, opened, chosen, rankings, out, settings)
+        by_folder = not targets
+        truths = [true_class(settings.label, one.picture.file if by_folder else None, labels) for one in opened]
+        chosen = [
+            asked.targets_for(ranking, truth) if fine else ()
+            for ranking, truth, fine in zip(rankings, truths, finite, strict=True)
+        ]
+        return Batch(model, frozen, opened, chosen, rankings, truths, out, settings)
 
     @property
     def labels(self) -> Sequence[str]:
@@ -322,22 +350,19 @@ class Batch:
         """The settings that the engine takes."""
         return {key: getattr(self.settings, key) for key in ("depth", "width", "alpha", "skips")}
 
-    def predictions(self, number: int) -> tuple[tuple[str, float], ...]:
-        """The best classes of a picture, (label, probability) each."""
-        probabilities = class_logits(self.frozen.logits)[number].cpu().double().softmax(0).tolist()
-        return tuple((self.labels[index], probabilities[index]) for index in self.rankings[number][:5])
-
     def subject(self, number: int) -> Subject:
         """What is needed to write of a picture, free of the frozen network."""
-        opened, model = self.opened[number], self.model
+        probabilities = class_logits(self.frozen.logits)[number].cpu().double().softmax(0).tolist()
+        best = tuple((self.labels[index], probabilities[index]) for index in self.rankings[number][:5])
+        predicted, device = self.rankings[number][0], str(self.frozen.images.device)
         return Subject(
-            opened.picture,
-            opened.name,
-            model.preprocessing.region(opened.picture.width, opened.picture.height),
-            ModelInfo(model.name, model.weights, model.sha256, len(self.labels)),
+            self.opened[number],
+            self.model,
             self.labels,
-            str(self.frozen.images.device),
-            self.predictions(number),
+            predicted,
+            self.truths[number],
+            best,
+            device,
             self.out,
             self.settings,
         )
@@ -348,17 +373,39 @@ class Subject:
     """A picture of a batch, and what the files of its results say about it.
 
     Work waits to be written while the next batch is computed; it must not hold on to a batch, whose network is large.
+
+    Args:
+        truth: the true class, where it is known.
+        predictions: the best classes, (label, probability) each.
     """
 
-    picture: Picture
-    name: str
-    region: tuple[float, float, float, float]
-    model: ModelInfo
+    opened: Opened
+    model: LoadedModel
     labels: Sequence[str]
-    device: str
+    predicted: int
+    truth: int | None
     predictions: tuple[tuple[str, float], ...]
+    device: str
     out: str | Path
     settings: Settings
+
+    @property
+    def picture(self) -> Picture:
+        return self.opened.picture
+
+    @property
+    def about(self) -> ModelInfo:
+        """What documents say of the model."""
+        return ModelInfo(self.model.name, self.model.weights, self.model.sha256, len(self.labels))
+
+    @property
+    def region(self) -> tuple[float, float, float, float]:
+        """What the network saw of the picture."""
+        return self.model.preprocessing.region(self.picture.width, self.picture.height)
+
+    def folder(self, target: int) -> Path:
+        """Where the results for one class go."""
+        return explanation_folder(self.out, self.opened.name, target_slug(target, self.labels))
 
 
 def explain_batch(batch: Batch) -> Iterator[list[Work] | Failed]:
@@ -366,29 +413,63 @@ def explain_batch(batch: Batch) -> Iterator[list[Work] | Failed]:
     explanations = iter(explain_frozen(batch.frozen, batch.wanted, **batch.how) if batch.wanted else ())
     for number, opened in enumerate(batch.opened):
         if not batch.targets[number]:
-            problem = PathxError("the model's output is NaN or infinite; check its weights, or try --dtype float64")
-            yield Failed(opened.picture.file, problem)
+            yield no_number(opened)
             continue
-        subject = batch.subject(number)
-        own = islice(explanations, len(batch.targets[number]))
-        yield [Work(opened.picture.file, partial(_save, subject, explanation)) for explanation in own]
+        of = batch.subject(number)
+        own = list(islice(explanations, len(batch.targets[number])))
+        works = [Work(opened.picture.file, partial(_save, of, explanation)) for explanation in own]
+        yield works + contrast_works(of, own)
 
 
-def _save(subject: Subject, explanation: Explanation) -> Done:
-    picture, labels = subject.picture, subject.labels
-    folder = explanation_folder(subject.out, subject.name, target_slug(explanation.target, labels))
+def no_number(opened: Opened) -> Failed:
+    """For a picture that the model has no finite output for."""
+    problem = PathxError("the model's output is NaN or infinite; check its weights, or try --dtype float64")
+    return Failed(opened.picture.file, problem)
+
+
+def contrast_works(of: Subject, explanations: Sequence[Explanation]) -> list[Work]:
+    """The contrast of a picture's explanations, where there are several."""
+    if len(explanations) < 2:
+        return []
+    return [Work(of.picture.file, partial(_save_contrast, of, explanations))]
+
+
+def _save(of: Subject, explanation: Explanation) -> Done:
+    folder = of.folder(explanation.target)
     document = save(
         explanation,
         folder,
-        picture=picture,
-        region=subject.region,
-        model=subject.model,
-        label=labels[explanation.target],
-        device=subject.device,
-        save_tensors=subject.settings.save_tensors,
-        pictures=subject.settings.pictures,
+        picture=of.picture,
+        region=of.region,
+        model=of.about,
+        label=of.labels[explanation.target],
+        device=of.device,
+        save_tensors=of.settings.save_tensors,
+        drawing=of.settings.drawing,
+        draw=of.settings.pictures,
     )
-    return Done(picture, explanation, document, folder, subject.predictions)
+    return Done(of.picture, explanation, document, folder, of.predictions)
+
+
+def _save_contrast(of: Subject, explanations: Sequence[Explanation]) -> Contrasted:
+    labels, reason = of.labels, ""
+    if of.truth is not None and of.truth != of.predicted:
+        reason = f"The network says {labels[of.predicted]}; the label is {labels[of.truth]}."
+    made = Contrast.of(explanations, reason=reason)
+    folders = [of.folder(explanation.target) for explanation in explanations]
+    document = save_contrast(
+        made,
+        folders[0].parent,
+        picture=of.picture,
+        region=of.region,
+        model=of.about,
+        labels=[labels[explanation.target] for explanation in explanations],
+        folders=[folder.name for folder in folders],
+        device=of.device,
+        drawing=of.settings.drawing,
+        draw=of.settings.pictures,
+    )
+    return Contrasted(of.picture, made, document, folders[0].parent)
 
 
 @dataclass(frozen=True)
@@ -398,17 +479,15 @@ class Task:
     Args:
         name: the command's, for the index.
         batch: computes a batch; for each picture it gives what is to be written, or why nothing is.
-        document: the file that is written last: where it is, a result is whole. It says `image` and `files` as path.json.
         settings: what the results depend on beyond `Settings`.
     """
 
     name: str
     batch: Callable[[Batch], Iterator[list[Work] | Failed]]
-    document: str
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-EXPLAIN = Task("explain", explain_batch, DOCUMENT)
+EXPLAIN = Task("explain", explain_batch)
 
 
 def resolve_batch_size(size: int | str, device: torch.device) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,15 +22,18 @@ class Targets:
 
     wanted: tuple[int | range, ...] = ()
 
-    def targets_for(self, ranking: Sequence[int]) -> tuple[int, ...]:
+    def targets_for(self, ranking: Sequence[int], truth: int | None = None) -> tuple[int, ...]:
         """The class indices to explain, each once, in the order asked for.
 
         Args:
             ranking: the picture's classes from best to worst.
+            truth: its true class, where that is known: explained as well if the best one is, and is another.
         """
         chosen: dict[int, None] = {}
         for want in self.wanted or (range(1),):
             chosen.update(dict.fromkeys([want] if isinstance(want, int) else (ranking[place] for place in want)))
+        if truth is not None and ranking[0] in chosen:
+            chosen[truth] = None
         return tuple(chosen)
 
 
@@ -60,6 +64,17 @@ def resolve_target(text: str, labels: Sequence[str]) -> int:
     near = [repr(by_fold[name]) for name in get_close_matches(_folded(text), list(by_fold), n=3)]
     remedy = f"did you mean {' or '.join(near)}?" if near else f"give a label or an index from 0 to {len(labels) - 1}"
     raise PathxError(f"no class is called {text!r}: {remedy}", usage=True)
+
+
+def true_class(label: str | None, file: str | Path | None, labels: Sequence[str]) -> int | None:
+    """The true class of a picture: as the user says, or else as its folder is called, if that is one label; else None."""
+    if label is not None:
+        return resolve_target(label, labels)
+    if file is None:
+        return None
+    folder = _folded(os.path.basename(os.path.dirname(os.path.abspath(file))))
+    found = [index for index, known in enumerate(labels) if _folded(known) == folder]
+    return found[0] if len(found) == 1 else None
 
 
 @lru_cache(maxsize=1 << 16)  # a run asks for those of all classes with every picture

@@ -50,7 +50,8 @@ class Window:
     def one_hot(value: Tensor, index: Tensor, shape: tuple[int, ...], row: Tensor, image: Tensor) -> Window:
         """One element each: `value` (P,) at the flat `index` (P,)."""
         data = value.reshape(-1, *(1,) * len(shape))
-        return Window(data, unravelled(index, shape), shape, row, image, (False,) * len(shape))
+        origin = unravelled(index, shape) if shape else ()
+        return Window(data, origin, shape, row, image, (False,) * len(shape))
 
     def whole(self, data: Tensor) -> Window:
         """Whole maps with the rows of this window."""

@@ -363,7 +363,8 @@ def test_targets(pathx_: Pathx) -> None:
     options = itertools.chain(*(("--target", target) for target in ("RED_FOX", "0", "red fox", "dog")))
     done = pathx_(*arguments, *options)
     assert [made["target"]["label"] for made in done.documents] == ["red fox", "cat", "dog"]
-    assert {file.name for file in Path("pathx-out/photo.png").iterdir()} == {"red-fox", "cat", "dog"}
+    folders = {"red-fox", "cat", "dog"}
+    assert {file.name for file in Path("pathx-out/photo.png").iterdir()} == folders | {"contrast.png", "contrast.json"}
     ranked = [made["target"]["index"] for made in pathx_(*arguments, "--target", "top:3").documents]
     logits = {made["target"]["index"]: made["target"]["logit"] for made in done.documents}
     assert ranked == sorted(logits, key=lambda index: -logits[index])
@@ -624,10 +625,11 @@ def test_a_folder_of_results_that_cannot_be_made(pathx_: Pathx) -> None:
     assert done.status == 1
     *failures, summary = done.err.splitlines()
     reasons = [line.partition(" (")[0] for line in failures]
-    assert reasons == [f"pathx: cannot write results to pathx-out/photo.png/{label}" for label in ("cat", "dog")]
+    places = ("photo.png/cat", "photo.png/dog", "photo.png")  # the last for the contrast
+    assert reasons == [f"pathx: cannot write results to pathx-out/{place}" for place in places]
     assert all(line.endswith(": choose another folder with --out") for line in failures)
     assert summary == "pathx: 1 of 2 pictures failed; the rest is in pathx-out"
-    assert len(files("pathx-out/b.png")) == 6
+    assert len(files("pathx-out/b.png")) == 8
 
 
 # Calls that are wrong: nothing is done
@@ -850,3 +852,88 @@ def test_a_file_name_that_is_no_text(pathx_: Pathx) -> None:
     assert (done.status, done.err) == (0, "")
     assert done.out.startswith("caf\\udce9.png\n")
     assert document(Path(os.fsdecode(b"pathx-out/caf\xe9.png/cat")))["image"]["file"] == "caf\udce9.png"
+
+
+# Decisions taken apart, classes held against each other, pictures made anew
+
+
+def test_decompose_prints_the_features_and_where_they_are(pathx_: Pathx) -> None:
+    arguments = ("decompose", picture(), "--model", scripted(network()), "--target", "red fox", "--no-group")
+    done = pathx_(*arguments, "--depth", 1, "--width", 2, "--alpha", 0.1)
+    assert (done.status, done.err) == (0, "")
+    assert "taken apart at layer 4: the top layer\n" in done.out
+    assert "The features sum to the whole.\n" in done.out
+    assert done.out.endswith(
+        "pathx-out/photo.png/red-fox/: sheet.png, feature-01/ to feature-02/, decomposition.json\n\n"
+    )
+    parts = {f"feature-{number:02}/{name}" for number in (1, 2) for name in FILES}
+    assert files("pathx-out/photo.png/red-fox") == FILES | {"sheet.png", "decomposition.json"} | parts
+    (made,) = pathx_(*arguments, "--features", 1, "--from-layer", 2, "--format", "json").documents
+    assert made == json.loads(Path("pathx-out/photo.png/red-fox/decomposition.json").read_text())
+    assert (made["schema"], made["layer"], made["reason"]) == ("pathx/decomposition@1", 2, "as asked")
+    assert pathx_(*arguments, "--quiet").out == ""
+
+
+def test_decompose_says_when_there_is_one_feature(pathx_: Pathx) -> None:
+    arguments = ("decompose", picture(), "--model", scripted(network()))
+    assert "The layer keeps a single unit: there is one feature.\n" in pathx_(*arguments, "--width", 1).out
+    unsupported = pathx_(*arguments, "--alpha", 0.99)
+    assert unsupported.status == 0
+    assert "No unit of this layer is above alpha; the best one stands alone.\n" in unsupported.out
+
+
+def test_several_targets_are_held_against_each_other(pathx_: Pathx) -> None:
+    arguments = (picture(), "--model", scripted(network()), "--target", "cat", "--target", "dog")
+    for command in ("explain", "decompose"):
+        done = pathx_(command, *arguments, "--out", command)
+        assert "cat less dog: logit " in done.out
+        assert done.out.endswith(f"{command}/photo.png/: contrast.png, contrast.json\n\n")
+        assert json.loads(Path(command, "photo.png/contrast.json").read_text())["schema"] == "pathx/contrast@1"
+
+
+def test_a_wrong_prediction_is_explained_against_the_label(pathx_: Pathx) -> None:
+    arguments = ("explain", picture(), "--model", scripted(network()), "--depth", 1)
+    (predicted,) = pathx_(*arguments, "--format", "json").documents
+    right = predicted["target"]["label"]
+    wrong = next(label for label in SIDECAR["labels"] if label != right)
+    done = pathx_(*arguments, "--label", wrong)
+    assert f"The network says {right}; the label is {wrong}.\n" in done.out
+    assert pathx_(*arguments, "--label", wrong, "--target", wrong, "--format", "json").documents[1:] == []
+    assert len(pathx_(*arguments, "--label", right, "--format", "json").documents) == 1
+    unknown = pathx_(*arguments, "--label", "unicorn")
+    assert unknown.status == 2 and unknown.err.startswith("pathx: no class is called 'unicorn'")
+
+
+def test_sheet_makes_pictures_anew(pathx_: Pathx) -> None:
+    arguments = ("explain", picture(), "--model", scripted(network()), "--target", "cat", "--save-tensors")
+    for depth in (1, 2):
+        pathx_(*arguments, "--depth", depth, "--out", f"runs/{depth}")
+    before = {file: Path("runs", file).read_bytes() for file in files("runs")}
+    done = pathx_("sheet", "runs", "--colors", "orange-purple", "--smoothing", 0)
+    assert (done.status, done.err) == (0, "")
+    assert done.out.splitlines() == [
+        "runs/1/photo.png/cat/: heatmap.png, overlay.png",
+        "runs/2/photo.png/cat/: heatmap.png, overlay.png",
+        "runs/: compare-photo.png-cat.png",
+    ]
+    changed = {file for file, data in before.items() if Path("runs", file).read_bytes() != data}
+    assert changed == {file for file in before if file.endswith(".png")}
+    pathx_("sheet", "runs")
+    assert {file: Path("runs", file).read_bytes() for file in before} == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("sheet", "nowhere"), "nowhere is not a folder: give one with results of pathx"),
+        (("sheet", "."), ". holds no results of pathx: no path.json anywhere in it"),
+        (("sheet", ".", "--smoothing", "x"), "--smoothing takes a number such as 0.025, not 'x'"),
+        (("sheet", ".", "--smoothing", "nan"), "smoothing nan is out of range; use 0 for none, up to 1, such as 0.025"),
+        (("sheet", ".", "--percentile", "0"), "percentile 0.0 is out of range; use above 0, up to 100, such as 99"),
+        (("sheet", ".", "--colours", "rainbow"), "colours are red-blue or orange-purple, not 'rainbow'"),
+        (("decompose", "a.png", "--features", "many"), "--features takes a whole number, not 'many'"),
+        (("decompose", "a.png", "--from-layer", "1.5"), "--from-layer takes a whole number, not '1.5'"),
+    ],
+)
+def test_wrong_calls_about_pictures(pathx_: Pathx, arguments: tuple[str, ...], message: str) -> None:
+    assert pathx_(*arguments) == Finished(2, "", f"pathx: {message}\n")

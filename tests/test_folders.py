@@ -200,7 +200,8 @@ def test_failures_are_tried_again(pathx_: Pathx) -> None:
 def test_the_index_says_what_the_folders_hold(pathx_: Pathx) -> None:
     assert pathx_("explain", photos(3), "--model", scripted(network()), "--target", "top:2").status == 0
     for line in lines("pathx-out"):
-        assert list(line) == ["file", "name", "explanations", "seconds", "command", "run"]
+        assert list(line) == ["file", "name", "explanations", "contrast", "seconds", "command", "run"]
+        assert line["contrast"]["folder"] == line["name"]
         assert line["file"] == line["name"] and 0 < line["seconds"] < 60
         assert len(line["explanations"]) == 2
         for made in line["explanations"]:
@@ -211,6 +212,24 @@ def test_the_index_says_what_the_folders_hold(pathx_: Pathx) -> None:
             assert written["target"]["probability"] == made["probability"]
             assert written["linear_model"]["score"] == made["score"]
             assert set(made["files"]) == files(Path("pathx-out", made["folder"])) == FILES
+
+
+def test_decompositions_go_on_as_well(pathx_: Pathx) -> None:
+    folder, model = photos(3), scripted(network())
+    arguments = ("decompose", folder, "--model", model, "--target", "top:2", "--no-pictures", "--format", "json")
+    first = pathx_(*arguments)
+    assert first.status == 0, first.err
+    assert not [file for file in files("pathx-out") if file.endswith(".png") and Path("pathx-out", file).is_file()]
+    again = pathx_(*arguments)
+    assert again.err.startswith("pathx: 0 explained, 3 done before in ")
+    assert again.documents == first.documents
+    assert [made["schema"] for made in again.documents] == ["pathx/decomposition@1"] * 6
+    for gone in ("*/feature-01/path.json", "contrast.json", "*/decomposition.json"):
+        next(Path("pathx-out/photos/a/0.png").glob(gone)).unlink()
+        assert pathx_(*arguments).err.startswith("pathx: 1 explained, 2 done before in "), gone
+    assert pathx_(*arguments, "--no-group").err == ""  # all of them, as that is another way to take apart
+    assert pathx_("explain", *arguments[1:]).err == ""
+    assert sorted(line["command"] for line in lines("pathx-out")) == ["decompose"] * 3 + ["explain"] * 3
 
 
 def test_workers_change_nothing(pathx_: Pathx) -> None:

@@ -110,6 +110,17 @@ def test_every_field_of_path_json_is_explained(folder: Path) -> None:
     assert fields(document) - set(re.findall(r"`(\w+)`", section)) == set()
 
 
+def test_every_field_of_decompositions_and_contrasts_is_explained(folder: Path) -> None:
+    run_commands("pathx decompose examples/cat.png --depth 1 --width 2 --target lynx --target tabby --quiet")
+    text = (ROOT / "docs" / "pictures.md").read_text(encoding="utf-8")
+    out = folder / "pathx-out/examples/cat.png"
+    for name, heading in (("lynx/decomposition.json", "## decomposition.json"), ("contrast.json", "## contrast.json")):
+        above, _, rest = text.partition(heading)
+        section = rest.partition("\n## ")[0]
+        known = set(re.findall(r"`(\w+)`", section if "as above" not in section else above + section))
+        assert fields(json.loads((out / name).read_text())) - known == set()
+
+
 def fields(value: Any) -> set[str]:
     if isinstance(value, dict):
         return set(value).union(*map(fields, value.values()))

@@ -9,7 +9,18 @@ from hypothesis import strategies as st
 from PIL import Image, ImageChops, ImageStat
 
 from pathx import render
-from pathx.render import COLOURS, colour_scale, heatmap, overlay, smooth
+from pathx.errors import PathxError
+from pathx.render import (
+    COLOURS,
+    Drawing,
+    colour_bar,
+    colour_scale,
+    heatmap,
+    magnification,
+    overlay,
+    shared_scale,
+    smooth,
+)
 
 WHITE = (255, 255, 255)
 
@@ -195,3 +206,69 @@ def test_maps_register_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
         return (1 - value.abs())[:, None].expand(-1, 3)
 
     assert rgb(heatmap(torch.tensor([[1.0, -1.0, 0.0]]), colours="plain"), 0, 0) == (0, 0, 0)
+
+
+# Pictures that are compared
+
+
+@given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=4), st.sampled_from([0, 0.1]), st.integers(1, 100))
+@settings(max_examples=25)
+def test_a_shared_scale_is_the_largest_of_their_own(factors: list[float], sigma: float, percentile: int) -> None:
+    several = [random_map(seed, 3, 6, 6).double() * factor for seed, factor in enumerate(factors)]
+    own = [colour_scale(smooth(one, sigma), percentile) for one in several]
+    assert shared_scale(several, sigma, percentile) == max(own)
+    assert shared_scale([*several, torch.zeros(3, 6, 6)], sigma, percentile) == max(own)
+
+
+def test_nothing_at_all_has_a_scale_of_one() -> None:
+    assert shared_scale([], 0) == shared_scale([torch.zeros(4, 4)], 0.1) == 1
+
+
+def test_in_one_scale_one_value_has_one_colour() -> None:
+    one = heatmap(torch.tensor([[1.0, 0.25]]), scale=1.0)
+    other = heatmap(torch.tensor([[0.25, 0.0]]), scale=1.0)
+    assert rgb(one, 1, 0) == rgb(other, 0, 0)
+    assert rgb(heatmap(torch.tensor([[0.25, 0.0]])), 0, 0) == rgb(one, 0, 0)  # alone it is the strongest
+
+
+@given(st.floats(1e-6, 1e6), st.floats(1e-6, 1e6))
+def test_magnification_is_the_largest_round_factor_that_does_not_saturate(own: float, shared: float) -> None:
+    factor = magnification(own, shared)
+    assert str(factor).rstrip("0") in ("1", "2", "5")
+    assert factor == 1 or factor * own <= shared
+    assert factor >= 10**8 or 2.5 * factor * own > shared
+
+
+def test_boxes_are_drawn_where_they_are_and_the_first_stands_out() -> None:
+    image, zeros = Image.new("RGB", (400, 400), "grey"), torch.zeros(20, 20)
+    plain = overlay(image, zeros, (0, 0, 400, 400))
+    boxed = overlay(image, zeros, (0, 0, 400, 400), boxes=[(2, 3, 10, 12), (5, 5, 20, 20)])
+    assert changed(plain, boxed) == (40, 60, 400, 400)
+    red, green, blue = rgb(boxed, 40, 100)
+    assert min(red, green) > 180 and blue < 80
+    assert 0 < strength(boxed, 399, 300) < strength(boxed, 40, 100)
+    assert rgb(boxed, 60, 80) == rgb(plain, 60, 80)
+
+
+@pytest.mark.parametrize("colours", COLOURS)
+def test_a_colour_bar_runs_from_against_to_for(colours: str) -> None:
+    bar = colour_bar(200, 10, colours)
+    against, nothing, towards = (rgb(bar, x, 5) for x in (0, 100, 199))
+    assert max(nothing) - min(nothing) < 12
+    assert towards[0] > towards[2] + 50 and against[2] > against[1] + 30
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"smoothing": -0.1}, "smoothing -0.1 is out of range; use 0 for none, up to 1, such as 0.025"),
+        ({"smoothing": float("nan")}, "smoothing nan is out of range; use 0 for none, up to 1, such as 0.025"),
+        ({"percentile": 101}, "percentile 101 is out of range; use above 0, up to 100, such as 99"),
+        ({"colours": "green"}, "colours are red-blue or orange-purple, not 'green'"),
+    ],
+)
+def test_drawings_that_cannot_be(options: dict[str, float], message: str) -> None:
+    with pytest.raises(PathxError) as caught:
+        Drawing(**options)  # type: ignore[arg-type]
+    assert str(caught.value) == message
+    assert caught.value.usage

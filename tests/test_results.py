@@ -266,7 +266,7 @@ def test_an_explanation_that_cannot_be_rendered_leaves_the_older_one_alone(
     def fail(*_: object) -> None:
         raise Crash
 
-    monkeypatch.setattr(results, "overlay", fail)
+    monkeypatch.setattr(results, "pictures", fail)
     with pytest.raises(Crash):
         write(tmp_path)
     assert (tmp_path / "path.json").read_bytes() == before

@@ -90,7 +90,7 @@ def test_results_come_in_the_order_of_the_pictures(
 ) -> None:
     settings = Settings(depth=1, batch_size=batch_size)
     results = list(explain_files(model, pictures, tmp_path / "out", targets=("fox", "top:1"), settings=settings))
-    order = [result.picture.file if isinstance(result, Done) else result.file for result in results]
+    order = [result.file if isinstance(result, Failed) else result.picture.file for result in results]
     assert order == sorted(order)
     assert set(order) == set(map(str, pictures))
     failures = [result for result in results if isinstance(result, Failed)]

@@ -11,7 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pathx.errors import PathxError
-from pathx.targets import parse_labels, parse_targets, read_labels, resolve_target, slug, target_slug
+from pathx.targets import (
+    Targets,
+    parse_labels,
+    parse_targets,
+    read_labels,
+    resolve_target,
+    slug,
+    target_slug,
+    true_class,
+)
 
 LABELS = ("tench", "red fox", "tiger cat", "Cardigan", "cardigan", "jack-o'-lantern", "crane", "tiger", "crane")
 
@@ -149,3 +158,25 @@ def test_lists_and_objects_of_labels_are_the_same(labels: list[str]) -> None:
 def test_names_need_no_torch() -> None:
     script = "import sys, pathx.targets; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "False\n"
+
+
+def test_a_true_class_is_explained_beside_a_wrong_prediction_only() -> None:
+    assert Targets().targets_for([2, 0, 1], truth=0) == (2, 0)
+    assert Targets().targets_for([2, 0, 1], truth=2) == (2,)
+    assert Targets((1,)).targets_for([2, 0, 1], truth=0) == (1,)
+    assert Targets((1, range(2))).targets_for([2, 0, 1], truth=1) == (1, 2, 0)
+
+
+def test_a_folder_is_a_label_only_by_name() -> None:
+    labels = ("cat", "red fox", "crane", "crane", "7")
+    assert true_class(None, "photos/Red_Fox/1.png", labels) == 1
+    assert true_class(None, "photos/x/../cat/1.png", labels) == 0
+    assert true_class(None, "cat/photos/1.png", labels) is None
+    assert true_class(None, "crane/1.png", labels) is None  # either of two
+    assert true_class(None, "0/1.png", labels) is None  # not the class of that number
+    assert true_class(None, "7/1.png", labels) == 4
+    assert true_class("red-fox", "cat/1.png", labels) == 1
+    assert true_class("0", None, labels) == 0
+    assert true_class(None, None, labels) is None
+    with pytest.raises(PathxError, match="no class is called 'dog'"):
+        true_class("dog", None, labels)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from pathx.commands import options
 from pathx.commands.following import follow
 from pathx.commands.options import Dtype, Format, Skips
-from pathx.commands.output import errors, notes
+from pathx.commands.output import (
+    class_line,
+    errors,
+    notes,
+    print_picture,
+    terminal,
+    unit_name,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,7 +43,12 @@ def explain(
     mean: options.Mean = None,
     std: options.Std = None,
     out: options.Out = "pathx-out",
-    save_tensors: Annotated[bool, typer.Option("--save-tensors", help="Also write tensors.safetensors.")] = False,
+    save_tensors: options.SaveTensors = False,
+    label: options.Label = None,
+    smoothing: options.Smoothing = "0.025",
+    colours: options.Colours = "red-blue",
+    percentile: options.Percentile = "99",
+    show_units: options.ShowUnits = False,
     no_pictures: options.NoPictures = False,
     overwrite: options.Overwrite = False,
     fail_fast: options.FailFast = False,
@@ -47,13 +57,16 @@ def explain(
 ) -> None:
     """Explain pictures: find the path of units behind a class, and draw what they saw.
 
-    Each explanation gets a folder OUT/IMAGE/CLASS with heatmap.png, overlay.png and path.json. Of several pictures, those
-    that are done already are left alone, and OUT/index.jsonl lists all of them.
+    Each explanation gets a folder OUT/IMAGE/CLASS with heatmap.png, overlay.png and path.json. Several classes of a
+    picture are also held against each other, in contrast.png and contrast.json. Of several pictures, those that are done
+    already are left alone, and OUT/index.jsonl lists all of them.
     """
     with errors():
         layers, units, size = options.depth(depth), options.width(width), options.size(input_size)
         means, deviations = options.numbers(mean, "--mean"), options.numbers(std, "--std")
         batch, least, part = options.batch_size(batch_size), options.alpha(alpha), options.shard(shard, quiet)
+
+        drawing = options.drawing(smoothing, colours, percentile, show_units)
 
         from pathx.models import load_model
         from pathx.run import Plan, Settings, explain_files
@@ -61,7 +74,9 @@ def explain(
 
         loaded = load_model(model, weights=weights, input_size=size, mean=means, std=deviations, labels=labels)
         settings = Settings(
-            layers, units, least, skips.value, device, dtype.value, batch, save_tensors, workers, not no_pictures
+            *(layers, units, least, skips.value, device, dtype.value, batch, save_tensors, label, drawing),
+            workers=workers,
+            pictures=not no_pictures,
         )
         plan, stop = Plan.of(images, out, shard=part, overwrite=overwrite), Stop()
         results = explain_files(
@@ -72,23 +87,16 @@ def explain(
 
 def _print_explanation(done: Done, first: bool) -> None:
     """What a person wants to see: the predictions (once per picture), the path, where the files are."""
-    from rich.console import Console
-    from rich.padding import Padding
     from rich.text import Text
 
-    console = Console(highlight=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = 1000  # for a file or a pipe nothing is cut
+    console = terminal()
     explanation, target, model = done.explanation, done.document["target"], done.document["linear_model"]
     if first:
-        best = ", ".join(f"{label} {probability:.1%}" for label, probability in done.predictions)
-        console.print(Text(done.picture.file, "bold"), soft_wrap=True)
-        console.print(Padding(Text(best), (0, 0, 0, 2), expand=False))
-        console.print()
+        print_picture(console, done.picture.file, done.predictions)
     console.print(
         Text.assemble(
             (target["label"], "bold"),
-            f": class {target['index']}, {target['probability']:.1%}, logit {target['logit']:.4g}; ",
+            f": {class_line(target)}; ",
             f"depth {explanation.depth} of {explanation.hidden_layers}, score {model['score']:.4g}",
         )
     )
@@ -118,13 +126,10 @@ def _path_table(explanation: Explanation, width: int) -> Table:
         if not layer.units:
             table.add_row(str(layer.layer), kept, "none", "", "")
         for number, unit in enumerate(layer.units[:3]):
-            index = f" [{','.join(map(str, unit.index))}]"
-            name, space = unit.tensor, max(room - len(index), 8)
-            if len(name) > space:
-                name = "…" + name[1 - space :]  # its end tells it from others
+            name = unit_name(unit, room)
             share = f"{unit.contribution / total:.1%}" if total else "-"
             head = (str(layer.layer), kept) if number == 0 else ("", "")
-            table.add_row(*head, Text(name + index), f"{unit.importance:.4g}", share)
+            table.add_row(*head, Text(name), f"{unit.importance:.4g}", share)
     return table
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pathx.commands.options import Format
-from pathx.commands.output import about, complain
+from pathx.commands.output import about, complain, print_contrast
 from pathx.index import index_name
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from rich.progress import Task
 
-    from pathx.run import Done, Kept, Plan, Result
+    from pathx.run import Plan, Result
     from pathx.workers import Stop
 
 FEW = 10
@@ -56,9 +56,9 @@ class Tally:
 
     def add(self, result: Result) -> bool:
         """Count a result; whether it is the first of its picture."""
-        from pathx.run import Done, Failed, Kept
+        from pathx.run import Failed, Kept
 
-        file = result.picture.file if isinstance(result, Done) else result.file
+        file = result.file if isinstance(result, (Failed, Kept)) else result.picture.file
         first, self._last = file != self._last, file
         if isinstance(result, Failed):
             if not first and file not in self.failed:  # it was taken for done by what came before
@@ -88,14 +88,14 @@ def follow(
     format: Format,
     quiet: bool,
     fail_fast: bool,
-    show: Callable[[Done, bool], None],
+    show: Callable[[Any, bool], None],
 ) -> None:
     """Print the results of a run as they come, and end the process with its exit status.
 
     Args:
         show: describes a result for people, at length; with True for the first one of a picture.
     """
-    from pathx.run import Done, Failed, Kept
+    from pathx.run import Failed, Kept
 
     tally = Tally(len(plan.pictures))
     many = tally.total > FEW
@@ -107,16 +107,14 @@ def follow(
                     complain(about(result.file, str(result.error)), result.error)
                     if fail_fast:
                         break
-                elif isinstance(result, Done) and first and not quiet:
+                elif not isinstance(result, Kept) and first and not quiet:
                     for note in result.picture.notes:
                         complain(f"note: {about(result.picture.file, note)}")
                 if format is Format.json:
                     for document in _documents(result):
                         print(json.dumps(document, allow_nan=False), flush=True)
-                elif isinstance(result, Done) and not many and not quiet:
-                    show(result, first)
-                elif isinstance(result, Kept) and not many and not quiet:
-                    _print_kept(result)
+                elif not many and not quiet:
+                    _print(result, first, show)
                 advance()
     except KeyboardInterrupt:
         if plan.indexed:
@@ -144,17 +142,27 @@ def _summarise(tally: Tally, plan: Plan, out: str, *, many: bool, quiet: bool, s
 
 
 def _documents(result: Result) -> list[dict[str, Any]]:
-    from pathx.run import Done, Kept
+    """What --format json prints. Contrasts are for people, and in their files."""
+    from pathx.contrasting import Contrasted
+    from pathx.run import Failed, Kept
 
-    if isinstance(result, Done):
-        return [result.document]
-    return [document for _, document in result.results] if isinstance(result, Kept) else []
+    if isinstance(result, (Failed, Contrasted)):
+        return []
+    return [document for _, document in result.results] if isinstance(result, Kept) else [result.document]
 
 
-def _print_kept(kept: Kept) -> None:
-    for folder, document in kept.results:
-        target = document["target"]
-        print(f"{kept.file}: done before: {target['label']} {target['probability']:.1%}, in {folder}")
+def _print(result: Result, first: bool, show: Callable[[Any, bool], None]) -> None:
+    from pathx.contrasting import Contrasted
+    from pathx.run import Failed, Kept
+
+    if isinstance(result, Contrasted):
+        print_contrast(result)
+    elif isinstance(result, Kept):
+        for folder, document in result.results:
+            target = document["target"]
+            print(f"{result.file}: done before: {target['label']} {target['probability']:.1%}, in {folder}")
+    elif not isinstance(result, Failed):
+        show(result, first)
 
 
 def _reason(file: str, text: str) -> str:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from enum import Enum
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from pathx.commands.output import complain
 from pathx.errors import PathxError
 from pathx.shards import Shard, parse_shard, shard_of_environment
+
+if TYPE_CHECKING:
+    from pathx.render import Drawing
 
 T = TypeVar("T")
 
@@ -119,6 +122,35 @@ FormatOption = Annotated[
     Format, typer.Option("--format", help="Text for people, or one JSON document per explanation.")
 ]
 OneFormat = Annotated[Format, typer.Option("--format", help="Text for people, or one JSON document.")]
+SaveTensors = Annotated[bool, typer.Option("--save-tensors", help="Also write tensors.safetensors.")]
+Label = Annotated[
+    str | None,
+    typer.Option(
+        "--label",
+        metavar="CLASS",
+        help="True class of the pictures; a wrong prediction is explained against it. "
+        "[default: the picture's folder, if it is called as a class]",
+    ),
+]
+Smoothing = Annotated[
+    str,
+    typer.Option(
+        "--smoothing", metavar="S", help="Gaussian of overlays and sheets, as a share of the shorter side; 0: none."
+    ),
+]
+Colours = Annotated[
+    str, typer.Option("--colours", "--colors", metavar="MAP", help="red-blue, or orange-purple for any colour vision.")
+]
+Percentile = Annotated[
+    str,
+    typer.Option("--percentile", metavar="P", help="Of the magnitudes, what the strongest colour stands for."),
+]
+ShowUnits = Annotated[
+    bool, typer.Option("--show-units", help="Draw what the strongest units of the deepest layer can see.")
+]
+NoMagnify = Annotated[
+    bool, typer.Option("--no-magnify", help="Show weak features, or weak runs that are compared, as weak as they are.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only, and what --format json prints.")]
 
 
@@ -173,6 +205,21 @@ def shard(text: str | None, quiet: bool) -> Shard | None:
     return found[0]
 
 
+def whole_number(text: str | None, option: str) -> int | None:
+    """--features and --from-layer."""
+    return None if text is None else parsed(text, int, f"{option} takes a whole number, not {text!r}")
+
+
 def alpha(text: str | None) -> float | None:
     """--alpha."""
     return None if text is None else parsed(text, float, f"alpha {text!r} is not a number; use 0 to 1")
+
+
+def drawing(smoothing: str, colours: str, percentile: str, show_units: bool, no_magnify: bool = False) -> Drawing:
+    """--smoothing, --colours, --percentile, --show-units and --no-magnify."""
+    share = parsed(smoothing, float, f"--smoothing takes a number such as 0.025, not {smoothing!r}")
+    highest = parsed(percentile, float, f"--percentile takes a number such as 99, not {percentile!r}")
+
+    from pathx.render import Drawing
+
+    return Drawing(share, colours, highest, show_units, not no_magnify)

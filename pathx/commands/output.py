@@ -7,10 +7,17 @@ import sys
 import traceback
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from pathx.errors import PathxError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pathx.contrasting import Contrasted
+    from pathx.explanation import Unit
 
 
 @contextmanager
@@ -66,3 +73,52 @@ def millions(count: int) -> str:
 def about(file: str, text: str) -> str:
     """A message with the file it is about in front, unless it names it already."""
     return text if file in text else f"{file}: {text}"
+
+
+def terminal() -> Console:
+    """Where text for people goes: as wide as the terminal, and for a file or a pipe so wide that nothing is cut."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = 1000
+    return console
+
+
+def print_picture(console: Console, file: str, predictions: Sequence[tuple[str, float]]) -> None:
+    """The picture that results are about, with its best classes."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    best = ", ".join(f"{label} {probability:.1%}" for label, probability in predictions)
+    console.print(Text(file, "bold"), soft_wrap=True)
+    console.print(Padding(Text(best), (0, 0, 0, 2), expand=False))
+    console.print()
+
+
+def class_line(target: dict[str, Any]) -> str:
+    """An explained class, after its label."""
+    return f"class {target['index']}, {target['probability']:.1%}, logit {target['logit']:.4g}"
+
+
+def unit_name(unit: Unit, room: int) -> str:
+    """A unit's tensor and place; where there is little room, the end of the name, which tells it from others."""
+    index = f" [{','.join(map(str, unit.index))}]"
+    name, space = unit.tensor, max(room - len(index), 8)
+    return ("…" + name[1 - space :] if len(name) > space else name) + index
+
+
+def print_contrast(result: Contrasted) -> None:
+    """What several classes of a picture have in common, and where their files are."""
+    from rich.text import Text
+
+    console = terminal()
+    document = result.document
+    labels = [target["label"] for target in document["targets"]]
+    if document["reason"]:
+        console.print(Text(document["reason"]))
+    for label, pair in zip(labels[1:], document["pairs"], strict=True):
+        line = f"{labels[0]} less {label}: logit {pair['logit']:+.4g}, score {pair['score']:+.4g}, overlap {pair['overlap']:.2f}"
+        console.print(Text(line))
+    files = ", ".join([*document["files"].values(), "contrast.json"])
+    console.print(Text(f"{result.folder}{os.sep}: {files}\n"), soft_wrap=True)

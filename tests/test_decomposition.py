@@ -1,0 +1,292 @@
+"""The parts of a decision: complete, in order, and grouped by where they look."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small import images, network, seeded
+from torch import Tensor, nn
+
+import pathx
+from pathx import PathxError, decomposition
+from pathx.decomposition import ALIKE, choose_layer, decompose, grouped, overlaps
+from pathx.pictures import open_picture
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def class_maps(classes: int = 4) -> nn.Module:
+    """Ends in one map per class, as SqueezeNet does."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        layers = (
+            nn.Conv2d(3, 8, 3),
+            nn.ReLU(),
+            nn.Conv2d(8, classes, 1),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+        )
+        return nn.Sequential(*layers).eval()
+
+
+# Grouping
+
+
+def similarities(count: int, seed: int) -> Tensor:
+    rows = torch.randn(count, 3, generator=seeded(seed), dtype=torch.float64)
+    rows = rows / rows.norm(dim=1, keepdim=True)
+    return rows @ rows.T
+
+
+@given(st.integers(0, 12), st.integers(0, 999))
+def test_grouping_is_a_partition_in_which_any_two_of_a_group_are_alike(count: int, seed: int) -> None:
+    overlap = similarities(count, seed)
+    groups = grouped(overlap)
+    assert sorted(number for group in groups for number in group) == list(range(count))
+    for position, group in enumerate(groups):
+        assert all(overlap[one, other] >= ALIKE - 1e-12 for one in group for other in group)
+        for another in groups[position + 1 :]:  # no two groups could be one
+            assert min(float(overlap[one, other]) for one in group for other in another) < ALIKE
+
+
+@given(st.integers(1, 12), st.integers(0, 999), st.randoms())
+def test_grouping_does_not_depend_on_the_order(count: int, seed: int, random: st.DataObject) -> None:
+    overlap = similarities(count, seed)
+    order = list(range(count))
+    random.shuffle(order)  # type: ignore[attr-defined]
+    shuffled = grouped(overlap[order][:, order])
+    assert {frozenset(order[number] for number in group) for group in shuffled} == set(map(frozenset, grouped(overlap)))
+
+
+@given(st.integers(0, 99), st.lists(st.floats(1e-150, 1e150), min_size=4, max_size=4))
+def test_overlap_is_a_cosine(seed: int, factors: list[float]) -> None:
+    several = torch.randn(4, 3, 9, 7, generator=seeded(seed), dtype=torch.float64)
+    found = overlaps(list(several))
+    assert torch.equal(found, found.T) or torch.allclose(found, found.T, atol=1e-12)
+    assert torch.allclose(found.diagonal(), torch.ones(4, dtype=torch.float64))
+    assert float(found.abs().max()) <= 1
+    scaled = overlaps([one * factor for one, factor in zip(several, factors, strict=True)])
+    assert torch.allclose(found, scaled, atol=1e-9)
+    assert torch.allclose(overlaps([several[0], -several[0]])[0, 1], torch.tensor(-1.0, dtype=torch.float64))
+
+
+def test_nothing_overlaps_with_nothing() -> None:
+    found = overlaps([torch.zeros(3, 8, 8), torch.ones(3, 8, 8), torch.zeros(3, 8, 8)])
+    assert found.tolist() == [[0, 0, 0], [0, pytest.approx(1), 0], [0, 0, 0]]
+    assert grouped(found) == [[0], [1], [2]]
+    assert overlaps([]).shape == (0, 0)
+    assert grouped(overlaps([])) == []
+
+
+def test_spots_count_and_not_their_grain() -> None:
+    left, right = torch.zeros(3, 100, 100), torch.zeros(3, 100, 100)
+    left[:, 40:60, 20:40] = torch.rand(3, 20, 20, generator=seeded(1))
+    right[:, 40:60, 60:80] = torch.rand(3, 20, 20, generator=seeded(2))
+    again = torch.zeros(3, 100, 100)
+    again[:, 40:60, 20:40] = torch.rand(3, 20, 20, generator=seeded(3))
+    assert grouped(overlaps([left, right, again])) == [[0, 2], [1]]
+
+
+# Parts and the whole
+
+
+@settings(max_examples=15)
+@given(st.integers(0, 99), st.integers(1, 3), st.sampled_from([1, 3, 8]), st.booleans(), st.data())
+def test_parts_are_complete_in_order_and_shared_out(
+    seed: int, depth: int, width: int, group: bool, data: st.DataObject
+) -> None:
+    layer = data.draw(st.integers(4 - depth, 3))
+    (made,) = decompose(network(seed), images(seed=seed), from_layer=layer, depth=depth, width=width, group=group)
+    assert (made.layer, made.reason) == (layer, "as asked")
+    kept = next(one for one in made.whole.path if one.layer == layer)
+    assert {feature.unit.index for feature in made.features} == {unit.index for unit in kept.units}
+    scores = [feature.score for feature in made.features]
+    assert scores == sorted(scores, reverse=True)
+    shares = [feature.share for feature in made.features]
+    assert None in shares or sum(filter(None, shares)) == pytest.approx(1)
+    assert sorted(number for one in made.groups for number in one.features) == list(range(len(scores)))
+    assert made.alike == (ALIKE if group else None)
+    assert group or all(len(one.features) == 1 for one in made.groups)
+    for one in made.groups:
+        parts = [made.features[number].explanation for number in one.features]
+        torch.testing.assert_close(one.attribution, torch.stack([part.attribution for part in parts]).sum(0))
+        assert one.score == pytest.approx(sum(part.score for part in parts))
+    together = sum(scores) - made.whole.score
+    assert made.difference.score == pytest.approx(together, abs=1e-12)
+    if layer == 4 - depth:  # the path ends there: law 4
+        assert made.difference.exact
+        assert together == pytest.approx(0, abs=1e-9) and made.difference.bias == pytest.approx(0, abs=1e-9)
+        whole = sum((feature.explanation.attribution for feature in made.features), torch.zeros(3, 10, 10).double())
+        torch.testing.assert_close(whole, made.whole.attribution)
+
+
+def test_parts_that_do_not_sum_say_so() -> None:
+    for seed in range(20):
+        (made,) = decompose(network(seed), images(seed=seed), from_layer=3, depth=3, width=3)
+        if abs(made.difference.score) > 0.01 * abs(made.whole.score):
+            assert not made.difference.exact
+            assert made.difference.attribution is not None and made.difference.attribution > 1e-3
+            return
+    pytest.fail("no network of twenty has parts that differ from the whole")
+
+
+def test_what_is_left_out_is_summed_up() -> None:
+    (everything,) = decompose(network(), images(), depth=1, width=8, group=False)
+    (some,) = decompose(network(), images(), depth=1, width=8, group=False, features=2)
+    assert [feature.unit for feature in some.features] == [feature.unit for feature in everything.features[:2]]
+    rest = everything.features[2:]
+    assert (some.others.units, some.others.groups) == (len(rest), len(rest)) and rest
+    assert some.others.score == pytest.approx(sum(feature.score for feature in rest))
+    assert some.others.share == pytest.approx(sum(feature.share or 0 for feature in rest))
+    assert some.difference == everything.difference
+    assert len(some.overlap) == 2 and [row[:2] for row in everything.overlap[:2]] == list(some.overlap)
+    assert (everything.others.units, everything.others.share) == (0, None)
+
+
+def test_a_batch_is_its_pictures_one_by_one() -> None:
+    net, several = network(), images(3)
+    for number, made in enumerate(decompose(net, several, target=[0, 1, 2])):
+        (alone,) = decompose(net, several[number : number + 1], target=number)
+        assert [feature.unit.index for feature in made.features] == [feature.unit.index for feature in alone.features]
+        assert [group.features for group in made.groups] == [group.features for group in alone.groups]
+        assert made.whole.target == number
+
+
+# Where
+
+
+def test_networks_that_end_in_one_map_per_class_are_taken_apart_below_it() -> None:
+    net, image = class_maps(), images().float()
+    (whole,) = pathx.explain(net, image, depth=2)
+    assert choose_layer(whole) == (1, "below layer 2, each unit of which speaks for one class only")
+    (flat,) = pathx.explain(net, image, depth=1)
+    assert choose_layer(flat) == (2, "the only layer of the path, though each of its units speaks for one class only")
+    assert decompose(net, image, depth=2)[0].layer == 1
+    for seed in range(5):
+        (ordinary,) = pathx.explain(network(seed), images(seed=seed), depth=3)
+        assert choose_layer(ordinary) == (3, "the top layer")
+
+
+def test_a_single_logit_is_taken_apart_at_the_top() -> None:
+    for target in (0, 1):
+        (whole,) = pathx.explain(network(classes=1), images(), depth=2, target=target)
+        assert choose_layer(whole) == (3, "the top layer")
+
+
+def test_the_bundled_model_is_taken_apart_below_its_class_maps() -> None:
+    model = pathx.load_model()
+    (made,) = decompose(model.module, torch.randn(1, 3, 224, 224, generator=seeded(0)), depth=2, width=2)
+    assert made.layer == 17
+
+
+# From an explanation, and what is drawn
+
+
+def test_an_explanation_can_be_taken_apart() -> None:
+    net, image = network(), images()
+    (whole,) = pathx.explain(net, image, depth=2, width=4, alpha=0.2, target=1)
+    made = whole.decompose(features=2, group=False)
+    (expected,) = decompose(net, image, depth=2, width=4, alpha=0.2, target=1, features=2, group=False)
+    assert [feature.unit for feature in made.features] == [feature.unit for feature in expected.features]
+    assert torch.equal(made.whole.attribution, whole.attribution)
+    with pytest.raises(PathxError, match=r"keeps no model and no input: call pathx\.decompose"):
+        replace(whole, origin=None).decompose()
+
+
+def test_a_pickle_leaves_the_model_behind() -> None:
+    (whole,) = pathx.explain(network(), images(), depth=2)
+    again = pickle.loads(pickle.dumps(whole))
+    assert again.path == whole.path and torch.equal(again.attribution, whole.attribution)
+    assert again.origin is None and whole.origin is not None
+
+
+def test_notebooks_show_pictures() -> None:
+    (whole,) = pathx.explain(network(), images(), depth=2)
+    made = whole.decompose()
+    for result in (whole, made):
+        data = result._repr_png_()
+        assert data is not None and data.startswith(b"\x89PNG")
+    assert whole.overlay().size == (520, 520)
+    assert "origin" not in repr(replace(whole, attribution=torch.zeros(1), weight=torch.zeros(1)))
+
+
+def test_inputs_that_are_no_pictures_have_features_and_no_places() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 3))
+    (made,) = decompose(net, torch.randn(1, 6, generator=seeded(1)), depth=1)
+    assert made.features and made.features[0].place is None
+    assert made.difference.exact
+    assert made._repr_png_() is None and made.whole._repr_png_() is None
+    with pytest.raises(PathxError, match=r"the input \(6\) is no picture"):
+        made.figure()
+
+
+# Bad input
+
+
+def test_a_target_that_no_unit_supports_has_one_feature() -> None:
+    (made,) = decompose(network(), images(), alpha=0.999, depth=2)
+    assert made.below_alpha
+    assert len(made.features) == 1 and made.features[0].share in (None, 1.0)
+    assert not decompose(network(), images(), depth=2)[0].below_alpha
+
+
+@pytest.mark.parametrize("shade", [0.0, 0.5])
+def test_a_picture_of_one_colour_has_finite_numbers_and_a_figure(shade: float) -> None:
+    (made,) = decompose(network(), torch.full((1, 3, 10, 10), shade, dtype=torch.float64), depth=3)
+    assert all(math.isfinite(value) for row in made.overlap for value in row)
+    assert all(math.isfinite(feature.score) for feature in made.features)
+    assert made.figure().width > 400
+    if shade == 0:  # weight x 0: nothing of the score comes from the pixels
+        assert all(feature.place is None for feature in made.features)
+        assert made.difference.attribution is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"features": 0}, "0 features are out of range; use 1 or more"),
+        (
+            {"from_layer": 1},
+            "layer 1 is not on the path, which has layers 2 to 3; choose one of these, or a greater depth",
+        ),
+        ({"target": [1, 2]}, "target has 2 entries for 1 images; give one per image"),
+        ({"width": 5}, "layer 3 keeps 5 units, and each would be followed alone; use a width of at most 4"),
+    ],
+)
+def test_wrong_calls(options: dict[str, int], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decomposition, "MOST_FEATURES", 4)
+    with pytest.raises(PathxError) as caught:
+        decompose(network(), images(), **{"depth": 2, "width": 3, **options})
+    assert str(caught.value) == message
+    assert caught.value.usage
+
+
+# Real photos
+
+
+def test_what_the_docs_say_of_the_fox_and_the_husky(shared_data: Path) -> None:
+    model = pathx.load_model()
+    photos = [shared_data / "imagenet" / name for name in ("n02119022_red_fox.JPEG", "n02109961_Eskimo_dog.JPEG")]
+    inputs = torch.stack([model.preprocessing(open_picture(photo).image) for photo in photos])
+    fox, husky = decompose(model.module, inputs)
+    assert (fox.layer, husky.layer) == (17, 17)
+    assert model.labels[fox.whole.target] == "dingo"
+    assert [len(group.features) for group in fox.groups] == [4, 1]
+    head, body = (group.place for group in fox.groups)
+    assert head is not None and body is not None
+    assert head.centre[0] > body.centre[0] + 30 and head.centre[1] < body.centre[1] - 30
+    assert [len(group.features) for group in husky.groups] == [5]
+    wider_fox, wider_husky = decompose(model.module, inputs, width=10)
+    assert (len(wider_fox.groups), len(wider_husky.groups)) == (3, 1)
+    (nearer,) = decompose(model.module, inputs[1:], from_layer=16)
+    assert len(nearer.groups) == 2 and nearer.difference.exact
