@@ -116,7 +116,7 @@ def pull_back(frozen: Frozen, branches: Branches, seeds: list[tuple[Value, Windo
         for output, made in enumerate(node.outputs):
             if made is None or made not in pending:
                 continue
-            for cotangent in _gathered(pending.pop(made), branches):
+            for cotangent in _gathered(frozen, pending.pop(made), branches):
                 below, constant = _step(frozen, node, output, cotangent)
                 if constant is not None:
                     constants.append((cotangent.row, constant))
@@ -142,12 +142,37 @@ def _step(frozen: Frozen, node: Node, output: int, cotangent: Window) -> tuple[C
     return [(gate.source, slopes.passed(cotangent))], constant
 
 
-def _gathered(windows: list[Window], branches: Branches) -> list[Window]:
-    """The cotangents as they are while their boxes are few and small; otherwise their sum as whole maps."""
+def _gathered(frozen: Frozen, windows: list[Window], branches: Branches) -> list[Window]:
+    """The cotangents as they are while their boxes are few and small; otherwise their sum, one box for every branch."""
     boxes = sum(window.data.numel() for window in windows)
     small = 4 * boxes <= len(branches) * prod(windows[0].shape)
-    alone = len(windows) == 1 and windows[0].is_full and windows[0].ordered
-    return windows if small or alone else [_whole(windows, branches)]
+    alone = len(windows) == 1 and len(windows[0].data) == len(branches) and windows[0].ordered
+    if small or (alone and not any(windows[0].overhang)):
+        return windows
+    return [(_boxed(windows, branches) if frozen.compact else None) or _whole(windows, branches)]
+
+
+def _boxed(windows: list[Window], branches: Branches) -> Window | None:
+    """The sum of cotangents on the one box that holds them all, for every branch; None where that saves little."""
+    shape = windows[0].shape
+    first, last = list(shape), [0] * len(shape)
+    for window in windows:
+        for dim, origin in enumerate(window.origin):
+            low, high = (origin, origin) if isinstance(origin, int) else (int(origin.min()), int(origin.max()))
+            first[dim] = min(first[dim], max(low, 0))
+            last[dim] = max(last[dim], min(high + window.extent[dim], shape[dim]))
+    extent = [end - start for start, end in zip(first, last, strict=True)]
+    if 4 * prod(extent) > 3 * prod(shape):
+        return None
+    inner = [
+        replace(
+            window.cleaned(),
+            origin=tuple(origin - start for origin, start in zip(window.origin, first, strict=True)),
+            shape=tuple(extent),
+        )
+        for window in windows
+    ]
+    return replace(_whole(inner, branches), origin=tuple(first), shape=shape, overhang=(False,) * len(shape))
 
 
 def _whole(windows: list[Window], branches: Branches) -> Window:

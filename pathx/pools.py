@@ -36,8 +36,15 @@ def max_pool(call: Call, output: int, cotangent: Window) -> Cotangents:
     ]
     empty = cotangent.data.new_zeros(1).expand(len(cotangent.data), cotangent.extent[0], *extent)
     below = grown(replace(cotangent, shape=shape), empty, cotangent.origin[0], shape, (stride, padding))
-    if below.is_full:
+    if below.is_full and not cotangent.is_full:
         return max_pool(call, output, cotangent.dense())
+    extent = list(below.extent[1:])
+    corner = below.origin[1:]
+    if isinstance(corner[0], int) and isinstance(corner[1], int):  # one box for all: cut out of whole maps
+        maps = cotangent.data.new_zeros(*cotangent.data.shape[:2], shape[1] * width)
+        maps.scatter_add_(2, winner.flatten(2).expand(*maps.shape[:2], -1), cotangent.data.flatten(2))
+        data = maps.unflatten(2, shape[1:]).narrow(2, corner[0], extent[0]).narrow(3, corner[1], extent[1])
+        return [(source, replace(below, data=data))]
     y = winner // width - _corner(below, 1)
     x = winner % width - _corner(below, 2)
     place = (y * extent[1] + x).expand_as(cotangent.data)

@@ -32,7 +32,10 @@ def spatial(value: Any, dims: int) -> tuple[int, ...]:
 
 
 def grown(cotangent: Window, data: Tensor, channel: int | Tensor, shape: tuple[int, ...], geometry: Any) -> Window:
-    """The window below a sliding-window operation: origins times stride less padding, overhanging by the padding."""
+    """The window below a sliding-window operation: origins times stride less padding, overhanging by the padding.
+
+    Where the box is the same for all, it is cut to the map instead.
+    """
     stride, padding = geometry
     origin: list[int | Tensor] = [channel]
     overhang = [False]
@@ -40,11 +43,15 @@ def grown(cotangent: Window, data: Tensor, channel: int | Tensor, shape: tuple[i
         start = cotangent.origin[dim]
         start = start if step == 1 else start * step
         start = start - pad if pad else start
-        origin.append(start)
         reach = data.shape[dim + 1] - (cotangent.extent[dim] - 1) * step  # of one element
         beyond = (cotangent.shape[dim] - 1) * step + reach > shape[dim]
-        inside = isinstance(start, int) and start >= 0 and start + data.shape[dim + 1] <= shape[dim]
-        overhang.append(not inside and (pad > 0 or beyond or cotangent.overhang[dim]))
+        if isinstance(start, int):
+            first, last = max(0, -start), min(data.shape[dim + 1], shape[dim] - start)
+            data, start = data.narrow(dim + 1, first, last - first), start + first
+            overhang.append(False)
+        else:
+            overhang.append(pad > 0 or beyond or cotangent.overhang[dim])
+        origin.append(start)
     window = replace(
         cotangent, data=data, origin=tuple(origin), shape=shape, overhang=tuple(overhang), clean=not any(overhang)
     )
@@ -73,15 +80,16 @@ def convolution(call: Call, output: int, cotangent: Window) -> Cotangents:
     cotangent = _all_channels(cotangent.cleaned())
     if cotangent.extent[1:] == (1,) * dims and groups == 1 and set(dilation) == {1}:
         data = (cotangent.data.flatten(1) @ weight.flatten(1)).unflatten(1, weight.shape[1:])
-    elif _is_product(cotangent.data, weight, groups):
-        data = spread_by(_mixed(cotangent.data, weight), stride)
     else:
-        data = F_TRANSPOSED[dims](cotangent.data, weight, None, stride, 0, 0, groups, dilation)
+        box = [
+            (size - 1) * step + gap * (length - 1) + 1
+            for size, step, gap, length in zip(cotangent.extent[1:], stride, dilation, weight.shape[2:], strict=True)
+        ]
+        data = _whole_map(cotangent.data, weight, (shape[0], *box), (stride, (0,) * dims, dilation, groups))
     return [(source, grown(cotangent, data, 0, shape, (stride, padding)))]
 
 
 F_CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-F_TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 
 
 def _whole_map(data: Tensor, weight: Tensor, shape: tuple[int, ...], geometry: Any) -> Tensor:

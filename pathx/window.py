@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -124,6 +124,11 @@ class Window:
         """The values (B or 1, *sizes) that lie under the boxes; a size of 1 stands for the whole dimension."""
         sizes = tuple(values.shape[1:])
         if all(self.covers(dim) or size == 1 for dim, size in enumerate(sizes)):
+            return values if len(values) == 1 else values.index_select(0, self.image)
+        if not any(self.overhang) and all(isinstance(origin, int) for origin in self.origin):
+            for dim, (origin, size) in enumerate(zip(self.origin, sizes, strict=True)):
+                if size != 1:
+                    values = values.narrow(dim + 1, cast(int, origin), self.extent[dim])
             return values if len(values) == 1 else values.index_select(0, self.image)
         index = self.index(sizes)
         if len(values) > 1:
