@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks import folders as _folders  # noqa: F401  its parts
 from benchmarks import report
 from benchmarks.measure import ROOT, THREADS, Effort, limit_memory, machine
 from benchmarks.parts import PARTS

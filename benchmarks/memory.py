@@ -28,7 +28,7 @@ def main(name: str, method: str, width: str = "5", once: str = "") -> None:
     else:
         call = measured.path(depth="all", width=int(width))
         pathx.explain(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()), torch.ones(1, 4), depth=1)  # imports
-    model = _resident()
+    model = resident()
     result = {"model": model}
     for which in ("first",) if once else ("first", "later"):
         _reset_peak()
@@ -39,7 +39,7 @@ def main(name: str, method: str, width: str = "5", once: str = "") -> None:
     print(json.dumps(result))
 
 
-def _resident() -> float:
+def resident() -> float:
     """What the process holds now; where the system does not tell, the most it ever held."""
     return _status("VmRSS") or _most()
 

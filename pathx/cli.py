@@ -16,6 +16,7 @@ from pathx.commands.common import common
 from pathx.commands.decompose import decompose
 from pathx.commands.evaluate import evaluate
 from pathx.commands.explain import explain
+from pathx.commands.merge import merge
 from pathx.commands.models import layers, models
 from pathx.commands.output import complain
 from pathx.commands.sheet import sheet
@@ -46,7 +47,7 @@ def main(
     """Show which hidden units of a ReLU network carried a decision, and what they saw in the image."""
 
 
-for command in (explain, decompose, sheet, evaluate, sweep, common, check, models, layers):
+for command in (explain, decompose, sheet, merge, evaluate, sweep, common, check, models, layers):
     app.command()(command)
 
 # What is wrong with a command line; typer has no name of its own for it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pathx.contrast import Contrast, Pair
 from pathx.pictures import Picture
@@ -36,6 +36,7 @@ class Contrasted:
         folder: the picture's, above those of the classes.
     """
 
+    marker: ClassVar[str] = DOCUMENT
     picture: Picture
     contrast: Contrast
     document: dict[str, Any]
@@ -53,6 +54,7 @@ def save_contrast(
     folders: Sequence[str],
     device: str,
     drawing: Drawing | None = None,
+    draw: bool = True,
 ) -> dict[str, Any]:
     """Write the files of one contrast and return what contrast.json says.
 
@@ -61,6 +63,7 @@ def save_contrast(
         labels: of the classes, and
         folders: where the explanation of each is, below `folder`.
         device: what the explanations were computed on.
+        draw: whether to make the picture.
     """
     drawing = drawing or Drawing()
     document = contrast_document(
@@ -68,9 +71,13 @@ def save_contrast(
     )
     document["region"] = list(region)
     check_finite(document, picture)
-    probabilities = [explanation.probability for explanation in contrast.explanations]
-    drawn = contrast_sheet(contrast, View(picture.image, region), labels, probabilities, drawing)
-    contents = {PICTURE: png(drawn), DOCUMENT: document_bytes(document)}
+    contents = {}
+    if draw:
+        probabilities = [explanation.probability for explanation in contrast.explanations]
+        contents[PICTURE] = png(contrast_sheet(contrast, View(picture.image, region), labels, probabilities, drawing))
+    else:
+        document["files"] = {}
+    contents[DOCUMENT] = document_bytes(document)
     replace_all(folder, contents, (DOCUMENT, PICTURE))
     return document
 

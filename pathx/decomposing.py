@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pathx.decomposition import SPOT, Decomposition, Feature, Group, decompose_wanted
 from pathx.pictures import Picture
@@ -31,7 +31,7 @@ from pathx.results import (
     unit_document,
     unwritable,
 )
-from pathx.run import Batch, Failed, Work, contrast_works, no_number
+from pathx.run import Batch, Failed, Subject, Task, Work, contrast_works, no_number
 from pathx.sheets import View, decomposition_scale, decomposition_sheet, magnified, png
 
 SCHEMA = "pathx/decomposition@1"
@@ -48,6 +48,7 @@ class Decomposed:
         predictions: the best classes of the picture, (label, probability) each.
     """
 
+    marker: ClassVar[str] = DOCUMENT
     picture: Picture
     decomposition: Decomposition
     document: dict[str, Any]
@@ -55,40 +56,47 @@ class Decomposed:
     predictions: tuple[tuple[str, float], ...]
 
 
-def decompose_batch(
-    batch: Batch, *, from_layer: int | None = None, features: int | None = None, group: bool = True
-) -> Iterator[list[Work] | Failed]:
-    """Decompositions of a batch, computed at once: for each picture what is to be written, or why not.
+def decompose_task(*, from_layer: int | None = None, features: int | None = None, group: bool = True) -> Task:
+    """The task of `explain_files` that takes decisions apart.
 
     Args:
         from_layer, features, group: as for `pathx.decompose`.
     """
+    how = {"from_layer": from_layer, "features": features, "group": group}
+    return Task("decompose", partial(decompose_batch, **how), how)  # type: ignore[arg-type]
+
+
+def decompose_batch(
+    batch: Batch, *, from_layer: int | None = None, features: int | None = None, group: bool = True
+) -> Iterator[list[Work] | Failed]:
+    """Decompositions of a batch, computed at once: for each picture what is to be written, or why not."""
     how = {"from_layer": from_layer, "features": features, "group": group, **batch.how}
     made = iter(decompose_wanted(batch.frozen, batch.wanted, **how) if batch.wanted else ())
     for number, opened in enumerate(batch.opened):
         if not batch.targets[number]:
             yield no_number(opened)
             continue
+        of = batch.subject(number)
         own = list(islice(made, len(batch.targets[number])))
-        works = [Work(opened.picture.file, partial(_save, batch, number, one)) for one in own]
-        yield works + contrast_works(batch, number, [one.whole for one in own])
+        works = [Work(opened.picture.file, partial(_save, of, one)) for one in own]
+        yield works + contrast_works(of, [one.whole for one in own])
 
 
-def _save(batch: Batch, number: int, made: Decomposition) -> Decomposed:
-    opened = batch.opened[number]
-    folder = batch.folder(number, made.whole.target)
+def _save(of: Subject, made: Decomposition) -> Decomposed:
+    folder = of.folder(made.whole.target)
     document = save_decomposition(
         made,
         folder,
-        picture=opened.picture,
-        region=batch.region(number),
-        model=batch.about,
-        label=batch.labels[made.whole.target],
-        device=str(batch.frozen.images.device),
-        save_tensors=batch.settings.save_tensors,
-        drawing=batch.settings.drawing,
+        picture=of.picture,
+        region=of.region,
+        model=of.about,
+        label=of.labels[made.whole.target],
+        device=of.device,
+        save_tensors=of.settings.save_tensors,
+        drawing=of.settings.drawing,
+        draw=of.settings.pictures,
     )
-    return Decomposed(opened.picture, made, document, folder, batch.predictions(number))
+    return Decomposed(of.picture, made, document, folder, of.predictions)
 
 
 @dataclass(frozen=True)
@@ -122,21 +130,29 @@ def save_decomposition(
     device: str,
     save_tensors: bool = False,
     drawing: Drawing | None = None,
+    draw: bool = True,
 ) -> dict[str, Any]:
     """Write the files of one decomposition and return what decomposition.json says.
 
     In `folder` the files of the whole explanation, in `feature-01`, … below it those of each feature. An older
     decomposition.json goes first and the new one comes last; features of an older one are removed.
+
+    Args:
+        draw: whether to make pictures.
     """
     drawing = drawing or Drawing()
     about: dict[str, Any] = {"picture": picture, "region": region, "model": model, "label": label, "device": device}
-    about |= {"save_tensors": save_tensors, "drawing": drawing}
+    about |= {"save_tensors": save_tensors, "drawing": drawing, "draw": draw}
     scales = Scales.of(made, drawing)
     view = View(picture.image, region, label)
     document = _document(made, scales, picture, model, label, device, drawing)
     document["region"] = list(region)
     check_finite(document, picture)
-    sheet = png(decomposition_sheet(made, view, drawing))
+    contents = {}
+    if draw:
+        contents[SHEET] = png(decomposition_sheet(made, view, drawing))
+    else:
+        document["files"] = {"path": PATH_DOCUMENT}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         remove_all(folder, (DOCUMENT, SHEET))
@@ -146,7 +162,7 @@ def save_decomposition(
     save(made.whole, folder, scales=scales.over(1), **about)
     for feature, entry in zip(made.features, document["features"], strict=True):
         save(feature.explanation, folder / entry["folder"], scales=scales.over(entry["magnified"]), **about)
-    replace_all(folder, {SHEET: sheet, DOCUMENT: document_bytes(document)}, (DOCUMENT, SHEET))
+    replace_all(folder, {**contents, DOCUMENT: document_bytes(document)}, (DOCUMENT, SHEET))
     return document
 
 

@@ -90,6 +90,15 @@ def open_picture(path: str | Path) -> Picture:
     return Picture(file=os.fspath(path), sha256=hashlib.sha256(data).hexdigest(), image=image, notes=tuple(notes))
 
 
+def sha256_of(path: str | Path) -> str:
+    """Of a file's bytes, as path.json says it of a picture. Raises OSError."""
+    with open(path, "rb") as stream:
+        digest = hashlib.sha256()
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
 def shown(path: str | Path) -> str:
     """A path as it may stand in a one-line message: quoted where it holds newlines or bytes that are not text."""
     text = os.fspath(path)

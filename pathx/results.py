@@ -73,6 +73,7 @@ def save(
     device: str,
     save_tensors: bool = False,
     drawing: Drawing | None = None,
+    draw: bool = True,
     scales: tuple[float, float] | None = None,
 ) -> dict[str, Any]:
     """Write the files of one explanation and return what path.json says.
@@ -83,12 +84,13 @@ def save(
     Args:
         region: (left, top, right, bottom) in pixels of the picture: what the network saw.
         device: what the explanation was computed on.
+        draw: whether to make pictures.
         scales: what the strongest colours of heatmap and overlay stand for, where pictures are compared.
     """
-    files = {key: name for key, name in FILES.items() if key != "tensors" or save_tensors}
+    files = {key: name for key, name in FILES.items() if (save_tensors if key == "tensors" else draw)}
     document = path_document(explanation, picture=picture, model=model, label=label, device=device, files=files)
     view = View(picture.image, region, label)
-    contents = pictures(explanation, view, drawing or Drawing(), scales)
+    contents = pictures(explanation, view, drawing or Drawing(), scales) if draw else {}
     if save_tensors:
         contents[FILES["tensors"]] = _tensors(explanation, document, region)
     contents[DOCUMENT] = document_bytes(document)

@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
-import copy
+import errno
+import hashlib
+import json
 import os
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import chain, count, islice
-from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, TypeAlias
+from itertools import islice
+from pathlib import Path
+from signal import SIGINT
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import torch
-from torch import Tensor, nn
 
+from pathx.computing import Computer
 from pathx.contrast import Contrast
 from pathx.contrasting import Contrasted, save_contrast
 from pathx.engine import check_settings, check_width, class_logits, explain_frozen
 from pathx.errors import PathxError
 from pathx.explanation import Explanation
-from pathx.frozen import Frozen, freeze, network_of
+from pathx.frozen import Frozen
+from pathx.index import Index
+from pathx.inputs import Found, find_pictures
 from pathx.models import LoadedModel
-from pathx.pictures import Picture, open_picture
+from pathx.pictures import Picture, sha256_of
+from pathx.reading import Failed as Failed
+from pathx.reading import Kept as Kept
+from pathx.reading import Opened, Reader, unexpected
 from pathx.render import Drawing
-from pathx.results import ModelInfo, explanation_folder, save
+from pathx.results import DOCUMENT, ModelInfo, explanation_folder, save
+from pathx.shards import Shard
 from pathx.targets import parse_targets, target_slug, true_class
+from pathx.workers import Stop, working
 
 if TYPE_CHECKING:
     from pathx.decomposing import Decomposed
@@ -41,6 +53,9 @@ class Settings:
     Args:
         label: the true class of the pictures, where it is known. By default the name of a picture's folder, where that
             is a label of the model and no targets are asked for. A wrong prediction is explained against it.
+        batch_size: pictures explained at once, or `auto`.
+        workers: threads that read pictures ahead and write results behind; None for what the machine has.
+        pictures: whether to draw any.
     """
 
     depth: int | str = 3
@@ -49,10 +64,42 @@ class Settings:
     skips: str = "adjacent"
     device: str = "auto"
     dtype: str = "float32"
-    batch_size: int = 8
+    batch_size: int | str = "auto"
     save_tensors: bool = False
     label: str | None = None
     drawing: Drawing = field(default_factory=Drawing)
+    workers: int | None = None
+    pictures: bool = True
+
+    @property
+    def decisive(self) -> dict[str, Any]:
+        """Those that a result depends on; the others only say how it is come by."""
+        return {key: value for key, value in asdict(self).items() if key not in ("device", "batch_size", "workers")}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The pictures of a run, and how it goes on with an earlier one.
+
+    Args:
+        indexed: keep an index, and leave pictures alone that are done; not for a picture that is named by itself.
+        overwrite: make all results again.
+    """
+
+    pictures: tuple[Found, ...]
+    shard: Shard | None = None
+    indexed: bool = True
+    overwrite: bool = False
+
+    @classmethod
+    def of(
+        cls, inputs: Sequence[str | Path], out: str | Path, *, shard: Shard | None = None, overwrite: bool = False
+    ) -> Plan:
+        """What files, folders, patterns and lists lead to (see `find_pictures`)."""
+        found = tuple(find_pictures(inputs, out=out))
+        if len(found) == len(inputs) == 1 and found[0].file == str(inputs[0]) and found[0].error is None:
+            return cls(found, indexed=False, overwrite=True)
+        return cls(tuple(one for one in found if shard is None or shard.holds(one.name)), shard, overwrite=overwrite)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +111,7 @@ class Done:
         predictions: the best classes of the picture, (label, probability) each.
     """
 
+    marker: ClassVar[str] = DOCUMENT
     picture: Picture
     explanation: Explanation
     document: dict[str, Any]
@@ -71,98 +119,167 @@ class Done:
     predictions: tuple[tuple[str, float], ...]
 
 
-@dataclass(frozen=True)
-class Failed:
-    """A picture that could not be explained, and why."""
+Made: TypeAlias = "Done | Contrasted | Decomposed"
+"""What is yielded once its files are written."""
 
-    file: str
-    error: PathxError
+Result: TypeAlias = "Made | Kept | Failed"
 
 
 def explain_files(
     model: LoadedModel,
-    files: Sequence[str | Path],
+    files: Sequence[str | Path] | Plan,
     out: str | Path,
     *,
     targets: Sequence[str] = (),
     settings: Settings | None = None,
     task: Task | None = None,
-) -> Iterator[Result | Failed]:
-    """Explain pictures and write the files of each explanation below `out`, as they come.
+    stop: Stop | None = None,
+    note: Callable[[str], None] = lambda text: None,
+) -> Generator[Result]:
+    """Explain pictures and write the files of each explanation below `out`, as they come, in the order of the pictures.
 
-    A picture that fails costs one `Failed`; what is wrong with the call or the model is raised.
+    A picture that fails costs one `Failed`; what is wrong with the call or the model is raised. However a run ends, what it
+    has begun to write is written, and the next one goes on from there.
 
     Args:
+        files: pictures, folders, patterns and lists of pictures, or a plan that was made of these.
         targets: classes by label or number, or `top:K`; the predicted class by default.
-        task: what to do with a batch, such as `decompose_batch`; `explain_batch` by default.
+        task: what to make of each picture, if not an explanation.
+        stop: when asked, the run ends after what has been computed is written, with KeyboardInterrupt.
+        note: is told what a user should know of the run, such as that memory was short.
     """
-    settings = settings or Settings()
+    settings, task, stop = settings or Settings(), task or EXPLAIN, stop or Stop()
+    plan = files if isinstance(files, Plan) else Plan.of(files, out)
     check_width(settings.width)
     check_settings(settings.alpha, settings.skips)
-    if settings.batch_size < 1:
-        raise PathxError(f"batch size {settings.batch_size} is out of range; use 1 or more", usage=True)
     device = resolve_device(settings.device)
+    size = resolve_batch_size(settings.batch_size, device)
+    if settings.workers is not None and settings.workers < 0:
+        raise PathxError(f"workers {settings.workers} is out of range; use 0 or more", usage=True)
     if settings.dtype not in DTYPES:
         raise PathxError(f"dtype is {' or '.join(DTYPES)}, not {settings.dtype!r}", usage=True)
     if device.type == "mps" and settings.dtype == "float64":
         raise PathxError("mps has no float64; use --dtype float32 or --device cpu", usage=True)
     _check_folder(out)
-    module = model.module if device.type == "cpu" else copy.deepcopy(model.module).to(device)
-    names = relative_names([str(file) for file in files])
-    remaining = iter(zip(names, files, strict=True))
-    size = settings.batch_size
-    while batch := list(islice(remaining, size)):
-        opened = [_open(model, name, str(file)) for name, file in batch]
-        if size > 1 and not _takes_batch(module, _inputs(opened).to(device)):
-            size = 1
-        for group in [opened] if size > 1 else [[one] for one in opened]:
-            good = [one for one in group if isinstance(one, Opened)]
-            made: Iterator[list[Work] | Failed] = iter(())
-            if good:
-                frozen = freeze(module, _inputs(good).to(device, DTYPES[settings.dtype]))
-                made = (task or explain_batch)(Batch.asked(model, frozen, good, targets, out, settings))
-            for one in group:  # results come in the order of the pictures
-                works = next(made) if isinstance(one, Opened) else one
-                yield from [works] if isinstance(works, Failed) else map(_done, works)
+    index = _index_of(plan, model, targets, settings, task, out) if plan.indexed else None
+
+    def explain(frozen: Frozen, opened: Sequence[Opened]) -> Iterator[list[Work] | Failed]:
+        return task.batch(Batch.asked(model, frozen, opened, targets, out, settings))
+
+    computer = Computer(model.module, explain, device=device, dtype=DTYPES[settings.dtype], size=size, note=note)
+    reader = Reader(model.preprocessing, out, None if plan.overwrite else index)
+    batches = [plan.pictures[start : start + size] for start in range(0, len(plan.pictures), size)]
+    behind: deque[Future[list[Result]]] = deque()
+    hopeful = iter if index is None else _hopeful
+    with working(settings.workers if len(batches) > 1 else 0) as workers:
+        for slots, read in workers.ahead(batches, reader.read):
+            if stop.asked:
+                break
+            try:
+                with stop.at_once():
+                    made = computer.compute(reader.with_companions(slots, read, workers))
+            except KeyboardInterrupt:
+                stop.ask(stop.asked or SIGINT)
+                break
+            if index is not None and not index.begun:
+                _recorded(index.begin, file=index.file)
+            for found, one in zip(slots, read, strict=True):
+                behind.append(workers.submit(_finish, found, one, made.get(found.name), index))
+            while len(behind) > size:
+                yield from hopeful(behind.popleft().result())
+        while behind:
+            yield from hopeful(behind.popleft().result())
+    if index is not None and plan.shard is not None and not index.begun:  # none of the pictures fell to this one
+        _recorded(index.begin, file=index.file)
+    if index is not None and index.begun:
+        index.finish()
+    if stop.asked:
+        raise KeyboardInterrupt
 
 
-def _done(work: Work) -> Result | Failed:
+def _finish(found: Found, read: Opened | Kept | Failed, made: Computed | None, index: Index | None) -> list[Result]:
+    """Draw and write what was computed of a picture, and then its line in the index."""
+    start = perf_counter()
+    if isinstance(read, Kept):
+        return [read]
+    seconds = 0.0
+    works: list[Work] | Failed = read if isinstance(read, Failed) else []
+    if isinstance(read, Opened) and made is not None:
+        works, share = made
+        seconds = read.seconds + share
+    results = [works] if isinstance(works, Failed) else list(map(_done, works))
+    if index is not None:
+        seconds += perf_counter() - start
+        errors = [str(result.error) for result in results if isinstance(result, Failed)]
+        written = [result for result in results if not isinstance(result, (Failed, Kept))]
+        line: dict[str, Any] = {"file": found.file, "name": found.name}
+        line["explanations"] = [_explained(one, index.out) for one in written if not isinstance(one, Contrasted)]
+        for contrast in (one for one in written if isinstance(one, Contrasted)):
+            line["contrast"] = _described(contrast, index.out)
+        line["seconds"] = round(seconds, 4)
+        _recorded(index.append, line | ({"error": "; ".join(errors)} if errors else {}), file=index.file)
+    return list(results)
+
+
+def _explained(made: Done | Decomposed, out: Path) -> dict[str, Any]:
+    """What the index says of the results for one class."""
+    target = {key: made.document["target"][key] for key in ("label", "probability")}
+    score = made.document["linear_model" if isinstance(made, Done) else "whole"]["score"]
+    return {"target": made.document["target"]["index"], **target, "score": score, **_described(made, out)}
+
+
+def _described(made: Made, out: Path) -> dict[str, Any]:
+    """Where results are below the output folder, and the hash of the document that makes them whole."""
+    return {
+        "folder": str(made.folder.relative_to(out)),
+        "files": [*made.document["files"].values(), made.marker],
+        "document": made.marker,
+        "sha256": sha256_of(made.folder / made.marker),
+    }
+
+
+def _done(work: Work) -> Made | Failed:
     try:
         return work.write()
     except PathxError as error:
         return Failed(work.file, error)
+    except Exception as error:
+        return Failed(work.file, unexpected(error))
 
 
-@dataclass(frozen=True, eq=False)
-class Opened:
-    """A picture that was read, where its results go, and what the network sees of it."""
-
-    picture: Picture
-    name: str
-    input: Tensor
-
-
-def _open(model: LoadedModel, name: str, file: str) -> Opened | Failed:
+def _recorded(write: Callable[..., None], *arguments: Any, file: Path) -> None:
     try:
-        picture = open_picture(file)
-        return Opened(picture, name, model.preprocessing(picture.image))
-    except PathxError as error:
-        return Failed(file, error)
+        write(*arguments)
+    except OSError as error:
+        remedy = "mend that, then run the same command again to go on"
+        raise PathxError(f"cannot write {file} ({error.strerror or error}): {remedy}") from error
 
 
-def _inputs(batch: Sequence[Opened | Failed]) -> Tensor:
-    tensors = [opened.input for opened in batch if isinstance(opened, Opened)]
-    return torch.stack(tensors) if tensors else torch.empty(0)
+def _hopeful(results: Sequence[Result]) -> Iterator[Result]:
+    """The results, unless they show that no further one can be written."""
+    for result in results:
+        yield result
+        cause = result.error.__context__ if isinstance(result, Failed) else None
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            reason = (cause.strerror or str(cause)).lower()
+            raise PathxError(
+                f"stopped, as nothing more can be written ({reason}): make room, then run it again to go on"
+            )
 
 
-def _takes_batch(module: nn.Module, images: Tensor) -> bool:
-    """Whether a network runs on these pictures at once; a file may have been traced or exported for one at a time."""
-    try:
-        if len(images) > 1:
-            network_of(module, images)
-    except PathxError:
-        return False
-    return True
+def _index_of(
+    plan: Plan, model: LoadedModel, targets: Sequence[str], settings: Settings, task: Task, out: str | Path
+) -> Index:
+    """The index of a run, whose key is the same for all runs that would write the same of the same pictures."""
+    about = {
+        "command": task.name,
+        "model": {"name": model.name, "weights": model.weights, "sha256": model.sha256},
+        "preprocessing": asdict(model.preprocessing),
+        "targets": list(targets),
+        "settings": {**settings.decisive, **task.settings},
+    }
+    key = hashlib.sha256(json.dumps([about, model.labels]).encode()).hexdigest()[:16]
+    return Index(out, plan.shard, {"run": key, **about}, [found.name for found in plan.pictures])
 
 
 @dataclass(frozen=True)
@@ -170,7 +287,11 @@ class Work:
     """What is left to do once the numbers are there: draw and write the files of one result. Raises PathxError."""
 
     file: str
-    write: Callable[[], Result]
+    write: Callable[[], Made]
+
+
+Computed = tuple[list[Work] | Failed, float]
+"""What is to be written of a picture, or why nothing is; and the picture's share of the seconds that it took."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,24 +350,62 @@ class Batch:
         """The settings that the engine takes."""
         return {key: getattr(self.settings, key) for key in ("depth", "width", "alpha", "skips")}
 
+    def subject(self, number: int) -> Subject:
+        """What is needed to write of a picture, free of the frozen network."""
+        probabilities = class_logits(self.frozen.logits)[number].cpu().double().softmax(0).tolist()
+        best = tuple((self.labels[index], probabilities[index]) for index in self.rankings[number][:5])
+        predicted, device = self.rankings[number][0], str(self.frozen.images.device)
+        return Subject(
+            self.opened[number],
+            self.model,
+            self.labels,
+            predicted,
+            self.truths[number],
+            best,
+            device,
+            self.out,
+            self.settings,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A picture of a batch, and what the files of its results say about it.
+
+    Work waits to be written while the next batch is computed; it must not hold on to a batch, whose network is large.
+
+    Args:
+        truth: the true class, where it is known.
+        predictions: the best classes, (label, probability) each.
+    """
+
+    opened: Opened
+    model: LoadedModel
+    labels: Sequence[str]
+    predicted: int
+    truth: int | None
+    predictions: tuple[tuple[str, float], ...]
+    device: str
+    out: str | Path
+    settings: Settings
+
+    @property
+    def picture(self) -> Picture:
+        return self.opened.picture
+
     @property
     def about(self) -> ModelInfo:
         """What documents say of the model."""
         return ModelInfo(self.model.name, self.model.weights, self.model.sha256, len(self.labels))
 
-    def predictions(self, number: int) -> tuple[tuple[str, float], ...]:
-        """The best classes of a picture, (label, probability) each."""
-        probabilities = class_logits(self.frozen.logits)[number].cpu().double().softmax(0).tolist()
-        return tuple((self.labels[index], probabilities[index]) for index in self.rankings[number][:5])
+    @property
+    def region(self) -> tuple[float, float, float, float]:
+        """What the network saw of the picture."""
+        return self.model.preprocessing.region(self.picture.width, self.picture.height)
 
-    def region(self, number: int) -> tuple[float, float, float, float]:
-        """What the network saw of a picture."""
-        picture = self.opened[number].picture
-        return self.model.preprocessing.region(picture.width, picture.height)
-
-    def folder(self, number: int, target: int) -> Path:
-        """Where the results for one class of a picture go."""
-        return explanation_folder(self.out, self.opened[number].name, target_slug(target, self.labels))
+    def folder(self, target: int) -> Path:
+        """Where the results for one class go."""
+        return explanation_folder(self.out, self.opened.name, target_slug(target, self.labels))
 
 
 def explain_batch(batch: Batch) -> Iterator[list[Work] | Failed]:
@@ -256,9 +415,10 @@ def explain_batch(batch: Batch) -> Iterator[list[Work] | Failed]:
         if not batch.targets[number]:
             yield no_number(opened)
             continue
+        of = batch.subject(number)
         own = list(islice(explanations, len(batch.targets[number])))
-        works = [Work(opened.picture.file, partial(_save, batch, number, explanation)) for explanation in own]
-        yield works + contrast_works(batch, number, own)
+        works = [Work(opened.picture.file, partial(_save, of, explanation)) for explanation in own]
+        yield works + contrast_works(of, own)
 
 
 def no_number(opened: Opened) -> Failed:
@@ -267,80 +427,76 @@ def no_number(opened: Opened) -> Failed:
     return Failed(opened.picture.file, problem)
 
 
-def contrast_works(batch: Batch, number: int, explanations: Sequence[Explanation]) -> list[Work]:
+def contrast_works(of: Subject, explanations: Sequence[Explanation]) -> list[Work]:
     """The contrast of a picture's explanations, where there are several."""
     if len(explanations) < 2:
         return []
-    return [Work(batch.opened[number].picture.file, partial(_save_contrast, batch, number, explanations))]
+    return [Work(of.picture.file, partial(_save_contrast, of, explanations))]
 
 
-def _save(batch: Batch, number: int, explanation: Explanation) -> Done:
-    picture = batch.opened[number].picture
-    folder = batch.folder(number, explanation.target)
+def _save(of: Subject, explanation: Explanation) -> Done:
+    folder = of.folder(explanation.target)
     document = save(
         explanation,
         folder,
-        picture=picture,
-        region=batch.region(number),
-        model=batch.about,
-        label=batch.labels[explanation.target],
-        device=str(batch.frozen.images.device),
-        save_tensors=batch.settings.save_tensors,
-        drawing=batch.settings.drawing,
+        picture=of.picture,
+        region=of.region,
+        model=of.about,
+        label=of.labels[explanation.target],
+        device=of.device,
+        save_tensors=of.settings.save_tensors,
+        drawing=of.settings.drawing,
+        draw=of.settings.pictures,
     )
-    return Done(picture, explanation, document, folder, batch.predictions(number))
+    return Done(of.picture, explanation, document, folder, of.predictions)
 
 
-def _save_contrast(batch: Batch, number: int, explanations: Sequence[Explanation]) -> Contrasted:
-    picture, labels = batch.opened[number].picture, batch.labels
-    truth, predicted = batch.truths[number], batch.rankings[number][0]
-    wrong = truth is not None and truth != predicted
-    reason = (
-        f"The network says {labels[predicted]}; the label is {labels[truth]}." if wrong and truth is not None else ""
-    )
+def _save_contrast(of: Subject, explanations: Sequence[Explanation]) -> Contrasted:
+    labels, reason = of.labels, ""
+    if of.truth is not None and of.truth != of.predicted:
+        reason = f"The network says {labels[of.predicted]}; the label is {labels[of.truth]}."
     made = Contrast.of(explanations, reason=reason)
-    folders = [batch.folder(number, explanation.target) for explanation in explanations]
+    folders = [of.folder(explanation.target) for explanation in explanations]
     document = save_contrast(
         made,
         folders[0].parent,
-        picture=picture,
-        region=batch.region(number),
-        model=batch.about,
+        picture=of.picture,
+        region=of.region,
+        model=of.about,
         labels=[labels[explanation.target] for explanation in explanations],
         folders=[folder.name for folder in folders],
-        device=str(batch.frozen.images.device),
-        drawing=batch.settings.drawing,
+        device=of.device,
+        drawing=of.settings.drawing,
+        draw=of.settings.pictures,
     )
-    return Contrasted(picture, made, document, folders[0].parent)
+    return Contrasted(of.picture, made, document, folders[0].parent)
 
 
-Result: TypeAlias = "Done | Contrasted | Decomposed"
-"""What is yielded once its files are written."""
+@dataclass(frozen=True)
+class Task:
+    """What a run makes of its pictures.
 
-Task: TypeAlias = Callable[[Batch], Iterator[list[Work] | Failed]]
-"""What can be done with a batch."""
-
-
-def relative_names(files: Sequence[str]) -> list[str]:
-    """Where each picture's results go below the output folder; two pictures never share a place.
-
-    A relative path stays as it was given. Of an absolute one, or one that climbs (`..`), the file's name is taken, with
-    as many of its parents as it takes to tell it from others of that name, and a number where there are no more.
+    Args:
+        name: the command's, for the index.
+        batch: computes a batch; for each picture it gives what is to be written, or why nothing is.
+        settings: what the results depend on beyond `Settings`.
     """
-    paths = [PurePath(file) for file in files]
-    whole = {path: PurePath(os.path.abspath(path)).parts[1:] for path in paths if path.anchor or ".." in path.parts}
-    names = {path: PurePath(*whole[path][-1:]) if path in whole else path for path in paths}
-    for length in range(2, max(map(len, whole.values()), default=0) + 1):
-        owners = Counter(names.values())
-        for path, parts in whole.items():
-            if owners[names[path]] > 1:
-                names[path] = PurePath(*parts[-length:])
-    taken = {names[path] for path in paths if path not in whole}
-    for path in whole:
-        tries = (PurePath(f"{names[path]}-{number}") for number in count(2))
-        names[path] = next(name for name in chain([names[path]], tries) if name not in taken)
-        taken.add(names[path])
-    return [str(names[path]) for path in paths]
+
+    name: str
+    batch: Callable[[Batch], Iterator[list[Work] | Failed]]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+EXPLAIN = Task("explain", explain_batch)
+
+
+def resolve_batch_size(size: int | str, device: torch.device) -> int:
+    """How many pictures go through the network at once; `auto` is what its devices were seen to gain from."""
+    if size == "auto":
+        return 8 if device.type == "cpu" else 32
+    if isinstance(size, str) or size < 1:
+        raise PathxError(f"batch size {size} is out of range; use 1 or more, or auto", usage=True)
+    return size
 
 
 def resolve_device(device: str) -> torch.device:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 
 from pathx.errors import PathxError
@@ -76,6 +77,7 @@ def true_class(label: str | None, file: str | Path | None, labels: Sequence[str]
     return found[0] if len(found) == 1 else None
 
 
+@lru_cache(maxsize=1 << 16)  # a run asks for those of all classes with every picture
 def slug(label: str) -> str:
     """The label as a file name: `tiger cat` gives `tiger-cat`."""
     words = re.sub(r"[\W_]+", "-", label.casefold()).strip("-")

@@ -20,13 +20,14 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-import pathx.run
+import pathx.computing
 from pathx.cli import run
 from pathx.vision import torchvision
 
 ROOT = Path(__file__).resolve().parents[1]
 SIDECAR: dict[str, Any] = {"input_size": [3, 8, 8], "mean": [0.5], "std": [0.25], "labels": ["cat", "red fox", "dog"]}
 FILES = {"heatmap.png", "overlay.png", "path.json"}
+INDEX = {"index.jsonl", "run.json"}
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning"),
@@ -231,7 +232,7 @@ def test_a_process_of_its_own() -> None:
     assert failure == "pathx: missing.png: no such file; check the path"
     assert summary == "pathx: 1 of 2 pictures failed; the rest is in pathx-out"
     slug = done.documents[0]["target"]["label"].replace(" ", "-")
-    assert files("pathx-out") == {f"photo.png/{slug}/{name}" for name in FILES}
+    assert files("pathx-out") == {f"photo.png/{slug}/{name}" for name in FILES} | INDEX
 
 
 def test_a_reader_that_has_seen_enough() -> None:
@@ -350,7 +351,7 @@ def test_pictures_of_one_name_do_not_share_a_folder(pathx_: Pathx, here: Path) -
     done = pathx_("explain", *names, "--model", scripted(network()), "--target", "cat", "--out", "o/p")
     assert done.status == 0
     folders = {"a.png", "x/a.png", "y/a.png"}
-    assert files("o/p") == {f"{folder}/cat/{name}" for folder in folders for name in FILES}
+    assert files("o/p") == {f"{folder}/cat/{name}" for folder in folders for name in FILES} | INDEX
     assert document("o/p/y/a.png/cat")["image"]["file"] == names[2]
 
 
@@ -501,7 +502,7 @@ def test_a_file_made_for_one_picture_at_a_time_takes_several(pathx_: Pathx) -> N
     assert several.status == 1
     assert several.err.splitlines()[0] == "pathx: none.png: no such file; check the path"
     assert [made["image"]["file"] for made in several.documents] == ["a.png", "b.png", "c.png"]
-    assert several == pathx_(*arguments, "--batch-size", 1)
+    assert several == pathx_(*arguments, "--batch-size", 1, "--overwrite")
 
 
 @pytest.mark.parametrize("file", ["weights.safetensors", "weights.pth"])
@@ -593,22 +594,16 @@ def test_one_bad_picture_among_several(pathx_: Pathx) -> None:
     Path("b.png").write_text("no picture")
     names = [picture("a.png"), "b.png", picture("c.png", seed=1), "d.png"]
     for size in (1, 3):
-        done = pathx_("explain", *names, "--model", scripted(network()), "--target", "cat", "--batch-size", size)
+        options = ("--target", "cat", "--batch-size", size, "--overwrite")
+        done = pathx_("explain", *names, "--model", scripted(network()), *options)
         assert done.status == 1
         first, second, summary = done.err.splitlines()
         assert first.startswith("pathx: b.png is not a picture")
         assert second == "pathx: d.png: no such file; check the path"
         assert summary == "pathx: 2 of 4 pictures failed; the rest is in pathx-out"
-        assert files("pathx-out") == {f"{name}/cat/{file}" for name in ("a.png", "c.png") for file in FILES}
+        assert files("pathx-out") == {f"{name}/cat/{file}" for name in ("a.png", "c.png") for file in FILES} | INDEX
     done = pathx_("explain", "b.png", "d.png", "--model", "model.pt")
     assert done.err.splitlines()[-1] == "pathx: 2 of 2 pictures failed"
-
-
-def test_a_folder_is_not_a_picture_yet(pathx_: Pathx) -> None:
-    picture("photos/a.png")
-    done = pathx_("explain", "photos/", "--model", scripted(network()))
-    message = "pathx: photos/ is a folder: name its pictures one by one, or as photos/*.jpg\n"
-    assert done == Finished(1, "", message)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -667,8 +662,8 @@ def refused(done: Finished, *parts: str, status: int = 2, out: str = "pathx-out"
         (("--target", -1), "target -1 is out of range: the classes are 0 to 2"),
         (("--target", "top:4"), "target 'top:4' must be top:K with K from 1 to 3"),
         (("--device", "tpu"), "device 'tpu' is unknown; use auto, cpu, cuda, cuda:1 or mps"),
-        (("--batch-size", 0), "batch size 0 is out of range; use 1 or more"),
-        (("--batch-size", "many"), "--batch-size takes a number of pictures, not 'many'"),
+        (("--batch-size", 0), "batch size 0 is out of range; use 1 or more, or auto"),
+        (("--batch-size", "many"), "--batch-size takes a number of pictures or auto, not 'many'"),
         (("--input-size", "3,8"), "model.pt: input_size must be three whole numbers above 0 (channels, height, width)"),
         (("--input-size", "3,inf,8"), "--input-size takes channels,height,width such as 3,224,224, not '3,inf,8'"),
         (("--input-size", "3,16,16"), "the model cannot run on an input of shape (1, 3, 16, 16): "),
@@ -688,7 +683,7 @@ def test_options_that_are_wrong(pathx_: Pathx, options: tuple[object, ...], mess
 
 
 def test_commands_that_are_wrong(pathx_: Pathx) -> None:
-    refused(pathx_("explain"), "Missing argument 'IMAGE'; see pathx explain --help")
+    refused(pathx_("explain"), "Missing argument 'IMAGE|FOLDER|GLOB|LIST.txt|-'; see pathx explain --help")
     refused(pathx_("explode"), "No such command 'explode'", "see pathx --help")
     refused(pathx_("--frob"), "No such option: --frob")
 
@@ -835,7 +830,7 @@ def test_a_bug_is_one_line_too(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -
     def bug(*arguments: Any, **options: Any) -> None:
         raise ZeroDivisionError("by\nzero")
 
-    monkeypatch.setattr(pathx.run, "freeze", bug)
+    monkeypatch.setattr(pathx.computing, "freeze", bug)
     done = pathx_("explain", picture(), "--model", scripted(network()))
     message = "unexpected ZeroDivisionError: by zero (set PATHX_DEBUG=1 for the traceback)"
     refused(done, f"pathx: {message}\n", status=1)
@@ -845,7 +840,7 @@ def test_an_interruption(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None
     def interrupt(*arguments: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pathx.run, "freeze", interrupt)
+    monkeypatch.setattr(pathx.computing, "freeze", interrupt)
     done = pathx_("explain", picture(), "--model", scripted(network()))
     refused(done, "interrupted; the explanations that have a path.json are whole", status=130)
 

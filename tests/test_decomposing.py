@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from small import LABELS, loaded
 
 from pathx import Contrast, PathxError, decomposing
 from pathx.contrasting import Contrasted
-from pathx.decomposing import Decomposed, decompose_batch
+from pathx.decomposing import Decomposed, decompose_task
 from pathx.models import LoadedModel
 from pathx.render import Drawing
 from pathx.run import Failed, Settings, explain_files
@@ -41,7 +40,7 @@ def decomposed(tmp_path: Path, model: LoadedModel | None = None, **options: Any)
         tmp_path / "out",
         targets=targets,
         settings=Settings(**{"depth": 2, **options}),
-        task=partial(decompose_batch, **own),
+        task=decompose_task(**own),
     )
     (result,) = results
     if isinstance(result, Failed):
@@ -151,7 +150,7 @@ def test_a_drawing_changes_pictures_and_no_numbers(tmp_path: Path) -> None:
 def test_a_picture_of_one_colour(tmp_path: Path, colour: str) -> None:
     file = tmp_path / "flat.png"
     Image.new("RGB", (20, 20), colour).save(file)
-    (done,) = explain_files(loaded(), [file], tmp_path / "out", settings=Settings(depth=2), task=decompose_batch)
+    (done,) = explain_files(loaded(), [file], tmp_path / "out", settings=Settings(depth=2), task=decompose_task())
     assert isinstance(done, Decomposed)
     assert all(map(math.isfinite, numbers(done.document)))
 
@@ -209,7 +208,7 @@ def test_many_classes_are_all_in_the_document_and_the_first_in_the_picture(
         assert shown.width < 1560
 
 
-@pytest.mark.parametrize("task", [None, decompose_batch])
+@pytest.mark.parametrize("task", [None, decompose_task()])
 def test_a_wrong_prediction_is_explained_against_the_folders_name(tmp_path: Path, task: Any) -> None:
     names = [picture(tmp_path / label / f"{seed}.png", seed=seed) for label in (*LABELS, "other") for seed in range(2)]
     settings = Settings(depth=1, width=1)

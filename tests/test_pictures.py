@@ -340,6 +340,19 @@ def test_unreadable_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert "permission denied" in error_of(tmp_path / "x.png")
 
 
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+def test_files_without_permission(tmp_path: Path) -> None:
+    sample().save(tmp_path / "x.png")
+    (tmp_path / "x.png").chmod(0)
+    assert "permission denied" in error_of(tmp_path / "x.png")
+
+
+def test_a_progressive_jpeg_is_read_as_any_other(tmp_path: Path) -> None:
+    for name, progressive in (("plain", False), ("progressive", True)):
+        (tmp_path / name).write_bytes(encoded(sample(), "JPEG", progressive=progressive))
+    assert open_picture(tmp_path / "plain").image.tobytes() == open_picture(tmp_path / "progressive").image.tobytes()
+
+
 def test_files_beyond_the_byte_limit_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (tmp_path / "x.png").open("wb") as file:
         file.truncate(pictures.BYTE_LIMIT + 1)  # a hole: takes no room

@@ -12,7 +12,7 @@ from PIL import Image
 from small import loaded
 from test_decomposing import files, picture
 
-from pathx.decomposing import decompose_batch
+from pathx.decomposing import decompose_task
 from pathx.errors import PathxError
 from pathx.redraw import Redrawn, redraw
 from pathx.render import Drawing
@@ -25,7 +25,7 @@ DRAWINGS = [Drawing(), Drawing(smoothing=0.1, colours="orange-purple", percentil
 
 def run(tmp_path: Path, out: str = "out", *, decompose: bool = False, **options: Any) -> Path:
     settings = Settings(**{"depth": 2, "save_tensors": True, **options})
-    task = decompose_batch if decompose else None
+    task = decompose_task() if decompose else None
     file = picture(tmp_path / "photo.png", (40, 24))
     results = list(
         explain_files(loaded(), [file], tmp_path / out, targets=("cat", "dog"), settings=settings, task=task)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pathx.commands import options
+from pathx.commands.following import follow
 from pathx.commands.options import Dtype, Format, Skips
 from pathx.commands.output import (
     class_line,
     errors,
+    notes,
     print_picture,
-    report,
-    shown_by,
     terminal,
     unit_name,
 )
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def decompose(
-    images: Annotated[list[str], typer.Argument(metavar="IMAGE", help="Pictures to explain.")],
+    images: options.Images,
     model: options.Model = "squeezenet1_1",
     weights: options.Weights = None,
     target: options.Targets = None,
@@ -52,7 +51,9 @@ def decompose(
     skips: options.SkipsOption = Skips.adjacent,
     device: options.Device = "auto",
     dtype: options.DtypeOption = Dtype.float32,
-    batch_size: options.BatchSize = "8",
+    batch_size: options.BatchSize = "auto",
+    workers: options.Workers = None,
+    shard: options.ShardOption = None,
     labels: options.Labels = None,
     input_size: options.InputSize = None,
     mean: options.Mean = None,
@@ -65,6 +66,9 @@ def decompose(
     percentile: options.Percentile = "99",
     show_units: options.ShowUnits = False,
     no_magnify: options.NoMagnify = False,
+    no_pictures: options.NoPictures = False,
+    overwrite: options.Overwrite = False,
+    fail_fast: options.FailFast = False,
     format: options.FormatOption = Format.text,
     quiet: options.Quiet = False,
 ) -> None:
@@ -76,21 +80,30 @@ def decompose(
     with errors():
         layers, units, size = options.depth(depth), options.width(width), options.size(input_size)
         means, deviations = options.numbers(mean, "--mean"), options.numbers(std, "--std")
-        batch, least = options.batch_size(batch_size), options.alpha(alpha)
+        batch, least, part = options.batch_size(batch_size), options.alpha(alpha), options.shard(shard, quiet)
         most = options.whole_number(features, "--features")
         split = options.whole_number(from_layer, "--from-layer")
         drawing = options.drawing(smoothing, colours, percentile, show_units, no_magnify)
 
-        from pathx.decomposing import decompose_batch
+        from pathx.decomposing import decompose_task
         from pathx.models import load_model
-        from pathx.run import Settings, explain_files
+        from pathx.run import Plan, Settings, explain_files
+        from pathx.workers import Stop
 
         loaded = load_model(model, weights=weights, input_size=size, mean=means, std=deviations, labels=labels)
-        settings = Settings(layers, units, least, skips.value, device, dtype.value, batch, save_tensors, label, drawing)
-        task = partial(decompose_batch, from_layer=split, features=most, group=not no_group)
-        results = explain_files(loaded, images, out, targets=target or (), settings=settings, task=task)
-        show = shown_by(_print_decomposition, as_json=format is Format.json, quiet=quiet)
-        report(results, images, out, show, quiet=quiet)
+        settings = Settings(
+            *(layers, units, least, skips.value, device, dtype.value, batch, save_tensors, label, drawing),
+            workers=workers,
+            pictures=not no_pictures,
+        )
+        plan, stop = Plan.of(images, out, shard=part, overwrite=overwrite), Stop()
+        task = decompose_task(from_layer=split, features=most, group=not no_group)
+        results = explain_files(
+            loaded, plan, out, targets=target or (), settings=settings, task=task, stop=stop, note=notes(quiet)
+        )
+        follow(
+            results, plan, out, stop=stop, format=format, quiet=quiet, fail_fast=fail_fast, show=_print_decomposition
+        )
 
 
 def _print_decomposition(done: Decomposed, first: bool) -> None:

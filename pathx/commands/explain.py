@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from pathx.commands import options
+from pathx.commands.following import follow
 from pathx.commands.options import Dtype, Format, Skips
 from pathx.commands.output import (
     class_line,
     errors,
+    notes,
     print_picture,
-    report,
-    shown_by,
     terminal,
     unit_name,
 )
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def explain(
-    images: Annotated[list[str], typer.Argument(metavar="IMAGE", help="Pictures to explain.")],
+    images: options.Images,
     model: options.Model = "squeezenet1_1",
     weights: options.Weights = None,
     target: options.Targets = None,
@@ -37,7 +35,9 @@ def explain(
     skips: options.SkipsOption = Skips.adjacent,
     device: options.Device = "auto",
     dtype: options.DtypeOption = Dtype.float32,
-    batch_size: options.BatchSize = "8",
+    batch_size: options.BatchSize = "auto",
+    workers: options.Workers = None,
+    shard: options.ShardOption = None,
     labels: options.Labels = None,
     input_size: options.InputSize = None,
     mean: options.Mean = None,
@@ -49,29 +49,40 @@ def explain(
     colours: options.Colours = "red-blue",
     percentile: options.Percentile = "99",
     show_units: options.ShowUnits = False,
+    no_pictures: options.NoPictures = False,
+    overwrite: options.Overwrite = False,
+    fail_fast: options.FailFast = False,
     format: options.FormatOption = Format.text,
     quiet: options.Quiet = False,
 ) -> None:
     """Explain pictures: find the path of units behind a class, and draw what they saw.
 
     Each explanation gets a folder OUT/IMAGE/CLASS with heatmap.png, overlay.png and path.json. Several classes of a
-    picture are also held against each other, in contrast.png and contrast.json.
+    picture are also held against each other, in contrast.png and contrast.json. Of several pictures, those that are done
+    already are left alone, and OUT/index.jsonl lists all of them.
     """
     with errors():
         layers, units, size = options.depth(depth), options.width(width), options.size(input_size)
         means, deviations = options.numbers(mean, "--mean"), options.numbers(std, "--std")
-        batch, least = options.batch_size(batch_size), options.alpha(alpha)
+        batch, least, part = options.batch_size(batch_size), options.alpha(alpha), options.shard(shard, quiet)
 
         drawing = options.drawing(smoothing, colours, percentile, show_units)
 
         from pathx.models import load_model
-        from pathx.run import Settings, explain_files
+        from pathx.run import Plan, Settings, explain_files
+        from pathx.workers import Stop
 
         loaded = load_model(model, weights=weights, input_size=size, mean=means, std=deviations, labels=labels)
-        settings = Settings(layers, units, least, skips.value, device, dtype.value, batch, save_tensors, label, drawing)
-        results = explain_files(loaded, images, out, targets=target or (), settings=settings)
-        show = shown_by(_print_explanation, as_json=format is Format.json, quiet=quiet)
-        report(results, images, out, show, quiet=quiet)
+        settings = Settings(
+            *(layers, units, least, skips.value, device, dtype.value, batch, save_tensors, label, drawing),
+            workers=workers,
+            pictures=not no_pictures,
+        )
+        plan, stop = Plan.of(images, out, shard=part, overwrite=overwrite), Stop()
+        results = explain_files(
+            loaded, plan, out, targets=target or (), settings=settings, stop=stop, note=notes(quiet)
+        )
+        follow(results, plan, out, stop=stop, format=format, quiet=quiet, fail_fast=fail_fast, show=_print_explanation)
 
 
 def _print_explanation(done: Done, first: bool) -> None:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from pathx.commands.output import complain
 from pathx.errors import PathxError
+from pathx.shards import Shard, parse_shard, shard_of_environment
 
 if TYPE_CHECKING:
     from pathx.render import Drawing
@@ -73,7 +75,31 @@ SkipsOption = Annotated[
 ]
 Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps.")]
 DtypeOption = Annotated[Dtype, typer.Option("--dtype", help="Precision of the computation.")]
-BatchSize = Annotated[str, typer.Option("--batch-size", metavar="N", help="Pictures explained at once.")]
+Images = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="IMAGE|FOLDER|GLOB|LIST.txt|-",
+        help="Pictures, folders of them, patterns, files with a path per line, - for paths on standard input.",
+    ),
+]
+BatchSize = Annotated[str, typer.Option("--batch-size", metavar="N|auto", help="Pictures explained at once.")]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        metavar="N",
+        help="Threads that read pictures ahead and write results behind. [default: cores, 8 at most]",
+    ),
+]
+ShardOption = Annotated[
+    str | None,
+    typer.Option(
+        "--shard", metavar="I/N", help="Do one of N parts only. [default: that of the SLURM array or torchrun, or all]"
+    ),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Make results again that are there already.")]
+FailFast = Annotated[bool, typer.Option("--fail-fast", help="Stop at the first picture that fails.")]
+NoPictures = Annotated[bool, typer.Option("--no-pictures", help="Write JSON only.")]
 Labels = Annotated[
     str | None,
     typer.Option(
@@ -159,9 +185,24 @@ def size(text: str | None) -> list[int] | None:
     return None if text is None else [parsed(part, int, problem) for part in re.split("[,x]", text)]
 
 
-def batch_size(text: str) -> int:
-    """--batch-size."""
-    return parsed(text, int, f"--batch-size takes a number of pictures, not {text!r}")
+def batch_size(text: str) -> int | str:
+    """--batch-size: a number or auto."""
+    return (
+        text if text == "auto" else parsed(text, int, f"--batch-size takes a number of pictures or auto, not {text!r}")
+    )
+
+
+def shard(text: str | None, quiet: bool) -> Shard | None:
+    """--shard, or the part that a job scheduler gave to this process, which is then said."""
+    if text is not None:
+        chosen = parse_shard(text)
+        return chosen if chosen.count > 1 else None
+    found = shard_of_environment()
+    if found is None:
+        return None
+    if not quiet:
+        complain(f"note: this is shard {found[0]}, says {found[1]}; for everything use --shard 1/1")
+    return found[0]
 
 
 def whole_number(text: str | None, option: str) -> int | None:

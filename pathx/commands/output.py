@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
     from pathx.contrasting import Contrasted
     from pathx.explanation import Unit
-    from pathx.run import Failed, Result
 
 
 @contextmanager
@@ -47,6 +45,11 @@ def complain(text: str, error: Exception | None = None) -> None:
     print(f"pathx: {' '.join(text.split())}", file=sys.stderr)
 
 
+def notes(quiet: bool) -> Callable[[str], None]:
+    """What prints a note on stderr, unless all is to be quiet."""
+    return (lambda text: None) if quiet else (lambda text: complain(f"note: {text}"))
+
+
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str | None]], right: Container[int] = ()) -> None:
     """Columns as wide as what is in them; nothing is cut."""
     table = [headings, *([cell or "" for cell in row] for row in rows)]
@@ -70,57 +73,6 @@ def millions(count: int) -> str:
 def about(file: str, text: str) -> str:
     """A message with the file it is about in front, unless it names it already."""
     return text if file in text else f"{file}: {text}"
-
-
-def report(
-    results: Iterable[Result | Failed],
-    images: Sequence[str],
-    out: str,
-    show: Callable[[Result, bool], None],
-    *,
-    quiet: bool,
-) -> None:
-    """Show what was done as it comes, with notes and failures on stderr, and end with the status that goes with it.
-
-    Args:
-        show: takes a result, and whether it is the first of its picture.
-    """
-    from pathx.run import Failed
-
-    failed: set[str] = set()
-    shown: set[str] = set()
-    for result in results:
-        if isinstance(result, Failed):
-            failed.add(result.file)
-            complain(about(result.file, str(result.error)), result.error)
-            continue
-        first = result.picture.file not in shown
-        shown.add(result.picture.file)
-        if first and not quiet:
-            for note in result.picture.notes:
-                complain(f"note: {about(result.picture.file, note)}")
-        show(result, first)
-    if failed:
-        if len(images) > 1:
-            rest = f"; the rest is in {out}" if shown else ""
-            complain(f"{len(failed)} of {len(set(images))} pictures failed{rest}")
-        raise typer.Exit(1)
-
-
-def shown_by(print_one: Callable[[Any, bool], None], *, as_json: bool, quiet: bool) -> Callable[[Result, bool], None]:
-    """How a command shows its results: as documents, or as it prints them. Contrasts are for people, and in their files."""
-    from pathx.contrasting import Contrasted
-
-    def show(result: Result, first: bool) -> None:
-        if as_json and not isinstance(result, Contrasted):
-            print(json.dumps(result.document, allow_nan=False), flush=True)
-        elif not as_json and not quiet:
-            if isinstance(result, Contrasted):
-                print_contrast(result)
-            else:
-                print_one(result, first)
-
-    return show
 
 
 def terminal() -> Console:

@@ -1,0 +1,106 @@
+"""Folders of pictures: how much of the engine's speed is left, and whether memory grows.
+
+`python -m benchmarks.folders FOLDER OUT` explains a folder in a process of its own, and prints JSON: the MiB that it held
+after a tenth of the pictures and at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+import torch
+from PIL import Image
+
+import pathx
+from benchmarks.measure import ROOT, THREADS, Effort, Row, run_python, seconds
+from benchmarks.memory import resident
+from benchmarks.parts import part
+from pathx.pictures import open_picture
+from pathx.run import Done, Settings, explain_files
+
+BATCH = 8
+
+
+@part("folder", "A folder of photos (depth 3, width 5), per picture, against the engine alone on tensors in memory")
+def folder(effort: Effort) -> Iterator[Row]:
+    count, rounds = (48, 1) if effort.quick else (1000, 3)
+    model = pathx.load_model()
+    with TemporaryDirectory() as place:
+        files = photos(Path(place, "photos"), count)
+        tensors = torch.stack([model.preprocessing(open_picture(file).image) for file in files[:200]])
+
+        def engine() -> None:
+            for start in range(0, count, BATCH):
+                at = start % len(tensors)
+                pathx.explain(model.module, tensors[at : at + BATCH], depth=3, width=5)
+
+        def run(name: str, **settings: bool) -> None:
+            how = Settings(batch_size=BATCH, **settings)  # type: ignore[arg-type]
+            for result in explain_files(model, [Path(place, "photos")], Path(place, name), settings=how):
+                assert isinstance(result, Done), result
+
+        pathx.explain(model.module, tensors[:BATCH])  # the network is traced once, in either case
+        times = [
+            (
+                seconds(engine),
+                seconds(lambda n=number: run(f"{n}")),
+                seconds(lambda n=number: run(f"{n}-", pictures=False)),
+            )
+            for number in range(rounds)
+        ]
+    alone, whole, bare = (median(column) / count for column in zip(*times, strict=True))
+    for what, value in (("with pictures", whole), ("--no-pictures", bare)):
+        note = f"{1 / value:.1f} pictures per second, {alone / value:.2f} of the engine's"
+        yield Row(f"{count} photos, {what}", value, "engine alone", alone, limit=2.0, note=note)
+
+
+@part("flat", "Memory over a folder of photos: at its end against after a tenth of it")
+def flat(effort: Effort) -> Iterator[Row]:
+    count = 100 if effort.quick else 10_000
+    with TemporaryDirectory() as place:
+        photos(Path(place, "photos"), count)
+        held = json.loads(run_python(["-m", "benchmarks.folders", str(Path(place, "photos")), str(Path(place, "out"))]))
+    note = f"{(held['end'] - held['tenth']) * 1024 / (0.9 * count):.2f} KiB per picture"
+    yield Row(f"{count} photos", held["end"], "after a tenth", held["tenth"], "MiB", limit=1.1, note=note)
+
+
+def photos(place: Path, count: int) -> list[Path]:
+    """JPEGs of 500 x 375 in a folder, made of the examples by cutting and mirroring; after 1000 they repeat as links."""
+    place.mkdir(parents=True)
+    chance = random.Random(0)
+    whole = []
+    for name in ("cat", "coffee"):
+        with Image.open(ROOT / "examples" / f"{name}.png") as image:
+            whole.append(image.convert("RGB"))
+    files = [place / f"{number:05}.jpg" for number in range(count)]
+    for number, file in enumerate(files):
+        if number >= 1000:
+            os.link(files[number % 1000], file)
+            continue
+        image = whole[number % 2]
+        edges = [chance.uniform(0, 0.25) * side for side in (*image.size, *image.size)]
+        cut = image.crop((edges[0], edges[1], image.width - edges[2], image.height - edges[3])).resize((500, 375))  # type: ignore[arg-type]
+        (cut.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if number % 3 else cut).save(file, quality=90)
+    return files
+
+
+def main(folder: str, out: str) -> None:
+    torch.set_num_threads(THREADS)
+    count = len(os.listdir(folder))
+    held = {}
+    results = explain_files(pathx.load_model(), [folder], out, settings=Settings(batch_size=BATCH))
+    for number, _ in enumerate(results, start=1):
+        if number == max(count // 10, 3 * BATCH):
+            held["tenth"] = resident()
+    print(json.dumps({**held, "end": resident()}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,49 @@
+"""`pathx merge`: join the indexes of shards."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pathx.commands import options
+from pathx.commands.options import Format
+from pathx.commands.output import about, complain, errors
+from pathx.index import index_name
+from pathx.index import merge as joined
+
+_LISTED = 20
+
+
+def merge(
+    out: Annotated[str, typer.Argument(metavar="OUT", help="The output folder that the shards share.")],
+    format: options.OneFormat = Format.text,
+) -> None:
+    """Join the indexes of the shards of a run into OUT/index.jsonl, and say what is missing.
+
+    The exit status is 1 where a shard has not been run, has not come to its end, or had pictures that failed.
+    """
+    with errors():
+        from pathx.pictures import shown
+
+        merged = joined(out)
+        if format is Format.json:
+            print(json.dumps(asdict(merged)))
+        else:
+            total = merged.done + len(merged.failed)
+            print(f"{Path(out, index_name(None))}: {total} pictures, {merged.done} done, {len(merged.failed)} failed")
+        for shard in merged.shards:
+            complain(f"shard {shard} has not been run: run it with --shard {shard}")
+        for file, error in merged.failed[:_LISTED]:
+            complain(about(file, error))
+        for name in merged.missing[:_LISTED]:
+            complain(f"missing: {shown(name)}")
+        if more := len(merged.missing[_LISTED:]) + len(merged.failed[_LISTED:]):
+            complain(f"and {more} more")
+        if merged.missing:
+            complain(f"{len(merged.missing)} pictures are missing: run their shards again to go on, then pathx merge")
+        if merged.missing or merged.failed or merged.shards:
+            raise typer.Exit(1)
