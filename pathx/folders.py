@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pathx.errors import PathxError
+from pathx.inputs import SUFFIXES, find_pictures
 from pathx.pictures import shown
-
-SUFFIXES = frozenset([".jpg", ".jpeg", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"])
 
 
 @dataclass(frozen=True)
@@ -18,8 +17,8 @@ class PictureFile:
     """A picture to work on.
 
     Args:
-        name: its path below the folder that the user named.
-        label: the name of the folder it lies in; None right below the folder that the user named.
+        name: what it is called in results; never another picture's.
+        label: the name of the folder it lies in; None right below a folder that the user named.
     """
 
     file: str
@@ -27,25 +26,21 @@ class PictureFile:
     label: str | None
 
 
-def pictures_in(places: Sequence[str | Path]) -> list[PictureFile]:
-    """The pictures below folders, by name; a file stands for itself."""
-    found = []
-    for place in map(Path, places):
-        if not place.exists():
-            raise PathxError(f"{shown(place)}: no such file or folder; check the path", usage=True)
-        if not place.is_dir():
-            found.append(PictureFile(str(place), place.name, None))
-            continue
-        for folder, below, files in os.walk(place):
-            below[:] = sorted(name for name in below if not name.startswith("."))
-            label = None if Path(folder) == place else Path(folder).name
-            for name in sorted(files):
-                file = Path(folder, name)
-                if file.suffix.lower() in SUFFIXES and not name.startswith("."):
-                    found.append(PictureFile(str(file), file.relative_to(place).as_posix(), label))
-    if not found:
+def pictures_in(places: Sequence[str | Path], out: str | Path | None = None) -> list[PictureFile]:
+    """The pictures that folders, patterns, lists and files lead to; the folder `out` is left out."""
+    named = {os.path.abspath(place) for place in places}
+    pictures = []
+    for found in find_pictures(places, out=out):
+        if found.error is not None:
+            raise PathxError(str(found.error), usage=True)
+        if not os.path.exists(found.file):
+            raise PathxError(f"{shown(found.file)}: no such file or folder; check the path", usage=True)
+        folder = os.path.dirname(os.path.abspath(found.file))
+        below = folder not in named and os.path.abspath(found.file) not in named
+        pictures.append(PictureFile(found.file, found.name, os.path.basename(folder) if below else None))
+    if not pictures:
         folders = ", ".join(map(shown, places))
         raise PathxError(
             f"there are no pictures in {folders}: give a folder of {', '.join(sorted(SUFFIXES))}", usage=True
         )
-    return found
+    return pictures

@@ -54,7 +54,7 @@ def common(
     skips: options.SkipsOption = Skips.adjacent,
     device: options.Device = "auto",
     dtype: options.DtypeOption = Dtype.float32,
-    batch_size: options.BatchSize = "8",
+    batch_size: options.BatchSize = "auto",
     labels: options.Labels = None,
     input_size: options.InputSize = None,
     mean: options.Mean = None,
@@ -72,7 +72,7 @@ def common(
         if not 0 < share <= 1:
             raise PathxError(f"threshold {threshold} is out of range; use more than 0, at most 1", usage=True)
         shown = [options.parsed(text, int, f"--layers takes numbers, not {text!r}") for text in several(layers)]
-        batch = options.batch_size(batch_size)
+        batch = options.pictures_at_once(batch_size)
 
         from pathx.common import common_of_pictures, common_of_results, is_finished
         from pathx.evaluation import write_json
@@ -83,7 +83,7 @@ def common(
                 raise PathxError("these are finished explanations: leave --depth and --width out", usage=True)
             found = common_of_results(folders, by=by.value)
         else:
-            pictures = pictures_in(folders)
+            pictures = pictures_in(folders, out)
             ready = prepared(
                 *(model,),
                 weights=weights,

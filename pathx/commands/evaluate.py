@@ -57,7 +57,7 @@ def evaluate(
     step_pixels: StepPixels = None,
     device: options.Device = "auto",
     dtype: options.DtypeOption = Dtype.float32,
-    batch_size: options.BatchSize = "8",
+    batch_size: options.BatchSize = "auto",
     labels: options.Labels = None,
     input_size: options.InputSize = None,
     mean: options.Mean = None,
@@ -78,7 +78,7 @@ def evaluate(
             "alpha": options.alpha(alpha),
             "skips": skips.value,
         }
-        batch, asked = options.batch_size(batch_size), several(methods)
+        batch, asked = options.pictures_at_once(batch_size), several(methods)
         number, pixels = count(steps, "--steps"), count(step_pixels, "--step-pixels")
 
         from pathx.evaluation import contender, evaluate, write_csv, write_json
@@ -89,7 +89,7 @@ def evaluate(
 
         names = list(dict.fromkeys(asked or METHODS))
         contenders = [contender(name, protocol.value, **(path if name == "pathx" else {})) for name in names]
-        pictures = pictures_in(folders)
+        pictures = pictures_in(folders, out)
         ready = prepared(
             model, weights=weights, labels=labels, input_size=input_size, mean=mean, std=std, device=device, dtype=dtype
         )

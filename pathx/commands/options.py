@@ -192,6 +192,12 @@ def batch_size(text: str) -> int | str:
     )
 
 
+def pictures_at_once(text: str) -> int:
+    """--batch-size where auto is a fixed number."""
+    size = batch_size(text)
+    return 8 if isinstance(size, str) else size
+
+
 def shard(text: str | None, quiet: bool) -> Shard | None:
     """--shard, or the part that a job scheduler gave to this process, which is then said."""
     if text is not None:

@@ -44,7 +44,7 @@ def sweep(
     ] = None,
     device: options.Device = "auto",
     dtype: options.DtypeOption = Dtype.float32,
-    batch_size: options.BatchSize = "8",
+    batch_size: options.BatchSize = "auto",
     labels: options.Labels = None,
     input_size: options.InputSize = None,
     mean: options.Mean = None,
@@ -61,7 +61,7 @@ def sweep(
     with errors():
         depths = [options.depth(text) for text in several(depth)]
         widths = [options.width(text) for text in several(width)]
-        least, batch = options.alpha(alpha), options.batch_size(batch_size)
+        least, batch = options.alpha(alpha), options.pictures_at_once(batch_size)
         number, pixels = count(steps, "--steps"), count(step_pixels, "--step-pixels")
         asked = several(methods)
 
@@ -74,7 +74,7 @@ def sweep(
 
         names = [name for name in asked or METHODS if name != "pathx"]
         others = [contender(name, protocol.value) for name in dict.fromkeys(names)]
-        pictures = pictures_in(folders)
+        pictures = pictures_in(folders, out)
         (shown, *_) = pictures_in([picture]) if picture else pictures
         ready = prepared(
             model, weights=weights, labels=labels, input_size=input_size, mean=mean, std=std, device=device, dtype=dtype
