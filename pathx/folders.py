@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pathx.errors import PathxError
-from pathx.inputs import SUFFIXES, find_pictures
+from pathx.inputs import find_pictures
 from pathx.pictures import shown
 
 
@@ -38,9 +38,4 @@ def pictures_in(places: Sequence[str | Path], out: str | Path | None = None) -> 
         folder = os.path.dirname(os.path.abspath(found.file))
         below = folder not in named and os.path.abspath(found.file) not in named
         pictures.append(PictureFile(found.file, found.name, os.path.basename(folder) if below else None))
-    if not pictures:
-        folders = ", ".join(map(shown, places))
-        raise PathxError(
-            f"there are no pictures in {folders}: give a folder of {', '.join(sorted(SUFFIXES))}", usage=True
-        )
     return pictures

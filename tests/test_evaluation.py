@@ -179,7 +179,7 @@ def test_a_stopped_run_goes_on(
         stream.write('{"key": "cut sho')  # as a power failure leaves it
     method("random", lambda subject: asked.append(subject.names) or compute(subject))
     assert pathx_(*arguments, "--out", "out").status == 0
-    assert asked[2:] == [["dog/3.png", "dog/5.png"]]
+    assert asked[2:] == [["pictures/dog/3.png", "pictures/dog/5.png"]]
     one, other = document("whole/evaluation.json"), document("out/evaluation.json")
     for name in ("random", "edges"):
         assert one["methods"][name]["insertion"] == other["methods"][name]["insertion"]
@@ -230,7 +230,7 @@ def test_maps_that_are_not_finite_are_counted_and_left_out(
 
     def broken(subject: Any) -> Tensor:
         maps = compute(subject)
-        maps[[name == "cat/0.png" for name in subject.names], 0, 0, 0] = float("nan")
+        maps[[name == "pictures/cat/0.png" for name in subject.names], 0, 0, 0] = float("nan")
         return maps
 
     arguments = ("evaluate", "pictures", "--model", "model.pt", "--methods", "random,edges")
@@ -277,13 +277,13 @@ def test_pictures_that_cannot_be_read_are_listed(pathx_: Pathx) -> None:
     done = pathx_("evaluate", "pictures", "--model", "model.pt", "--methods", "random", "--out", "out")
     assert done.status == 1 and "broken.png is not a picture" in done.err
     found = document("out/evaluation.json")
-    assert found["pictures"] == 6 and list(found["unread"]) == ["cat/broken.png"]
+    assert found["pictures"] == 6 and list(found["unread"]) == ["pictures/cat/broken.png"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("empty",), "there are no pictures in empty"),
+        (("empty",), "empty holds no pictures"),
         (("nowhere",), "nowhere: no such file or folder"),
         (("pictures", "--methods", "magic"), "there is no method 'magic': choose from pathx, saliency"),
         (("pictures", "--depth", "9"), "depth 9 is out of range: the network has 3 hidden layers"),
