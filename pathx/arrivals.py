@@ -31,13 +31,6 @@ class Rows:
     shared: bool = False
 
 
-def lean(weights: Tensor, target: Tensor) -> Tensor:
-    """(Q, K) how much more is sent to the target than to the mean of the other classes, of weights (Q, C, K)."""
-    others = weights.shape[1] - 1
-    own = weights.gather(1, target[:, None, None].expand(-1, 1, weights.shape[2]))[:, 0]
-    return own.mul_(1 + 1 / others).sub_(weights.sum(1), alpha=1 / others)
-
-
 @dataclass(frozen=True, eq=False)
 class Arrival:
     """Rows that landed on a gate of the layer.

@@ -136,7 +136,7 @@ class LiveCandidates(Candidates):
         """
         if not self.arrivals:
             return self._flat_gain[:0]
-        leaning = [spots.data * spots.rows.lean.view(-1).take(spots.row)[:, None] for spots in self._spots]
+        leaning = [spots.data * spots.rows.lean.view(-1)[spots.row, None] for spots in self._spots]
         keys, gain = self._slots, self._flat_gain
         if keys is not None:
             flat, gain, owners = [values.view(-1) for values in leaning], gain.take(keys), self._owners
@@ -192,9 +192,7 @@ class LiveCandidates(Candidates):
             rounds.append(self._evaluated(slots))
             seen, more = more, more + more // 2 + FIRST_ROUND
             margins = rounds[0][1] if len(rounds) == 1 else torch.cat([some[1] for some in rounds], 1)
-            top = margins.topk(min(width, margins.shape[1])).values
-            for q, first, last in zip(range(len(ranked)), top[:, 0].tolist(), top[:, -1].tolist(), strict=True):
-                last = last if top.shape[1] == width else -math.inf
+            for q, (first, last) in enumerate(_first_and_last(margins, width)):
                 if q in open_ and not ranked[q].bound(seen) > _enough(first, last, self.threshold):
                     open_.remove(q)
         return self._chosen(rounds, width)
@@ -381,23 +379,37 @@ class Ranking:
 
     def __init__(self, bound: Tensor, slots: Tensor | None) -> None:
         self._bounds, self._slots = bound, slots
-        self._sorted: tuple[Tensor, Tensor] | None = None
+        self._known = 0  # how many are in order
+        self._values: list[float] = []
+        self._best = NONE
 
-    def _best(self, count: int) -> tuple[Tensor, Tensor]:
-        if self._sorted is None or len(self._sorted[0]) < min(count, len(self._bounds)):
-            values, slots = self._bounds.topk(min(count + min(count, 1024), len(self._bounds)))
-            live = int((values > -math.inf).sum())
-            slots = slots[:live] if self._slots is None else self._slots[slots[:live]]
-            self._sorted = (values, slots)
-        return self._sorted
+    def _know(self, count: int) -> None:
+        if self._known < min(count, len(self._bounds)):
+            self._known = min(count + min(count, 1024), len(self._bounds))
+            values, slots = self._bounds.topk(self._known)
+            self._values = [value for value in values.tolist() if value > -math.inf]
+            slots = slots[: len(self._values)]
+            self._best = slots if self._slots is None else self._slots[slots]
 
     def slots(self, first: int, last: int) -> Tensor:
         """The candidates with the ranks first … last - 1."""
-        return self._best(last)[1][first:last]
+        self._know(last)
+        return self._best[first:last]
 
     def bound(self, rank: int) -> float:
         """The bound of the candidate with this rank; -inf where there is none."""
-        return float(self._best(rank + 1)[0][rank]) if rank < len(self._bounds) else -math.inf
+        self._know(rank + 1)
+        return self._values[rank] if rank < len(self._values) else -math.inf
+
+
+def _first_and_last(margins: Tensor, width: int) -> list[tuple[float, float]]:
+    """Of every branch, the highest margin (Q, n), and the lowest that is kept; -inf where there are fewer."""
+    if margins.numel() < FEW:
+        ranked = [sorted(own, reverse=True) for own in margins.tolist()]
+        return [(own[0], own[width - 1] if len(own) >= width else -math.inf) for own in ranked]
+    top = margins.topk(min(width, margins.shape[1])).values
+    lasts = top[:, -1].tolist() if top.shape[1] == width else [-math.inf] * len(top)
+    return list(zip(top[:, 0].tolist(), lasts, strict=True))
 
 
 def _enough(best: float, last: float, threshold: float) -> float:

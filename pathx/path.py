@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from typing import Literal
@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pathx.arrivals import Arrival, Candidates, Rows, lean
+from pathx.arrivals import Arrival, Candidates, Rows
 from pathx.entries import LiveCandidates
 from pathx.frozen import Frozen
 from pathx.network import Gate
@@ -111,9 +111,17 @@ class Branches:
     target: Tensor
     classes: int
     parent: Tensor | None = None
+    memory: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return len(self.image)
+
+    def lean(self, like: Tensor) -> Tensor:
+        """(Q, C) 1 at the target, and less than 0 at the others, which is 0 in all."""
+        if "lean" not in self.memory:
+            rest = like.new_full((len(self), self.classes), -1 / (self.classes - 1))
+            self.memory["lean"] = rest.scatter_(1, self.target[:, None], 1.0)
+        return self.memory["lean"]
 
     def of(self, parent: Tensor) -> Branches:
         """One branch for each of the given ones (Q',)."""
@@ -307,15 +315,13 @@ def _from_classes(frozen: Frozen, branches: Branches, wanted: int, strategy: Str
     if outputs == 1:  # the logits (0, y)
         pair = torch.tensor([0.0, 1.0], dtype=frozen.images.dtype, device=device)
         weights = pair.reshape(1, 2, 1).expand(len(branches), 2, 1)
-        return Source(landed, Rows(outputs, weights, lean(weights, branches.target), shared))
-    return Source(landed, _class_rows(frozen, branches, shared))
+        return Source(landed, Rows(outputs, weights, _lean(branches, weights), shared))
+    return Source(landed, Rows(outputs, None, branches.lean(frozen.images), shared))
 
 
-def _class_rows(frozen: Frozen, branches: Branches, shared: bool) -> Rows:
-    """Rows that are the classes themselves."""
-    leaning = frozen.images.new_full((len(branches), branches.classes), -1 / (branches.classes - 1))
-    leaning.scatter_(1, branches.target[:, None], 1.0)
-    return Rows(branches.classes, None, leaning, shared)
+def _lean(branches: Branches, weights: Tensor) -> Tensor:
+    """(Q, K) how much more is sent to the target than to the mean of the other classes, of weights (Q, C, K)."""
+    return torch.bmm(weights.transpose(1, 2), branches.lean(weights)[:, :, None])[:, :, 0]
 
 
 def _from_units(
@@ -333,9 +339,9 @@ def _from_units(
             if not frozen.compact or classes > strategy.chunk:
                 return ClassSource(frozen, branches, kept)
             landed = walk_weighted(frozen, branches, kept, kept.weights, wanted)
-            return Source(landed, _class_rows(frozen, branches, shared=False))
+            return Source(landed, Rows(branches.classes, None, branches.lean(frozen.images)))
     landed = walk(frozen, _unit_seeds(frozen, branches, kept), wanted, windows=strategy.windows)
-    rows = Rows(count, kept.weights, lean(kept.weights, branches.target))
+    rows = Rows(count, kept.weights, _lean(branches, kept.weights))
     leaned = None
     if frozen.compact and _sum_first(frozen, branches, landed):
         leaned = walk_weighted(frozen, branches, kept, rows.lean[:, None], wanted)

@@ -63,8 +63,9 @@ def margin(z: Tensor, target: Tensor) -> Tensor:
     own = z.gather(2, at)
     most = z.scatter_(2, at, -math.inf).amax(2, keepdim=True)
     excess = z.sub_(most).expm1_().scatter_(2, at, 0.0).sum(2, keepdim=True)
-    margins = own - most - torch.log1p(excess / (z.shape[2] - 1))
-    return margins.masked_fill_((own == 0) & (most == 0) & (excess == 0), -math.inf)[:, :, 0]
+    nothing = (own == 0) & (most == 0) & (excess == 0)
+    margins = own.sub_(most).sub_(excess.div_(z.shape[2] - 1).log1p_())
+    return margins.masked_fill_(nothing, -math.inf)[:, :, 0]
 
 
 def importance(margins: Tensor, classes: int) -> Tensor:
