@@ -62,4 +62,5 @@ def max_pool(x: Tensor, *settings: Any, **options: Any) -> tuple[Tensor, Tensor]
         return None
     channels_last = x.contiguous(memory_format=torch.channels_last)
     out, winners = torch.ops.aten.max_pool2d_with_indices.default(channels_last, *settings, **options)
-    return out.contiguous(), winners.contiguous()
+    # Not .contiguous(): a map of one element would keep its strides, and later operations take the hint.
+    return out.clone(memory_format=torch.contiguous_format), winners.clone(memory_format=torch.contiguous_format)
