@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from pathx.contrast import Contrast, Pair
 from pathx.pictures import Picture
 from pathx.places import Place, no_place
+from pathx.png import png
 from pathx.render import Drawing
 from pathx.results import (
     ModelInfo,
@@ -20,7 +21,7 @@ from pathx.results import (
     subject,
     target_document,
 )
-from pathx.sheets import View, contrast_sheet, png
+from pathx.sheets import View, contrast_sheet
 
 SCHEMA = "pathx/contrast@1"
 DOCUMENT = "contrast.json"

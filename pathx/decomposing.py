@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from pathx.decomposition import SPOT, Decomposition, Feature, Group, decompose_wanted
 from pathx.pictures import Picture
 from pathx.places import no_place
+from pathx.png import png
 from pathx.render import Drawing, shared_scale
 from pathx.results import (
     DOCUMENT as PATH_DOCUMENT,
@@ -32,7 +33,7 @@ from pathx.results import (
     unwritable,
 )
 from pathx.run import Batch, Failed, Subject, Task, Work, contrast_works, no_number
-from pathx.sheets import View, decomposition_scale, decomposition_sheet, magnified, png
+from pathx.sheets import View, decomposition_scale, decomposition_sheet, magnified
 
 SCHEMA = "pathx/decomposition@1"
 DOCUMENT = "decomposition.json"

@@ -13,11 +13,12 @@ from pathx import contrasting, decomposing
 from pathx.decomposing import Scales
 from pathx.errors import PathxError
 from pathx.pictures import open_picture, shown
+from pathx.png import png
 from pathx.render import Drawing
 from pathx.results import DOCUMENT, FILES, document_bytes, pictures, replace_file, unwritable
 from pathx.run import Failed
 from pathx.saved import Saved, read_contrast, read_decomposition, read_document, read_explanation
-from pathx.sheets import View, comparison_sheet, contrast_sheet, decomposition_sheet, magnified, png
+from pathx.sheets import View, comparison_sheet, contrast_sheet, decomposition_sheet, magnified
 from pathx.targets import slug
 
 

@@ -33,6 +33,7 @@ LEGIBLE_SIDE = 512
 """Photos of less than a third of this on their longer side are enlarged by a whole number, to at least this."""
 
 _COLOUR, _LIGHT = 0.15, 0.2  # under the heat the photo keeps this much of its colour, and goes this far towards white
+_ZERO = 128  # the place of zero in a colour table of 256
 _DIM = 0.55  # how far the photo goes towards black where the network did not look
 
 
@@ -106,7 +107,7 @@ def heatmap(
     """
     values = plane(attribution)
     scale = scale or colour_scale(values, percentile)
-    return _recoloured(_picture(_steps(values / scale).to(torch.uint8)), colours)
+    return _recoloured(_picture(_steps(values / scale)), colours)
 
 
 def overlay(
@@ -128,29 +129,28 @@ def overlay(
         scale: the magnitude shown in the strongest colour, where pictures are compared; by default their percentile.
         boxes: (left, top, right, bottom) in pixels of the network's input, to be drawn as outlines.
     """
-    photo, zoom = _display_size(photo.convert("RGB"))
+    photo, zoom = _display_size(photo if photo.mode == "RGB" else photo.convert("RGB"))
     left, top, right, bottom = (side * zoom[axis % 2] for axis, side in enumerate(region))
     values = smooth(attribution, sigma)
-    values = (values / (scale or colour_scale(values, percentile))).clamp(-1, 1)
+    scale = scale or colour_scale(values, percentile)
 
     height, width = values.shape
     x_step, y_step = width / (right - left), height / (bottom - top)  # input pixels per pixel shown
-    steps = _picture(_steps(values).to(torch.float32)).transform(
-        photo.size,
-        Image.Transform.AFFINE,
-        (x_step, 0, -left * x_step, 0, y_step, -top * y_step),
-        Image.Resampling.BICUBIC if sigma else Image.Resampling.NEAREST,
-        fillcolor=128,
-    )
-    steps = steps.point(lambda value: value * 1 + 0.5).convert("L")  # Pillow cuts the fraction off
-
-    grey = photo.convert("L").convert("RGB")
-    seen = Image.blend(Image.blend(grey, photo, _COLOUR), Image.new("RGB", photo.size, "white"), _LIGHT)
-    seen.paste(_recoloured(steps, colours, _vivid), mask=steps.point([_opacity(step) for step in range(256)]))
-
     box = _pixels(photo.size, (left, top, right, bottom))
-    shown = Image.blend(Image.blend(grey, photo, _COLOUR), Image.new("RGB", photo.size, "black"), _DIM)
-    shown.paste(seen.crop(box), box)
+    steps = _steps(values / scale)
+    if sigma:
+        across = _bicubic(width, (box[0] - left) * x_step, x_step, box[2] - box[0])
+        down = _bicubic(height, (box[1] - top) * y_step, y_step, box[3] - box[1])
+        heat = _picture(torch.sparse.mm(across, torch.sparse.mm(down, steps).T.contiguous()).T)
+    else:
+        affine = (x_step, 0, -left * x_step, 0, y_step, -top * y_step)
+        heat = _picture(steps).transform(photo.size, Image.Transform.AFFINE, affine, fillcolor=_ZERO).crop(box)
+
+    pale = Image.blend(photo.convert("L").convert("RGB"), photo, _COLOUR)
+    seen = pale.crop(box).point(_faded("white", _LIGHT))
+    seen.paste(_recoloured(heat, colours, _vivid), mask=heat.point(_OPACITIES))
+    shown = pale.point(_faded("black", _DIM))
+    shown.paste(seen, box)
     if box != (0, 0, *photo.size):
         _frame(shown, box)
     for number, (a, b, c, d) in reversed(list(enumerate(boxes))):  # the first is on top, and stands out
@@ -177,10 +177,11 @@ def smooth(attribution: Tensor, sigma: float) -> Tensor:
 
 def colour_scale(values: Tensor, percentile: float = PERCENTILE) -> float:
     """The magnitude shown in the strongest colour; 1 where all is zero."""
-    magnitudes = values.abs()[values != 0]
-    if len(magnitudes) == 0:
+    count = int(values.count_nonzero())
+    if count == 0:
         return 1.0
-    return float(magnitudes.kthvalue(max(1, math.ceil(len(magnitudes) * percentile / 100))).values)
+    zeros = values.numel() - count  # which come first; to pick out the others would take longer than all the rest
+    return float(values.abs().flatten().kthvalue(zeros + max(1, math.ceil(count * percentile / 100))).values)
 
 
 def shared_scale(attributions: Iterable[Tensor], sigma: float, percentile: float = PERCENTILE) -> float:
@@ -207,14 +208,15 @@ def colour_bar(width: int, height: int, colours: str) -> Image.Image:
     """From most against to most for, as overlays show it on a light grey photo."""
     steps = Image.linear_gradient("L").rotate(90).resize((width, height))
     bar = Image.new("RGB", (width, height), (215, 215, 215))
-    bar.paste(_recoloured(steps, colours, _vivid), mask=steps.point([_opacity(step) for step in range(256)]))
+    bar.paste(_recoloured(steps, colours, _vivid), mask=steps.point(_OPACITIES))
     return bar
 
 
 def plane(attribution: Tensor) -> Tensor:
     """The values summed over channels, (H, W) in float64, on the CPU; what is no number counts as 0."""
-    values = attribution.detach().cpu().double().nan_to_num(0.0, 0.0, 0.0)
-    return values.sum(0) if values.dim() == 3 else values
+    values = attribution.detach().cpu()
+    summed = values.sum(0, dtype=torch.float64) if values.dim() == 3 else values.double()
+    return summed if summed.sum().isfinite() else plane(values.double().nan_to_num(0.0, 0.0, 0.0))
 
 
 @lru_cache(maxsize=8)  # the same for every picture of a run
@@ -228,17 +230,42 @@ def _reflected_gaussian(length: int, sigma: float) -> Tensor:
     return weights / weights.sum(0)
 
 
+@lru_cache(maxsize=32)  # the photos of a folder often share their sizes
+def _bicubic(length: int, start: float, step: float, shown: int) -> Tensor:
+    # What each of the pixels shown takes of those of the input; nothing where it lies beyond them. (shown, length), sparse
+    at = start + (torch.arange(shown, dtype=torch.float64) + 0.5) * step
+    within = (at >= 0) & (at < length)
+    before = (at - 0.5).floor()
+    d = at - 0.5 - before
+    shares = torch.stack([d * (d * (2 - d) - 1), d * d * (d - 2) + 1, d * (d * (1 - d) + 1), d * d * (d - 1)])
+    columns = (before.long() + torch.arange(-1, 3)[:, None]).clamp(0, length - 1)
+    places = torch.stack([torch.arange(shown).repeat(4), columns.flatten()])
+    weights = torch.sparse_coo_tensor(places, (shares * within).flatten(), (shown, length), check_invariants=True)
+    return weights.coalesce()
+
+
 def _steps(values: Tensor) -> Tensor:
-    # [-1, 1] -> 1..255, with zero at 128: what a colour table of 256 can tell apart.
-    return (values.clamp(-1, 1) * 127).round() + 128
+    # [-1, 1] -> -127..127: what a colour table of 256 can tell apart.
+    return (values.clamp(-1, 1) * 127).round()
 
 
 def _recoloured(steps: Image.Image, colours: str, shade: Callable[[Tensor], Tensor] = torch.clone) -> Image.Image:
-    value = ((torch.arange(256, dtype=torch.float64) - 128) / 127).clamp(-1, 1)
-    table = (COLOURS[colours](shade(value)) * 255).round().to(torch.uint8)
     steps = steps.copy()
-    steps.putpalette(table.flatten().tolist())
+    steps.putpalette(_palette(COLOURS[colours], shade))
     return steps.convert("RGB")
+
+
+@lru_cache(maxsize=8)
+def _palette(colours: ColourMap, shade: Callable[[Tensor], Tensor]) -> bytes:
+    value = ((torch.arange(256, dtype=torch.float64) - _ZERO) / 127).clamp(-1, 1)
+    return bytes((colours(shade(value)) * 255).round().to(torch.uint8).flatten().tolist())
+
+
+@lru_cache(maxsize=2)
+def _faded(colour: str, share: float) -> list[int]:
+    # A table for RGB: each value, and that share of the way from it to the colour.
+    every = Image.frombytes("L", (256, 1), bytes(range(256)))
+    return list(Image.blend(every, Image.new("L", every.size, colour), share).tobytes()) * 3
 
 
 def _vivid(value: Tensor) -> Tensor:
@@ -248,7 +275,10 @@ def _vivid(value: Tensor) -> Tensor:
 
 def _opacity(step: int) -> int:
     # Little for weak values, which are many, and never so much that the photo's outlines are gone.
-    return round(255 * 0.8 * math.pow(min(1, abs(step - 128) / 127), 1.2))
+    return round(255 * 0.8 * math.pow(min(1, abs(step - _ZERO) / 127), 1.2))
+
+
+_OPACITIES = [_opacity(step) for step in range(256)]
 
 
 def _between(value: Tensor, stops: tuple[str, ...]) -> Tensor:
@@ -258,10 +288,11 @@ def _between(value: Tensor, stops: tuple[str, ...]) -> Tensor:
     return torch.lerp(colours[below], colours[below + 1], (place - below)[:, None])
 
 
-def _picture(plane: Tensor) -> Image.Image:
-    plane = plane.contiguous()
-    data = ctypes.string_at(plane.data_ptr(), plane.numel() * plane.element_size())  # no numpy needed
-    return Image.frombytes("L" if plane.dtype == torch.uint8 else "F", (plane.shape[1], plane.shape[0]), data)
+def _picture(steps: Tensor) -> Image.Image:
+    # -127..127, (H, W) -> 1..255, rounded; in single precision, where a half is a half whatever the last digits were.
+    rounded = ((steps + _ZERO).to(torch.float32) + 0.5).clamp(0, 255).to(torch.uint8).contiguous()
+    data = ctypes.string_at(rounded.data_ptr(), rounded.numel())  # no numpy needed
+    return Image.frombytes("L", (rounded.shape[1], rounded.shape[0]), data)
 
 
 def _display_size(photo: Image.Image) -> tuple[Image.Image, tuple[float, float]]:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
@@ -18,8 +19,9 @@ from safetensors.torch import save as safetensors_bytes
 import pathx
 from pathx.errors import PathxError
 from pathx.pictures import Picture, shown
+from pathx.png import png
 from pathx.render import Drawing
-from pathx.sheets import View, heat, png
+from pathx.sheets import View, heat
 
 if TYPE_CHECKING:
     from pathx.explanation import Explanation, PathLayer, Unit
@@ -179,10 +181,13 @@ def created_by(explanation: Explanation, device: str) -> dict[str, str]:
     return {
         "pathx": pathx.__version__,
         "torch": str(torch.__version__),
-        "torchvision": version("torchvision"),
+        "torchvision": _version("torchvision"),
         "device": device,
         "dtype": str(explanation.attribution.dtype).removeprefix("torch."),
     }
+
+
+_version = lru_cache(version)  # which looks through the installed packages every time
 
 
 def check_finite(document: dict[str, Any], picture: Picture) -> None:

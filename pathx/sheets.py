@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from torch import Tensor
 from pathx.errors import PathxError
 from pathx.explanation import Explanation
 from pathx.layout import Bar, Panel, sheet
+from pathx.png import png
 from pathx.render import Drawing, heatmap, magnification, overlay, plane, shared_scale
 
 if TYPE_CHECKING:
@@ -265,12 +265,6 @@ def comparison_sheet(explanations: Sequence[Explanation], view: View, drawing: D
 def notebook_png(explanation: Explanation, figure: Callable[[], Image.Image]) -> bytes | None:
     """A figure for a notebook, or None where the input is no picture."""
     return png(figure()) if explanation.attribution.dim() == 3 else None
-
-
-def png(image: Image.Image) -> bytes:
-    stream = io.BytesIO()
-    image.save(stream, "PNG", compress_level=1)  # a quarter of the time, and hardly larger
-    return stream.getvalue()
 
 
 def percent(share: float | None) -> str:

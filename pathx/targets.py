@@ -134,5 +134,6 @@ def _parse_target(text: str, labels: Sequence[str]) -> int | range:
     return range(int(count))
 
 
+@lru_cache(maxsize=1 << 16)  # as for `slug`
 def _folded(label: str) -> str:
     return " ".join(label.casefold().replace("_", " ").replace("-", " ").split())

@@ -272,3 +272,15 @@ def test_drawings_that_cannot_be(options: dict[str, float], message: str) -> Non
         Drawing(**options)  # type: ignore[arg-type]
     assert str(caught.value) == message
     assert caught.value.usage
+
+
+@given(st.integers(1, 12), st.integers(1, 40), st.floats(-3, 3), st.floats(0.05, 2), st.integers(0, 99))
+@settings(max_examples=50, deadline=None)
+def test_resampling_is_that_of_pillow(length: int, shown: int, start: float, step: float, seed: int) -> None:
+    values = random_map(seed, length)
+    line = Image.new("F", (length, 1))
+    line.putdata(values.tolist())
+    place = (step, 0, start, 0, 1, 0)
+    expected = line.transform((shown, 1), Image.Transform.AFFINE, place, Image.Resampling.BICUBIC, fillcolor=0)
+    made = render._bicubic(length, start, step, shown).to_dense() @ values.double()
+    torch.testing.assert_close(made.float(), torch.tensor(list(expected.get_flattened_data())), rtol=1e-4, atol=1e-4)
