@@ -19,7 +19,7 @@ from pathx.selection import Chosen, best, few, margin
 from pathx.window import unravelled
 
 NONE = torch.zeros(0, dtype=torch.long)
-FIRST_ROUND = 12  # candidates that are evaluated at first beyond the width; more follow where the bound is loose
+FIRST_ROUND = 6  # candidates that are evaluated at first beyond the width; more follow where the bound is loose
 FEW = 256  # candidates are put in order faster without tensors
 SMALL = 1 << 15  # what goes into a table of fewer elements than this is not worth sifting
 SPARSE = 16  # a product with entries pays where they are fewer than one in so many
@@ -181,7 +181,7 @@ class LiveCandidates(Candidates):
     def search(self, width: int, *, prune: bool) -> tuple[Chosen, Tensor, Tensor]:
         """The units to keep, what they send to every class, (Q, C, K), and their gains, (Q, K)."""
         ranked = self._ranked()
-        more = width + width // 8 + FIRST_ROUND if prune else len(self._bounded)
+        more = width + width // 32 + FIRST_ROUND if prune else len(self._bounded)
         rounds: list[tuple[Tensor, ...]] = []  # units, margins, weights, gains of those that were looked at
         open_ = set(range(len(ranked)))
         seen = 0
@@ -253,7 +253,7 @@ class LiveCandidates(Candidates):
         for arrival in self.arrivals:
             if arrival.window.is_full:
                 jacobians[id(arrival.rows)].full.append(self._whole_columns(arrival, units))
-            elif arrival.summed and 2 * arrival.window.data.numel() > len(arrival.window.data) * count:
+            elif arrival.summed and arrival.window.data.numel() > len(arrival.window.data) * count:
                 jacobians[id(arrival.rows)].full.append(self._columns(arrival, units))
             elif arrival.summed:
                 scanned.append(self._spots_of(arrival))
@@ -367,7 +367,7 @@ class Jacobian:
 
     def _sparse_times_weights(self, weights: Tensor, column: Tensor, row: Tensor, value: Tensor) -> Tensor:
         """The same with entries alone: for each column, the weighed sum of what its rows send."""
-        order = column.argsort()
+        order = column.int().argsort()  # half the bytes to sort
         first = torch.searchsorted(column.take(order), torch.arange(self.branches * self.count))
         table = weights.transpose(1, 2).reshape(self.branches * self.rows.count, -1)
         sums = F.embedding_bag(row.take(order), table, first, mode="sum", per_sample_weights=value.take(order))
@@ -385,7 +385,7 @@ class Ranking:
 
     def _know(self, count: int) -> None:
         if self._known < min(count, len(self._bounds)):
-            self._known = min(count + min(count, 1024), len(self._bounds))
+            self._known = min(count + min(count, 64), len(self._bounds))
             values, slots = self._bounds.topk(self._known)
             self._values = [value for value in values.tolist() if value > -math.inf]
             slots = slots[: len(self._values)]
@@ -407,9 +407,9 @@ def _first_and_last(margins: Tensor, width: int) -> list[tuple[float, float]]:
     if margins.numel() < FEW:
         ranked = [sorted(own, reverse=True) for own in margins.tolist()]
         return [(own[0], own[width - 1] if len(own) >= width else -math.inf) for own in ranked]
-    top = margins.topk(min(width, margins.shape[1])).values
-    lasts = top[:, -1].tolist() if top.shape[1] == width else [-math.inf] * len(top)
-    return list(zip(top[:, 0].tolist(), lasts, strict=True))
+    top = margins.topk(min(width, margins.shape[1]), sorted=False).values
+    lasts = top.amin(1).tolist() if top.shape[1] == width else [-math.inf] * len(top)
+    return list(zip(top.amax(1).tolist(), lasts, strict=True))
 
 
 def _enough(best: float, last: float, threshold: float) -> float:

@@ -46,7 +46,7 @@ class Frozen:
         """A node with the tensors that its rules need."""
         if node.index not in self._calls:
             states, shapes = self.network.states, self.network.graph.shapes
-            args = tuple(filled(arg, self._fixed) for arg in node.args)
+            args = tuple(arg if type(arg) in _PLAIN else filled(arg, self._fixed) for arg in node.args)
             kwargs = {name: filled(arg, self._fixed) for name, arg in node.kwargs.items()}
             values = [*node.inputs, *(value for value in node.outputs if value is not None)]
             saved = {v: self.kept[v] for v in values if states[v] is State.FROZEN and v in self.kept}

@@ -331,7 +331,7 @@ def _from_units(
     count = kept.chosen.units.shape[1]
     if strategy.basis == "class":
         return ClassSource(frozen, branches, kept)
-    if strategy.basis == "auto" and (count > branches.classes or count * len(branches) >= 4096):
+    if strategy.basis == "auto" and (count > 4 * branches.classes or count * len(branches) >= 4096):
         units, classes = _sizes(frozen, branches, kept, wanted)
         # A unit's row is mostly read off the weights, a class's row is computed for whole maps; but rows of units must
         # fit into memory at once, and those of classes can be taken in turns.
