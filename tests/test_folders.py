@@ -227,6 +227,8 @@ def test_decompositions_go_on_as_well(pathx_: Pathx) -> None:
     for gone in ("*/feature-01/path.json", "contrast.json", "*/decomposition.json"):
         next(Path("pathx-out/photos/a/0.png").glob(gone)).unlink()
         assert pathx_(*arguments).err.startswith("pathx: 1 explained, 2 done before in "), gone
+    for line in lines("pathx-out"):
+        assert all(set(made["files"]) == files(Path("pathx-out", made["folder"])) for made in line["explanations"])
     assert pathx_(*arguments, "--no-group").err == ""  # all of them, as that is another way to take apart
     assert pathx_("explain", *arguments[1:]).err == ""
     assert sorted(line["command"] for line in lines("pathx-out")) == ["decompose"] * 3 + ["explain"] * 3
