@@ -40,8 +40,9 @@ def _drawn(file: Path, columns: int, rows: int, size: tuple[float, float]) -> It
         yield figure, list(figure.subplots(rows, columns, squeeze=False).flat)
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(file.with_suffix(".png"), dpi=150, metadata={"Software": None})
-            figure.savefig(file.with_suffix(".svg"), metadata={"Date": None})
+            # Not with_suffix: tensors have dots in their names.
+            figure.savefig(file.with_name(f"{file.name}.png"), dpi=150, metadata={"Software": None})
+            figure.savefig(file.with_name(f"{file.name}.svg"), metadata={"Date": None})
         except OSError as error:
             reason = error.strerror or str(error)
             raise PathxError(f"cannot write {shown(file)} ({reason}): choose another folder with --out") from None
