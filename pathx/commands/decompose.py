@@ -77,7 +77,7 @@ def decompose(
     Besides the files of explain, OUT/IMAGE/CLASS gets sheet.png and decomposition.json, and a folder feature-01, … with
     the explanation of each unit.
     """
-    with errors():
+    with errors("the explanations that have a path.json are whole"):
         layers, units, size = options.depth(depth), options.width(width), options.size(input_size)
         means, deviations = options.numbers(mean, "--mean"), options.numbers(std, "--std")
         batch, least, part = options.batch_size(batch_size), options.alpha(alpha), options.shard(shard, quiet)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pathx.commands.options import Format
-from pathx.commands.output import about, complain, print_contrast
+from pathx.commands.output import EVERY, about, complain, duration, print_contrast
 from pathx.index import index_name
 
 if TYPE_CHECKING:
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 FEW = 10
 """Up to so many pictures each one is described; of more, only how far the run is."""
-
-EVERY = 10.0
-"""Seconds between two lines of progress where stderr is no terminal."""
 
 
 @dataclass
@@ -131,7 +128,7 @@ def _summarise(tally: Tally, plan: Plan, out: str, *, many: bool, quiet: bool, s
         complain(f"note: no picture falls to shard {plan.shard}")
     if plan.indexed and not quiet and (many or tally.kept):
         seconds = time.monotonic() - tally.started
-        complain(f"{tally} in {_duration(seconds)}: {Path(out, index_name(plan.shard))}")
+        complain(f"{tally} in {duration(seconds)}: {Path(out, index_name(plan.shard))}")
     if tally.failed:
         if stopped and tally.total > 1:
             complain("stopped at the first failure; run the same command again to go on")
@@ -194,7 +191,7 @@ class _Lines:
         if time.monotonic() - self._said < EVERY:
             return
         self._said, tally = time.monotonic(), self._tally
-        left = f", about {_duration((tally.total - tally.seen) / tally.speed)} left" if tally.speed else ""
+        left = f", about {duration((tally.total - tally.seen) / tally.speed)} left" if tally.speed else ""
         failed = f", {len(tally.failed)} failed" if tally.failed else ""
         complain(f"{tally.seen} of {tally.total} pictures, {tally.speed:.1f} per second{failed}{left}")
 
@@ -216,9 +213,3 @@ def _bar(tally: Tally) -> Iterator[Callable[[], None]]:
     with Progress(*columns, console=console, transient=True, redirect_stdout=sys.stdout.isatty()) as progress:
         task = progress.add_task("", total=tally.total)
         yield lambda: progress.update(task, completed=tally.seen)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
