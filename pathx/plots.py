@@ -113,6 +113,10 @@ def plot_sheet(file: Path, rows: Mapping[str, Mapping[str, Image.Image]]) -> Non
             for axis, (title, picture) in zip(axes[number * columns :], pictures.items(), strict=False):
                 axis.imshow(picture, interpolation="nearest")
                 axis.set_title(title, fontsize=7)
+                axis.set_axis_on()  # a thin frame, as heatmaps are often white at their edges
+                axis.set(xticks=[], yticks=[])
+                for spine in axis.spines.values():
+                    spine.set(color="#bbbbbb", linewidth=0.6)
             axes[number * columns].text(
                 *(-0.08, 0.5, row),
                 rotation=90,

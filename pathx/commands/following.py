@@ -36,6 +36,7 @@ class Tally:
     """How far a run is. Results of one picture follow each other, so no list of pictures is kept but of those that failed."""
 
     total: int
+    verb: str = "explained"
     made: int = 0
     kept: int = 0
     failed: dict[str, str] = field(default_factory=dict)
@@ -68,7 +69,7 @@ class Tally:
         return first
 
     def __str__(self) -> str:
-        counts = [f"{self.made} explained"]
+        counts = [f"{self.made} {self.verb}"]
         counts += [f"{self.kept} done before"] if self.kept else []
         if self.failed:
             reasons = Counter(self.failed.values()).most_common()
@@ -86,15 +87,17 @@ def follow(
     quiet: bool,
     fail_fast: bool,
     show: Callable[[Any, bool], None],
+    verb: str = "explained",
 ) -> None:
     """Print the results of a run as they come, and end the process with its exit status.
 
     Args:
         show: describes a result for people, at length; with True for the first one of a picture.
+        verb: what was done with pictures that are done.
     """
     from pathx.run import Failed, Kept
 
-    tally = Tally(len(plan.pictures))
+    tally = Tally(len(plan.pictures), verb)
     many = tally.total > FEW
     try:
         with closing(results), stop.on_signals(), _progress(tally, many and not quiet) as advance:
