@@ -141,7 +141,10 @@ def unwrapping(prepared: Prepared, seen: Seen, depth: int | str) -> Finding:
     difference = float((explanation.weight - gradient[0]).abs().max())
     share, limit = (difference / largest if largest else difference), 100 * ROUNDING[prepared.dtype]
     passed = share <= limit
-    kept = f"a path that keeps every unit of {layers} layers differs from the plain gradient by {share:.1e} of its largest value"
+    where = "the top layer" if layers == 1 else f"{layers} layers"
+    kept = (
+        f"a path that keeps every unit of {where} differs from the plain gradient by {share:.1e} of its largest value"
+    )
     verdict = f"{kept}, which is rounding" if passed else f"{kept}, which is more than rounding: please report this"
     figures = {"depth": layers, "difference": difference, "largest": largest, "share": share, "limit": limit}
     return Finding(passed, verdict, figures)

@@ -18,6 +18,7 @@ from pathx.errors import PathxError
 from pathx.explanation import LayerTensor
 from pathx.folders import PictureFile
 from pathx.frozen import freeze
+from pathx.inputs import find_pictures
 from pathx.pictures import shown
 from pathx.prepared import Prepared
 from pathx.results import DOCUMENT
@@ -161,8 +162,10 @@ def _tensor(tensor: LayerTensor) -> dict[str, Any]:
 
 
 def is_finished(place: str | Path) -> bool:
-    """Whether a folder is what `pathx explain` wrote."""
-    return next(Path(place).rglob(DOCUMENT), None) is not None
+    """Whether a folder is what `pathx explain` wrote, and not pictures with such a folder among them."""
+    if not Path(place).is_dir() or next(Path(place).rglob(DOCUMENT), None) is None:
+        return False
+    return all(found.error is not None for found in find_pictures([place]))
 
 
 def gather(
@@ -243,7 +246,8 @@ def common_of_results(folders: Sequence[str | Path], *, by: str = "prediction") 
     """The same from what `pathx explain` wrote: the network is not needed."""
     unread: dict[str, str] = {}
     kinds: dict[str, dict[str, Any]] = {}
-    trails, others = [], 0
+    trails, others, twice = [], 0, 0
+    seen: set[tuple[str, ...]] = set()
     for document in _documents(folders, unread):
         if document["target"]["rank"] != 1:
             others += 1
@@ -252,7 +256,13 @@ def common_of_results(folders: Sequence[str | Path], *, by: str = "prediction") 
             "model": {key: document["model"][key] for key in ("name", "weights", "sha256", "classes")},
             "settings": {key: document[key] for key in ("depth", "width", "alpha", "skips")},
         }
-        kinds.setdefault(json.dumps(about), about)
+        kind = json.dumps(about)
+        kinds.setdefault(kind, about)
+        image = (document["image"]["file"], document["image"]["sha256"], kind)
+        if image in seen:
+            twice += 1
+            continue
+        seen.add(image)
         trails.append(_trail(document))
     if len(kinds) > 1:
         texts = " and ".join(sorted(_described(about) for about in kinds.values())[:2])
@@ -263,6 +273,7 @@ def common_of_results(folders: Sequence[str | Path], *, by: str = "prediction") 
         detail = next(iter(unread.values()), "none is of a predicted class")
         raise PathxError(f"there is no explanation to use in {', '.join(map(shown, folders))}: {detail}", usage=True)
     notes = [f"{others} explanations of classes that were not predicted are left out"] if others else []
+    notes += [f"{twice} explanations are there twice and count once"] if twice else []
     return gather(trails, by, next(iter(kinds.values())), unread, notes)
 
 

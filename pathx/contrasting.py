@@ -43,6 +43,10 @@ class Contrasted:
     document: dict[str, Any]
     folder: Path
 
+    @property
+    def files(self) -> list[str]:
+        return list(self.document["files"].values())
+
 
 def save_contrast(
     contrast: Contrast,

@@ -56,6 +56,13 @@ class Decomposed:
     folder: Path
     predictions: tuple[tuple[str, float], ...]
 
+    @property
+    def files(self) -> list[str]:
+        """Below the folder, those of the features included."""
+        own = self.document["files"]
+        each = [name for key, name in own.items() if key != "sheet"]
+        return [*own.values(), *(f"{part['folder']}/{name}" for part in self.document["features"] for name in each)]
+
 
 def decompose_task(*, from_layer: int | None = None, features: int | None = None, group: bool = True) -> Task:
     """The task of `explain_files` that takes decisions apart.
@@ -154,6 +161,8 @@ def save_decomposition(
         contents[SHEET] = png(decomposition_sheet(made, view, drawing))
     else:
         document["files"] = {"path": PATH_DOCUMENT}
+    if save_tensors:
+        document["files"]["tensors"] = FILES["tensors"]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         remove_all(folder, (DOCUMENT, SHEET))

@@ -315,11 +315,11 @@ def _is_number(value: float) -> bool:
 
 
 def write_text(file: Path, text: str) -> None:
-    """A file of results, replaced whole."""
+    """A file of results, replaced whole. Bytes of names that are not text are written as JSON would escape them."""
     unfinished = file.with_name(f".{file.name}.part")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(text, encoding="utf-8")
+        unfinished.write_text(text, encoding="utf-8", errors="backslashreplace")
         unfinished.replace(file)
     except OSError as error:
         reason = error.strerror or str(error)

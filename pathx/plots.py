@@ -40,8 +40,9 @@ def _drawn(file: Path, columns: int, rows: int, size: tuple[float, float]) -> It
         yield figure, list(figure.subplots(rows, columns, squeeze=False).flat)
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(file.with_suffix(".png"), dpi=150, metadata={"Software": None})
-            figure.savefig(file.with_suffix(".svg"), metadata={"Date": None})
+            # Not with_suffix: tensors have dots in their names.
+            figure.savefig(file.with_name(f"{file.name}.png"), dpi=150, metadata={"Software": None})
+            figure.savefig(file.with_name(f"{file.name}.svg"), metadata={"Date": None})
         except OSError as error:
             reason = error.strerror or str(error)
             raise PathxError(f"cannot write {shown(file)} ({reason}): choose another folder with --out") from None
@@ -112,6 +113,10 @@ def plot_sheet(file: Path, rows: Mapping[str, Mapping[str, Image.Image]]) -> Non
             for axis, (title, picture) in zip(axes[number * columns :], pictures.items(), strict=False):
                 axis.imshow(picture, interpolation="nearest")
                 axis.set_title(title, fontsize=7)
+                axis.set_axis_on()  # a thin frame, as heatmaps are often white at their edges
+                axis.set(xticks=[], yticks=[])
+                for spine in axis.spines.values():
+                    spine.set(color="#bbbbbb", linewidth=0.6)
             axes[number * columns].text(
                 *(-0.08, 0.5, row),
                 rotation=90,

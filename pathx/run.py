@@ -118,6 +118,10 @@ class Done:
     folder: Path
     predictions: tuple[tuple[str, float], ...]
 
+    @property
+    def files(self) -> list[str]:
+        return list(self.document["files"].values())
+
 
 Made: TypeAlias = "Done | Contrasted | Decomposed"
 """What is yielded once its files are written."""
@@ -232,7 +236,7 @@ def _described(made: Made, out: Path) -> dict[str, Any]:
     """Where results are below the output folder, and the hash of the document that makes them whole."""
     return {
         "folder": str(made.folder.relative_to(out)),
-        "files": [*made.document["files"].values(), made.marker],
+        "files": [*made.files, made.marker],
         "document": made.marker,
         "sha256": sha256_of(made.folder / made.marker),
     }

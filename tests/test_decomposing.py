@@ -88,6 +88,7 @@ def test_a_folder_per_feature_and_a_document_that_tells_the_same(tmp_path: Path)
     assert [len(row) for row in document["overlap"]] == [len(made.features)] * len(made.features)
     parts = {f"{e['folder']}/{name}" for e in document["features"] for name in FILES | {"tensors.safetensors"}}
     assert files(done.folder) == FILES | {"tensors.safetensors", "sheet.png", "decomposition.json"} | parts
+    assert {*done.files, "decomposition.json"} == files(done.folder)
     assert document["difference"]["exact"] is made.difference.exact
     assert all(map(math.isfinite, numbers(document)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ import pathx.evaluation
 import pathx.methods
 import pathx.plots
 from pathx.cli import run
+from pathx.commands import output
 from pathx.methods import METHODS, Method
 
 pytest.importorskip("captum")
@@ -173,7 +175,8 @@ def test_a_stopped_run_goes_on(
         return compute(subject)
 
     method("random", stops)
-    assert pathx_(*arguments, "--out", "out").status == 130
+    stopped = pathx_(*arguments, "--out", "out")
+    assert (stopped.status, stopped.err) == (130, "pathx: interrupted; run the same command again to go on\n")
     assert len(Path("out/records.jsonl").read_text().splitlines()) == 8
     with open("out/records.jsonl", "a", encoding="utf-8") as stream:
         stream.write('{"key": "cut sho')  # as a power failure leaves it
@@ -183,6 +186,14 @@ def test_a_stopped_run_goes_on(
     one, other = document("whole/evaluation.json"), document("out/evaluation.json")
     for name in ("random", "edges"):
         assert one["methods"][name]["insertion"] == other["methods"][name]["insertion"]
+
+
+def test_progress_in_plain_lines(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "EVERY", 0)
+    arguments = ("evaluate", "pictures", "--model", "model.pt", "--methods", "random", "--batch-size", 2)
+    progress = [line for line in pathx_(*arguments).err.splitlines() if "evaluating" in line]
+    assert [line.split(",")[0] for line in progress] == [f"pathx: evaluating: {done} of 6" for done in (2, 4, 6)]
+    assert "evaluating" not in pathx_(*arguments, "--quiet").err
 
 
 def test_other_settings_are_measured_anew(pathx_: Pathx) -> None:
@@ -212,6 +223,9 @@ def test_without_matplotlib_there_are_no_plots(pathx_: Pathx, monkeypatch: pytes
     done = pathx_("evaluate", "pictures", "--model", "model.pt", "--methods", "random", "--out", "out")
     assert done.status == 0 and "matplotlib is not installed" in done.err
     assert not Path("out/curves.png").exists() and Path("out/evaluation.json").exists()
+    assert "curves" not in done.out
+    done = pathx_("evaluate", "pictures", "--model", "model.pt", "--methods", "random", "--out", "out", "--quiet")
+    assert done.err == ""
 
 
 def test_a_method_that_cannot_run_is_named_and_the_others_go_on(pathx_: Pathx) -> None:
@@ -402,6 +416,52 @@ def test_features_of_a_decomposition_are_not_counted_beside_the_whole(pathx_: Pa
     assert len(list(Path("parts").rglob("path.json"))) > 1
     assert pathx_("common", "parts", "--out", "out").status == 0
     assert document("out/common.json")["pictures"] == 1
+
+
+def test_results_among_pictures_are_not_taken_for_all_there_is(pathx_: Pathx) -> None:
+    settings = ("--model", "model.pt", "--depth", 2)
+    assert pathx_("explain", "pictures/cat", *settings, "--out", "pictures/explained").status == 0
+    assert pathx_("common", "pictures", *settings, "--out", "out").status == 0
+    assert document("out/common.json")["pictures"] == 6
+    done = pathx_("common", "pictures/explained", "pictures/explained/pictures", "--out", "twice")
+    assert "note: 3 explanations are there twice and count once" in done.err
+    assert document("twice/common.json")["pictures"] == 3
+
+
+@pytest.mark.usefixtures("drawn")
+def test_each_tensor_of_a_layer_has_its_plots(pathx_: Pathx) -> None:
+    class Branches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.left, self.right = (nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU()) for _ in range(2))
+            self.last = nn.Linear(144, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(torch.cat([self.left(x), self.right(x)], 1).flatten(1))
+
+    save(Branches().eval())
+    assert pathx_("common", "pictures", "--model", "model.pt", "--depth", 1, "--out", "out").status == 0
+    plots = {file.name for file in Path("out").glob("positions-1-*.png")}
+    tensors = document("out/common.json")["layers"][0]["tensors"]
+    assert len(tensors) == 2 and plots == {f"positions-1-{tensor['name']}.png" for tensor in tensors}
+
+
+def test_names_that_are_not_text(pathx_: Pathx) -> None:
+    odd = os.fsdecode(b"odd/a b\n\xff.png")
+    try:
+        picture(odd, 1)
+    except OSError:
+        pytest.skip("this file system takes text only")
+    arguments = ("odd", "--model", "model.pt", "--depth", 2)
+    assert pathx_("evaluate", *arguments, "--methods", "pathx,random", "--out", "out").status == 0
+    with Path("out/pictures.csv").open(newline="") as stream:
+        assert [row[0] for row in csv.reader(stream)][1:] == ["odd/a b\n\\udcff.png"] * 2
+    Path(odd).write_bytes(b"no picture")
+    picture("odd/b.png", 2)
+    assert pathx_("evaluate", *arguments, "--methods", "pathx", "--out", "out").status == 1
+    assert list(document("out/evaluation.json")["unread"]) == [odd]
+    assert pathx_("common", *arguments, "--out", "shared").status == 1
+    assert list(document("shared/common.json")["unread"]) == [odd]
 
 
 def test_shares_are_counted_over_the_paths(pathx_: Pathx) -> None:

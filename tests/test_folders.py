@@ -217,16 +217,19 @@ def test_the_index_says_what_the_folders_hold(pathx_: Pathx) -> None:
 def test_decompositions_go_on_as_well(pathx_: Pathx) -> None:
     folder, model = photos(3), scripted(network())
     arguments = ("decompose", folder, "--model", model, "--target", "top:2", "--no-pictures", "--format", "json")
+    arguments += ("--save-tensors",)
     first = pathx_(*arguments)
     assert first.status == 0, first.err
     assert not [file for file in files("pathx-out") if file.endswith(".png") and Path("pathx-out", file).is_file()]
     again = pathx_(*arguments)
-    assert again.err.startswith("pathx: 0 explained, 3 done before in ")
+    assert again.err.startswith("pathx: 0 taken apart, 3 done before in ")
     assert again.documents == first.documents
     assert [made["schema"] for made in again.documents] == ["pathx/decomposition@1"] * 6
-    for gone in ("*/feature-01/path.json", "contrast.json", "*/decomposition.json"):
+    for gone in ("*/feature-01/path.json", "*/feature-01/tensors.safetensors", "contrast.json", "*/decomposition.json"):
         next(Path("pathx-out/photos/a/0.png").glob(gone)).unlink()
-        assert pathx_(*arguments).err.startswith("pathx: 1 explained, 2 done before in "), gone
+        assert pathx_(*arguments).err.startswith("pathx: 1 taken apart, 2 done before in "), gone
+    for line in lines("pathx-out"):
+        assert all(set(made["files"]) == files(Path("pathx-out", made["folder"])) for made in line["explanations"])
     assert pathx_(*arguments, "--no-group").err == ""  # all of them, as that is another way to take apart
     assert pathx_("explain", *arguments[1:]).err == ""
     assert sorted(line["command"] for line in lines("pathx-out")) == ["decompose"] * 3 + ["explain"] * 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,7 @@ import typer
 from pathx.commands import options
 from pathx.commands.loading import prepared
 from pathx.commands.options import Dtype, Format, Skips
-from pathx.commands.output import complain, errors, progress_bar
+from pathx.commands.output import errors, notes, progress_bar
 
 if TYPE_CHECKING:
     from pathx.check import Checked
@@ -53,7 +54,7 @@ def check(
         )
         with progress_bar("checking", len(layers_of(ready.network)) + 3, quiet) as advance:
             found = check(ready, picture, depth=layers, width=units, alpha=least, skips=skips.value, progress=advance)
-        _draw(found, Path(out))
+        _draw(found, Path(out), notes(quiet))
         write_json(Path(out) / "check.json", found.document)
         if format is Format.json:
             print(json.dumps(found.document))
@@ -63,12 +64,12 @@ def check(
             raise typer.Exit(1)
 
 
-def _draw(found: Checked, folder: Path) -> None:
+def _draw(found: Checked, folder: Path, note: Callable[[str], None]) -> None:
     from pathx.plots import MISSING, plot_randomisation, plots_are_missing
 
     lines = found.findings["randomisation"].figures.get("layers")
     if plots_are_missing():
-        complain(f"note: {MISSING}")
+        note(MISSING)
     elif lines:
         values = {kind: [line[kind] for line in lines] for kind in ("signed", "absolute")}
         plot_randomisation(folder / "randomisation", [line["module"] for line in lines], values)
@@ -82,4 +83,5 @@ def _print(found: Checked, out: str) -> None:
         print(f"{name:14}{words[finding.passed]:6} {finding.verdict}")
     print()
     verdict = "the explanation can be trusted as far as this goes" if found.passed else "do not trust the explanation"
-    print(f"{verdict}; {out}: check.json, randomisation.png, randomisation.svg")
+    plots = ", randomisation.png, randomisation.svg" if (Path(out) / "randomisation.png").exists() else ""
+    print(f"{verdict}; {out}: check.json{plots}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +13,7 @@ import typer
 from pathx.commands import options
 from pathx.commands.loading import prepared, several
 from pathx.commands.options import Dtype, Format, Skips
-from pathx.commands.output import complain, errors, print_table, progress_bar
+from pathx.commands.output import complain, errors, notes, print_table, progress_bar
 from pathx.errors import PathxError
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def common(
         from pathx.evaluation import write_json
         from pathx.folders import pictures_in
 
-        if all(Path(folder).is_dir() and is_finished(folder) for folder in folders):
+        if all(map(is_finished, folders)):
             if depth is not None or width is not None:
                 raise PathxError("these are finished explanations: leave --depth and --width out", usage=True)
             found = common_of_results(folders, by=by.value)
@@ -108,7 +109,7 @@ def common(
                 )
         chosen = _chosen_layers(found, shown), _chosen_classes(found, several(classes))
         document = found.document(share)
-        _draw(found, *chosen, Path(out))
+        _draw(found, *chosen, Path(out), notes(quiet))
         write_json(Path(out) / "common.json", document)
         if format is Format.json:
             print(json.dumps(document))
@@ -138,12 +139,12 @@ def _chosen_classes(found: Common, asked: list[str]) -> list[str]:
     return [labels[resolve_target(text, labels)] for text in asked] or labels[:10]
 
 
-def _draw(found: Common, layers: list[int], classes: list[str], folder: Path) -> None:
+def _draw(found: Common, layers: list[int], classes: list[str], folder: Path, note: Callable[[str], None]) -> None:
     from pathx.common import channel, position, whole
     from pathx.plots import MISSING, plot_frequencies, plot_overlap, plot_places, plots_are_missing
 
     if plots_are_missing():
-        complain(f"note: {MISSING}")
+        note(MISSING)
         return
     for layer in layers:
         shares = {label: found.shares(label, layer) for label in classes}
@@ -182,6 +183,8 @@ def _draw(found: Common, layers: list[int], classes: list[str], folder: Path) ->
 
 
 def _print(document: dict[str, Any], out: str) -> None:
+    from pathx.plots import plots_are_missing
+
     settings = document["settings"]
     print(
         f"{document['pictures']} pictures in {len(document['classes'])} classes by {document['by']}; "
@@ -199,7 +202,7 @@ def _print(document: dict[str, Any], out: str) -> None:
     share = f"in {document['threshold']:.0%}"
     print_table(("class", "pictures", "layer", share, "most frequent units", "channels"), rows, right={1, 2, 3})
     print()
-    print(f"{out}: common.json and plots")
+    print(f"{out}: common.json{'' if plots_are_missing() else ' and plots'}")
 
 
 def _named(unit: dict[str, Any]) -> str:

@@ -77,7 +77,7 @@ def decompose(
     Besides the files of explain, OUT/IMAGE/CLASS gets sheet.png and decomposition.json, and a folder feature-01, … with
     the explanation of each unit.
     """
-    with errors():
+    with errors("the decompositions that have a decomposition.json are whole"):
         layers, units, size = options.depth(depth), options.width(width), options.size(input_size)
         means, deviations = options.numbers(mean, "--mean"), options.numbers(std, "--std")
         batch, least, part = options.batch_size(batch_size), options.alpha(alpha), options.shard(shard, quiet)
@@ -102,7 +102,15 @@ def decompose(
             loaded, plan, out, targets=target or (), settings=settings, task=task, stop=stop, note=notes(quiet)
         )
         follow(
-            results, plan, out, stop=stop, format=format, quiet=quiet, fail_fast=fail_fast, show=_print_decomposition
+            results,
+            plan,
+            out,
+            stop=stop,
+            format=format,
+            quiet=quiet,
+            fail_fast=fail_fast,
+            show=_print_decomposition,
+            verb="taken apart",
         )
 
 

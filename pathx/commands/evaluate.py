@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +13,7 @@ import typer
 from pathx.commands import options
 from pathx.commands.loading import count, prepared, several
 from pathx.commands.options import Dtype, Format, Skips
-from pathx.commands.output import complain, errors, print_table, progress_bar
+from pathx.commands.output import complain, errors, notes, print_table, progress_bar
 
 if TYPE_CHECKING:
     from pathx.evaluation import Evaluation
@@ -23,7 +24,6 @@ class ProtocolName(str, Enum):
     paper = "paper"
 
 
-Folders = Annotated[list[str], typer.Argument(metavar="FOLDER", help="Folders of pictures, or pictures.")]
 Methods = Annotated[
     list[str] | None,
     typer.Option(
@@ -44,7 +44,7 @@ StepPixels = Annotated[
 
 
 def evaluate(
-    folders: Folders,
+    images: options.Images,
     model: options.Model = "squeezenet1_1",
     weights: options.Weights = None,
     methods: Methods = None,
@@ -71,7 +71,7 @@ def evaluate(
     OUT gets evaluation.json, pictures.csv, the curves as PNG and SVG, and records.jsonl, from which a run that was stopped
     goes on.
     """
-    with errors():
+    with errors("run the same command again to go on"):
         path: dict[str, Any] = {
             "depth": options.depth(depth),
             "width": options.width(width),
@@ -84,12 +84,13 @@ def evaluate(
         from pathx.evaluation import contender, evaluate, write_csv, write_json
         from pathx.folders import pictures_in
         from pathx.methods import METHODS
+        from pathx.plots import plots_are_missing
         from pathx.protocols import make_protocol
         from pathx.records import RecordFile
 
         names = list(dict.fromkeys(asked or METHODS))
         contenders = [contender(name, protocol.value, **(path if name == "pathx" else {})) for name in names]
-        pictures = pictures_in(folders, out)
+        pictures = pictures_in(images, out)
         ready = prepared(
             model, weights=weights, labels=labels, input_size=input_size, mean=mean, std=std, device=device, dtype=dtype
         )
@@ -108,18 +109,19 @@ def evaluate(
             )
         document = result.document
         write_csv(folder / "pictures.csv", result.table)
-        write_curves(result, folder)
+        write_curves(result, folder, notes(quiet))
         write_json(folder / "evaluation.json", document)
         if format is Format.json:
             print(json.dumps(document))
         elif not quiet:
-            print_evaluation(document, out)
+            print_evaluation(document)
+            print(f"{out}: evaluation.json, pictures.csv{'' if plots_are_missing() else ', curves.png, curves.svg'}")
         say(result, quiet)
         if result.unread or any(one.title in result.not_run for one in contenders if one.name in asked):
             raise typer.Exit(1)
 
 
-def write_curves(result: Evaluation, folder: Path) -> None:
+def write_curves(result: Evaluation, folder: Path, note: Callable[[str], None]) -> None:
     """The mean curves, where matplotlib is there."""
     from pathx.evaluation import MEASURES
     from pathx.methods import METHODS
@@ -127,7 +129,7 @@ def write_curves(result: Evaluation, folder: Path) -> None:
     from pathx.protocols import area
 
     if plots_are_missing():
-        complain(f"note: {MISSING}")
+        note(MISSING)
         return
     panels: dict[str, dict[str, Any]] = {}
     for measure, arrow in MEASURES.items():
@@ -144,7 +146,7 @@ def say(result: Evaluation, quiet: bool) -> None:
         complain(f"note: {note}")
 
 
-def print_evaluation(document: dict[str, Any], out: str) -> None:
+def print_evaluation(document: dict[str, Any]) -> None:
     parameters = document["parameters"]
     accuracy = document["accuracy"]
     print(
@@ -168,4 +170,3 @@ def print_evaluation(document: dict[str, Any], out: str) -> None:
     headings = ("method", "insertion ↑", "95%", "pathx less it", "deletion ↓", "95%", "pathx less it", "seconds")
     print_table(headings, rows, right={1, 4, 7})
     print()
-    print(f"{out}: evaluation.json, pictures.csv, curves.png, curves.svg")

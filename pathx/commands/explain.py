@@ -61,7 +61,7 @@ def explain(
     picture are also held against each other, in contrast.png and contrast.json. Of several pictures, those that are done
     already are left alone, and OUT/index.jsonl lists all of them.
     """
-    with errors():
+    with errors("the explanations that have a path.json are whole"):
         layers, units, size = options.depth(depth), options.width(width), options.size(input_size)
         means, deviations = options.numbers(mean, "--mean"), options.numbers(std, "--std")
         batch, least, part = options.batch_size(batch_size), options.alpha(alpha), options.shard(shard, quiet)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pathx.commands.options import Format
-from pathx.commands.output import about, complain, print_contrast
+from pathx.commands.output import EVERY, about, complain, duration, print_contrast
 from pathx.index import index_name
 
 if TYPE_CHECKING:
@@ -30,15 +30,13 @@ if TYPE_CHECKING:
 FEW = 10
 """Up to so many pictures each one is described; of more, only how far the run is."""
 
-EVERY = 10.0
-"""Seconds between two lines of progress where stderr is no terminal."""
-
 
 @dataclass
 class Tally:
     """How far a run is. Results of one picture follow each other, so no list of pictures is kept but of those that failed."""
 
     total: int
+    verb: str = "explained"
     made: int = 0
     kept: int = 0
     failed: dict[str, str] = field(default_factory=dict)
@@ -71,7 +69,7 @@ class Tally:
         return first
 
     def __str__(self) -> str:
-        counts = [f"{self.made} explained"]
+        counts = [f"{self.made} {self.verb}"]
         counts += [f"{self.kept} done before"] if self.kept else []
         if self.failed:
             reasons = Counter(self.failed.values()).most_common()
@@ -89,15 +87,17 @@ def follow(
     quiet: bool,
     fail_fast: bool,
     show: Callable[[Any, bool], None],
+    verb: str = "explained",
 ) -> None:
     """Print the results of a run as they come, and end the process with its exit status.
 
     Args:
         show: describes a result for people, at length; with True for the first one of a picture.
+        verb: what was done with pictures that are done.
     """
     from pathx.run import Failed, Kept
 
-    tally = Tally(len(plan.pictures))
+    tally = Tally(len(plan.pictures), verb)
     many = tally.total > FEW
     try:
         with closing(results), stop.on_signals(), _progress(tally, many and not quiet) as advance:
@@ -131,7 +131,7 @@ def _summarise(tally: Tally, plan: Plan, out: str, *, many: bool, quiet: bool, s
         complain(f"note: no picture falls to shard {plan.shard}")
     if plan.indexed and not quiet and (many or tally.kept):
         seconds = time.monotonic() - tally.started
-        complain(f"{tally} in {_duration(seconds)}: {Path(out, index_name(plan.shard))}")
+        complain(f"{tally} in {duration(seconds)}: {Path(out, index_name(plan.shard))}")
     if tally.failed:
         if stopped and tally.total > 1:
             complain("stopped at the first failure; run the same command again to go on")
@@ -194,7 +194,7 @@ class _Lines:
         if time.monotonic() - self._said < EVERY:
             return
         self._said, tally = time.monotonic(), self._tally
-        left = f", about {_duration((tally.total - tally.seen) / tally.speed)} left" if tally.speed else ""
+        left = f", about {duration((tally.total - tally.seen) / tally.speed)} left" if tally.speed else ""
         failed = f", {len(tally.failed)} failed" if tally.failed else ""
         complain(f"{tally.seen} of {tally.total} pictures, {tally.speed:.1f} per second{failed}{left}")
 
@@ -216,9 +216,3 @@ def _bar(tally: Tally) -> Iterator[Callable[[], None]]:
     with Progress(*columns, console=console, transient=True, redirect_stdout=sys.stdout.isatty()) as progress:
         task = progress.add_task("", total=tally.total)
         yield lambda: progress.update(task, completed=tally.seen)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

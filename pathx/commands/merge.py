@@ -21,6 +21,7 @@ _LISTED = 20
 def merge(
     out: Annotated[str, typer.Argument(metavar="OUT", help="The output folder that the shards share.")],
     format: options.OneFormat = Format.text,
+    quiet: options.Quiet = False,
 ) -> None:
     """Join the indexes of the shards of a run into OUT/index.jsonl, and say what is missing.
 
@@ -32,7 +33,7 @@ def merge(
         merged = joined(out)
         if format is Format.json:
             print(json.dumps(asdict(merged)))
-        else:
+        elif not quiet:
             total = merged.done + len(merged.failed)
             print(f"{Path(out, index_name(None))}: {total} pictures, {merged.done} done, {len(merged.failed)} failed")
         for shard in merged.shards:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,17 +20,24 @@ if TYPE_CHECKING:
     from pathx.contrasting import Contrasted
     from pathx.explanation import Unit
 
+EVERY = 10.0
+"""Seconds between two lines of progress where stderr is no terminal."""
+
 
 @contextmanager
-def errors() -> Iterator[None]:
-    """One line on stderr for what the user can mend, and the exit status that goes with it."""
+def errors(interrupted: str = "nothing is lost that was written") -> Iterator[None]:
+    """One line on stderr for what the user can mend, and the exit status that goes with it.
+
+    Args:
+        interrupted: what Ctrl-C leaves behind, for people to read.
+    """
     try:
         yield
     except PathxError as error:
         complain(str(error), error)
         raise typer.Exit(2 if error.usage else 1) from None
     except KeyboardInterrupt:
-        complain("interrupted; the explanations that have a path.json are whole")
+        complain(f"interrupted; {interrupted}")
         raise typer.Exit(130) from None
     except (typer.Exit, BrokenPipeError):
         raise
@@ -126,12 +134,37 @@ def print_contrast(result: Contrasted) -> None:
 
 @contextmanager
 def progress_bar(what: str, total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr where someone watches; what it gives is called with how much was done just now."""
+    """How far it is, on stderr: a bar where someone watches, else a line now and then; call with what was done just now."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
+    if not quiet and not console.is_terminal:
+        yield _Lines(what, total).advance
+        return
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as progress:
+    with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
         task = progress.add_task(what, total=total)
         yield lambda done: progress.advance(task, done)
+
+
+class _Lines:
+    def __init__(self, what: str, total: int) -> None:
+        self._what, self._total, self._done = what, total, 0
+        self._began = self._said = time.monotonic()
+
+    def advance(self, done: int) -> None:
+        self._done += done
+        now = time.monotonic()
+        if now - self._said < EVERY or not self._done:
+            return
+        self._said = now
+        left = duration((self._total - self._done) * (now - self._began) / self._done)
+        complain(f"{self._what}: {self._done} of {self._total}, about {left} left")
+
+
+def duration(seconds: float) -> str:
+    """A time for people to read."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

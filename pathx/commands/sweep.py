@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pathx.commands import options
-from pathx.commands.evaluate import Folders, Methods, ProtocolName, ProtocolOption, StepPixels, Steps, say
+from pathx.commands.evaluate import Methods, ProtocolName, ProtocolOption, StepPixels, Steps, say
 from pathx.commands.loading import count, prepared, several
 from pathx.commands.options import Dtype, Format, Skips
-from pathx.commands.output import complain, errors, print_table, progress_bar
+from pathx.commands.output import errors, notes, print_table, progress_bar
 
 if TYPE_CHECKING:
     from pathx.evaluation import Evaluation
 
 
 def sweep(
-    folders: Folders,
+    images: options.Images,
     model: options.Model = "squeezenet1_1",
     weights: options.Weights = None,
     depth: Annotated[
@@ -40,7 +41,7 @@ def sweep(
     step_pixels: StepPixels = None,
     picture: Annotated[
         str | None,
-        typer.Option("--picture", metavar="IMAGE", help="Picture for the sheet. [default: the first of FOLDER]"),
+        typer.Option("--picture", metavar="IMAGE", help="Picture for the sheet. [default: the first of all]"),
     ] = None,
     device: options.Device = "auto",
     dtype: options.DtypeOption = Dtype.float32,
@@ -58,7 +59,7 @@ def sweep(
     OUT gets sweep.json, pictures.csv, both measures against width (sweep.png, sweep.svg), and the heatmaps of one picture
     beside those of other methods (sheet.png, sheet.svg). The network runs once per picture for the whole grid.
     """
-    with errors():
+    with errors("run the same command again to go on"):
         depths = [options.depth(text) for text in several(depth)]
         widths = [options.width(text) for text in several(width)]
         least, batch = options.alpha(alpha), options.pictures_at_once(batch_size)
@@ -74,7 +75,7 @@ def sweep(
 
         names = [name for name in asked or METHODS if name != "pathx"]
         others = [contender(name, protocol.value) for name in dict.fromkeys(names)]
-        pictures = pictures_in(folders, out)
+        pictures = pictures_in(images, out)
         (shown, *_) = pictures_in([picture]) if picture else pictures
         ready = prepared(
             model, weights=weights, labels=labels, input_size=input_size, mean=mean, std=std, device=device, dtype=dtype
@@ -96,7 +97,7 @@ def sweep(
             )
         found = document(result, cells)
         write_csv(folder / "pictures.csv", result.table)
-        _draw(result, cells, shown, folder)
+        _draw(result, cells, shown, folder, notes(quiet))
         write_json(folder / "sweep.json", found)
         if format is Format.json:
             print(json.dumps(found))
@@ -107,13 +108,13 @@ def sweep(
             raise typer.Exit(1)
 
 
-def _draw(result: Evaluation, cells: Any, picture: Any, folder: Path) -> None:
+def _draw(result: Evaluation, cells: Any, picture: Any, folder: Path, note: Callable[[str], None]) -> None:
     from pathx.evaluation import MEASURES
     from pathx.plots import MISSING, plot_sheet, plot_sweep, plots_are_missing
     from pathx.sweep import panels, sheet
 
     if plots_are_missing():
-        complain(f"note: {MISSING}")
+        note(MISSING)
         return
     inside = {one.title for row in cells.values() for one in row}
     others = [one for one in result.ran if one.title not in inside]
@@ -124,6 +125,8 @@ def _draw(result: Evaluation, cells: Any, picture: Any, folder: Path) -> None:
 
 
 def _print(found: dict[str, Any], out: str) -> None:
+    from pathx.plots import plots_are_missing
+
     parameters = found["parameters"]
     print(
         f"{found['pictures']} pictures, {found['model']['name']}, protocol {found['protocol']}: "
@@ -140,7 +143,8 @@ def _print(found: dict[str, Any], out: str) -> None:
         f"{measure} is best at depth {cell['depth']}, width {cell['width']}" for measure, cell in found["best"].items()
     ]
     print("; ".join(best))
-    print(f"{out}: sweep.json, pictures.csv, sweep.png, sweep.svg, sheet.png, sheet.svg")
+    plots = "" if plots_are_missing() else ", sweep.png, sweep.svg, sheet.png, sheet.svg"
+    print(f"{out}: sweep.json, pictures.csv{plots}")
 
 
 def _cells(figures: dict[str, Any]) -> tuple[str, str, str]:
