@@ -10,6 +10,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import islice
@@ -35,7 +36,7 @@ from pathx.reading import Failed as Failed
 from pathx.reading import Kept as Kept
 from pathx.reading import Opened, Reader, unexpected
 from pathx.render import Drawing
-from pathx.results import DOCUMENT, ModelInfo, explanation_folder, save
+from pathx.results import DOCUMENT, ModelInfo, explanation_folder, remove_all, save
 from pathx.shards import Shard
 from pathx.targets import parse_targets, target_slug, true_class
 from pathx.workers import Stop, working
@@ -440,6 +441,9 @@ def contrast_works(of: Subject, explanations: Sequence[Explanation]) -> list[Wor
 
 def _save(of: Subject, explanation: Explanation) -> Done:
     folder = of.folder(explanation.target)
+    with suppress(OSError):  # what rests on an older explanation of this class; if it cannot go, saving will say so
+        remove_all(folder, ("decomposition.json", "sheet.png"))
+        remove_all(folder.parent, ("contrast.json", "contrast.png"))
     document = save(
         explanation,
         folder,

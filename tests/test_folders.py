@@ -235,6 +235,21 @@ def test_decompositions_go_on_as_well(pathx_: Pathx) -> None:
     assert sorted(line["command"] for line in lines("pathx-out")) == ["decompose"] * 3 + ["explain"] * 3
 
 
+def test_nothing_rests_on_an_explanation_that_was_replaced(pathx_: Pathx) -> None:
+    """The parts and contrasts of an older explanation go with it, and are made again where they are asked for."""
+    folder, model = photos(3), scripted(network())
+    arguments = (folder, "--model", model, "--no-pictures", "--format", "json")
+    apart = (*arguments, "--target", "top:2")
+    first = pathx_("decompose", *apart)
+    assert pathx_("explain", *arguments, "--depth", 1, "--width", 1).status == 0
+    of_one = [line for line in lines("pathx-out") if line["command"] == "explain"]
+    for made in (line["explanations"][0] for line in of_one):
+        assert not Path("pathx-out", made["folder"], "decomposition.json").exists()
+        assert not Path("pathx-out", made["folder"]).parent.joinpath("contrast.json").exists()
+    again = pathx_("decompose", *apart)
+    assert again.documents == first.documents and again.err == ""
+
+
 def test_workers_change_nothing(pathx_: Pathx) -> None:
     folder, model = photos(16), scripted(network())
     for workers in (0, 1, 4):
