@@ -82,6 +82,10 @@ def _print(found: Checked, out: str) -> None:
     for name, finding in found.findings.items():
         print(f"{name:14}{words[finding.passed]:6} {finding.verdict}")
     print()
+    correlation = found.findings["stability"].figures.get("correlation")
+    steady = correlation is None or correlation >= found.findings["stability"].figures["steady_from"]
     verdict = "the explanation can be trusted as far as this goes" if found.passed else "do not trust the explanation"
+    if found.passed and not steady:
+        verdict = "the explanation is right for this picture; do not read much into its details, which noise changes"
     plots = ", randomisation.png, randomisation.svg" if (Path(out) / "randomisation.png").exists() else ""
     print(f"{verdict}; {out}: check.json{plots}")

@@ -18,7 +18,7 @@ def sheet(
     percentile: options.Percentile = "99",
     show_units: options.ShowUnits = False,
     no_magnify: options.NoMagnify = False,
-    quiet: options.Quiet = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
 ) -> None:
     """Make pictures anew from saved tensors, with other colours or scales; no network is run.
 
