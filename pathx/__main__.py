@@ -1,5 +1,16 @@
 """`python -m pathx`."""
 
-from pathx.cli import run
+from pathx.runs.stop import end_at_once
 
-run()
+
+def run() -> None:
+    """The entry point: signals are looked after before anything else is loaded."""
+    end_at_once()
+
+    from pathx.cli import run as run_command
+
+    run_command()
+
+
+if __name__ == "__main__":
+    run()

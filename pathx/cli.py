@@ -11,21 +11,26 @@ from typing import Annotated
 import typer
 
 from pathx import __version__
+from pathx.commands.ablate import ablate
 from pathx.commands.check import check
 from pathx.commands.common import common
 from pathx.commands.decompose import decompose
 from pathx.commands.evaluate import evaluate
 from pathx.commands.explain import explain
+from pathx.commands.help import GroupedCommand
+from pathx.commands.labels import labels
 from pathx.commands.merge import merge
 from pathx.commands.models import layers, models
-from pathx.commands.output import complain
+from pathx.commands.output import complain, harmless_output
+from pathx.commands.report import report
 from pathx.commands.sheet import sheet
 from pathx.commands.sweep import sweep
+from pathx.commands.units import unit, units
+from pathx.commands.unpack import unpack
 
 app = typer.Typer(
     name="pathx",
     help="Show which hidden units of a ReLU network carried a decision, and what they saw in the image.",
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -47,8 +52,27 @@ def main(
     """Show which hidden units of a ReLU network carried a decision, and what they saw in the image."""
 
 
-for command in (explain, decompose, sheet, merge, evaluate, sweep, common, check, models, layers):
-    app.command()(command)
+_COMMANDS = (
+    explain,
+    decompose,
+    report,
+    sheet,
+    merge,
+    unpack,
+    evaluate,
+    sweep,
+    common,
+    check,
+    models,
+    layers,
+    labels,
+    units,
+    unit,
+    ablate,
+)
+
+for command in _COMMANDS:
+    app.command(cls=GroupedCommand)(command)
 
 # What is wrong with a command line; typer has no name of its own for it.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -57,10 +81,16 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 def run(arguments: Sequence[str] | None = None) -> None:
     """The entry point. Ends the process; what is wrong with the command line is one line as well."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, as long as the process lives
+    if sys.stdout is None:
+        complain("standard output is closed: redirect it to /dev/null to see nothing of it")
+        sys.exit(2)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names need not be text
     try:
-        status = app(arguments or ["--help"], prog_name="pathx", standalone_mode=False)
+        with harmless_output():
+            status = app(arguments or ["--help"], prog_name="pathx", standalone_mode=False)
         sys.stdout.flush()
     except _UsageError as error:
         context = getattr(error, "ctx", None)
@@ -69,9 +99,17 @@ def run(arguments: Sequence[str] | None = None) -> None:
         complain(f"{problem}; see {command} --help", error)
         status = 2
     except BrokenPipeError:  # the reader, such as head, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 1
+        status = _give_up_stdout()
+    except OSError as error:
+        complain(f"cannot write to standard output ({error.strerror or error}): results are in their files")
+        status = _give_up_stdout()
     sys.exit(status)
+
+
+def _give_up_stdout() -> int:
+    """Whatever is still to be written there goes nowhere; the exit status that says so."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Several classes of one picture against each other: what speaks for the first and not for another."""
+"""Several classes of one image compared: what supports the first and not another."""
 
 from __future__ import annotations
 
@@ -6,42 +6,55 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import torch
 from torch import Tensor
 
-from pathx.decomposition import overlaps
+from pathx.engine.explain import explain
 from pathx.errors import PathxError
 from pathx.explanation import Explanation
-from pathx.places import Place, place
-from pathx.render import Drawing, plane, shared_scale
+from pathx.maps import Place, overlaps, place, plane
 
 if TYPE_CHECKING:
     from PIL import Image
 
+    from pathx.drawing.render import Drawing
+
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """The linear model of the first class less that of another.
+    """Why the first class and not another.
 
     Args:
+        difference: the explanation of the first class against the other: one path, and the linear model of the difference.
+            None where it could not be computed; the rest is then the first linear model minus the other, whose paths hold
+            different units, so that their difference may contradict that of the logits.
         attribution: positive where a pixel adds more to the first class.
-        overlap: the cosine between the two, smoothed to spots.
-        first: where the picture speaks more for the first class, and how much; the place is None where nowhere.
+        logit: of the first class minus that of the other.
+        overlap: the cosine between the attributions of the two classes, smoothed to spots.
+        first: where the image supports the first class more, and how much; the place is None where nowhere.
         second: the same for the other.
-        shared_units: for each layer of the paths, how many units both keep.
+        shared_units: for each layer, how many units are on the paths of both classes.
     """
 
+    difference: Explanation | None
     attribution: Tensor
     score: float
     bias: float
+    logit: float
     overlap: float
     first: tuple[float, Place | None]
     second: tuple[float, Place | None]
     shared_units: dict[int, int]
 
+    @property
+    def share(self) -> float | None:
+        """What the path carries of the difference between the logits; below 0 where it points the other way."""
+        return self.score / self.logit if self.logit else None
+
 
 @dataclass(frozen=True, eq=False)
 class Contrast:
-    """Explanations of one picture for several classes; the first is held against each other.
+    """Explanations of one image for several classes; the first is compared with each other.
 
     Args:
         reason: why these, where it was not asked for.
@@ -54,20 +67,33 @@ class Contrast:
     reason: str = ""
 
     @staticmethod
-    def of(explanations: Sequence[Explanation], *, reason: str = "") -> Contrast:
-        """Hold the first of a picture's explanations against each of the others."""
-        if len(explanations) < 2:
-            raise PathxError("a contrast needs explanations of one picture for two classes or more", usage=True)
+    def of(
+        explanations: Sequence[Explanation], *, differences: Sequence[Explanation] | None = None, reason: str = ""
+    ) -> Contrast:
+        """Compare the first of an image's explanations with each of the others.
+
+        Args:
+            differences: the first class explained against each other; by default computed, where the explanations know
+                their model and image.
+        """
+        several = isinstance(explanations, Sequence)
+        if not several or len(explanations) < 2 or not all(isinstance(one, Explanation) for one in explanations):
+            raise PathxError("a contrast needs explanations of one image for two classes or more", usage=True)
         if len({tuple(explanation.attribution.shape) for explanation in explanations}) > 1:
-            raise PathxError("a contrast needs explanations of one picture; these are of different sizes", usage=True)
+            raise PathxError("a contrast needs explanations of one image; these are of different sizes", usage=True)
+        if len({(one.depth, one.hidden_layers) for one in explanations}) > 1:
+            raise PathxError("a contrast needs explanations of one depth, from one model", usage=True)
         first, *others = explanations
-        return Contrast(tuple(explanations), tuple(_pair(first, other) for other in others), reason)
+        known = _differences(first, others) if differences is None else differences
+        made: Sequence[Explanation | None] = known or [None] * len(others)
+        pairs = (_pair(first, other, difference) for other, difference in zip(others, made, strict=True))
+        return Contrast(tuple(explanations), tuple(pairs), reason)
 
     def scale(self, drawing: Drawing) -> float:
         """The one colour scale of all that is shown."""
-        classes = [explanation.attribution for explanation in self.explanations[: self.MOST_SHOWN]]
-        differences = [pair.attribution for pair in self.pairs[: self.MOST_SHOWN - 1]]
-        return shared_scale([*classes, *differences], drawing.smoothing, drawing.percentile)
+        from pathx.drawing.sheets import contrast_scale
+
+        return contrast_scale(self, drawing)
 
     def figure(
         self,
@@ -81,29 +107,44 @@ class Contrast:
 
         Args:
             photo, region, drawing: as for `Explanation.figure`.
-            labels: of the classes; their numbers by default.
+            labels: of the classes; by default as the model's labels call them, or their numbers.
         """
-        from pathx.sheets import View, contrast_sheet
+        from pathx.drawing.render import Drawing
+        from pathx.drawing.sheets import contrast_sheet
+        from pathx.drawing.view import View
 
         view = View.of(self.explanations[0], photo, region)
-        names = labels or [f"class {explanation.target}" for explanation in self.explanations]
+        names = labels or [explanation.label for explanation in self.explanations]
         probabilities = [explanation.probability for explanation in self.explanations]
         return contrast_sheet(self, view, names, probabilities, drawing or Drawing())
 
     def _repr_png_(self) -> bytes | None:
-        from pathx.sheets import notebook_png
+        from pathx.drawing.view import notebook_png
 
         return notebook_png(self.explanations[0], self.figure)
 
 
-def _pair(first: Explanation, second: Explanation) -> Pair:
-    attribution = first.attribution - second.attribution
+def _differences(first: Explanation, others: Sequence[Explanation]) -> list[Explanation]:
+    """The first class against each other, from the model itself; none where the explanations do not know it."""
+    origin = first.origin
+    if origin is None or any(other.target == first.target for other in others):
+        return []
+    images = torch.stack([origin.image] * len(others))
+    how = {"depth": first.depth, "width": first.width, "skips": first.skips}
+    against = [other.target for other in others]
+    return explain(origin.model, images, target=first.target, against=against, **how)  # type: ignore[arg-type]
+
+
+def _pair(first: Explanation, second: Explanation, difference: Explanation | None) -> Pair:
+    attribution = first.attribution - second.attribution if difference is None else difference.attribution
     seen = plane(attribution) if attribution.dim() == 3 else attribution.detach().cpu().double()
     towards, away = seen.clamp(min=0), (-seen).clamp(min=0)
     return Pair(
+        difference=difference,
         attribution=attribution,
-        score=first.score - second.score,
-        bias=first.bias - second.bias,
+        score=first.score - second.score if difference is None else difference.score,
+        bias=first.bias - second.bias if difference is None else difference.bias,
+        logit=float(first.logits.flatten()[first.target]) - float(second.logits.flatten()[second.target]),
         overlap=float(overlaps([first.attribution, second.attribution])[0, 1]),
         first=(float(towards.sum()), place(towards)),
         second=(float(away.sum()), place(away)),

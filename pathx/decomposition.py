@@ -4,34 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from pathx.engine import decompose_frozen, explain_frozen, targets_of
+from pathx.engine.explain import Loaded, brief, decompose_frozen, explain_frozen, opened, targets_of, whole_number
+from pathx.engine.freeze import Frozen, freeze
 from pathx.errors import PathxError
 from pathx.explanation import Explanation, PathLayer, Unit
-from pathx.frozen import Frozen, freeze
-from pathx.places import Place, place
-from pathx.render import Drawing, smooth
+from pathx.maps import Place, overlaps, place
 
 if TYPE_CHECKING:
     from PIL import Image
+
+    from pathx.drawing.render import Drawing
 
 ALIKE = math.sqrt(0.5)
 """Features are near-duplicates where their overlap, a cosine, is at least this.
 
 The square of the cosine is the share of one that the other accounts for: from here on, more is common to the two than
 tells them apart.
-"""
-
-SPOT = 0.05
-"""Overlap is measured on attributions smoothed by this, as a share of the shorter side: twice what overlays are.
-
-Units that look at one spot read its pixels with different weights; the same spot is meant, not the same grain.
 """
 
 MOST_FEATURES = 256
@@ -49,7 +44,7 @@ class Feature:
         explanation: the path through this unit alone.
         unit: the unit.
         share: of the scores of all features together; None where these do not add up to more than 0.
-        place: None where the attribution is all zero, or the input no picture.
+        place: None where the attribution is all zero, or the input no image.
     """
 
     explanation: Explanation
@@ -64,7 +59,7 @@ class Feature:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Features that look at the same spot, and what they add together.
+    """Features of one channel over one patch, and those that look at the same spot; and what they add together.
 
     Args:
         features: their positions in the decomposition, the strongest first.
@@ -90,7 +85,7 @@ class Remainder:
 
 @dataclass(frozen=True)
 class Difference:
-    """All the parts together, less the whole.
+    """All the parts together, minus the whole.
 
     Below the layer each part chooses its own units, so that together they keep more routes than the whole does.
 
@@ -117,11 +112,12 @@ class Decomposition:
         layer: where, and
         reason: why there.
         features: one per unit that the layer keeps, by falling score.
-        groups: which of them look at the same spot, by falling score; every feature is in one group.
-        alike: the overlap that any two of a group have at least; None where none were to be grouped.
+        groups: which of them belong together, by falling score; every feature is in one group. Neighbouring places of
+            one channel are one patch, and patches that look at the same spot are one group.
+        alike: the overlap that any two patches of a group have at least; None where none were to be grouped.
         overlap: the cosine between any two features, smoothed to spots.
         others: what was left out of the above.
-        difference: all parts, those left out included, less the whole.
+        difference: all parts, those left out included, minus the whole.
     """
 
     whole: Explanation
@@ -152,18 +148,20 @@ class Decomposition:
         Args:
             photo, region, label, drawing: as for `Explanation.figure`.
         """
-        from pathx.sheets import View, decomposition_sheet
+        from pathx.drawing.render import Drawing
+        from pathx.drawing.sheets import decomposition_sheet
+        from pathx.drawing.view import View
 
         return decomposition_sheet(self, View.of(self.whole, photo, region, label), drawing or Drawing())
 
     def _repr_png_(self) -> bytes | None:
-        from pathx.sheets import notebook_png
+        from pathx.drawing.view import notebook_png
 
         return notebook_png(self.whole, self.figure)
 
 
 def decompose(
-    model: nn.Module,
+    model: nn.Module | Loaded,
     images: Tensor,
     *,
     target: int | Sequence[int] | None = None,
@@ -175,17 +173,18 @@ def decompose(
     alpha: float | None = None,
     skips: str = "adjacent",
 ) -> list[Decomposition]:
-    """Take apart the decision for each of a batch of preprocessed pictures.
+    """Take apart the decision for each of a batch of preprocessed images.
 
     Args:
         model, images, target, depth, width, alpha, skips: as for `pathx.explain`.
         from_layer: the layer whose units are the features, counted from the input. By default the top one, or, where each
-            unit of that speaks for one class only, the one below it.
+            unit of that supports one class only, the one below it.
         features: how many groups of features to keep at most, the strongest; all by default.
-        group: put features that look at the same spot into one group.
+        group: put features of one channel at neighbouring places, and those that look at the same spot, into one group.
     """
-    frozen = freeze(model, images)
-    wanted = list(enumerate(targets_of(frozen, target)))
+    module, _ = opened(model)
+    frozen = freeze(module, images)
+    wanted = list(enumerate(targets_of(frozen.logits, target)))
     return decompose_wanted(
         frozen,
         wanted,
@@ -211,11 +210,17 @@ def decompose_wanted(
     alpha: float | None = None,
     skips: str = "adjacent",
 ) -> list[Decomposition]:
-    """Take apart (picture, class) pairs of a frozen batch, in one pass for the wholes and one for the parts."""
-    if features is not None and features < 1:
-        raise PathxError(f"{features} features are out of range; use 1 or more", usage=True)
+    """Take apart (image, class) pairs of a frozen batch, in one pass for the wholes and one for the parts."""
+    most = None if features is None else whole_number(features)
+    if features is not None and (most is None or most < 1):
+        raise PathxError(f"{brief(features)} features are out of range; use 1 or more", usage=True)
     wholes = explain_frozen(frozen, wanted, depth=depth, width=width, alpha=alpha, skips=skips)
-    chosen = [choose_layer(whole) if from_layer is None else (from_layer, "as asked") for whole in wholes]
+    asked = None if from_layer is None else whole_number(from_layer)
+    if from_layer is not None and asked is None:
+        raise PathxError(
+            f"layer {brief(from_layer)} is not the number of a layer; layers are counted from the input", usage=True
+        )
+    chosen = [choose_layer(whole) if asked is None else (asked, "as asked") for whole in wholes]
     for whole, (layer, _) in zip(wholes, chosen, strict=True):
         units = sum(len(kept.units) for kept in whole.path if kept.layer == layer)
         if units > MOST_FEATURES:
@@ -225,14 +230,14 @@ def decompose_wanted(
                 usage=True,
             )
     parts: list[list[Explanation]] = [[] for _ in wanted]
-    for layer in sorted({layer for layer, _ in chosen}):  # one, but for odd pictures
+    for layer in sorted({layer for layer, _ in chosen}):  # one, but for odd images
         at = [number for number, (own, _) in enumerate(chosen) if own == layer]
         pairs = [wanted[number] for number in at]
         found = decompose_frozen(frozen, pairs, from_layer=layer, depth=depth, width=width, alpha=alpha, skips=skips)
         for number, several in zip(at, found, strict=True):
-            parts[number] = several
+            parts[number] = [replace(part, branch=layer) for part in several]
     return [
-        _put_together(whole, own, layer, reason, features, group)
+        _put_together(whole, own, layer, reason, most, group)
         for whole, own, (layer, reason) in zip(wholes, parts, chosen, strict=True)
     ]
 
@@ -240,19 +245,19 @@ def decompose_wanted(
 def choose_layer(whole: Explanation) -> tuple[int, str]:
     """The layer to take a path apart at, and why there.
 
-    A unit of the top layer that speaks for one class only is that class itself at one place, as in networks that end in
+    A unit of the top layer that supports one class only is that class itself at one place, as in networks that end in
     one map per class (SqueezeNet); what it saw there is only told apart in the layer below.
     """
     top, classes = whole.path[0], whole.logits.numel()
-    one_logit = classes == 2 and float(whole.logits.flatten()[0]) == 0  # where no unit could speak for another class
-    if one_logit or not top.units or not all(_speaks_for_one(unit, classes) for unit in top.units):
+    one_logit = classes == 2 and float(whole.logits.flatten()[0]) == 0  # where no unit could support another class
+    if one_logit or not top.units or not all(_supports_one(unit, classes) for unit in top.units):
         return top.layer, "the top layer"
     if len(whole.path) == 1:
-        return top.layer, "the only layer of the path, though each of its units speaks for one class only"
-    return top.layer - 1, f"below layer {top.layer}, each unit of which speaks for one class only"
+        return top.layer, "the only layer of the path, though each of its units supports one class only"
+    return top.layer - 1, f"below layer {top.layer}, each unit of which supports one class only"
 
 
-def _speaks_for_one(unit: Unit, classes: int) -> bool:
+def _supports_one(unit: Unit, classes: int) -> bool:
     """Whether a unit sends nothing to the other classes: its importance is then given by what it sends to its own."""
     if not 0 < unit.importance < 1 - 1e-5:  # where nothing can be told any more
         return False
@@ -266,7 +271,7 @@ def _put_together(
     parts = sorted(parts, key=lambda part: -part.score)  # stable: equal scores stay by importance
     total = math.fsum(part.score for part in parts)
     overlap = overlaps([part.attribution for part in parts])
-    groups = grouped(overlap) if group else [[number] for number in range(len(parts))]
+    groups = _grouped_parts(parts, layer) if group else [[number] for number in range(len(parts))]
     groups.sort(key=lambda members: -math.fsum(parts[number].score for number in members))
     left, groups = groups[most:] if most else [], groups[:most]
     shown = sorted(number for members in groups for number in members)
@@ -318,25 +323,33 @@ def _difference(whole: Explanation, parts: list[Explanation]) -> Difference:
     )
 
 
-def overlaps(attributions: Sequence[Tensor]) -> Tensor:
-    """(n, n) cosines between attributions, summed over channels and smoothed to spots.
-
-    1 for alike, 0 where they share nothing or one is all zero, below 0 where one speaks for what the other speaks against.
-    """
-    if not attributions:
-        return torch.zeros(0, 0, dtype=torch.float64)
-    rows = torch.stack([_spots(attribution) for attribution in attributions])
-    largest = rows.abs().amax(1, keepdim=True)
-    rows = rows / largest.where(largest > 0, 1.0)  # so that no square overflows or vanishes
-    norms = rows.norm(dim=1, keepdim=True)
-    rows = rows / norms.where(norms > 0, 1.0)
-    return torch.clamp(rows @ rows.T, -1, 1)
+def _grouped_parts(parts: Sequence[Explanation], layer: int) -> list[list[int]]:
+    """Parts by channel and by spot: first what one channel sees over one patch, then patches that look at the same spot."""
+    found = patches([_kept(part, layer).units[0] for part in parts])
+    together = overlaps([torch.stack([parts[number].attribution for number in patch]).sum(0) for patch in found])
+    return [sorted(number for patch in group for number in found[patch]) for group in grouped(together)]
 
 
-def _spots(attribution: Tensor) -> Tensor:
-    if attribution.dim() in (2, 3):
-        return smooth(attribution, SPOT).flatten()
-    return attribution.detach().cpu().double().flatten()
+def patches(units: Sequence[Unit]) -> list[list[int]]:
+    """A partition of units: those of one channel whose places touch each other, directly or through others, are one."""
+    left, found = set(range(len(units))), []
+    while left:
+        patch, edge = [], [min(left)]
+        left.discard(edge[0])
+        while edge:
+            patch.append(edge.pop())
+            near = {number for number in left if _touch(units[patch[-1]], units[number])}
+            left -= near
+            edge += sorted(near)
+        found.append(sorted(patch))
+    return found
+
+
+def _touch(one: Unit, other: Unit) -> bool:
+    """Whether two units are of one channel of a feature map, next to each other or corner to corner."""
+    if one.tensor != other.tensor or len(one.index) < 2 or one.index[0] != other.index[0]:
+        return False
+    return all(abs(a - b) <= 1 for a, b in zip(one.index[1:], other.index[1:], strict=True))
 
 
 def grouped(overlap: Tensor, alike: float = ALIKE) -> list[list[int]]:

@@ -1,6 +1,12 @@
-"""The one error type of pathx."""
+"""The one error type of pathx, and how text that others wrote is read and shown safely."""
 
 from __future__ import annotations
+
+import json
+import os
+import unicodedata
+from pathlib import Path
+from typing import Any
 
 
 class PathxError(Exception):
@@ -13,3 +19,67 @@ class PathxError(Exception):
     def __init__(self, message: str, *, usage: bool = False) -> None:
         super().__init__(message)
         self.usage = usage
+
+
+_JOINERS = "\u200c\u200d"  # parts of words in several scripts, and of emoji; they move nothing on a terminal
+_HARMLESS_SPACES = "Zs"
+
+
+def harmless(text: str) -> str:
+    """Text as it may be printed: control characters, changes of writing direction and what is no text are escaped.
+
+    File names, labels and the names of layers come from others; printed as they are, they could rewrite what stands
+    on the terminal, its title or its clipboard. Newlines count as control characters here.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(character if _is_harmless(character) else _escape(character) for character in text)
+
+
+def _is_harmless(character: str) -> bool:
+    if character.isprintable() or character in _JOINERS:
+        return True
+    return unicodedata.category(character) == _HARMLESS_SPACES
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def as_text(cell: Any) -> Any:
+    """A cell of a CSV file; a text that a spreadsheet would take for a formula is marked as text by an apostrophe."""
+    is_formula = isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r"))
+    return f"'{cell}" if is_formula else cell
+
+
+def reason_of(error: BaseException) -> str:
+    """The first line of an error, of a length that fits into one of ours."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:160] if lines else type(error).__name__
+
+
+def parse_json(text: str | bytes) -> Any:
+    """JSON that others wrote; whatever is wrong with it is a ValueError of one line.
+
+    Also wrong: nesting too deep to read, numbers of thousands of digits, NaN and infinities, which are not JSON.
+    """
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is not a number")
+
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8 text") from None
+    except json.JSONDecodeError:
+        raise
+    except ValueError as error:
+        raise ValueError(reason_of(error).split(";")[0]) from None  # not Python's advice about its limit of digits
+
+
+def shown(path: str | Path) -> str:
+    """A path as it may stand in a one-line message: quoted where it holds newlines or bytes that are not text."""
+    text = os.fspath(path)
+    return text if text and text.isprintable() else repr(text)

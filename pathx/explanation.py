@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from pathx.errors import PathxError
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from pathx.decomposition import Decomposition
-    from pathx.render import Drawing
+    from pathx.drawing.render import Drawing
+    from pathx.report.made import Report
 
     Region = tuple[float, float, float, float]
 
@@ -30,7 +32,7 @@ class Unit:
         contribution: weight x activation.
         importance: softmax over the classes of the contributions, at the target.
         receptive_field: (left, top, right, bottom) in pixels of the model's input, clipped to it, right and bottom
-            exclusive. Empty for inputs that are not pictures.
+            exclusive. Empty for inputs that are not images.
     """
 
     tensor: str
@@ -44,10 +46,30 @@ class Unit:
 
 @dataclass(frozen=True)
 class LayerTensor:
-    """One ReLU of a hidden layer, with the shape of its output for one image."""
+    """One ReLU of a hidden layer, with the shape of its output for one image.
+
+    Args:
+        places: down and across, (centre, step): the field of row y has its centre at `centre + step * y`, in pixels of
+            the model's input. None for vectors, and wherever units look at the whole image alike.
+    """
 
     name: str
     shape: tuple[int, ...]
+    places: tuple[tuple[float, float], tuple[float, float]] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """What the units of one layer of a path send to the target through the units of a layer above, unit by unit.
+
+    Args:
+        layer: the layer above, or None for the class itself, where routes reach it without another path layer between.
+        value: (units of this layer, units of the layer above), both in the order of `PathLayer.units`; (units, 1) for
+            the class. Signed.
+    """
+
+    layer: int | None
+    value: Tensor
 
 
 @dataclass(frozen=True)
@@ -57,30 +79,57 @@ class PathLayer:
     Args:
         layer: 1 next to the input, N next to the output.
         below_alpha: no unit was above alpha, so the single most important one was kept.
+        edges: where the units send what they contribute: one entry for every layer above that they reach directly (only
+            the next one, unless routes may jump). A unit's values over all entries sum to its contribution. Empty where
+            a layer has more than 16 million pairs of units, and for explanations that were read from files.
     """
 
     layer: int
     below_alpha: bool
     tensors: tuple[LayerTensor, ...]
     units: tuple[Unit, ...]
+    edges: tuple[Edges, ...] = field(default=(), compare=False, repr=False)
 
     @classmethod
     def later(
-        cls, layer: int, below_alpha: bool, tensors: tuple[LayerTensor, ...], units: Callable[[], tuple[Unit, ...]]
+        cls,
+        layer: int,
+        below_alpha: bool,
+        tensors: tuple[LayerTensor, ...],
+        units: Callable[[], tuple[Unit, ...]],
+        edges: Callable[[], tuple[Edges, ...]],
+        contributions: Callable[[], tuple[Tensor, Tensor]],
     ) -> PathLayer:
-        """A layer whose units are written out when they are first looked at: a wide path has tens of thousands."""
+        """A layer whose units and edges are written out when first looked at: a wide path has tens of thousands.
+
+        Args:
+            contributions: what `contributions` returns, without writing them out.
+        """
         made = cls.__new__(cls)
-        made.__dict__.update(layer=layer, below_alpha=below_alpha, tensors=tensors, _units=units)
+        made.__dict__.update(layer=layer, below_alpha=below_alpha, tensors=tensors)
+        made.__dict__.update(_units=units, _edges=edges, _contributions=contributions)
         return made
 
-    def __getattr__(self, name: str) -> Any:
-        if name != "units" or "_units" not in self.__dict__:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        units = self.__dict__["units"] = self.__dict__.pop("_units")()
-        return units
+    def contributions(self) -> tuple[Tensor, Tensor]:
+        """(units,) numbers in the layer, counted through its tensors in order, and (units,) what each contributes."""
+        if "_contributions" in self.__dict__:
+            found: tuple[Tensor, Tensor] = self.__dict__["_contributions"]()
+            return found
+        from pathx.maps import numbered
+
+        shapes = {tensor.name: tensor.shape for tensor in self.tensors}
+        return numbered(shapes, [(unit.tensor, unit.index, unit.contribution) for unit in self.units])
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("units", "edges"):
+            known = self.__dict__
+            if f"_{name}" in known:
+                known[name] = known.pop(f"_{name}")()
+        return super().__getattribute__(name)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"units": self.units, **self.__dict__}
+        written = {"units": self.units, "edges": self.edges}
+        return {**{name: kept for name, kept in self.__dict__.items() if name[0] != "_"}, **written}
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,13 +138,15 @@ class Origin:
 
     Args:
         image: one input, as the model took it.
+        labels: of the classes, where the model came with any.
     """
 
     model: nn.Module
     image: Tensor
+    labels: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Explanation:
     """The path behind one class of one image, and the exact linear model of the input that it is.
 
@@ -108,6 +159,10 @@ class Explanation:
         score: what the path sends to the target class.
         logits: the network's outputs for this image, one per class.
         hidden_layers: N, the number of hidden layers of the network.
+        against: the class that the target is explained against, or None. Where there is one, everything here is about the
+            difference of the two: target minus against.
+        branch: of a feature of a decomposition, the layer that it is a unit of. The layers above belong to the whole path
+            and are not on its map.
         origin: the model and the input, where `pathx.explain` made it; explanations of whole folders keep neither.
     """
 
@@ -123,10 +178,34 @@ class Explanation:
     alpha: float
     skips: str
     hidden_layers: int
+    against: int | None = None
+    branch: int | None = None
     origin: Origin | None = field(default=None, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "origin": None}  # a pickle leaves the model behind
+
+    def __repr__(self) -> str:
+        units = sum(len(layer.units) for layer in self.path)
+        against = "" if self.against is None else f" against {self.other_label!r}"
+        return (
+            f"<Explanation of {self.label!r}{against}: {units} units in {self.depth} of {self.hidden_layers} layers, "
+            f"score {self.score:.4g}>"
+        )
+
+    @property
+    def label(self) -> str:
+        """The explained class by its label, where the model came with labels; else by its number."""
+        return self._label(self.target)
+
+    @property
+    def other_label(self) -> str:
+        """The class that it is explained against; empty where there is none."""
+        return "" if self.against is None else self._label(self.against)
+
+    def _label(self, index: int) -> str:
+        known = () if self.origin is None else self.origin.labels
+        return known[index] if index < len(known) else f"class {index}"
 
     @property
     def complete(self) -> bool:
@@ -138,16 +217,54 @@ class Explanation:
         """The softmax of the logits at the explained class."""
         return float(self.logits.detach().cpu().double().flatten().softmax(0)[self.target])
 
+    @property
+    def mapped(self) -> tuple[int, ...]:
+        """The layers of the path whose units have a place in the image, from the output down."""
+        known = self._own_layers() if self.attribution.dim() == 3 else ()
+        return tuple(layer.layer for layer in known if any(tensor.places for tensor in layer.tensors))
+
+    def _own_layers(self) -> tuple[PathLayer, ...]:
+        return tuple(layer for layer in self.path if self.branch is None or layer.layer <= self.branch)
+
+    @property
+    def map_note(self) -> str | None:
+        """What `path_map` leaves out, in words, or what stands in for it; None where it holds every layer."""
+        without = [str(layer.layer) for layer in self._own_layers() if layer.layer not in self.mapped]
+        if not without:
+            return None
+        if not self.mapped:
+            return "no unit of the path has a place in the image: the pixel map stands in for the path map"
+        return f"layer{'s' * (len(without) > 1)} {', '.join(without)} left out of the path map: no place in the image"
+
+    def path_map(self, layer: int | None = None) -> Tensor:
+        """Where the path's units look, (H, W) in float64: each unit's contribution, laid at the centre of its field.
+
+        The part of a layer adds up to the contributions of those of its units that have a place. Where no layer has
+        any, the attribution summed over channels stands in; `map_note` says so.
+
+        Args:
+            layer: the part of this layer alone; zero where its units have no place.
+        """
+        from pathx.maps import enlarged, laid, plane
+
+        layers = self.mapped if layer is None else (layer,)
+        if not layers:
+            return plane(self.attribution)
+        size = (self.attribution.shape[-2], self.attribution.shape[-1])
+        return enlarged([part for kept in self.path if kept.layer in layers for part in laid(kept)], size)
+
     def decompose(
         self, *, from_layer: int | None = None, features: int | None = None, group: bool = True
     ) -> Decomposition:
-        """This decision taken apart into features; runs the model once more on the picture.
+        """This decision taken apart into features; runs the model once more on the image.
 
         Args:
             from_layer, features, group: as for `pathx.decompose`.
         """
         from pathx.decomposition import decompose
 
+        if self.against is not None:
+            raise PathxError("what tells one class from another is not taken apart: explain the class alone")
         if self.origin is None:
             raise PathxError(
                 "this explanation was not made by pathx.explain, and keeps no model and no input: call pathx.decompose",
@@ -170,15 +287,15 @@ class Explanation:
     def overlay(
         self, photo: Image.Image | None = None, region: Region | None = None, *, drawing: Drawing | None = None
     ) -> Image.Image:
-        """The attribution on the photo.
+        """The path map on the photo, or the attribution (`Drawing(heat="pixels")`).
 
         Args:
             photo: by default the network's input, as far as it can be shown.
             region: the part of the photo that the network saw, as `preprocessing.region(width, height)` gives it; all of
                 it by default.
         """
-        from pathx.render import Drawing
-        from pathx.sheets import View
+        from pathx.drawing.render import Drawing
+        from pathx.drawing.view import View
 
         return View.of(self, photo, region).overlay(self, drawing or Drawing())
 
@@ -190,18 +307,60 @@ class Explanation:
         label: str | None = None,
         drawing: Drawing | None = None,
     ) -> Image.Image:
-        """The photo, the overlay and the exact heatmap side by side, with captions. Notebooks show it by themselves.
+        """The photo, the path map on it and the pixel map, with what to know in words. Notebooks show it by themselves.
 
         Args:
             photo, region: as for `overlay`.
-            label: of the explained class; its number by default.
+            label: of the explained class; by default as the model's labels call it, or its number.
         """
-        from pathx.render import Drawing
-        from pathx.sheets import View, explanation_sheet
+        from pathx.drawing.figure import explanation_figure
+        from pathx.drawing.render import Drawing
+        from pathx.drawing.view import View
 
-        return explanation_sheet(self, View.of(self, photo, region, label), drawing or Drawing())
+        return explanation_figure(self, View.of(self, photo, region, label), drawing or Drawing())
+
+    def report(
+        self,
+        file: str | PathLike[str] | None = None,
+        photo: Image.Image | None = None,
+        region: Region | None = None,
+        *,
+        label: str | None = None,
+        name: str = "the image",
+    ) -> Report:
+        """An interactive page: the photo, the path as a flow, what its units saw. Notebooks show it by themselves.
+
+        Where the explanation was made by `pathx.explain`, the model is run once more, for paths of other depths and widths.
+
+        Args:
+            file: where to write the page, such as `report.html`.
+            photo, region, label: as for `figure`.
+            name: what the page calls the image.
+        """
+        from pathx.report.made import explanation_report
+
+        made = explanation_report(self, photo, region, label=label, name=name)
+        if file is not None:
+            made.save(file)
+        return made
 
     def _repr_png_(self) -> bytes | None:
-        from pathx.sheets import notebook_png
+        from pathx.drawing.view import notebook_png
 
         return notebook_png(self, self.figure)
+
+
+class Explanations(list[Explanation]):
+    """What `pathx.explain` returns: a list that a notebook shows as figures."""
+
+    MOST_SHOWN = 10
+
+    def _repr_html_(self) -> str | None:
+        from base64 import b64encode
+
+        shown = [made._repr_png_() for made in self[: self.MOST_SHOWN]]
+        if not shown or any(picture is None for picture in shown):
+            return None
+        pages = [f'<img src="data:image/png;base64,{b64encode(picture or b"").decode()}">' for picture in shown]
+        more = len(self) - len(shown)
+        return "<br>".join([*pages, *([f"and {more} more"] if more else [])])

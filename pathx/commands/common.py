@@ -13,11 +13,11 @@ import typer
 from pathx.commands import options
 from pathx.commands.loading import prepared, several
 from pathx.commands.options import Dtype, Format, Skips
-from pathx.commands.output import complain, errors, notes, print_table, progress_bar
+from pathx.commands.output import complain, errors, notes, print_paragraph, print_table, progress_bar
 from pathx.errors import PathxError
 
 if TYPE_CHECKING:
-    from pathx.common import Common, Place
+    from pathx.evaluation.common import Common, Place
 
 
 class Grouping(str, Enum):
@@ -27,15 +27,16 @@ class Grouping(str, Enum):
 
 def common(
     folders: Annotated[
-        list[str], typer.Argument(metavar="FOLDER", help="Folders of pictures, or what pathx explain wrote.")
+        list[str], typer.Argument(metavar="FOLDER", help="Folders of images, or what pathx explain wrote.")
     ],
     model: options.Model = "squeezenet1_1",
     weights: options.Weights = None,
-    by: Annotated[Grouping, typer.Option("--by", help="A picture's class: what is predicted, or its folder.")] = (
+    model_args: options.ModelArguments = None,
+    by: Annotated[Grouping, typer.Option("--by", help="An image's class: what is predicted, or its folder.")] = (
         Grouping.prediction
     ),
     threshold: Annotated[
-        str, typer.Option("--threshold", metavar="SHARE", help="Share of pictures that makes a unit common.")
+        str, typer.Option("--threshold", metavar="SHARE", help="Share of images that makes a unit common.")
     ] = "0.5",
     layers: Annotated[
         list[str] | None,
@@ -43,7 +44,16 @@ def common(
     ] = None,
     classes: Annotated[
         list[str] | None,
-        typer.Option("--classes", metavar="NAME,...", help="Classes to plot. [default: the ten with most pictures]"),
+        typer.Option("--classes", metavar="NAME,...", help="Classes to plot. [default: the ten with most images]"),
+    ] = None,
+    wrong: Annotated[
+        bool,
+        typer.Option(
+            "--wrong", help="Find channels that go with wrong predictions; folders must be named after the classes."
+        ),
+    ] = False,
+    units: Annotated[
+        str | None, typer.Option("--units", metavar="FOLDER", help="With --wrong: say what these channels look for.")
     ] = None,
     depth: Annotated[
         str | None, typer.Option("--depth", metavar="N|all", help="Hidden layers on the path. [default: 3]")
@@ -73,32 +83,33 @@ def common(
         if not 0 < share <= 1:
             raise PathxError(f"threshold {threshold} is out of range; use more than 0, at most 1", usage=True)
         shown = [options.parsed(text, int, f"--layers takes numbers, not {text!r}") for text in several(layers)]
-        batch = options.pictures_at_once(batch_size)
+        batch = options.images_at_once(batch_size)
 
-        from pathx.common import common_of_pictures, common_of_results, is_finished
-        from pathx.evaluation import write_json
-        from pathx.folders import pictures_in
+        from pathx.evaluation.common import common_of_images, common_of_results, is_finished
+        from pathx.evaluation.evaluate import write_json
+        from pathx.images.folders import images_in
+        from pathx.results.files import check_own
 
+        check_own(Path(out), ["common.json"])
         if all(map(is_finished, folders)):
             if depth is not None or width is not None:
                 raise PathxError("these are finished explanations: leave --depth and --width out", usage=True)
             found = common_of_results(folders, by=by.value)
         else:
-            pictures = pictures_in(folders, out)
-            ready = prepared(
-                *(model,),
-                weights=weights,
-                labels=labels,
-                input_size=input_size,
-                mean=mean,
-                std=std,
-                device=device,
-                dtype=dtype,
-            )
-            with progress_bar("explaining", len(pictures), quiet) as advance:
-                found = common_of_pictures(
+            images = images_in(folders, out)
+            loading = {
+                "weights": weights,
+                "model_args": model_args,
+                "labels": labels,
+                "input_size": input_size,
+                "mean": mean,
+                "std": std,
+            }
+            ready = prepared(model, **loading, device=device, dtype=dtype, quiet=quiet)
+            with progress_bar("explaining", len(images), quiet) as advance:
+                found = common_of_images(
                     ready,
-                    pictures,
+                    images,
                     by=by.value,
                     depth=options.depth(depth or "3"),
                     width=options.width(width or "5"),
@@ -109,18 +120,75 @@ def common(
                 )
         chosen = _chosen_layers(found, shown), _chosen_classes(found, several(classes))
         document = found.document(share)
+        if wrong:
+            document["wrong"] = _suspects(found)
         _draw(found, *chosen, Path(out), notes(quiet))
         write_json(Path(out) / "common.json", document)
         if format is Format.json:
             print(json.dumps(document))
         elif not quiet:
             _print(document, out)
+            if wrong:
+                _print_suspects(document["wrong"], units)
         for name, reason in found.unread.items():
             complain(reason if name in reason else f"{name}: {reason}")
         for note in () if quiet else found.notes:
             complain(f"note: {note}")
         if found.unread:
             raise typer.Exit(1)
+
+
+def _suspects(found: Common) -> list[dict[str, Any]]:
+    """Channels that are on the paths of wrong predictions far more often than on those of right ones."""
+    from pathx.evaluation.common import labelled_paths
+    from pathx.evaluation.shortcuts import comparable, suspects
+
+    paths = labelled_paths(found)
+    if not comparable(paths):
+        raise PathxError(
+            "no class has both right and wrong predictions: --wrong needs folders named after the classes of the model, "
+            "with images that are predicted rightly and wrongly",
+            usage=True,
+        )
+    return [
+        {
+            "predicted": one.predicted,
+            "layer": one.channel[0],
+            "tensor": one.channel[1],
+            "channel": one.channel[2],
+            "wrong": list(one.wrong),
+            "right": list(one.right),
+            "odds": one.odds,
+            "interval": [one.low, one.high],
+            "chance": one.chance,
+            "corrected": one.corrected,
+            "images": list(one.images),
+        }
+        for one in suspects(paths)
+    ]
+
+
+def _print_suspects(suspects: list[dict[str, Any]], units: str | None) -> None:
+    if not suspects:
+        print("no channel is on wrong paths more often than chance would have it")
+        return
+    words: dict[tuple[str, int], str] = {}
+    if units is not None:
+        from pathx.units.files import read_units
+
+        words = {place: channel.words for place, channel in read_units(units).channels.items()}
+    print("channels that go with wrong predictions:")
+    rows = [
+        (
+            *(one["predicted"], str(one["layer"]), f"{one['tensor']} [{one['channel']}]"),
+            *(f"{one[key][0]} of {one[key][1]}" for key in ("wrong", "right")),
+            f"{one['odds']:.3g} ({one['interval'][0]:.3g} to {one['interval'][1]:.3g})",
+            words.get((one["tensor"], one["channel"]), ""),
+        )
+        for one in suspects[:10]
+    ]
+    headings = ("predicted", "layer", "channel", "wrong", "right", "odds ratio (95 %)", "looks for" if words else "")
+    print_table(headings, rows, right={1})
 
 
 def _chosen_layers(found: Common, asked: list[int]) -> list[int]:
@@ -133,15 +201,15 @@ def _chosen_layers(found: Common, asked: list[int]) -> list[int]:
 
 
 def _chosen_classes(found: Common, asked: list[str]) -> list[str]:
-    from pathx.targets import resolve_target
+    from pathx.models.labels import resolve_target
 
     labels = list(found.trails)
     return [labels[resolve_target(text, labels)] for text in asked] or labels[:10]
 
 
 def _draw(found: Common, layers: list[int], classes: list[str], folder: Path, note: Callable[[str], None]) -> None:
-    from pathx.common import channel, position, whole
-    from pathx.plots import MISSING, plot_frequencies, plot_overlap, plot_places, plots_are_missing
+    from pathx.evaluation.common import channel, position, whole
+    from pathx.evaluation.plots import MISSING, plot_frequencies, plot_overlap, plot_places, plots_are_missing
 
     if plots_are_missing():
         note(MISSING)
@@ -183,27 +251,29 @@ def _draw(found: Common, layers: list[int], classes: list[str], folder: Path, no
 
 
 def _print(document: dict[str, Any], out: str) -> None:
-    from pathx.plots import plots_are_missing
+    from pathx.evaluation.plots import plots_are_missing
 
     settings = document["settings"]
     print(
-        f"{document['pictures']} pictures in {len(document['classes'])} classes by {document['by']}; "
+        f"{document['pictures']} images in {len(document['classes'])} classes by {document['by']}; "
         f"{document['model']['name']}, depth {settings['depth']}, width {settings['width']}, skips {settings['skips']}"
     )
     print()
-    rows = []
     for group in document["classes"]:
-        for number, layer in enumerate(group["layers"]):
-            best = [f"{_named(unit)} {unit['share']:.0%}" for unit in layer["units"][:3]]
-            channels = [f"{_named(unit)} {unit['share']:.0%}" for unit in layer["channels"][:3]]
-            head = (group["label"], str(group["pictures"])) if number == 0 else ("", "")
-            common = str(len(layer["common_path"]))
-            rows.append((*head, str(layer["layer"]), common, ", ".join(best), ", ".join(channels)))
-    share = f"in {document['threshold']:.0%}"
-    print_table(("class", "pictures", "layer", share, "most frequent units", "channels"), rows, right={1, 2, 3})
-    print()
+        print(f"{group['label']}: {group['pictures']} images")
+        for layer, about in zip(group["layers"], document["layers"], strict=True):
+            single = len(about["tensors"]) == 1
+            tensor = f" ({about['tensors'][0]['name']})" if single else ""
+            common = f"{len(layer['common_path'])} units in {document['threshold']:.0%} of the images"
+            print(f"  layer {layer['layer']}{tensor}: {common}")
+            for kind in ("units", "channels") if layer["positions"] else ("units",):
+                best = [f"{_named(unit, single)} {unit['share']:.0%}" for unit in layer[kind][:3]]
+                print_paragraph(f"    {kind:9}", ", ".join(best))
+        print()
     print(f"{out}: common.json{'' if plots_are_missing() else ' and plots'}")
 
 
-def _named(unit: dict[str, Any]) -> str:
-    return f"{unit['tensor']} [{','.join(map(str, unit['index']))}]"
+def _named(unit: dict[str, Any], short: bool) -> str:
+    """A unit or channel; without its tensor where there is but one."""
+    index = f"[{','.join(map(str, unit['index']))}]"
+    return index if short else f"{unit['tensor']} {index}"

@@ -3,69 +3,96 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pathx.commands import options
 from pathx.commands.following import follow
-from pathx.commands.options import Dtype, Format, Skips
+from pathx.commands.options import Dtype, Format
 from pathx.commands.output import (
-    class_line,
     errors,
-    notes,
-    print_picture,
+    loading,
+    print_image,
+    print_table,
+    print_target,
+    relative,
     terminal,
     unit_name,
 )
+from pathx.commands.reporting import reporting
+from pathx.commands.running import check_report, guide, started
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from pathx.decomposing import Decomposed
     from pathx.decomposition import Decomposition
+    from pathx.results.result import Result
+    from pathx.units.guide import Guide
 
 
 def decompose(
     images: options.Images,
     model: options.Model = "squeezenet1_1",
     weights: options.Weights = None,
+    model_args: options.ModelArguments = None,
     target: options.Targets = None,
-    depth: options.Depth = "3",
-    width: options.Width = "5",
+    detail: options.DetailOption = "clear",
+    depth: options.PathDepth = None,
+    width: options.PathWidth = None,
     features: Annotated[
-        str | None, typer.Option(metavar="K", help="Features to show at most, the strongest. [default: all]")
+        str | None,
+        typer.Option(
+            metavar="K",
+            help="Features to show at most, the strongest. [default: all]",
+            rich_help_panel=options.PATH,
+        ),
     ] = None,
     from_layer: Annotated[
         str | None,
         typer.Option(
             metavar="N",
             help="Layer whose units are the features. [default: the top one, or the one below it where each unit of the "
-            "top one speaks for one class only]",
+            "top one supports one class only]",
+            rich_help_panel=options.PATH,
         ),
     ] = None,
     no_group: Annotated[
-        bool, typer.Option("--no-group", help="Do not put units that look at the same spot together.")
+        bool,
+        typer.Option(
+            "--no-group",
+            help="Do not put units that look at the same spot together.",
+            rich_help_panel=options.PATH,
+        ),
     ] = False,
     alpha: options.Alpha = None,
-    skips: options.SkipsOption = Skips.adjacent,
+    skips: options.PathSkips = None,
+    every: options.Every = None,
+    frames: options.Frames = False,
     device: options.Device = "auto",
     dtype: options.DtypeOption = Dtype.float32,
     batch_size: options.BatchSize = "auto",
     workers: options.Workers = None,
     shard: options.ShardOption = None,
+    ray: options.Ray = None,
+    ray_actors: options.RayActors = None,
+    ray_gpus: options.RayGpus = None,
     labels: options.Labels = None,
     input_size: options.InputSize = None,
     mean: options.Mean = None,
     std: options.Std = None,
-    out: options.Out = "pathx-out",
+    out: options.RunOut = "pathx-out",
+    pack: options.Pack = None,
     save_tensors: options.SaveTensors = False,
     label: options.Label = None,
+    heat: options.Heat = "path",
     smoothing: options.Smoothing = "0.025",
     colours: options.Colours = "red-blue",
     percentile: options.Percentile = "99",
     show_units: options.ShowUnits = False,
     no_magnify: options.NoMagnify = False,
+    units: options.Units = None,
+    report: options.Report = False,
     no_pictures: options.NoPictures = False,
     overwrite: options.Overwrite = False,
     fail_fast: options.FailFast = False,
@@ -78,101 +105,102 @@ def decompose(
     the explanation of each unit.
     """
     with errors("the decompositions that have a decomposition.json are whole"):
-        layers, units, size = options.depth(depth), options.width(width), options.size(input_size)
+        check_report(report, out, pack)
+        layers, widest, jumps = options.path(detail, depth, width, skips)
+        size, step = options.size(input_size), options.every(every, frames)
         means, deviations = options.numbers(mean, "--mean"), options.numbers(std, "--std")
+        arguments = options.arguments(model_args)
         batch, least, part = options.batch_size(batch_size), options.alpha(alpha), options.shard(shard, quiet)
         most = options.whole_number(features, "--features")
         split = options.whole_number(from_layer, "--from-layer")
-        drawing = options.drawing(smoothing, colours, percentile, show_units, no_magnify)
+        drawing = options.drawing(smoothing, colours, percentile, show_units, no_magnify, heat)
 
-        from pathx.decomposing import decompose_task
-        from pathx.models import load_model
-        from pathx.run import Plan, Settings, explain_files
-        from pathx.workers import Stop
+        with loading(f"torch and {model}", quiet):
+            from pathx.models.load import load_model
+            from pathx.runs.run import Plan, Settings
+            from pathx.runs.stop import Stop
+            from pathx.runs.tasks import decompose_task
 
-        loaded = load_model(model, weights=weights, input_size=size, mean=means, std=deviations, labels=labels)
+            given: dict[str, Any] = {"input_size": size, "mean": means, "std": deviations, "labels": labels}
+            load = partial(load_model, model, weights=weights, arguments=arguments, **given)
+            loaded = load()
         settings = Settings(
-            *(layers, units, least, skips.value, device, dtype.value, batch, save_tensors, label, drawing),
+            *(layers, widest, least, jumps, device, dtype.value, batch, save_tensors, label, drawing),
             workers=workers,
             pictures=not no_pictures,
+            guide=(known := guide(units, loaded, device, dtype.value, quiet)),
         )
-        plan, stop = Plan.of(images, out, shard=part, overwrite=overwrite), Stop()
+        plan, stop = Plan.of(images, out, shard=part, overwrite=overwrite, every=step), Stop()
         task = decompose_task(from_layer=split, features=most, group=not no_group)
-        results = explain_files(
-            loaded, plan, out, targets=target or (), settings=settings, task=task, stop=stop, note=notes(quiet)
-        )
-        follow(
-            results,
-            plan,
-            out,
-            stop=stop,
-            format=format,
-            quiet=quiet,
-            fail_fast=fail_fast,
-            show=_print_decomposition,
-            verb="taken apart",
-        )
+        where: dict[str, Any] = {
+            "ray": ray,
+            "ray_actors": ray_actors,
+            "ray_gpus": ray_gpus,
+            "pack": pack,
+            "documents": report or format is Format.json,
+            "quiet": quiet,
+        }
+        asked: dict[str, Any] = {"targets": target or (), "settings": settings, "task": task, "stop": stop}
+        results = started(load, loaded, plan, out, **where, **asked)
+        how: dict[str, Any] = {"stop": stop, "format": format, "quiet": quiet, "fail_fast": fail_fast}
+        with reporting(results, report, loaded, settings, out, units, quiet) as watched:
+            follow(watched, plan, out, **how, show=partial(_print_decomposition, known), verb="taken apart")
 
 
-def _print_decomposition(done: Decomposed, first: bool) -> None:
+def _print_decomposition(known: Guide | None, done: Result, first: bool) -> None:
     """The features, how they add up, where the files are."""
     from rich.text import Text
 
-    from pathx.decomposing import feature_folders
-    from pathx.sheets import decomposition_remarks
+    from pathx.drawing.sheets import decomposition_remarks, group_letter
+    from pathx.results.decomposition import feature_folders
 
     console = terminal()
     made, whole = done.decomposition, done.decomposition.whole
-    target = done.document["target"]
     if first:
-        print_picture(console, done.picture.file, done.predictions)
-    console.print(
-        Text.assemble(
-            (target["label"], "bold"),
-            f": {class_line(target)}; depth {whole.depth} of {whole.hidden_layers}, score {whole.score:.4g}",
-        )
-    )
+        print_image(console, done.file, done.predictions)
+    print_target(console, done.document, whole)
     console.print(Text(f"taken apart at layer {made.layer}: {made.reason}"))
     if made.groups:
-        console.print(_feature_table(made, console.width))
+        headings = _HEADINGS if console.width >= _WIDE else _NARROW_HEADINGS
+        rows = _feature_rows(made, done.document["model"]["classes"], console.width, headings)
+        print_table(headings, rows, right={1, 2, 3})
+    if known is not None:
+        units = [(group_letter(at), made.features[group.features[0]].unit) for at, group in enumerate(made.groups)]
+        told = [(letter, unit, words) for letter, unit in units if (words := known.words(unit))][:_TOLD]
+        for letter, unit, words in told:
+            console.print(Text(f"{letter}: {unit_name(unit, console.width)} looks for {words}"))
+        if not told:
+            console.print(Text(known.nothing))
     for remark in decomposition_remarks(made):
         console.print(Text(remark))
-    if made.features:
-        console.print(Text(_sum_line(made)))
-    files = ", ".join(["sheet.png", *feature_folders(done.document), "decomposition.json"])
+    sheet = [name for key, name in done.document["files"].items() if key == "sheet"]
+    files = ", ".join([*sheet, *feature_folders(done.document), "decomposition.json"])
     console.print(Text(f"{done.folder}{os.sep}: {files}\n"), soft_wrap=True)
 
 
-def _sum_line(made: Decomposition) -> str:
-    """Whether the parts sum to the whole."""
-    if made.difference.exact:
-        return "The features sum to the whole."
-    return (
-        f"The features score {made.difference.score:+.4g} more than the whole together: "
-        "below this layer each chooses units of its own."
-    )
+def _feature_rows(made: Decomposition, classes: int, width: int, headings: Sequence[str]) -> list[tuple[str, ...]]:
+    """A row for every group of features, which belong together."""
+    from pathx.drawing.sheets import group_letter
+    from pathx.drawing.words import percent, ranges
 
-
-def _feature_table(made: Decomposition, width: int) -> Table:
-    """A row for every group of features, which look at the same spot."""
-    from rich.table import Table
-    from rich.text import Text
-
-    from pathx.sheets import percent, ranges
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in _HEADINGS:
-        justify = "left" if heading in ("features", "strongest unit", "box") else "right"
-        table.add_column(heading, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    room = width - sum(len(heading) + 2 for heading in _HEADINGS if heading != "strongest unit") - 12
-    for group in made.groups:
+    taken = sum({"features": 9, "box": 15, "strongest unit": -2}.get(heading, len(heading)) + 2 for heading in headings)
+    rows = []
+    for number, group in enumerate(made.groups):
         unit = made.features[group.features[0]].unit
-        centre = f"{group.place.centre[0]:.0f},{group.place.centre[1]:.0f}" if group.place else "-"
-        box = ",".join(map(str, group.place.box)) if group.place else "nothing reaches the picture"
-        name = Text(unit_name(unit, room))
-        numbers = ranges(number + 1 for number in group.features)
-        table.add_row(numbers, percent(group.share), f"{group.score:.4g}", name, f"{unit.importance:.4g}", centre, box)
-    return table
+        cells = {
+            "": group_letter(number),
+            "units": str(len(group.features)),
+            "share": percent(group.share),
+            "importance": relative(unit.importance, classes),
+            "box": ",".join(map(str, group.place.box)) if group.place else "nowhere",
+            "features": ranges(position + 1 for position in group.features),
+            "strongest unit": unit_name(unit, width - taken),
+        }
+        rows.append(tuple(cells[heading] for heading in headings))
+    return rows
 
 
-_HEADINGS = ("features", "share", "score", "strongest unit", "importance", "centre", "box")
+_HEADINGS = ("", "units", "share", "importance", "box", "features", "strongest unit")
+_NARROW_HEADINGS = ("", "units", "share", "importance", "strongest unit")
+_TOLD = 3  # groups whose units' words are told
+_WIDE = 100  # columns of a terminal from which on the others have room

@@ -3,61 +3,64 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from enum import Enum
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pathx.commands import options
-from pathx.commands.loading import count, prepared, several
-from pathx.commands.options import Dtype, Format, Skips
-from pathx.commands.output import complain, errors, notes, print_table, progress_bar
+from pathx.commands.loading import (
+    Methods,
+    ProtocolOption,
+    StepPixels,
+    Steps,
+    TiesOption,
+    count,
+    loader,
+    on_device,
+    say,
+    several,
+)
+from pathx.commands.options import Dtype, Format
+from pathx.commands.output import complain, errors, notes, print_paragraph, print_table, progress_bar
+from pathx.errors import PathxError
 
 if TYPE_CHECKING:
-    from pathx.evaluation import Evaluation
-
-
-class ProtocolName(str, Enum):
-    rise = "rise"
-    paper = "paper"
-
-
-Methods = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--methods",
-        metavar="NAME,...",
-        help="Of pathx, saliency, input_x_gradient, integrated_gradients, guided_backprop, guided_gradcam, blur_ig, "
-        "random, edges, with commas between. [default: all]",
-    ),
-]
-ProtocolOption = Annotated[
-    ProtocolName,
-    typer.Option("--protocol", help="The usual one (Petsiuk et al.), or the paper's: each channel ranked."),
-]
-Steps = Annotated[str | None, typer.Option("--steps", metavar="N", help="Steps from one end to the other.")]
-StepPixels = Annotated[
-    str | None, typer.Option("--step-pixels", metavar="N", help="Pixels per step. [default: one row of the picture]")
-]
+    from pathx.evaluation.evaluate import Evaluation
+    from pathx.evaluation.prepared import Prepared
+    from pathx.images.find import ImageFile
 
 
 def evaluate(
     images: options.Images,
     model: options.Model = "squeezenet1_1",
     weights: options.Weights = None,
+    model_args: options.ModelArguments = None,
     methods: Methods = None,
-    depth: options.Depth = "3",
-    width: options.Width = "5",
+    detail: options.DetailOption = "clear",
+    depth: options.PathDepth = None,
+    width: options.PathWidth = None,
     alpha: options.Alpha = None,
-    skips: options.SkipsOption = Skips.adjacent,
-    protocol: ProtocolOption = ProtocolName.rise,
+    skips: options.PathSkips = None,
+    protocol: ProtocolOption = "rise",
+    ties: TiesOption = "random",
+    units: Annotated[
+        bool,
+        typer.Option(
+            "--units",
+            help="Judge the order of units in each layer of the path instead, by taking them out of the real network.",
+        ),
+    ] = False,
     steps: Steps = None,
     step_pixels: StepPixels = None,
     device: options.Device = "auto",
     dtype: options.DtypeOption = Dtype.float32,
     batch_size: options.BatchSize = "auto",
+    ray: options.Ray = None,
+    ray_actors: options.RayActors = None,
+    ray_gpus: options.RayGpus = None,
     labels: options.Labels = None,
     input_size: options.InputSize = None,
     mean: options.Mean = None,
@@ -72,35 +75,52 @@ def evaluate(
     goes on.
     """
     with errors("run the same command again to go on"):
-        path: dict[str, Any] = {
-            "depth": options.depth(depth),
-            "width": options.width(width),
-            "alpha": options.alpha(alpha),
-            "skips": skips.value,
-        }
-        batch, asked = options.pictures_at_once(batch_size), several(methods)
+        layers, most, jumps = options.path(detail, depth, width, skips)
+        path: dict[str, Any] = {"depth": layers, "width": most, "alpha": options.alpha(alpha), "skips": jumps}
+        batch, asked = options.images_at_once(batch_size), several(methods)
         number, pixels = count(steps, "--steps"), count(step_pixels, "--step-pixels")
+        if ray is not None and units:
+            raise PathxError("orders of units are judged on this machine: leave out --units or --ray", usage=True)
 
-        from pathx.evaluation import contender, evaluate, write_csv, write_json
-        from pathx.folders import pictures_in
-        from pathx.methods import METHODS
-        from pathx.plots import plots_are_missing
-        from pathx.protocols import make_protocol
-        from pathx.records import RecordFile
+        from pathx.evaluation.choices import METHODS, PATHS
+        from pathx.evaluation.evaluate import contender, evaluate, write_csv, write_json
+        from pathx.evaluation.plots import plots_are_missing
+        from pathx.evaluation.protocols import make_protocol
+        from pathx.evaluation.records import RecordFile
+        from pathx.images.folders import images_in
+        from pathx.results.files import check_own
 
-        names = list(dict.fromkeys(asked or METHODS))
-        contenders = [contender(name, protocol.value, **(path if name == "pathx" else {})) for name in names]
-        pictures = pictures_in(images, out)
-        ready = prepared(
-            model, weights=weights, labels=labels, input_size=input_size, mean=mean, std=std, device=device, dtype=dtype
+        names = [] if units else list(dict.fromkeys(asked or METHODS))
+        contenders = [contender(name, protocol, **(path if name in PATHS else {})) for name in names]
+        files = images_in(images, out)
+        load = loader(
+            model,
+            weights=weights,
+            model_args=model_args,
+            labels=labels,
+            input_size=input_size,
+            mean=mean,
+            std=std,
         )
+        ready = on_device(load, device if ray is None else "cpu", dtype, quiet)
+        if units:
+            _evaluate_units(ready, files, asked, number, path, Path(out), format=format, quiet=quiet)
+            return
         _, rows, columns = ready.model.preprocessing.input_size
-        measure = make_protocol(protocol.value, rows, columns, steps=number, step_pixels=pixels)
+        measure = make_protocol(protocol, rows, columns, steps=number, step_pixels=pixels, ties=ties)
         folder = Path(out)
-        with progress_bar("evaluating", len(pictures) * len(contenders), quiet) as advance:
-            result = evaluate(
+        check_own(folder, ("records.jsonl", "evaluation.json", "pictures.csv"))
+        measured = evaluate
+        if ray is not None:
+            from pathx.cluster import parse_actors
+            from pathx.evaluation.cluster import evaluate_on_ray
+
+            where: dict[str, Any] = {"address": ray, "actors": parse_actors(ray_actors, ray_gpus)}
+            measured = partial(evaluate_on_ray, load, **where, device=device, dtype=dtype.value)
+        with progress_bar("evaluating", len(files) * len(contenders), quiet) as advance:
+            result = measured(
                 ready,
-                pictures,
+                files,
                 contenders,
                 measure,
                 records=RecordFile(folder / "records.jsonl"),
@@ -121,12 +141,67 @@ def evaluate(
             raise typer.Exit(1)
 
 
+def _evaluate_units(
+    ready: Prepared,
+    images: Sequence[ImageFile],
+    orders: Sequence[str],
+    steps: int | None,
+    settings: dict[str, Any],
+    folder: Path,
+    *,
+    format: Format,
+    quiet: bool,
+) -> None:
+    """What `--units` does: unit-orders.json, and unit-records.jsonl to go on from."""
+    from pathx.evaluation.evaluate import write_json
+    from pathx.evaluation.unit_orders import chosen_orders, evaluate_orders
+
+    chosen = chosen_orders(orders)
+    with progress_bar("taking units out", len(images), quiet) as advance:
+        document = evaluate_orders(
+            ready,
+            images,
+            steps=10 if steps is None else steps,
+            orders=chosen,
+            settings=settings,
+            records=folder / "unit-records.jsonl",
+            progress=advance,
+        )
+    write_json(folder / "unit-orders.json", document)
+    if format is Format.json:
+        print(json.dumps(document))
+    elif not quiet:
+        _print_orders(document)
+        print(f"{folder}: unit-orders.json")
+    for name, reason in document["unread"].items():
+        complain(reason if name in reason else f"{name}: {reason}")
+    if document["unread"]:
+        raise typer.Exit(1)
+
+
+def _print_orders(document: dict[str, Any]) -> None:
+    print(f"{document['images']} images, {document['model']['name']}: probability of the class")
+    print()
+    rows = []
+    for layer in document["layers"]:
+        for place, (name, figures) in enumerate(layer["orders"].items()):
+            cells = [str(layer["layer"]) if place == 0 else "", name]
+            for measure in ("removed", "kept"):
+                versus = figures.get(f"pathx minus it, {measure}")
+                paired = (
+                    "" if versus is None else f"{versus['mean']:+.3f} ({versus['low']:+.2f} to {versus['high']:+.2f})"
+                )
+                cells += [f"{figures[measure]['mean']:.3f}", paired]
+            rows.append(cells)
+    print_table(("layer", "order", "removed ↓", "pathx minus it", "kept ↑", "pathx minus it"), rows, right={0, 2, 4})
+    print()
+
+
 def write_curves(result: Evaluation, folder: Path, note: Callable[[str], None]) -> None:
     """The mean curves, where matplotlib is there."""
-    from pathx.evaluation import MEASURES
-    from pathx.methods import METHODS
-    from pathx.plots import MISSING, plot_curves, plots_are_missing
-    from pathx.protocols import area
+    from pathx.evaluation.evaluate import MEASURES
+    from pathx.evaluation.plots import MISSING, plot_curves, plots_are_missing
+    from pathx.evaluation.protocols import area
 
     if plots_are_missing():
         note(MISSING)
@@ -135,38 +210,26 @@ def write_curves(result: Evaluation, folder: Path, note: Callable[[str], None]) 
     for measure, arrow in MEASURES.items():
         curves = {one.title: result.curve(one, measure) for one in result.ran}
         panels[f"{measure} {arrow}"] = {title: (curve, area(curve.tolist())) for title, curve in curves.items()}
-    plot_curves(folder / "curves", panels, METHODS["pathx"].title)
-
-
-def say(result: Evaluation, quiet: bool) -> None:
-    """Failures, and unless it is to be quiet what else a reader must know."""
-    for name, reason in result.unread.items():
-        complain(reason if name in reason else f"{name}: {reason}")
-    for note in () if quiet else result.notes:
-        complain(f"note: {note}")
+    plot_curves(folder / "curves", panels, result.own.title if result.own else "")
 
 
 def print_evaluation(document: dict[str, Any]) -> None:
     parameters = document["parameters"]
     accuracy = document["accuracy"]
-    print(
-        f"{document['pictures']} pictures, {document['model']['name']}, protocol {document['protocol']}: "
+    print_paragraph(
+        "",
+        f"{document['pictures']} images, {document['model']['name']}, protocol {document['protocol']}: "
         f"{parameters['steps']} steps of {parameters['step_pixels']} pixels"
-        + (f"; {accuracy:.1%} predicted as labelled" if accuracy is not None else "")
+        + (f"; {accuracy:.1%} predicted as labelled" if accuracy is not None else ""),
     )
     print()
     rows = []
     for name, figures in document["methods"].items():
-        against = document["comparison"].get(name, {})
-        cells = [name]
-        for measure in ("insertion", "deletion"):
-            found, versus = figures[measure], against.get(measure)
-            cells.append(f"{found['mean']:.3f}")
-            cells.append(f"{found['low']:.3f} to {found['high']:.3f}")
-            cells.append(
-                "" if versus is None else f"{versus['mean']:+.3f} ({versus['low']:+.3f} to {versus['high']:+.3f})"
-            )
-        rows.append([*cells, f"{figures['seconds']:.3f}"])
-    headings = ("method", "insertion ↑", "95%", "pathx less it", "deletion ↓", "95%", "pathx less it", "seconds")
-    print_table(headings, rows, right={1, 4, 7})
+        versus = document["comparison"].get(name, {}).get("difference")
+        means = [f"{figures[measure]['mean']:.3f}" for measure in ("difference", "insertion", "deletion")]
+        paired = "" if versus is None else f"{versus['mean']:+.3f} ({versus['low']:+.2f} to {versus['high']:+.2f})"
+        rows.append([name, means[0], paired, *means[1:], f"{figures['tied_pixels']:.0%}", f"{figures['seconds']:.2f}"])
+    print_table(("method", "ins-del", "ahead by (95%)", "ins ↑", "del ↓", "tied", "s"), rows, right={1, 3, 4, 5, 6})
     print()
+    if document["compared"]:
+        print(f"ahead by: ins-del of {document['compared']} minus that of the method, image by image")

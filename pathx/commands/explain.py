@@ -3,134 +3,162 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from pathx.commands import options
 from pathx.commands.following import follow
-from pathx.commands.options import Dtype, Format, Skips
+from pathx.commands.options import Dtype, Format
 from pathx.commands.output import (
-    class_line,
     errors,
-    notes,
-    print_picture,
+    loading,
+    print_image,
+    print_table,
+    print_target,
+    relative,
     terminal,
     unit_name,
 )
+from pathx.commands.reporting import reporting
+from pathx.commands.running import check_report, guide, started
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from pathx.explanation import Explanation
-    from pathx.run import Done
+    from pathx.results.result import Result
+    from pathx.units.guide import Guide
 
 
 def explain(
     images: options.Images,
     model: options.Model = "squeezenet1_1",
     weights: options.Weights = None,
+    model_args: options.ModelArguments = None,
     target: options.Targets = None,
-    depth: options.Depth = "3",
-    width: options.Width = "5",
+    against: options.Against = None,
+    detail: options.DetailOption = "clear",
+    depth: options.PathDepth = None,
+    width: options.PathWidth = None,
     alpha: options.Alpha = None,
-    skips: options.SkipsOption = Skips.adjacent,
+    skips: options.PathSkips = None,
+    every: options.Every = None,
+    frames: options.Frames = False,
     device: options.Device = "auto",
     dtype: options.DtypeOption = Dtype.float32,
     batch_size: options.BatchSize = "auto",
     workers: options.Workers = None,
     shard: options.ShardOption = None,
+    ray: options.Ray = None,
+    ray_actors: options.RayActors = None,
+    ray_gpus: options.RayGpus = None,
     labels: options.Labels = None,
     input_size: options.InputSize = None,
     mean: options.Mean = None,
     std: options.Std = None,
-    out: options.Out = "pathx-out",
+    out: options.RunOut = "pathx-out",
+    pack: options.Pack = None,
     save_tensors: options.SaveTensors = False,
     label: options.Label = None,
+    heat: options.Heat = "path",
     smoothing: options.Smoothing = "0.025",
     colours: options.Colours = "red-blue",
     percentile: options.Percentile = "99",
     show_units: options.ShowUnits = False,
+    units: options.Units = None,
+    report: options.Report = False,
     no_pictures: options.NoPictures = False,
     overwrite: options.Overwrite = False,
     fail_fast: options.FailFast = False,
     format: options.FormatOption = Format.text,
     quiet: options.Quiet = False,
 ) -> None:
-    """Explain pictures: find the path of units behind a class, and draw what they saw.
+    """Explain images: find the path of units behind a class, and draw what they saw.
 
-    Each explanation gets a folder OUT/IMAGE/CLASS with heatmap.png, overlay.png and path.json. Several classes of a
-    picture are also held against each other, in contrast.png and contrast.json. Of several pictures, those that are done
-    already are left alone, and OUT/index.jsonl lists all of them.
+    Each explanation gets a folder OUT/IMAGE/CLASS with figure.png (open this first), overlay.png, heatmap.png and
+    path.json. Several classes of an image are also compared, in contrast.png and contrast.json. Of several images, those
+    that are done already are left alone, and OUT/index.jsonl lists all of them.
     """
     with errors("the explanations that have a path.json are whole"):
-        layers, units, size = options.depth(depth), options.width(width), options.size(input_size)
+        check_report(report, out, pack)
+        layers, most, jumps = options.path(detail, depth, width, skips)
+        size, step = options.size(input_size), options.every(every, frames)
         means, deviations = options.numbers(mean, "--mean"), options.numbers(std, "--std")
+        arguments = options.arguments(model_args)
         batch, least, part = options.batch_size(batch_size), options.alpha(alpha), options.shard(shard, quiet)
 
-        drawing = options.drawing(smoothing, colours, percentile, show_units)
+        drawing = options.drawing(smoothing, colours, percentile, show_units, heat=heat)
 
-        from pathx.models import load_model
-        from pathx.run import Plan, Settings, explain_files
-        from pathx.workers import Stop
+        with loading(f"torch and {model}", quiet):
+            from pathx.models.load import load_model
+            from pathx.runs.run import Plan, Settings
+            from pathx.runs.stop import Stop
 
-        loaded = load_model(model, weights=weights, input_size=size, mean=means, std=deviations, labels=labels)
+            given: dict[str, Any] = {"input_size": size, "mean": means, "std": deviations, "labels": labels}
+            load = partial(load_model, model, weights=weights, arguments=arguments, **given)
+            loaded = load()
         settings = Settings(
-            *(layers, units, least, skips.value, device, dtype.value, batch, save_tensors, label, drawing),
+            *(layers, most, least, jumps, device, dtype.value, batch, save_tensors, label, drawing),
             workers=workers,
             pictures=not no_pictures,
+            against=against,
+            guide=(known := guide(units, loaded, device, dtype.value, quiet)),
         )
-        plan, stop = Plan.of(images, out, shard=part, overwrite=overwrite), Stop()
-        results = explain_files(
-            loaded, plan, out, targets=target or (), settings=settings, stop=stop, note=notes(quiet)
-        )
-        follow(results, plan, out, stop=stop, format=format, quiet=quiet, fail_fast=fail_fast, show=_print_explanation)
+        plan, stop = Plan.of(images, out, shard=part, overwrite=overwrite, every=step), Stop()
+        where: dict[str, Any] = {
+            "ray": ray,
+            "ray_actors": ray_actors,
+            "ray_gpus": ray_gpus,
+            "pack": pack,
+            "documents": report or format is Format.json,
+            "quiet": quiet,
+        }
+        results = started(load, loaded, plan, out, **where, targets=target or (), settings=settings, stop=stop)
+        how: dict[str, Any] = {"stop": stop, "format": format, "quiet": quiet, "fail_fast": fail_fast}
+        with reporting(results, report, loaded, settings, out, units, quiet) as watched:
+            follow(watched, plan, out, **how, show=partial(_print_explanation, known))
 
 
-def _print_explanation(done: Done, first: bool) -> None:
-    """What a person wants to see: the predictions (once per picture), the path, where the files are."""
+def _print_explanation(known: Guide | None, done: Result, first: bool) -> None:
+    """What a person wants to see: the predictions (once per image), the path, where the files are."""
     from rich.text import Text
 
     console = terminal()
-    explanation, target, model = done.explanation, done.document["target"], done.document["linear_model"]
+    explanation, document = done.explanation, done.document
     if first:
-        print_picture(console, done.picture.file, done.predictions)
-    console.print(
-        Text.assemble(
-            (target["label"], "bold"),
-            f": {class_line(target)}; ",
-            f"depth {explanation.depth} of {explanation.hidden_layers}, score {model['score']:.4g}",
-        )
-    )
-    console.print(_path_table(explanation, console.width))
+        print_image(console, done.file, done.predictions)
+    print_target(console, document, explanation)
+    classes = document["model"]["classes"] if explanation.against is None else 2
+    print_table(_HEADINGS, _path_rows(explanation, classes, console.width), right=range(4))
+    console.print(f"importance: times 1/{classes}, which a unit has that makes no difference")
     if any(layer.below_alpha and layer.units for layer in explanation.path):
         console.print("* no unit was above alpha; the best one was kept")
     if not explanation.path[-1].units and explanation.skips == "adjacent":
         console.print(
             "Nothing reaches the end of this path from layer to layer; --skips all also takes routes that jump."
         )
-    files = ", ".join([*done.document["files"].values(), "path.json"])
+    if known is not None:
+        strongest = known.strongest(explanation)
+        for unit, channel in strongest:
+            console.print(Text(f"{unit_name(unit, console.width)} looks for {channel.words}"))
+        if not strongest:
+            console.print(Text(known.nothing))
+    files = ", ".join(done.files)
     console.print(Text(f"{done.folder}{os.sep}: {files}\n"), soft_wrap=True)
 
 
-def _path_table(explanation: Explanation, width: int) -> Table:
+def _path_rows(explanation: Explanation, classes: int, width: int) -> list[tuple[str, ...]]:
     """The strongest units of each layer, and what share of all that the layer's kept units send each of them sends."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading, justify in zip(_HEADINGS, ("right", "right", "left", "right", "right"), strict=True):
-        table.add_column(heading, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    room = width - sum(len(heading) + 2 for heading in _HEADINGS if heading != "strongest units")
+    room = width - sum(len(heading) + 2 for heading in _HEADINGS[:-1])
+    rows: list[tuple[str, ...]] = []
     for layer in explanation.path:
         total = sum(unit.contribution for unit in layer.units)
         kept = f"{len(layer.units)}{'*' if layer.below_alpha and layer.units else ''}"
         if not layer.units:
-            table.add_row(str(layer.layer), kept, "none", "", "")
-        for number, unit in enumerate(layer.units[:3]):
-            name = unit_name(unit, room)
+            rows.append((str(layer.layer), kept, "", "", "none"))
+        for number, unit in enumerate(layer.units[: 3 if len(explanation.path) <= 3 else 1]):
             share = f"{unit.contribution / total:.1%}" if total else "-"
             head = (str(layer.layer), kept) if number == 0 else ("", "")
-            table.add_row(*head, Text(name), f"{unit.importance:.4g}", share)
-    return table
+            rows.append((*head, relative(unit.importance, classes), share, unit_name(unit, room)))
+    return rows
 
 
-_HEADINGS = ("layer", "kept", "strongest units", "importance", "share")
+_HEADINGS = ("layer", "kept", "importance", "share", "strongest units")

@@ -17,29 +17,33 @@ import typer
 
 from pathx.commands.options import Format
 from pathx.commands.output import EVERY, about, complain, duration, print_contrast
-from pathx.index import index_name
+from pathx.images.stores import Address, is_stored
+from pathx.runs.index import index_name
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from rich.progress import Task
 
-    from pathx.run import Plan, Result
-    from pathx.workers import Stop
+    from pathx.results.result import Result
+    from pathx.runs.run import Plan
+    from pathx.runs.stop import Stop
 
 FEW = 10
-"""Up to so many pictures each one is described; of more, only how far the run is."""
+"""Up to so many images each one is described; of more, only how far the run is."""
 
 
 @dataclass
 class Tally:
-    """How far a run is. Results of one picture follow each other, so no list of pictures is kept but of those that failed."""
+    """How far a run is. Results of one image follow each other, so no list of images is kept but of those that failed."""
 
     total: int
     verb: str = "explained"
     made: int = 0
     kept: int = 0
     failed: dict[str, str] = field(default_factory=dict)
+    labelled: int = 0
+    wrong: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
     _last: str | None = None
 
@@ -49,23 +53,25 @@ class Tally:
 
     @property
     def speed(self) -> float:
-        """Pictures per second, those left out that were done before."""
+        """Images per second, those left out that were done before."""
         return (self.made + len(self.failed)) / max(time.monotonic() - self.started, 1e-9)
 
     def add(self, result: Result) -> bool:
-        """Count a result; whether it is the first of its picture."""
-        from pathx.run import Failed, Kept
-
-        file = result.file if isinstance(result, (Failed, Kept)) else result.picture.file
-        first, self._last = file != self._last, file
-        if isinstance(result, Failed):
-            if not first and file not in self.failed:  # it was taken for done by what came before
+        """Count a result; whether it is the first of its image."""
+        first, self._last = result.file != self._last, result.file
+        if result.failed:
+            if not first and result.file not in self.failed:  # it was taken for done by what came before
                 self.made -= 1
-            self.failed[file] = _reason(file, str(result.error))
-        elif isinstance(result, Kept):
+            self.failed[result.file] = _reason(result.file, str(result.error))
+        elif first and result.state.name == "kept":
             self.kept += 1
         elif first:
             self.made += 1
+        if first and result.truth is not None and result.predictions:
+            self.labelled += 1
+            says = result.predictions[0][0]
+            if says != result.truth:
+                self.wrong.append(f"{result.file} is {result.truth}, the network says {says}: {result.folder.parent}")
         return first
 
     def __str__(self) -> str:
@@ -92,33 +98,29 @@ def follow(
     """Print the results of a run as they come, and end the process with its exit status.
 
     Args:
-        show: describes a result for people, at length; with True for the first one of a picture.
-        verb: what was done with pictures that are done.
+        show: describes a result for people, at length; with True for the first one of an image.
+        verb: what was done with images that are done.
     """
-    from pathx.run import Failed, Kept
-
-    tally = Tally(len(plan.pictures), verb)
+    tally = Tally(len(plan.images), verb)
     many = tally.total > FEW
     try:
         with closing(results), stop.on_signals(), _progress(tally, many and not quiet) as advance:
             for result in results:
                 first = tally.add(result)
-                if isinstance(result, Failed):
+                if result.error is not None:
                     complain(about(result.file, str(result.error)), result.error)
                     if fail_fast:
                         break
-                elif not isinstance(result, Kept) and first and not quiet:
-                    for note in result.picture.notes:
-                        complain(f"note: {about(result.picture.file, note)}")
+                for note in result.notes if first and not quiet else ():
+                    complain(f"note: {about(result.file, note)}")
                 if format is Format.json:
-                    for document in _documents(result):
-                        print(json.dumps(document, allow_nan=False), flush=True)
+                    _print_document(result)
                 elif not many and not quiet:
                     _print(result, first, show)
                 advance()
     except KeyboardInterrupt:
         if plan.indexed:
-            done = f"{tally.made + tally.kept} of {tally.total} pictures are done"
+            done = f"{tally.made + tally.kept} of {tally.total} images are done"
             complain(f"interrupted: {done}; run the same command again to go on")
         else:
             complain("interrupted; the explanations that have a path.json are whole")
@@ -127,47 +129,51 @@ def follow(
 
 
 def _summarise(tally: Tally, plan: Plan, out: str, *, many: bool, quiet: bool, stopped: bool) -> None:
+    index = (Address(out) if is_stored(out) else Path(out)) / index_name(plan.shard)
     if tally.total == 0 and plan.shard is not None and not quiet:
-        complain(f"note: no picture falls to shard {plan.shard}")
+        complain(f"note: no image falls to shard {plan.shard}")
     if plan.indexed and not quiet and (many or tally.kept):
         seconds = time.monotonic() - tally.started
-        complain(f"{tally} in {duration(seconds)}: {Path(out, index_name(plan.shard))}")
+        complain(f"{tally} in {duration(seconds)}: {index}")
+    if plan.indexed and not quiet and tally.labelled:
+        right = tally.labelled - len(tally.wrong)
+        complain(
+            f"{right} of {tally.labelled} images with a label are predicted as labelled ({right / tally.labelled:.1%})"
+        )
+        for line in tally.wrong[:FEW]:
+            complain(f"wrong: {line}")
+        if more := len(tally.wrong[FEW:]):
+            complain(f'and {more} more: they have "correct": false in {index}')
     if tally.failed:
         if stopped and tally.total > 1:
             complain("stopped at the first failure; run the same command again to go on")
         elif tally.total > 1:
             rest = f"; the rest is in {out}" if tally.made + tally.kept else ""
-            complain(f"{len(tally.failed)} of {tally.total} pictures failed{rest}")
+            complain(f"{len(tally.failed)} of {tally.total} images failed{rest}")
         raise typer.Exit(1)
 
 
-def _documents(result: Result) -> list[dict[str, Any]]:
+def _print_document(result: Result) -> None:
     """What --format json prints. Contrasts are for people, and in their files."""
-    from pathx.contrasting import Contrasted
-    from pathx.run import Failed, Kept
-
-    if isinstance(result, (Failed, Contrasted)):
-        return []
-    return [document for _, document in result.results] if isinstance(result, Kept) else [result.document]
+    if result.document and result.kind.name != "contrast":
+        print(json.dumps(result.document, allow_nan=False), flush=True)
 
 
 def _print(result: Result, first: bool, show: Callable[[Any, bool], None]) -> None:
-    from pathx.contrasting import Contrasted
-    from pathx.run import Failed, Kept
-
-    if isinstance(result, Contrasted):
+    if result.failed:
+        return
+    if result.kind.name == "contrast" and result.made is not None:
         print_contrast(result)
-    elif isinstance(result, Kept):
-        for folder, document in result.results:
-            target = document["target"]
-            print(f"{result.file}: done before: {target['label']} {target['probability']:.1%}, in {folder}")
-    elif not isinstance(result, Failed):
+    elif result.made is None and result.kind.name != "contrast":  # of an earlier run, or of a process on a cluster
+        target, before = result.document["target"], "done before: " if result.state.name == "kept" else ""
+        print(f"{result.file}: {before}{target['label']} {target['probability']:.1%}, in {result.folder}")
+    elif result.made is not None:
         show(result, first)
 
 
 def _reason(file: str, text: str) -> str:
-    """Why a picture failed, without its name and the remedy, to be counted."""
-    from pathx.pictures import shown
+    """Why an image failed, without its name and the remedy, to be counted."""
+    from pathx.errors import shown
 
     for name in (shown(file), file):
         text = text.replace(name, "") if name else text
@@ -183,10 +189,10 @@ def _progress(tally: Tally, wanted: bool) -> Iterator[Callable[[], None]]:
         with _bar(tally) as advance:
             yield advance
     else:
-        yield _Lines(tally).advance
+        yield _RunLines(tally).advance
 
 
-class _Lines:
+class _RunLines:
     def __init__(self, tally: Tally) -> None:
         self._tally, self._said = tally, tally.started
 
@@ -196,7 +202,7 @@ class _Lines:
         self._said, tally = time.monotonic(), self._tally
         left = f", about {duration((tally.total - tally.seen) / tally.speed)} left" if tally.speed else ""
         failed = f", {len(tally.failed)} failed" if tally.failed else ""
-        complain(f"{tally.seen} of {tally.total} pictures, {tally.speed:.1f} per second{failed}{left}")
+        complain(f"{tally.seen} of {tally.total} images, {tally.speed:.1f} per second{failed}{left}")
 
 
 @contextmanager

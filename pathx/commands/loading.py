@@ -1,35 +1,96 @@
-"""Options as the library takes them, for commands that examine a model with pictures of a folder."""
+"""Options as the library takes them, for commands that examine a model with images of a folder."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from pathx.commands import options
+from pathx.commands.output import complain, notes
+from pathx.evaluation.choices import METHODS, PROTOCOLS, TIES
 
 if TYPE_CHECKING:
-    from pathx.prepared import Prepared
+    from pathx.evaluation.evaluate import Evaluation
+    from pathx.evaluation.prepared import Prepared
+    from pathx.models.load import LoadedModel
+
+Methods = Annotated[
+    list[str] | None,
+    typer.Option("--methods", metavar="NAME,...", help=f"Of {', '.join(METHODS)}, with commas between. [default: all]"),
+]
+ProtocolOption = Annotated[
+    str,
+    typer.Option(
+        "--protocol",
+        metavar="|".join(PROTOCOLS),
+        autocompletion=lambda: list(PROTOCOLS),
+        help="The usual one (Petsiuk et al.), or the paper's: each channel ranked.",
+    ),
+]
+TiesOption = Annotated[
+    str,
+    typer.Option(
+        "--ties",
+        metavar="|".join(TIES),
+        autocompletion=lambda: list(TIES),
+        help="Order of pixels that a map gives the same value. The paper's table has rows.",
+    ),
+]
+Steps = Annotated[str | None, typer.Option("--steps", metavar="N", help="Steps from one end to the other.")]
+StepPixels = Annotated[
+    str | None, typer.Option("--step-pixels", metavar="N", help="Pixels per step. [default: one row of the image]")
+]
 
 
 def prepared(
     model: str,
     *,
     weights: str | None,
+    model_args: str | None,
     labels: str | None,
     input_size: str | None,
     mean: str | None,
     std: str | None,
     device: str,
     dtype: options.Dtype,
+    quiet: bool = False,
 ) -> Prepared:
     """The model that the options mean, on its device."""
-    size = options.size(input_size)
+    given = {"labels": labels, "input_size": input_size, "mean": mean, "std": std}
+    return on_device(loader(model, weights=weights, model_args=model_args, **given), device, dtype, quiet)
+
+
+def on_device(load: Callable[[], LoadedModel], device: str, dtype: options.Dtype, quiet: bool) -> Prepared:
+    """A model once it is loaded, and said what a user should know of that."""
+    from pathx.evaluation.prepared import prepare
+
+    loaded = load()
+    for note in loaded.notes:
+        notes(quiet)(note)
+    return prepare(loaded, device=device, dtype=dtype.value)
+
+
+def loader(
+    model: str,
+    *,
+    weights: str | None,
+    model_args: str | None,
+    labels: str | None,
+    input_size: str | None,
+    mean: str | None,
+    std: str | None,
+) -> Callable[[], LoadedModel]:
+    """What loads the model that the options mean, here or in another process."""
+    size, arguments = options.size(input_size), options.arguments(model_args)
     means, deviations = options.numbers(mean, "--mean"), options.numbers(std, "--std")
 
-    from pathx.models import load_model
-    from pathx.prepared import prepare
+    from pathx.models.load import load_model
 
-    loaded = load_model(model, weights=weights, input_size=size, mean=means, std=deviations, labels=labels)
-    return prepare(loaded, device=device, dtype=dtype.value)
+    given: dict[str, Any] = {"input_size": size, "mean": means, "std": deviations, "labels": labels}
+    return partial(load_model, model, weights=weights, arguments=arguments, **given)
 
 
 def several(texts: list[str] | None) -> list[str]:
@@ -40,3 +101,11 @@ def several(texts: list[str] | None) -> list[str]:
 def count(text: str | None, option: str) -> int | None:
     """A whole number that may be left out."""
     return None if text is None else options.parsed(text, int, f"{option} takes a whole number, not {text!r}")
+
+
+def say(result: Evaluation, quiet: bool) -> None:
+    """Failures, and unless it is to be quiet what else a reader must know."""
+    for name, reason in result.unread.items():
+        complain(reason if name in reason else f"{name}: {reason}")
+    for note in () if quiet else result.notes:
+        complain(f"note: {note}")

@@ -12,8 +12,9 @@ import typer
 from pathx.commands import options
 from pathx.commands.options import Format
 from pathx.commands.output import about, complain, errors
-from pathx.index import index_name
-from pathx.index import merge as joined
+from pathx.images.stores import Address, is_stored
+from pathx.runs.index import index_name
+from pathx.runs.index import merge as joined
 
 _LISTED = 20
 
@@ -25,26 +26,27 @@ def merge(
 ) -> None:
     """Join the indexes of the shards of a run into OUT/index.jsonl, and say what is missing.
 
-    The exit status is 1 where a shard has not been run, has not come to its end, or had pictures that failed.
+    The exit status is 1 where a shard has not been run, has not come to its end, or had images that failed.
     """
     with errors():
-        from pathx.pictures import shown
+        from pathx.errors import shown
 
         merged = joined(out)
         if format is Format.json:
             print(json.dumps(asdict(merged)))
         elif not quiet:
             total = merged.done + len(merged.failed)
-            print(f"{Path(out, index_name(None))}: {total} pictures, {merged.done} done, {len(merged.failed)} failed")
-        for shard in merged.shards:
+            place = (Address(out) if is_stored(out) else Path(out)) / index_name(None)
+            print(f"{place}: {total} images, {merged.done} done, {len(merged.failed)} failed")
+        for shard in merged.shards[:_LISTED]:
             complain(f"shard {shard} has not been run: run it with --shard {shard}")
         for file, error in merged.failed[:_LISTED]:
             complain(about(file, error))
         for name in merged.missing[:_LISTED]:
             complain(f"missing: {shown(name)}")
-        if more := len(merged.missing[_LISTED:]) + len(merged.failed[_LISTED:]):
+        if more := sum(len(listed[_LISTED:]) for listed in (merged.missing, merged.failed, merged.shards)):
             complain(f"and {more} more")
         if merged.missing:
-            complain(f"{len(merged.missing)} pictures are missing: run their shards again to go on, then pathx merge")
+            complain(f"{len(merged.missing)} images are missing: run their shards again to go on, then pathx merge")
         if merged.missing or merged.failed or merged.shards:
             raise typer.Exit(1)

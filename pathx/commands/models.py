@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from enum import Enum
+from fnmatch import fnmatch
 from typing import Annotated
 
 import typer
@@ -12,11 +14,21 @@ from pathx.commands.options import Format
 from pathx.commands.output import errors, millions, print_table, shape
 
 
+class Source(str, Enum):
+    torchvision = "torchvision"
+    timm = "timm"
+
+
 def models(
+    pattern: Annotated[
+        str | None,
+        typer.Argument(metavar="PATTERN", help="Names to list, such as 'resnet*'. [default: all that are known]"),
+    ] = None,
+    source: Annotated[Source, typer.Option("--from", help="Whose models.")] = Source.torchvision,
     everything: Annotated[bool, typer.Option("--all", help="Also those that are refused, and why.")] = False,
     format: options.OneFormat = Format.text,
 ) -> None:
-    """List torchvision's models that can be explained.
+    """List the models of torchvision or timm that can be explained.
 
     With their hidden layers, parameters, input size, and where their default weights are: bundled with pathx, cached on
     this machine, or to be downloaded on first use.
@@ -24,9 +36,12 @@ def models(
     with errors():
         from dataclasses import asdict
 
-        from pathx.catalogue import catalogue
+        from pathx.models.catalogue import catalogue, timm_catalogue
 
-        entries = list(catalogue(refused=everything))
+        if source is Source.timm:
+            entries = list(timm_catalogue(pattern, refused=everything))
+        else:
+            entries = [entry for entry in catalogue(refused=everything) if fnmatch(entry.name, pattern or "*")]
         if format is Format.json:
             print(json.dumps([asdict(entry) for entry in entries]))
             return
@@ -50,6 +65,7 @@ def layers(
             metavar="NAME|FILE|none", help="As for explain. None are needed, and none are fetched unless asked."
         ),
     ] = None,
+    model_args: options.ModelArguments = None,
     input_size: Annotated[
         str | None,
         typer.Option(metavar="C,H,W", help="channels,height,width, as 3,224,224. [default: the model's own]"),
@@ -61,13 +77,13 @@ def layers(
     Depth D takes the first D layers of the list. What a unit sees is its receptive field, width x height in pixels.
     """
     with errors():
-        size = options.size(input_size)
+        size, arguments = options.size(input_size), options.arguments(model_args)
 
         from dataclasses import asdict
 
-        from pathx.catalogue import layers_of
+        from pathx.models.catalogue import layers_of
 
-        found = layers_of(model, weights=weights, input_size=size)
+        found = layers_of(model, weights=weights, arguments=arguments, input_size=size)
         if format is Format.json:
             print(json.dumps([{**asdict(layer), "units": layer.units} for layer in found]))
             return

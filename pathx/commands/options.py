@@ -5,18 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from pathx.commands.output import complain
-from pathx.errors import PathxError
-from pathx.shards import Shard, parse_shard, shard_of_environment
+from pathx.detail import DEFAULT, DETAILS
+from pathx.drawing.colours import COLOURS, HEATS
+from pathx.errors import PathxError, parse_json
+from pathx.runs.shards import Shard, parse_shard, shard_of_environment
 
 if TYPE_CHECKING:
-    from pathx.render import Drawing
+    from pathx.drawing.render import Drawing
 
 T = TypeVar("T")
+
+# What --help groups the options under, in this order.
+PATH, MODEL, PICTURES, RESULTS, RUN = "The path", "The model", "Pictures", "Results", "How it runs"
+PANELS = (PATH, MODEL, PICTURES, RESULTS, RUN)
 
 
 class Skips(str, Enum):
@@ -34,18 +40,35 @@ class Format(str, Enum):
     json = "json"
 
 
+USUAL_SKIPS = Skips(DEFAULT.skips)
+
 Model = Annotated[
     str,
     typer.Option(
-        "--model", metavar="NAME|FILE", help="A torchvision name, a TorchScript file or a torch.export .pt2 file."
+        "--model",
+        metavar="NAME|FILE|SOURCE:NAME",
+        help="A torchvision name; a TorchScript, .pt2 or .onnx file; timm:NAME; hf:NAME or a folder of save_pretrained; "
+        "file.py:build or package.module:build, your own code.",
+        rich_help_panel=MODEL,
     ),
 ]
 Weights = Annotated[
     str | None,
     typer.Option(
         "--weights",
-        metavar="NAME|FILE|none",
-        help="For a torchvision name: its own names (DEFAULT, …), a state dict file, or none (untrained).",
+        metavar="NAME|FILE|NAME=FILE|none",
+        help="For all but model files: a state dict or checkpoint; torchvision's own names (DEFAULT, …); NAME=FILE for a file "
+        "to be used as those; or none (untrained).",
+        rich_help_panel=MODEL,
+    ),
+]
+ModelArguments = Annotated[
+    str | None,
+    typer.Option(
+        "--model-args",
+        metavar="JSON",
+        help="""For timm:NAME and your own code: arguments by name, as '{"num_classes": 10}'.""",
+        rich_help_panel=MODEL,
     ),
 ]
 Targets = Annotated[
@@ -54,104 +77,314 @@ Targets = Annotated[
         "--target",
         metavar="CLASS",
         help="Class to explain: number, label, or top:K for the K best; may repeat. [default: the predicted]",
+        rich_help_panel=PATH,
+    ),
+]
+Against = Annotated[
+    str | None,
+    typer.Option(
+        "--against",
+        metavar="CLASS",
+        help="Explain why the target and not this class: one path for the difference between the two.",
+        rich_help_panel=PATH,
     ),
 ]
 Depth = Annotated[
     str,
-    typer.Option("--depth", metavar="N|all", help="Hidden layers on the path, from the output down: a number or all."),
+    typer.Option(
+        "--depth",
+        metavar="N|maps:N|half|all",
+        help="Hidden layers on the path, from the output down: a number, as many as hold N layers of maps, half or all.",
+        rich_help_panel=PATH,
+    ),
+]
+DetailOption = Annotated[
+    str,
+    typer.Option(
+        "--detail",
+        metavar="|".join(DETAILS),
+        help="; ".join(f"{name}: {detail.text}" for name, detail in DETAILS.items())
+        + ". Sets what is not given below.",
+        autocompletion=lambda: list(DETAILS),
+        rich_help_panel=PATH,
+    ),
+]
+PathDepth = Annotated[
+    str | None,
+    typer.Option(
+        "--depth",
+        metavar="N|maps:N|half|all",
+        help="Hidden layers on the path, from the output down: a number, as many as hold N layers of maps, half or all.",
+        rich_help_panel=PATH,
+    ),
+]
+PathWidth = Annotated[
+    str | None,
+    typer.Option(
+        "--width",
+        metavar="K|P%|all",
+        help="Units kept per layer at most: a number, a share such as 5%, or all.",
+        rich_help_panel=PATH,
+    ),
+]
+PathSkips = Annotated[
+    Skips | None,
+    typer.Option(
+        "--skips",
+        help="Follow routes from layer to layer, or also those that jump. [default: all, but adjacent with --depth or --width]",
+        rich_help_panel=PATH,
+    ),
 ]
 Width = Annotated[
     str,
     typer.Option(
-        "--width", metavar="K|P%|all", help="Units kept per layer at most: a number, a share such as 5%, or all."
+        "--width",
+        metavar="K|P%|all",
+        help="Units kept per layer at most: a number, a share such as 5%, or all.",
+        rich_help_panel=PATH,
     ),
 ]
 Alpha = Annotated[
     str | None,
-    typer.Option("--alpha", metavar="A", help="Importance a unit must exceed to be kept. [default: 1/classes]"),
+    typer.Option(
+        "--alpha",
+        metavar="A",
+        help="Importance a unit must exceed to be kept. [default: 1/classes]",
+        rich_help_panel=PATH,
+    ),
 ]
 SkipsOption = Annotated[
-    Skips, typer.Option("--skips", help="Follow routes from layer to layer, or also those that jump.")
+    Skips,
+    typer.Option("--skips", help="Follow routes from layer to layer, or also those that jump.", rich_help_panel=PATH),
 ]
-Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps.")]
-DtypeOption = Annotated[Dtype, typer.Option("--dtype", help="Precision of the computation.")]
+Device = Annotated[
+    str,
+    typer.Option(
+        "--device",
+        metavar="DEVICE",
+        help="auto, cpu, cuda, cuda:N or mps; several as cuda:0,cuda:1.",
+        rich_help_panel=RUN,
+    ),
+]
+DtypeOption = Annotated[Dtype, typer.Option("--dtype", help="Precision of the computation.", rich_help_panel=RUN)]
 Images = Annotated[
     list[str],
     typer.Argument(
         metavar="IMAGE|FOLDER|GLOB|LIST.txt|-",
-        help="Pictures, folders of them, patterns, files with a path per line, - for paths on standard input.",
+        help="Images, folders of them, patterns, archives (.tar, .parquet), https:// and s3:// addresses, files with a "
+        "path per line, - for paths on standard input; videos with --every.",
     ),
 ]
-BatchSize = Annotated[str, typer.Option("--batch-size", metavar="N|auto", help="Pictures explained at once.")]
+Every = Annotated[
+    str | None,
+    typer.Option(
+        "--every",
+        metavar="N",
+        help="Take every Nth frame of videos, animations and files of several pages, from the first one on.",
+        rich_help_panel=PICTURES,
+    ),
+]
+Frames = Annotated[bool, typer.Option("--frames", help="Take all frames, as --every 1 does.", rich_help_panel=PICTURES)]
+BatchSize = Annotated[
+    str, typer.Option("--batch-size", metavar="N|auto", help="Images explained at once.", rich_help_panel=RUN)
+]
 Workers = Annotated[
     int | None,
     typer.Option(
         "--workers",
         metavar="N",
-        help="Threads that read pictures ahead and write results behind. [default: cores, 8 at most]",
+        help="Threads that read images ahead and write results behind. [default: cores, 8 at most]",
+        rich_help_panel=RUN,
     ),
+]
+Units = Annotated[
+    str | None,
+    typer.Option(
+        "--units",
+        metavar="FOLDER",
+        help="Show what the strongest units look for elsewhere: the folder that pathx units wrote.",
+        rich_help_panel=PICTURES,
+    ),
+]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="local|auto|ADDRESS",
+        help="Run on Ray: one started here, the one at hand, or the one at an address.",
+        rich_help_panel=RUN,
+    ),
+]
+RayActors = Annotated[
+    str | None,
+    typer.Option(
+        "--ray-actors",
+        metavar="N|MIN:MAX",
+        help="Processes that hold the model. [default: as many as there is room for]",
+        rich_help_panel=RUN,
+    ),
+]
+RayGpus = Annotated[
+    str | None,
+    typer.Option("--ray-gpus", metavar="N", help="GPUs of each; a share such as 0.5 is fine.", rich_help_panel=RUN),
 ]
 ShardOption = Annotated[
     str | None,
     typer.Option(
-        "--shard", metavar="I/N", help="Do one of N parts only. [default: that of the SLURM array or torchrun, or all]"
+        "--shard",
+        metavar="I/N",
+        help="Do one of N parts only. [default: that of the SLURM array or torchrun, or all]",
+        rich_help_panel=RUN,
     ),
 ]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Make results again that are there already.")]
-FailFast = Annotated[bool, typer.Option("--fail-fast", help="Stop at the first picture that fails.")]
-NoPictures = Annotated[bool, typer.Option("--no-pictures", help="Write JSON only.")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Make results again that are there already.", rich_help_panel=RUN)
+]
+FailFast = Annotated[bool, typer.Option("--fail-fast", help="Stop at the first image that fails.", rich_help_panel=RUN)]
+Report = Annotated[
+    bool, typer.Option("--report", help="Also write an interactive page, report.html.", rich_help_panel=RESULTS)
+]
+NoPictures = Annotated[bool, typer.Option("--no-pictures", help="Write JSON only.", rich_help_panel=PICTURES)]
 Labels = Annotated[
     str | None,
     typer.Option(
-        "--labels", metavar="FILE", help="File with the class labels: one per line, or a JSON list or object."
+        "--labels",
+        metavar="FILE",
+        help="File with the class labels: one per line, or a JSON list or object.",
+        rich_help_panel=MODEL,
     ),
 ]
 InputSize = Annotated[
     str | None,
-    typer.Option("--input-size", metavar="C,H,W", help="For model files: channels,height,width, as 3,224,224."),
+    typer.Option(
+        "--input-size",
+        metavar="C,H,W",
+        help="For model files: channels,height,width, as 3,224,224.",
+        rich_help_panel=MODEL,
+    ),
 ]
 Mean = Annotated[
     str | None,
-    typer.Option("--mean", metavar="M,...", help="For model files: mean per channel, as 0.485,0.456,0.406."),
+    typer.Option(
+        "--mean",
+        metavar="M,...",
+        help="For model files: mean per channel, as 0.485,0.456,0.406.",
+        rich_help_panel=MODEL,
+    ),
 ]
 Std = Annotated[
-    str | None, typer.Option("--std", metavar="S,...", help="For model files: standard deviation per channel.")
+    str | None,
+    typer.Option(
+        "--std", metavar="S,...", help="For model files: standard deviation per channel.", rich_help_panel=MODEL
+    ),
 ]
-Out = Annotated[str, typer.Option("--out", metavar="FOLDER", help="Folder for the results.")]
+
+
+def _folder(out: str) -> str:
+    """Refuse a store for results that are written to folders only."""
+    from pathx.images.stores import is_stored
+
+    if is_stored(out):
+        raise typer.BadParameter("these results go to a folder of this machine: name one, and copy it to the store")
+    return out
+
+
+Out = Annotated[
+    str,
+    typer.Option("--out", metavar="FOLDER", help="Folder for the results.", rich_help_panel=RESULTS, callback=_folder),
+]
+RunOut = Annotated[
+    str,
+    typer.Option(
+        "--out", metavar="FOLDER", help="Folder for the results, or its address in a store.", rich_help_panel=RESULTS
+    ),
+]
+Pack = Annotated[
+    str | None,
+    typer.Option(
+        "--pack",
+        metavar="tar|parquet",
+        help="Pack results into shards, instead of a folder for each explanation.",
+        rich_help_panel=RESULTS,
+    ),
+]
 FormatOption = Annotated[
-    Format, typer.Option("--format", help="Text for people, or one JSON document per explanation.")
+    Format,
+    typer.Option("--format", help="Text for people, or one JSON document per explanation.", rich_help_panel=RESULTS),
 ]
-OneFormat = Annotated[Format, typer.Option("--format", help="Text for people, or one JSON document.")]
-SaveTensors = Annotated[bool, typer.Option("--save-tensors", help="Also write tensors.safetensors.")]
+OneFormat = Annotated[
+    Format, typer.Option("--format", help="Text for people, or one JSON document.", rich_help_panel=RESULTS)
+]
+SaveTensors = Annotated[
+    bool, typer.Option("--save-tensors", help="Also write tensors.safetensors.", rich_help_panel=RESULTS)
+]
 Label = Annotated[
     str | None,
     typer.Option(
         "--label",
         metavar="CLASS",
-        help="True class of the pictures; a wrong prediction is explained against it. "
-        "[default: the picture's folder, if it is called as a class]",
+        help="True class of the images; a wrong prediction is also explained against it. "
+        "[default: the image's folder, if it is called as a class]",
+        rich_help_panel=PATH,
     ),
 ]
 Smoothing = Annotated[
     str,
     typer.Option(
-        "--smoothing", metavar="S", help="Gaussian of overlays and sheets, as a share of the shorter side; 0: none."
+        "--smoothing",
+        metavar="S",
+        help="Gaussian of overlays and sheets, as a share of the shorter side; 0: none.",
+        rich_help_panel=PICTURES,
     ),
 ]
 Colours = Annotated[
-    str, typer.Option("--colours", "--colors", metavar="MAP", help="red-blue, or orange-purple for any colour vision.")
+    str,
+    typer.Option(
+        "--colours",
+        "--colors",
+        metavar="MAP",
+        help=f"{' or '.join(COLOURS)}; each pair differs for any colour vision.",
+        autocompletion=lambda: list(COLOURS),
+        rich_help_panel=PICTURES,
+    ),
+]
+Heat = Annotated[
+    str,
+    typer.Option(
+        "--heat",
+        metavar="|".join(HEATS),
+        help="What overlays and sheets show: where the units of the path look, or what each pixel adds.",
+        autocompletion=lambda: list(HEATS),
+        rich_help_panel=PICTURES,
+    ),
 ]
 Percentile = Annotated[
     str,
-    typer.Option("--percentile", metavar="P", help="Of the magnitudes, what the strongest colour stands for."),
+    typer.Option(
+        "--percentile",
+        metavar="P",
+        help="Of the magnitudes, what the strongest colour stands for.",
+        rich_help_panel=PICTURES,
+    ),
 ]
 ShowUnits = Annotated[
-    bool, typer.Option("--show-units", help="Draw what the strongest units of the deepest layer can see.")
+    bool,
+    typer.Option(
+        "--show-units", help="Draw what the strongest units of the deepest layer can see.", rich_help_panel=PICTURES
+    ),
 ]
 NoMagnify = Annotated[
-    bool, typer.Option("--no-magnify", help="Show weak features, or weak runs that are compared, as weak as they are.")
+    bool,
+    typer.Option(
+        "--no-magnify",
+        help="Show weak features, or weak runs that are compared, as weak as they are.",
+        rich_help_panel=PICTURES,
+    ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only, and what --format json prints.")]
+Quiet = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", help="Print errors only, and what --format json prints.", rich_help_panel=RESULTS),
+]
 
 
 def parsed(text: str, parse: Callable[[str], T], problem: str) -> T:
@@ -162,10 +395,42 @@ def parsed(text: str, parse: Callable[[str], T], problem: str) -> T:
         raise PathxError(problem, usage=True) from None
 
 
+def arguments(text: str | None) -> dict[str, Any] | None:
+    """--model-args."""
+    if text is None:
+        return None
+    try:
+        found = parse_json(text)
+    except ValueError as error:
+        raise PathxError(f"--model-args is not valid JSON ({error}): write {_ARGUMENTS}", usage=True) from None
+    if not isinstance(found, dict):
+        raise PathxError(f"--model-args takes an object such as {_ARGUMENTS}", usage=True)
+    return found
+
+
+_ARGUMENTS = """'{"num_classes": 10}'"""
+
+
 def depth(text: str) -> int | str:
-    """--depth: a number or all."""
-    problem = f"depth {text!r} is not a number of layers; use 1 or more, or all"
-    return text if text == "all" else parsed(text, int, problem)
+    """--depth: a number, or what the library makes of maps:N, half or all."""
+    problem = f"depth {text!r} is not a number of layers; use 1 or more, maps:3, half or all"
+    return text if re.fullmatch(r"all|half|maps:[1-9]\d*", text) else parsed(text, int, problem)
+
+
+def path(detail: str, depth_: str | None, width_: str | None, skips: Skips | None) -> tuple[int | str, int | str, str]:
+    """--detail, --depth, --width and --skips: depth, width and skips.
+
+    Where a depth or width is given, routes that jump do not count unless that is asked for, as in the paper.
+    """
+    if detail not in DETAILS:
+        raise PathxError(f"--detail is {', '.join(DETAILS)}, not {detail!r}", usage=True)
+    named = DETAILS[detail]
+    usual = named.skips if depth_ is None and width_ is None else Skips.adjacent.value
+    return (
+        named.depth if depth_ is None else depth(depth_),
+        named.width if width_ is None else width(width_),
+        usual if skips is None else skips.value,
+    )
 
 
 def width(text: str) -> int | str:
@@ -187,12 +452,10 @@ def size(text: str | None) -> list[int] | None:
 
 def batch_size(text: str) -> int | str:
     """--batch-size: a number or auto."""
-    return (
-        text if text == "auto" else parsed(text, int, f"--batch-size takes a number of pictures or auto, not {text!r}")
-    )
+    return text if text == "auto" else parsed(text, int, f"--batch-size takes a number of images or auto, not {text!r}")
 
 
-def pictures_at_once(text: str) -> int:
+def images_at_once(text: str) -> int:
     """--batch-size where auto is a fixed number."""
     size = batch_size(text)
     return 8 if isinstance(size, str) else size
@@ -216,16 +479,26 @@ def whole_number(text: str | None, option: str) -> int | None:
     return None if text is None else parsed(text, int, f"{option} takes a whole number, not {text!r}")
 
 
+def every(text: str | None, frames: bool) -> int | None:
+    """--every and --frames: the step from frame to frame; None to take files as single images."""
+    step = whole_number(text, "--every")
+    if step is not None and step < 1:
+        raise PathxError(f"--every takes 1 or more, not {step}: 10 is every tenth frame", usage=True)
+    return 1 if step is None and frames else step
+
+
 def alpha(text: str | None) -> float | None:
     """--alpha."""
     return None if text is None else parsed(text, float, f"alpha {text!r} is not a number; use 0 to 1")
 
 
-def drawing(smoothing: str, colours: str, percentile: str, show_units: bool, no_magnify: bool = False) -> Drawing:
-    """--smoothing, --colours, --percentile, --show-units and --no-magnify."""
+def drawing(
+    smoothing: str, colours: str, percentile: str, show_units: bool, no_magnify: bool = False, heat: str = "path"
+) -> Drawing:
+    """--smoothing, --colours, --percentile, --show-units, --no-magnify and --heat."""
     share = parsed(smoothing, float, f"--smoothing takes a number such as 0.025, not {smoothing!r}")
     highest = parsed(percentile, float, f"--percentile takes a number such as 99, not {percentile!r}")
 
-    from pathx.render import Drawing
+    from pathx.drawing.render import Drawing
 
-    return Drawing(share, colours, highest, show_units, not no_magnify)
+    return Drawing(share, colours, highest, show_units, not no_magnify, heat)

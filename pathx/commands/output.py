@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+import textwrap
 import time
 import traceback
 from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from signal import SIGINT
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import typer
 
-from pathx.errors import PathxError
+from pathx.errors import PathxError, harmless
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
 
-    from pathx.contrasting import Contrasted
-    from pathx.explanation import Unit
+    from pathx.explanation import Explanation, Unit
+    from pathx.results.result import Result
 
 EVERY = 10.0
 """Seconds between two lines of progress where stderr is no terminal."""
@@ -36,26 +40,107 @@ def errors(interrupted: str = "nothing is lost that was written") -> Iterator[No
     except PathxError as error:
         complain(str(error), error)
         raise typer.Exit(2 if error.usage else 1) from None
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         complain(f"interrupted; {interrupted}")
-        raise typer.Exit(130) from None
+        raise typer.Exit(128 + (error.args[0] if error.args else SIGINT)) from None
     except (typer.Exit, BrokenPipeError):
         raise
     except Exception as error:
+        if isinstance(error, OSError) and _stdout_is_broken():
+            raise
         complain(f"unexpected {type(error).__name__}: {error} (set PATHX_DEBUG=1 for the traceback)", error)
         raise typer.Exit(1) from None
+
+
+def _stdout_is_broken() -> bool:
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return True
+    return False
 
 
 def complain(text: str, error: Exception | None = None) -> None:
     """A line on stderr; with PATHX_DEBUG after the traceback of what it is about."""
     if error is not None and os.environ.get("PATHX_DEBUG"):
-        traceback.print_exception(error)
-    print(f"pathx: {' '.join(text.split())}", file=sys.stderr)
+        sys.stderr.write(_harmless_lines("".join(traceback.format_exception(error))))
+    print(f"pathx: {harmless(with_options(' '.join(text.split())))}", file=sys.stderr)
+
+
+ARGUMENTS = {
+    "arguments": "--model-args",
+    "by": "--by",
+    "depth": "--depth",
+    "device": "--device",
+    "dtype": "--dtype",
+    "every": "--every",
+    "input_size": "--input-size",
+    "mean": "--mean",
+    "model": "--model",
+    "out": "--out",
+    "ray": "--ray",
+    "save_tensors": "--save-tensors",
+    "shard": "--shard",
+    "std": "--std",
+    "step_pixels": "--step-pixels",
+    "steps": "--steps",
+    "weights": "--weights",
+    "width": "--width",
+}
+"""Arguments of the library that its messages name, as the options of the command line that set them."""
+
+
+def with_options(text: str) -> str:
+    """A message of the library for someone at the command line: `` `device` `` becomes --device."""
+    return re.sub(r"`([a-z_]+)`", lambda name: ARGUMENTS.get(name[1], name[0]), text)
+
+
+def _harmless_lines(text: str) -> str:
+    return "\n".join(map(harmless, text.split("\n")))
+
+
+class _HarmlessStream:
+    """Standard output, on which nothing is written that could act on a terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        self.stream.write(_harmless_lines(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+@contextmanager
+def harmless_output() -> Iterator[None]:
+    """Whatever is printed meanwhile is escaped; `terminal` alone may send colours."""
+    before = sys.stdout
+    sys.stdout = cast("TextIO", _HarmlessStream(before))
+    try:
+        yield
+    finally:
+        sys.stdout = before
 
 
 def notes(quiet: bool) -> Callable[[str], None]:
     """What prints a note on stderr, unless all is to be quiet."""
     return (lambda text: None) if quiet else (lambda text: complain(f"note: {text}"))
+
+
+@contextmanager
+def loading(what: str, quiet: bool = False) -> Iterator[None]:
+    """Say at once what is being loaded, where someone watches: torch alone takes seconds to come."""
+    watched = not quiet and sys.stderr.isatty()
+    line = f"pathx: loading {what} …"
+    if watched:
+        print(line, end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        if watched:
+            print(f"\r{' ' * len(line)}\r", end="", file=sys.stderr, flush=True)
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str | None]], right: Container[int] = ()) -> None:
@@ -66,6 +151,21 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str | None]], r
         cells = zip(row, widths, strict=True)
         line = "  ".join(c.rjust(w) if n in right else c.ljust(w) for n, (c, w) in enumerate(cells))
         print(line.rstrip())
+
+
+def print_paragraph(head: str, text: str) -> None:
+    """Text beside a heading, wrapped to the terminal with the lines that follow below the first; in a file, one line."""
+    width = terminal().width
+    print(
+        textwrap.fill(
+            text,
+            max(width, len(head) + 40),
+            initial_indent=head,
+            subsequent_indent=" " * len(head),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    )
 
 
 def shape(sizes: Sequence[int]) -> str:
@@ -85,16 +185,33 @@ def about(file: str, text: str) -> str:
 
 def terminal() -> Console:
     """Where text for people goes: as wide as the terminal, and for a file or a pipe so wide that nothing is cut."""
-    from rich.console import Console
+    from rich.console import Console, RenderHook
+    from rich.segment import Segment
 
-    console = Console(highlight=False)
+    class Harmless:
+        """Anything that is printed, with its text escaped and its colours left as they are."""
+
+        def __init__(self, content: ConsoleRenderable) -> None:
+            self.content = content
+
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            for segment in console.render(self.content, options):
+                yield segment if segment.control else Segment(_harmless_lines(segment.text), segment.style)
+
+    class Escaping(RenderHook):
+        def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+            return [Harmless(renderable) for renderable in renderables]
+
+    stream = sys.stdout
+    console = Console(file=stream.stream if isinstance(stream, _HarmlessStream) else stream, highlight=False)
+    console.push_render_hook(Escaping())
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = 1000
     return console
 
 
-def print_picture(console: Console, file: str, predictions: Sequence[tuple[str, float]]) -> None:
-    """The picture that results are about, with its best classes."""
+def print_image(console: Console, file: str, predictions: Sequence[tuple[str, float]]) -> None:
+    """The image that results are about, with its best classes."""
     from rich.padding import Padding
     from rich.text import Text
 
@@ -104,21 +221,42 @@ def print_picture(console: Console, file: str, predictions: Sequence[tuple[str, 
     console.print()
 
 
-def class_line(target: dict[str, Any]) -> str:
-    """An explained class, after its label."""
-    return f"class {target['index']}, {target['probability']:.1%}, logit {target['logit']:.4g}"
+def print_target(console: Console, document: dict[str, Any], explanation: Explanation) -> None:
+    """The explained class, or the two that are compared, and what the path carries of the logit."""
+    from rich.text import Text
+
+    from pathx.drawing.words import carried_line
+
+    target, other = document["target"], document.get("against")
+    number = [] if target["label"] == f"class {target['index']}" else [f"class {target['index']}"]
+    facts = [f"{target['probability']:.1%}", *number, f"logit {target['logit']:.4g}"]
+    if other is not None:
+        facts = [f"logits {target['logit']:.4g} and {other['logit']:.4g}"]
+    name = target["label"] if other is None else f"why {target['label']} and not {other['label']}"
+    console.print(Text.assemble((name, "bold"), f": {', '.join(facts)}"))
+    console.print(Text(carried_line(explanation)))
+
+
+def relative(importance: float, classes: int) -> str:
+    """An importance as times that of a unit that makes no difference, 1/classes: `1.472x`."""
+    times = importance * classes
+    return f"{times:.3f}x" if times < 100 else f"{times:.0f}x"
 
 
 def unit_name(unit: Unit, room: int) -> str:
-    """A unit's tensor and place; where there is little room, the end of the name, which tells it from others."""
+    """A unit's tensor and place; where there is little room, without the modules around it, and then as much as fits."""
     index = f" [{','.join(map(str, unit.index))}]"
     name, space = unit.tensor, max(room - len(index), 8)
+    while len(name) > space and "." in name.lstrip("…."):
+        name = "…." + name.lstrip("….").partition(".")[2]
     return ("…" + name[1 - space :] if len(name) > space else name) + index
 
 
-def print_contrast(result: Contrasted) -> None:
-    """What several classes of a picture have in common, and where their files are."""
+def print_contrast(result: Result) -> None:
+    """What several classes of an image have in common, and where their files are."""
     from rich.text import Text
+
+    from pathx.drawing.words import carried_difference
 
     console = terminal()
     document = result.document
@@ -126,29 +264,42 @@ def print_contrast(result: Contrasted) -> None:
     if document["reason"]:
         console.print(Text(document["reason"]))
     for label, pair in zip(labels[1:], document["pairs"], strict=True):
-        line = f"{labels[0]} less {label}: logit {pair['logit']:+.4g}, score {pair['score']:+.4g}, overlap {pair['overlap']:.2f}"
-        console.print(Text(line))
-    files = ", ".join([*document["files"].values(), "contrast.json"])
+        said = carried_difference(pair["score"], pair["logit"])
+        console.print(Text(f"why {labels[0]} and not {label}: the units that tell them apart {said}"))
+    between = [f"{pair['folder']}{os.sep}" for pair in document["pairs"] if pair["folder"]]
+    files = ", ".join([*between, *document["files"].values(), "contrast.json"])
     console.print(Text(f"{result.folder}{os.sep}: {files}\n"), soft_wrap=True)
 
 
 @contextmanager
 def progress_bar(what: str, total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """How far it is, on stderr: a bar where someone watches, else a line now and then; call with what was done just now."""
+    """How far it is, on stderr: a bar where someone watches, else a line now and then; call with what was done just now.
+
+    Where that is called, nothing is half done: Ctrl-C and SIGTERM end it there.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
-    if not quiet and not console.is_terminal:
-        yield _Lines(what, total).advance
-        return
+    from pathx.runs.stop import Stop
+
+    console, stop = Console(stderr=True), Stop()
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda done: progress.advance(task, done)
+    with ExitStack() as stack:
+        stack.enter_context(stop.on_signals())
+        say = _StepLines(what, total).advance
+        if quiet or console.is_terminal:
+            bar = stack.enter_context(Progress(*columns, console=console, transient=True, disable=quiet))
+            task = bar.add_task(what, total=total)
+            say = partial(bar.advance, task)
+
+        def advance(done: int) -> None:
+            say(done)
+            stop.check()
+
+        yield advance
 
 
-class _Lines:
+class _StepLines:
     def __init__(self, what: str, total: int) -> None:
         self._what, self._total, self._done = what, total, 0
         self._began = self._said = time.monotonic()

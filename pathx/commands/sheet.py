@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from typing import Annotated
 
 import typer
 
 from pathx.commands import options
 from pathx.commands.output import about, complain, errors
+from pathx.drawing.words import counted
 
 
 def sheet(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="Results of explain or decompose with --save-tensors.")],
+    heat: options.Heat = "path",
     smoothing: options.Smoothing = "0.025",
     colours: options.Colours = "red-blue",
     percentile: options.Percentile = "99",
@@ -20,22 +23,26 @@ def sheet(
     no_magnify: options.NoMagnify = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
 ) -> None:
-    """Make pictures anew from saved tensors, with other colours or scales; no network is run.
+    """Redraw pictures from saved tensors, with other colours or scales; no network is run.
 
-    Replaces the pictures everywhere below DIR. A picture and class that was explained there in several ways, such as depths
+    Replaces the pictures everywhere below DIR. An image and class that was explained there in several ways, such as depths
     or widths, gets a sheet that compares them, DIR/compare-IMAGE-CLASS.png.
     """
     with errors():
-        drawing = options.drawing(smoothing, colours, percentile, show_units, no_magnify)
+        drawing = options.drawing(smoothing, colours, percentile, show_units, no_magnify, heat)
 
-        from pathx.redraw import Redrawn, redraw
+        from pathx.results.homes import check_in_folders
+        from pathx.results.redraw import redraw
 
-        failed = 0
+        check_in_folders(folder)
+        failed: Counter[str] = Counter()
         noted: set[str] = set()
         for result in redraw(folder, drawing):
-            if not isinstance(result, Redrawn):
-                failed += 1
-                complain(about(result.file, str(result.error)), result.error)
+            if result.error is not None:
+                reason = str(result.error).replace(result.file, "")
+                failed[reason] += 1
+                if failed[reason] == 1:  # a folder of results usually lacks the same thing everywhere
+                    complain(about(result.file, str(result.error)), result.error)
                 continue
             if quiet:
                 continue
@@ -44,4 +51,7 @@ def sheet(
                 complain(f"note: {note}")
             print(f"{result.folder}{os.sep}: {', '.join(result.files)}")
         if failed:
+            again = failed.total() - len(failed)
+            if again:
+                complain(f"the same is true of {counted(again, 'more folder')}")
             raise typer.Exit(1)

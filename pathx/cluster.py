@@ -1,0 +1,341 @@
+"""Batches of images on a Ray cluster: read in tasks, computed by a pool of actors that hold the model, finished in tasks.
+
+What runs and evaluations share. They say what is to be done with a batch; here is where it is done, and what becomes of
+batches whose process died.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import pickle
+import re
+import socket
+import warnings
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from pathx.errors import PathxError, reason_of, shown
+
+T = TypeVar("T")
+
+INSTALL = "pip install 'pathx-relu[ray]'"
+RETRIES = 1
+"""How often a batch is tried again at once where the process that worked on it died."""
+
+FEW_BATCHES, BATCHES_AT_ONCE = 1000, 8
+"""Up to so many batches Ray takes each by itself; of more so many at once, as each time costs the scheduler some 20 ms."""
+
+MOST_MACHINES = 3
+"""How many others are asked to write what one machine has no room for."""
+
+DIED = "the process that worked on it died, again and again: look at this image alone"
+
+
+@dataclass(frozen=True)
+class Actors:
+    """How many processes hold the model: at least and at most; None for as many as the cluster has room for.
+
+    Args:
+        gpus: of each; a share is fine.
+    """
+
+    least: int = 1
+    most: int | None = None
+    gpus: float = 0.0
+
+
+def parse_actors(text: str | None, gpus: str | None = None) -> Actors:
+    """`4` actors, or `1:16` of them as the work asks for; and the GPUs of each."""
+    share = 0.0
+    if gpus is not None:
+        try:
+            share = float(gpus)
+        except ValueError:
+            share = -1.0
+        if not 0 <= share <= 64:
+            raise PathxError(f"each actor takes a number of GPUs such as 1 or 0.5, not {gpus!r}", usage=True)
+    if text is None:
+        return Actors(gpus=share)
+    found = re.fullmatch(r"([1-9]\d{0,5})(?::([1-9]\d{0,5}))?", text, re.ASCII)
+    if found is None or (found[2] and int(found[2]) < int(found[1])):
+        raise PathxError(f"actors are given as 4, or as 1:16 for one to sixteen, not as {text!r}", usage=True)
+    return Actors(int(found[1]), int(found[2] or found[1]), share)
+
+
+def check_one_device(device: str) -> None:
+    """Refuse what only makes sense on one machine."""
+    if "," in device:
+        raise PathxError(
+            f"on a cluster each process has one device, not {device}: leave out `device`, and have as many processes "
+            "as there are GPUs",
+            usage=True,
+        )
+
+
+@dataclass(frozen=True)
+class Stages:
+    """What is done with a batch, one after the other. Everything in here is sent to other processes.
+
+    Args:
+        read: makes of a batch what is computed with, in a task.
+        start: gives what computes; called once in every actor.
+        finish: makes of that what comes back, in a task.
+    """
+
+    read: Callable[[Any], Any]
+    start: Callable[[], Callable[[Any], Any]]
+    finish: Callable[[Any], Any] | None = None
+
+
+class Cluster:
+    """A Ray that this process is part of.
+
+    Args:
+        grows: machines may still join; where no number of actors is asked for, there are as many as Ray finds room for.
+    """
+
+    def __init__(self, ray: Any, actors: Actors, device: str, *, grows: bool) -> None:
+        self._ray, total = ray, ray.cluster_resources()
+        cpus, gpus = total.get("CPU", 1.0), total.get("GPU", 0.0)
+        self.gpus = actors.gpus or (1.0 if gpus and device in ("auto", "cuda") else 0.0)
+        """Of each actor."""
+        self._least, self._most = actors.least, actors.most
+        if self._most is None and not grows:
+            self._most = max(actors.least, int(gpus / self.gpus) if self.gpus else int(cpus) - 1, 1)
+        # One CPU stays for those who read: a pool that takes all of them starves.
+        self._cpus = min(1.0, max(cpus - 1, 0.5) / (self._most or self._least))
+
+    def outcomes(self, batches: Sequence[Sequence[T]], stages: Stages) -> Iterator[tuple[Sequence[T], Any]]:
+        """Batches with what was made of them, as they are done; None where a process died of an image, which is then alone.
+
+        A batch whose process died is tried again by itself, and then each of its images. What a stage raises is raised here.
+        """
+        lost = yield from self._once(batches, stages)
+        if lost and _pieces(len(batches)) < len(batches):
+            lost = yield from self._once(lost, stages)
+        if lost:
+            lost = yield from self._once([[item] for batch in lost for item in batch], stages)
+        yield from ((batch, None) for batch in lost)
+
+    def _once(
+        self, batches: Sequence[Sequence[T]], stages: Stages
+    ) -> Generator[tuple[Sequence[T], Any], None, list[Sequence[T]]]:
+        """As `outcomes`, but for those that were lost, which are returned."""
+        missing = dict(enumerate(batches))
+        if not missing:
+            return []
+        rows = [{"number": number, "value": packed(batch)} for number, batch in missing.items()]
+        try:
+            with closing(iter(self._pipeline(rows, stages).iter_rows())) as done:
+                for row in done:
+                    value = unpacked(row["value"])
+                    if isinstance(value, _Raised):
+                        raise value.error
+                    if row["number"] in missing:
+                        yield missing.pop(row["number"]), value
+        except self._ray.exceptions.RayError as error:
+            raise PathxError(f"the cluster is lost ({reason_of(error)}): run it again to go on") from error
+        return list(missing.values())
+
+    def _pipeline(self, rows: list[dict[str, Any]], stages: Stages) -> Any:
+        data, here = self._ray.data, os.getcwd()
+        context = data.DataContext.get_current()
+        context.enable_progress_bars = False
+        context.max_errored_blocks = -1  # what is lost is done again, and counted, by name
+        pool = data.ActorPoolStrategy(min_size=self._least, max_size=self._most)
+        with warnings.catch_warnings():  # Ray means to drop some of these settings, and has nothing in their place yet
+            warnings.simplefilter("ignore")
+            made = (
+                data.from_items(rows, override_num_blocks=_pieces(len(rows)))
+                .map(partial(_worked_in, here, stages.read), num_cpus=0.5, max_retries=RETRIES)
+                .map(
+                    _Actor,
+                    fn_constructor_args=(here, stages.start),
+                    compute=pool,
+                    num_cpus=self._cpus,
+                    num_gpus=self.gpus,
+                    max_restarts=-1,
+                    max_task_retries=RETRIES,
+                )
+            )
+            if stages.finish is not None:
+                made = made.map(partial(_worked_in, here, stages.finish), num_cpus=0.5, max_retries=RETRIES)
+        return made
+
+
+def _pieces(batches: int) -> int:
+    """Into how many pieces Ray's list of batches is cut."""
+    return max(min(batches, FEW_BATCHES), batches // BATCHES_AT_ONCE)
+
+
+@dataclass(frozen=True)
+class _Raised:
+    """In place of what was to be made: why it was not."""
+
+    error: Exception
+
+
+class _Actor:
+    """A process that computes. What hinders it from the start is said of every batch: Ray would start it for ever."""
+
+    def __init__(self, here: str, start: Callable[[], Callable[[Any], Any]]) -> None:
+        try:
+            _go(here)
+            self._compute = start()
+        except Exception as error:
+            self._compute = partial(_refuse, error)
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        return _worked(self._compute, row)
+
+
+def _refuse(error: Exception, value: Any) -> Any:
+    raise error
+
+
+def _go(here: str) -> None:
+    """Be in the folder where the run was started: names of files are relative to it."""
+    try:
+        os.chdir(here)
+    except OSError as error:
+        raise PathxError(
+            f"{shown(here)} is not on {socket.gethostname()} ({error.strerror}): start the run in a folder that all machines share",
+            usage=True,
+        ) from None
+
+
+def _worked_in(here: str, work: Callable[[Any], Any], row: dict[str, Any]) -> dict[str, Any]:
+    def there(value: Any) -> Any:
+        _go(here)
+        return work(value)
+
+    return _worked(there, row)
+
+
+def _worked(work: Callable[[Any], Any], row: dict[str, Any]) -> dict[str, Any]:
+    """A batch after one more stage."""
+    value = unpacked(row["value"])
+    if isinstance(value, _Raised):
+        return row
+    try:
+        data = packed(work(value))
+    except _ray().exceptions.RayError:  # another machine that was asked is gone: as if this process were
+        raise
+    except Exception as error:
+        data = packed(_Raised(_sent(error)))
+    return {"number": row["number"], "value": data}
+
+
+def _sent(error: Exception) -> Exception:
+    """An error as it can be sent: of ours, or a text."""
+    return error if isinstance(error, PathxError) else RuntimeError(f"{type(error).__name__}: {reason_of(error)}")
+
+
+def other_machines() -> Iterator[Callable[[Callable[[Any], Any], Any], Any]]:
+    """In a task: what does work on other machines of the cluster than this one, a few of them, one after the other."""
+    ray = _ray()
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = ray.get_runtime_context().get_node_id()
+    others = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeID"] != here]
+    for other in others[:MOST_MACHINES]:
+        remote = ray.remote(_worked_in).options(
+            num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(other, soft=False)
+        )
+        yield partial(_there, ray, remote)
+
+
+def _there(ray: Any, remote: Any, work: Callable[[Any], Any], value: Any) -> Any:
+    made = unpacked(ray.get(remote.remote(os.getcwd(), work, {"number": 0, "value": packed(value)}))["value"])
+    if isinstance(made, _Raised):
+        raise made.error
+    return made
+
+
+def packed(value: Any) -> bytes:
+    """Bytes of a value, without the networks in it, and of tensors what they show: not the batch that they are a part of.
+
+    Tensors come out on the CPU, as those who write have no GPU.
+    """
+    import torch
+    from ray import cloudpickle
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # Ray is an extra, unknown to the type check
+        def reducer_override(self, item: Any) -> Any:
+            if isinstance(item, torch.nn.Module):
+                return _nothing, ()
+            if type(item) is torch.Tensor:
+                return torch.from_numpy, (item.detach().cpu().contiguous().numpy(),)
+            return super().reducer_override(item)
+
+    stream = io.BytesIO()
+    Pickler(stream, protocol=5).dump(value)
+    return stream.getvalue()
+
+
+def unpacked(data: bytes) -> Any:
+    """What `packed` made bytes of, in a process of the same run."""
+    return pickle.loads(data)
+
+
+def _nothing() -> None:
+    """In place of a network."""
+
+
+@contextmanager
+def joined(address: str, actors: Actors | None, device: str) -> Iterator[Cluster]:
+    """While in here, this process is part of a cluster.
+
+    Args:
+        address: `local` starts a Ray of its own on this machine, `auto` joins the one at hand; or where one is.
+        actors: how many processes compute.
+        device: what they are to compute on.
+    """
+    ray = _ray()
+    check_one_device(device)
+    if ray.is_initialized():
+        yield Cluster(ray, actors or Actors(), device, grows=address != "local")
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody is told that it runs
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # what Ray has to say is for its logs, not for the terminal
+    try:
+        options = {"log_to_driver": False, "logging_level": logging.ERROR}
+        if address == "local":
+            options |= {"include_dashboard": False}
+        with _unheard():
+            ray.init(address=address, **options)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        remedy = "start one with `ray start --head`, or use `ray` local"
+        raise PathxError(f"there is no Ray at {address} ({reason_of(error)}): {remedy}", usage=True) from None
+    try:
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        yield Cluster(ray, actors or Actors(), device, grows=address != "local")
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """What libraries write to stderr past Python is lost meanwhile: Ray says there that it was told to be quiet."""
+    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)
+
+
+def _ray() -> Any:
+    try:
+        import ray
+        import ray.data
+    except ImportError:
+        raise PathxError(f"runs on a cluster need Ray: {INSTALL}", usage=True) from None
+    return ray

@@ -1,0 +1,28 @@
+"""`pathx unpack`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pathx.commands import options
+from pathx.commands.output import errors
+from pathx.drawing.words import counted
+
+
+def unpack(
+    out: Annotated[str, typer.Argument(metavar="OUT", help="Results of explain or decompose with --pack.")],
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Folder for them.")],
+    quiet: options.Quiet = False,
+) -> None:
+    """Unpack results from their shards into a folder for each explanation, as a run without --pack writes them.
+
+    Reports and sheets are made of such folders. OUT may be in a store.
+    """
+    with errors():
+        from pathx.runs.index import unpacked
+
+        count = unpacked(out, folder)
+        if not quiet:
+            print(f"{folder}: the results of {counted(count, 'image')}")

@@ -1,0 +1,1 @@
+"""Attributions as pictures."""

@@ -1,0 +1,71 @@
+"""figure.png, what one opens first: the photo, where the path looks, what each pixel adds, and the rest in words."""
+
+from __future__ import annotations
+
+from PIL import Image, ImageDraw
+from torch import Tensor
+
+from pathx.drawing.page import Bar, Panel, sheet
+from pathx.drawing.render import Drawing
+from pathx.drawing.view import View, heat_of, pixel_map, tile_sized, unit_boxes
+from pathx.drawing.words import carried_line, percent, settings_line
+from pathx.explanation import Explanation
+
+
+def explanation_figure(
+    explanation: Explanation,
+    view: View,
+    drawing: Drawing,
+    *,
+    heat: Tensor | None = None,
+    pixels: Image.Image | None = None,
+) -> Image.Image:
+    """One explanation on a page that needs nothing beside it.
+
+    Args:
+        heat, pixels: what `heat_of` and `pixel_map` give of the explanation, where that is known.
+    """
+    tile = view.tile()
+    exact = tile_sized(pixels or pixel_map(explanation.attribution, drawing))
+    ImageDraw.Draw(exact).rectangle((0, 0, exact.width - 1, exact.height - 1), outline="#cccccc")
+    heat = heat_of(explanation, drawing) if heat is None else heat
+    boxes = unit_boxes(explanation) if drawing.show_units else ()
+    against, towards = ("against", "for") if not view.other else (f"for {view.other}", f"for {view.label}")
+    bar = Bar(drawing.colours, against, towards)
+    panels = [
+        Panel(tile.photo, "photo", ("what the network saw of it",)),
+        Panel(
+            tile.overlay(heat, drawing, boxes=boxes),
+            *caption(explanation, drawing),
+            bar=bar,
+        ),
+        Panel(
+            exact,
+            "pixel map",
+            ("what each pixel adds through the path: exact values",),
+            bar=Bar(drawing.colours, against, towards, exact=True),
+        ),
+    ]
+    probability = explanation.probability if view.probability is None else view.probability
+    title = f"{view.label}, {percent(probability)}" if not view.other else f"why {view.label} and not {view.other}"
+    return sheet(panels, title=title, more=view.more, words=words(explanation, view))
+
+
+def words(explanation: Explanation, view: View) -> list[str]:
+    """What the path carries, and how it was found."""
+    return [
+        carried_line(explanation),
+        f"{settings_line(explanation)}{f'; {view.source}' if view.source else ''}",
+    ]
+
+
+def caption(explanation: Explanation, drawing: Drawing) -> tuple[str, tuple[str, ...]]:
+    """The name of what the overlay shows, and how to read it."""
+    if drawing.heat == "pixels":
+        blur = f"smoothed by {drawing.smoothing:.1%} of the shorter side" if drawing.smoothing else "not smoothed"
+        return "pixel map on the photo", (blur,)
+    note = explanation.map_note
+    if note is not None and not explanation.mapped:
+        return "pixel map on the photo", (f"{note}.",)
+    details = ("where the units of the path look; the white line holds half of the support",)
+    return "path map", details if note is None else (*details, note)

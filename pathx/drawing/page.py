@@ -1,0 +1,172 @@
+"""Contact sheets: pictures in rows, with captions that are legible and never cut off."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from PIL import Image
+
+from pathx.drawing.lettering import inked, width, wrapped
+from pathx.drawing.render import colour_bar
+
+_NARROWEST, _WIDEST = 260, 1560  # of a picture's cell, and of a sheet, in pixels
+_MARGIN, _GAP = 24, 20
+_TITLE, _TEXT = 22, 15  # font sizes
+_LEADING = 1.35
+_INK, _GREY, _PAPER = "#1a1a1a", "#595959", "white"
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A colour bar.
+
+    Args:
+        against: what is said at its left end,
+        towards: and at its right end.
+        scale: what the strongest colours stand for, plus and minus; None for no numbers.
+        exact: in the colours of exact heatmaps, not of overlays.
+    """
+
+    colours: str
+    against: str
+    towards: str
+    scale: float | None = None
+    exact: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """A picture with its caption: a line that stands out, and smaller print; and on request a colour bar below it."""
+
+    image: Image.Image
+    caption: str
+    details: tuple[str, ...] = ()
+    bar: Bar | None = None
+
+
+def sheet(
+    panels: Sequence[Panel],
+    *,
+    title: str,
+    notes: Iterable[str] = (),
+    more: Sequence[Panel] = (),
+    words: Sequence[str] = (),
+    bar: Bar | None = None,
+    columns: int | None = None,
+) -> Image.Image:
+    """Panels in rows below a title, with words and a colour bar at the foot.
+
+    Args:
+        notes: below the title, in smaller print.
+        more: further panels, in rows of their own.
+        words: below the panels: a first sentence that stands out, and smaller print.
+        columns: as many as make even rows, by default.
+    """
+    cell = max(_NARROWEST, *(panel.image.width for panel in panels))
+    if columns is None:
+        fitting = max(1, (_WIDEST - 2 * _MARGIN + _GAP) // (cell + _GAP))
+        rows = math.ceil(len(panels) / min(fitting, len(panels)))
+        columns = math.ceil(len(panels) / rows)
+    inner = max(columns * (cell + _GAP) - _GAP, 480)
+    canvas = _Canvas(inner + 2 * _MARGIN)
+    canvas.text(title, _TITLE, _INK, _MARGIN, inner)
+    for note in notes:
+        canvas.text(note, _TEXT, _GREY, _MARGIN, inner)
+    canvas.space(_GAP * 0.7)
+    for start in range(0, len(panels), columns):
+        canvas.row(panels[start : start + columns], cell)
+    for start in range(0, len(more), columns):
+        canvas.row(more[start : start + columns], cell)
+    for number, line in enumerate(words):
+        canvas.text(line, _TEXT - number + 1, _GREY if number else _INK, _MARGIN, inner)
+    if words:
+        canvas.space(_GAP * 0.4)
+    if bar is not None:
+        canvas.bar(bar, inner)
+    return canvas.finished()
+
+
+class _Canvas:
+    """A page that grows downwards."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self.y: float = _MARGIN
+        self.placed: list[tuple[Image.Image | str, tuple[int, int], Image.Image | None]] = []  # pictures, and ink
+
+    def space(self, height: float) -> None:
+        self.y += height
+
+    def text(self, text: str, size: int, colour: str, left: float, room: float, most: int = 3) -> None:
+        for line in wrapped(text, size, room, most):
+            self.write(line, size, colour, left)
+            self.y += size * _LEADING
+
+    def write(self, line: str, size: int, colour: str, left: float) -> None:
+        """One line, without moving on."""
+        (across, x), (down, y) = math.modf(left), math.modf(self.y)
+        mask, right, below = inked(line, size, across, down)
+        self.placed.append((colour, (int(x) + right, int(y) + below), mask))
+
+    def paste(self, picture: Image.Image, left: float) -> None:
+        self.placed.append((picture, (round(left), round(self.y)), None))
+
+    def row(self, panels: Sequence[Panel], cell: int) -> None:
+        top, lowest = self.y, self.y
+        height = max(panel.image.height for panel in panels)
+        for number, panel in enumerate(panels):
+            left = _MARGIN + number * (cell + _GAP)
+            self.y = top
+            self.paste(panel.image, left)
+            self.y = top + height + 8
+            if any(other.bar for other in panels):
+                self.small_bar(panel, left)
+            self.text(panel.caption, _TEXT + 1, _INK, left, cell)
+            for detail in panel.details:
+                self.text(detail, _TEXT - 1, _GREY, left, cell)
+            lowest = max(lowest, self.y)
+        self.y = lowest + _GAP * 0.8
+
+    def small_bar(self, panel: Panel, left: float) -> None:
+        """A strip as wide as the panel's picture, with its ends named; where there is none, the room for it."""
+        if panel.bar is not None:
+            room = max(panel.image.width, _NARROWEST)
+            against, towards = (
+                wrapped(end, _TEXT - 2, room / 3, 1)[0] for end in (panel.bar.against, panel.bar.towards)
+            )
+            ends = [width(end, _TEXT - 2) + 6 for end in (against, towards)]
+            length = round(room - sum(ends))
+            self.write(against, _TEXT - 2, _GREY, left)
+            self.write(towards, _TEXT - 2, _GREY, left + ends[0] + length + 6)
+            self.space(4)
+            self.paste(colour_bar(length, 9, panel.bar.colours, exact=panel.bar.exact), left + ends[0])
+            self.space(-4)
+        self.space(_TEXT * _LEADING)
+
+    def bar(self, bar: Bar, inner: float) -> None:
+        """The strip with its ends named beside it and its numbers beneath, as wide as the room allows."""
+        length = 240
+        room = (inner - length) / 2 - 24
+        if room < 90:  # no room beside it: the names go above
+            self.text(f"{bar.against} | {bar.towards}", _TEXT, _INK, _MARGIN, inner)
+            start = float(_MARGIN)
+        else:
+            (against, *_), (towards, *_) = (wrapped(end, _TEXT, room, 1) for end in (bar.against, bar.towards))
+            self.write(against, _TEXT, _INK, _MARGIN)
+            start = _MARGIN + width(against, _TEXT) + 10
+            self.write(towards, _TEXT, _INK, start + length + 10)
+        self.space(3)
+        self.paste(colour_bar(length, 14, bar.colours, exact=bar.exact), start)
+        self.space(17)
+        number = "" if bar.scale is None else f"{bar.scale:.2g}"
+        for text, share in ((f"-{number}", 0.0), ("0", 0.5), (f"+{number}", 1.0)):
+            self.write(text, _TEXT - 2, _GREY, start + share * (length - width(text, _TEXT - 2)))
+        self.space(_TEXT * _LEADING)
+
+    def finished(self) -> Image.Image:
+        page = Image.new("RGB", (self.width, round(self.y) + _MARGIN // 2), _PAPER)
+        for what, corner, mask in self.placed:
+            page.paste(what, corner, mask)
+        return page

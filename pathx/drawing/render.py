@@ -1,0 +1,323 @@
+"""Attributions as pictures: exact as a heatmap, readable as an overlay on the photo."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from PIL import Image, ImageDraw
+from torch import Tensor
+
+from pathx.drawing.colours import COLOURS, HEATS, ZERO, glow_table, heat_table
+from pathx.errors import PathxError
+from pathx.maps import plane, smooth
+
+PERCENTILE = 99.0
+"""The strongest colour stands for this percentile of the magnitudes that are not zero; the few above it saturate."""
+
+SMOOTHING = 0.025
+"""Default width of the overlay's Gaussian: its sigma as a share of the input's shorter side (5.6 of 224 pixels)."""
+
+LONGEST_SIDE = 2048
+"""Larger photos are scaled down to this for the overlay."""
+
+LEGIBLE_SIDE = 512
+"""Photos of less than a third of this on their longer side are enlarged by a whole number, to at least this."""
+
+HALF = 0.5
+"""The line on an overlay encloses the fewest places that carry this share of all support."""
+
+_COLOUR, _DIM = (
+    0.7,
+    0.38,
+)  # where there is no heat the photo keeps this much of its colour, and goes so far towards black
+_UNSEEN_COLOUR, _UNSEEN_DIM = 0.25, 0.58  # the same where the network did not look
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """How attributions are drawn; none of it changes a number.
+
+    Args:
+        smoothing: width of the Gaussian for overlays and sheets: its sigma as a share of the input's shorter side; 0
+            for none.
+        colours: a name of COLOURS.
+        percentile: of the magnitudes that are not zero, what the strongest colour stands for.
+        show_units: draw the receptive fields of the kept units of the deepest layer.
+        magnify: show weak features of a decomposition, and weak ones of runs that are compared, stronger by a round
+            factor that the caption says.
+        heat: what overlays and sheets show: `path`, where the units of the path look, or `pixels`, the attribution.
+    """
+
+    smoothing: float = SMOOTHING
+    colours: str = "red-blue"
+    percentile: float = PERCENTILE
+    show_units: bool = False
+    magnify: bool = True
+    heat: str = "path"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.smoothing <= 1:
+            raise PathxError(
+                f"smoothing {self.smoothing} is out of range; use 0 for none, up to 1, such as {SMOOTHING}", usage=True
+            )
+        if self.colours not in COLOURS:
+            raise PathxError(f"colours are {' or '.join(COLOURS)}, not {self.colours!r}", usage=True)
+        if self.heat not in HEATS:
+            raise PathxError(f"heat is {' or '.join(HEATS)}, not {self.heat!r}", usage=True)
+        if not 0 < self.percentile <= 100:
+            raise PathxError(
+                f"percentile {self.percentile} is out of range; use above 0, up to 100, such as {PERCENTILE:g}",
+                usage=True,
+            )
+
+
+def heatmap(
+    attribution: Tensor,
+    *,
+    colours: str = "red-blue",
+    percentile: float = PERCENTILE,
+    scale: float | None = None,
+) -> Image.Image:
+    """The exact signed values, (C, H, W) summed over channels or (H, W), one pixel each.
+
+    Args:
+        scale: the magnitude shown in the strongest colour, where pictures are compared; by default their percentile.
+    """
+    values = plane(attribution)
+    scale = scale or colour_scale(values, percentile)
+    return _coloured(_picture(_steps(values / scale)), heat_table(colours))
+
+
+def overlay(
+    photo: Image.Image,
+    values: Tensor,
+    region: tuple[float, float, float, float],
+    *,
+    sigma: float | None = SMOOTHING,
+    colours: str = "red-blue",
+    percentile: float = PERCENTILE,
+    scale: float | None = None,
+    boxes: Sequence[Sequence[float]] = (),
+    line: bool = False,
+) -> Image.Image:
+    """The heat on the photo, which keeps its colours, is a little darker around the heat, and dim where nobody looked.
+
+    Args:
+        values: (C, H, W), summed over channels, or (H, W).
+        region: (left, top, right, bottom) in pixels of the photo: what the network saw, and the values cover.
+        sigma: of the Gaussian that smooths the heat for display, as a share of the input's shorter side; 0 for none and
+            every value a square; None for values that are smooth as they are.
+        scale: the magnitude shown in the strongest colour, where pictures are compared; by default their percentile.
+        boxes: (left, top, right, bottom) in pixels of the network's input, to be drawn as outlines.
+        line: draw the line that encloses half of the support.
+    """
+    photo, zoom = _display_size(photo if photo.mode == "RGB" else photo.convert("RGB"))
+    left, top, right, bottom = (side * zoom[axis % 2] for axis, side in enumerate(region))
+    values = smooth(values, sigma or 0)
+    scale = scale or colour_scale(values, percentile)
+
+    height, width = values.shape
+    x_step, y_step = width / (right - left), height / (bottom - top)  # input pixels per pixel shown
+    box = _pixels(photo.size, (left, top, right, bottom))
+    if sigma == 0:
+        affine = (x_step, 0, -left * x_step, 0, y_step, -top * y_step)
+        steps = _picture(_steps(values / scale))
+        heat = steps.transform(photo.size, Image.Transform.AFFINE, affine, fillcolor=ZERO).crop(box)
+    else:
+        across = _spline(width, (box[0] - left) * x_step, x_step, box[2] - box[0])
+        down = _spline(height, (box[1] - top) * y_step, y_step, box[3] - box[1])
+        narrow = torch.sparse.mm(down, (values / scale).to(across.dtype))
+        enlarged = torch.sparse.mm(across, narrow.T.contiguous()).T.contiguous()
+        heat = _picture(_steps(enlarged))
+
+    seen = _glowing(photo.crop(box), heat, colours)
+    if line and sigma != 0 and bool((values > 0).any()):
+        _enclose(seen, enlarged, half_level(values) / scale)
+    shown = seen
+    if box != (0, 0, *photo.size):
+        shown = _darker(photo, _UNSEEN_COLOUR, _UNSEEN_DIM)
+        shown.paste(seen, box)
+        _frame(shown, box)
+    for number, (a, b, c, d) in reversed(list(enumerate(boxes))):  # the first is on top, and stands out
+        place = left + a / x_step, top + b / y_step, left + c / x_step, top + d / y_step
+        shown = _outline(shown, _pixels(shown.size, place), strong=number == 0)
+    return shown
+
+
+def half_level(values: Tensor, share: float = HALF) -> float:
+    """The value from which on the strongest places carry that share of all that supports the class; 0 where none does."""
+    support = values[values > 0]
+    wanted = share * support.sum()
+    most = 4096
+    while len(support):  # the strongest few nearly always do, and are quicker to find than to sort them all
+        strongest = support.topk(min(most, len(support))).values
+        enough = int((strongest.cumsum(0) < wanted).sum())
+        if enough < len(strongest):
+            return float(strongest[enough])
+        if most >= len(support):
+            return float(strongest[-1])  # rounding: the sum of all in another order
+        most *= 8
+    return 0.0
+
+
+def colour_scale(values: Tensor, percentile: float = PERCENTILE) -> float:
+    """The magnitude shown in the strongest colour; 1 where all is zero."""
+    count = int(values.count_nonzero())
+    if count == 0:
+        return 1.0
+    zeros = values.numel() - count  # which come first; to pick out the others would take longer than all the rest
+    return float(values.abs().flatten().kthvalue(zeros + max(1, math.ceil(count * percentile / 100))).values)
+
+
+def shared_scale(attributions: Iterable[Tensor], sigma: float, percentile: float = PERCENTILE) -> float:
+    """The magnitude shown in the strongest colour of pictures that are compared: the largest of their own.
+
+    So one colour means one value in all of them, and in none does more saturate than if it stood alone.
+
+    Args:
+        sigma: of the Gaussian that they are smoothed with.
+    """
+    planes = [smooth(attribution, sigma) for attribution in attributions]
+    return max((colour_scale(plane, percentile) for plane in planes if plane.any()), default=1.0)
+
+
+def magnification(own: float, shared: float) -> int:
+    """The largest of 1, 2, 5, 10, 20, … by which a picture of that scale can be shown stronger in a shared one."""
+    factor = 1
+    for step in (step * 10**power for power in range(9) for step in (1, 2, 5)):
+        factor = step if step * own <= shared else factor
+    return factor
+
+
+@lru_cache(maxsize=16)  # to be looked at and not drawn on
+def colour_bar(width: int, height: int, colours: str, *, exact: bool = False) -> Image.Image:
+    """From most against to most for, as overlays show it on a grey photo, or heatmaps on white."""
+    steps = Image.linear_gradient("L").rotate(90).resize((width, height))
+    if exact:
+        return _coloured(steps, heat_table(colours))
+    return _glowing(Image.new("RGB", (width, height), (150, 150, 150)), steps, colours)
+
+
+@lru_cache(maxsize=32)  # the photos of a folder often share their sizes
+def _spline(length: int, start: float, step: float, shown: int) -> Tensor:
+    # What each of the pixels shown takes of those of the input; nothing where it lies beyond them. (shown, length), sparse
+    # A cubic B-spline: smooth, and never of a sign that no value near has, as Pillow's bicubic is around a lone value.
+    at = start + (torch.arange(shown, dtype=torch.float64) + 0.5) * step
+    within = (at >= 0) & (at < length)
+    before = (at - 0.5).floor()
+    d = at - 0.5 - before
+    shares = torch.stack([(1 - d) ** 3, d * d * (3 * d - 6) + 4, d * (d * (3 - 3 * d) + 3) + 1, d**3]) / 6
+    columns = (before.long() + torch.arange(-1, 3)[:, None]).clamp(0, length - 1)
+    places = torch.stack([torch.arange(shown).repeat(4), columns.flatten()])
+    taken = (shares * within).flatten().to(torch.float32)
+    return torch.sparse_coo_tensor(places, taken, (shown, length), check_invariants=True).coalesce()
+
+
+def _steps(values: Tensor) -> Tensor:
+    # [-1, 1] -> -127..127: what a colour table of 256 can tell apart.
+    return (values.clamp(-1, 1) * 127).round()
+
+
+def _coloured(steps: Image.Image, table: bytes) -> Image.Image:
+    steps = steps.copy()
+    steps.putpalette(table)
+    return steps.convert("RGB")
+
+
+def _glowing(photo: Image.Image, heat: Image.Image, colours: str) -> Image.Image:
+    # The photo as it is where the heat is strong, darker elsewhere, and the heat on it.
+    seen = Image.composite(photo, _darker(photo, _COLOUR, _DIM), heat.point(_SPOTLIGHTS))
+    seen.paste(_coloured(heat, glow_table(colours)), mask=heat.point(_OPACITIES))
+    return seen
+
+
+def _darker(photo: Image.Image, colour: float, dim: float) -> Image.Image:
+    grey = photo.convert("L").convert("RGB")
+    return Image.blend(grey, photo, colour).point(_dimmed(dim))
+
+
+@lru_cache(maxsize=2)
+def _dimmed(dim: float) -> list[int]:
+    return [round(value * (1 - dim)) for value in range(256)] * 3
+
+
+def _enclose(seen: Image.Image, values: Tensor, level: float) -> None:
+    # A white line on a dark one along that level: how far away it is, in pixels, follows from the slope.
+    if min(values.shape) < 2:
+        return
+    down, across = torch.gradient(values)
+    away = (values - level).abs() / torch.hypot(down, across).clamp(min=1e-9)
+    half = max(seen.size) / 600 + 0.4
+    for colour, reach, strength in (("black", 2 * half, 0.5), ("white", half, 0.95)):
+        mask = (255 * strength * (reach + 0.5 - away).clamp(0, 1)).round()
+        seen.paste(colour, mask=_picture(mask - ZERO))
+
+
+def _spotlight(step: int) -> int:
+    # How much of the photo's own light a place keeps: all of it where the heat is strong.
+    bright = min(1.0, 1.6 * abs(step - ZERO) / 127)
+    return round(255 * bright * bright * (3 - 2 * bright))
+
+
+def _opacity(step: int) -> int:
+    # Enough that weak values can be seen, and never so much that what is beneath is gone.
+    size = min(1.0, abs(step - ZERO) / 127)
+    return round(255 * 0.72 * math.pow(size, 0.75) * (1 - 0.25 * size))
+
+
+_SPOTLIGHTS = [_spotlight(step) for step in range(256)]
+_OPACITIES = [_opacity(step) for step in range(256)]
+
+
+def _picture(steps: Tensor) -> Image.Image:
+    # -127..127, (H, W) -> 1..255, rounded; in single precision, where a half is a half whatever the last digits were.
+    rounded = ((steps + ZERO).to(torch.float32) + 0.5).clamp(0, 255).to(torch.uint8).contiguous()
+    data = ctypes.string_at(rounded.data_ptr(), rounded.numel())  # no numpy needed
+    return Image.frombytes("L", (rounded.shape[1], rounded.shape[0]), data)
+
+
+def _display_size(photo: Image.Image) -> tuple[Image.Image, tuple[float, float]]:
+    # The photo in the size to show, and how much it grew in x and y.
+    longest = max(photo.size)
+    if longest > LONGEST_SIDE:
+        width, height = (max(1, round(side * LONGEST_SIDE / longest)) for side in photo.size)
+        shown = photo.resize((width, height), Image.Resampling.LANCZOS)
+    elif longest < LEGIBLE_SIDE / 3:
+        times = math.ceil(LEGIBLE_SIDE / longest)
+        shown = photo.resize((photo.width * times, photo.height * times), Image.Resampling.NEAREST)
+    else:
+        shown = photo
+    return shown, (shown.width / photo.width, shown.height / photo.height)
+
+
+def _pixels(size: tuple[int, int], region: tuple[float, float, float, float]) -> tuple[int, int, int, int]:
+    # The region in whole pixels of the photo, at least one.
+    left, top = (min(max(round(start), 0), side - 1) for start, side in zip(region[:2], size, strict=True))
+    right, bottom = (min(max(round(end), 1), side) for end, side in zip(region[2:], size, strict=True))
+    return left, top, max(right, left + 1), max(bottom, top + 1)
+
+
+def _frame(shown: Image.Image, box: tuple[int, int, int, int]) -> None:
+    # Around the region, white on black, so that it shows on any photo.
+    line = max(1, round(max(shown.size) / 400))
+    left, top, right, bottom = box
+    draw = ImageDraw.Draw(shown)
+    for colour, outset in (("black", line), ("white", 0)):
+        edges = (left - outset, top - outset, right - 1 + outset, bottom - 1 + outset)
+        draw.rectangle(edges, outline=colour, width=line)
+
+
+def _outline(shown: Image.Image, box: tuple[int, int, int, int], *, strong: bool) -> Image.Image:
+    # Of a receptive field: yellow on black, so that it shows on any photo.
+    line = max(1, round(max(shown.size) / 500))
+    left, top, right, bottom = box
+    drawn = shown.copy()
+    draw = ImageDraw.Draw(drawn)
+    draw.rectangle((left, top, right - 1, bottom - 1), outline="black", width=(3 if strong else 1) * line)
+    draw.rectangle((left, top, right - 1, bottom - 1), outline="#ffe119", width=(2 if strong else 1) * line)
+    return drawn if strong else Image.blend(shown, drawn, 0.5)

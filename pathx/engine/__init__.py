@@ -1,0 +1,1 @@
+"""Tensors in, explanations out: knows no files, no terminal, no pictures."""

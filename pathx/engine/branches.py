@@ -1,0 +1,148 @@
+"""What Algorithm 1 works on: the branches that are explained, and the units that they keep in a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from pathx.engine.network import Gate
+from pathx.engine.selection import Best, Evidence
+
+
+@dataclass(frozen=True, eq=False)
+class Branches:
+    """What is explained, one entry per (image, target).
+
+    Args:
+        image: (Q,) number of the image in the batch.
+        target: (Q,) class.
+        classes: C; a single logit y counts as two classes with the logits (0, y).
+        logits: (Q, 2) the two logits that the classes are, where one class is explained against another.
+        alone: the network has a single logit.
+        parent: (Q,) which branch each came from, where branches were split.
+        whole: there is one for every image of the batch, in order.
+    """
+
+    image: Tensor
+    target: Tensor
+    classes: int
+    logits: Tensor | None = None
+    alone: bool = False
+    parent: Tensor | None = None
+    whole: bool = False
+    memory: dict[str, Tensor] = field(default_factory=dict, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.image)
+
+    def of(self, parent: Tensor) -> Branches:
+        """One branch for each of the given ones (Q',)."""
+        logits = None if self.logits is None else self.logits[parent]
+        return Branches(self.image[parent], self.target[parent], self.classes, logits, self.alone, parent)
+
+    def favour(self, like: Tensor) -> Tensor:
+        """(Q, C) 1 at the target and less than 0 at the others, which is 0 in all."""
+        if "favour" not in self.memory:
+            rest = like.new_full((len(self), self.classes), -1 / (self.classes - 1))
+            self.memory["favour"] = rest.scatter_(1, self.target[:, None], 1.0)
+        return self.memory["favour"]
+
+    def favoured(self, weights: Tensor) -> Tensor:
+        """(Q, K) how much more weights (Q, K, C) give to the target than to the mean of the other classes."""
+        return torch.bmm(weights, self.favour(weights)[:, :, None])[:, :, 0]
+
+    def explained(self, weights: Tensor) -> Tensor:
+        """(Q, K) what is explained of weights (Q, K, C): what goes to the target minus what goes to the class against it.
+
+        The negative class of a single logit has the logit 0: there, what counts against the positive class is explained.
+        """
+        at = self.target[:, None, None].expand(-1, weights.shape[1], 1)
+        own = weights.gather(2, at)[:, :, 0]
+        return own - weights.gather(2, 1 - at)[:, :, 0] if self.alone or self.logits is not None else own
+
+
+@dataclass(frozen=True, eq=False)
+class Link:
+    """How rows arrived at the candidates of a layer, of which some were kept.
+
+    Args:
+        layer: that the rows came from; None for the logits.
+        columns: (Q, rows, n) what the rows hold at the candidates.
+        sent: (Q, rows) what the rows send of what is explained.
+        parts: into how many branches each was split since.
+    """
+
+    layer: int | None
+    columns: Tensor
+    sent: Tensor
+    parts: int = 1
+
+    def through(self, branch: int, place: Tensor) -> Tensor:
+        """(rows, K) what is sent through each row by the candidates at places (K,); (1, K) for the logits."""
+        columns = self.columns[branch // self.parts].index_select(1, place)
+        sent = columns * self.sent[branch // self.parts][:, None]
+        return sent.sum(0, keepdim=True) if self.layer is None else sent
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """The units that the branches keep in one hidden layer, by falling importance.
+
+    Args:
+        layer: n.
+        gates: the ReLUs of the layer; a unit's number counts through them in order.
+        units: (Q, K) numbers of the units.
+        best: their margins, and which of the entries are units at all.
+        weights: (Q, K, C) what each unit's output sends to every class.
+        sent: (Q, K) what it sends of what is explained.
+        gain: (Q, K) what the units pass on.
+        links: from where each unit was reached; empty where the links would be too many.
+        evidence: whether the choice is certain; None where it is by itself.
+    """
+
+    layer: int
+    gates: tuple[Gate, ...]
+    units: Tensor
+    best: Best
+    weights: Tensor
+    sent: Tensor
+    gain: Tensor
+    links: tuple[Link, ...] = ()
+    evidence: Evidence | None = None
+
+    def places(self) -> Iterator[tuple[Gate, Tensor, Tensor | None]]:
+        """Each gate with the units' flat indices in it, (Q, K), never out of range, and which are on it; None for all."""
+        if len(self.gates) == 1:
+            yield self.gates[0], self.units, None
+            return
+        offset = 0
+        for gate in self.gates:
+            index = self.units - offset if offset else self.units
+            place = index.clamp(0, gate.units - 1)
+            yield gate, place, place == index
+            offset += gate.units
+
+    def of(self, parent: Tensor, column: Tensor | None = None) -> Kept:
+        """The same for each of the given branches (Q',); or of each only the unit in one column (Q',)."""
+
+        def pick(values: Tensor, dim: int = 1) -> Tensor:
+            own = values[parent]
+            if column is None:
+                return own
+            shape = [1] * values.dim()
+            shape[0] = len(parent)
+            sizes = [1 if d == dim else size for d, size in enumerate(own.shape)]
+            return own.gather(dim, column.reshape(shape).expand(sizes))
+
+        return replace(
+            self,
+            units=pick(self.units),
+            best=Best(pick(self.best.place), pick(self.best.margin), pick(self.best.valid)),
+            weights=pick(self.weights),
+            sent=pick(self.sent),
+            gain=pick(self.gain),
+            links=tuple(replace(link, parts=len(parent) // len(self.units)) for link in self.links),
+        )

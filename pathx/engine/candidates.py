@@ -1,0 +1,278 @@
+"""What arrived at one hidden layer: sums over all of its units, and single columns where they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import torch
+from torch import Tensor
+
+from pathx.engine.network import Gate
+from pathx.engine.rows import Landed, Rows
+from pathx.engine.window import Window, replaced, unravelled
+
+SMALL = 1 << 16  # tables of fewer numbers are not worth half as many bytes for their indices
+FEW_BOXES = 1.0  # windows are summed up while they hold less than so many whole maps; otherwise the sum is taken down
+
+
+@dataclass(frozen=True, eq=False)
+class Touched:
+    """The units that lie under windows, (Q, n) each; where windows overlap, a unit is there several times.
+
+    Args:
+        units: their numbers in the layer.
+        gain: what they pass on.
+        favour: what is sent more to the target than to the mean of the other classes, to be added up for every unit.
+        held: what the rows hold there, (Q, K, elements) of every window in the same order.
+    """
+
+    units: Tensor
+    gain: Tensor
+    favour: Tensor
+    held: tuple[Tensor, ...]
+
+    @staticmethod
+    def together(parts: Sequence[Touched]) -> Touched:
+        if len(parts) == 1:
+            return parts[0]
+        return Touched(
+            torch.cat([part.units for part in parts], 1),
+            torch.cat([part.gain for part in parts], 1),
+            torch.cat([part.favour for part in parts], 1),
+            tuple(held for part in parts for held in part.held),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Arrival:
+    """Rows where they arrive at the gates of a layer. Units are numbered through the gates in order.
+
+    Args:
+        layer: n.
+        most: how many numbers an intermediate result may have.
+        windows: keep rows as windows; otherwise as whole maps.
+    """
+
+    rows: Rows
+    layer: int
+    gates: tuple[Gate, ...]
+    most: int
+    windows: bool = True
+
+    @property
+    def branches(self) -> int:
+        return len(self.rows.image)
+
+    @cached_property
+    def units(self) -> int:
+        return sum(gate.units for gate in self.gates)
+
+    # --- how the rows come down --------------------------------------------------------------------------------------
+
+    @cached_property
+    def _together(self) -> int:
+        """How many rows of every branch are taken down at once."""
+        sets, count = self.rows.shape
+        if sets * count * self.units <= self.most:
+            return count
+        landed = self.rows.down(1 << self.layer, slice(0, 1), windows=self.windows)  # to see how large windows become
+        footprint = max((sum(w.data.numel() for w in windows) for windows in landed.values()), default=1)
+        return max(1, min(count, self.most // max(1, footprint)))
+
+    @cached_property
+    def _landed(self) -> Landed | None:
+        """All rows; None where they are too many to have at once."""
+        alone = self._together == self.rows.count
+        return self.rows.down(1 << self.layer, windows=self.windows) if alone else None
+
+    def _parts(self) -> Iterator[tuple[int, Landed]]:
+        """The rows in turns: how many of every branch, and where they landed."""
+        if self._landed is not None:
+            yield self.rows.count, self._landed
+            return
+        for start in range(0, self.rows.count, self._together):
+            stop = min(start + self._together, self.rows.count)
+            yield stop - start, self.rows.down(1 << self.layer, slice(start, stop), windows=self.windows)
+
+    # --- sums over all units -----------------------------------------------------------------------------------------
+
+    def favour(self) -> Tensor:
+        """(Q, units) how much more every unit sends to the target than to the mean of the other classes."""
+        rows = self.rows
+        if rows.layer is not None and self._landed is not None:
+            boxes = sum(window.data.numel() for windows in self._landed.values() for window in windows)
+            if boxes <= FEW_BOXES * self.branches * self.units:
+                return self._over_rows(self._landed, rows.count, rows.favour)
+        return self.weighed(rows.favour[:, None])[:, 0]
+
+    def touched(self, few: float) -> Touched | None:
+        """What lies under windows; None where that is no small part of the layer, as all may be looked at as well then."""
+        rows = self.rows
+        if rows.layer is None or rows.shared or self._landed is None:
+            return None
+        windows = [window for gate in self.gates for window in self._landed.get(gate.output, ())]
+        if not windows or any(not window.ordered or len(window.data) != rows.favour.numel() for window in windows):
+            return None
+        if sum(window.data.numel() for window in windows) > few * self.branches * self.units:
+            return None
+        parts = []
+        offset = 0
+        for gate in self.gates:
+            parts += [self._under(window, gate, offset) for window in self._landed.get(gate.output, ())]
+            offset += gate.units
+        return Touched.together(parts)
+
+    def _under(self, window: Window, gate: Gate, offset: int) -> Touched:
+        ones = (1,) * len(window.shape)
+        gain = self.rows.frozen.slopes(gate).gain
+        index = window.index()
+        place = index if len(gain) == 1 else index + (window.image * gate.units).reshape(-1, *ones)
+        passed = gain.reshape(-1).index_select(0, place.reshape(-1)).reshape(place.shape)
+        data = window.cleaned().data
+        favour = data * self.rows.favour.reshape(-1, *ones)
+        number = index + offset if offset else index
+        units, gains, favours = (part.expand_as(data).reshape(self.branches, -1) for part in (number, passed, favour))
+        return Touched(units, gains, favours, (data.reshape(*self.rows.shape, -1),))
+
+    def weighed(self, factors: Tensor) -> Tensor:
+        """(Q, c, units) what sums of rows hold: the rows of every branch times (Q, c, K)."""
+        branches, count, _ = factors.shape
+        landed = self.rows.weighed(factors, 1 << self.layer)
+        maps = []
+        for gate in self.gates:
+            own = [window.data.reshape(branches, count, -1) for window in landed.get(gate.output, ())]
+            maps.append(sum(own[1:], own[0]) if own else factors.new_zeros(branches, count, gate.units))
+        return maps[0] if len(maps) == 1 else torch.cat(maps, 2)
+
+    def reached(self) -> Tensor:
+        """(Q, units) whether anything arrives at a unit at all."""
+        found = torch.zeros(self.branches, self.units, dtype=torch.bool, device=self.rows.image.device)
+        for count, landed in self._parts():
+            found = found | (self._over_rows(landed, count, None) != 0)
+        return found
+
+    def _over_rows(self, landed: Landed, count: int, factors: Tensor | None) -> Tensor:
+        """(Q, units) windows summed over the `count` rows of each branch: times (Q, count), or by absolute value."""
+        parts = []
+        for gate in self.gates:
+            own = [self._over_rows_of(window, count, factors) for window in landed.get(gate.output, ())]
+            total = sum(own[1:], own[0]) if own else self.rows.favour.new_zeros(self.branches, *gate.shape)
+            parts.append(total.flatten(1))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+    def _over_rows_of(self, window: Window, count: int, factors: Tensor | None) -> Tensor:
+        """(Q, *shape) the same of one window."""
+        if self.rows.shared:
+            one = _scattered(window, window.data.abs(), torch.zeros_like(window.row), 1)
+            return one.expand(self.branches, *window.shape)
+        if factors is None:
+            data = window.data.abs()
+        else:
+            flat = factors.reshape(-1)
+            by_row = flat if window.ordered and len(flat) == len(window.data) else flat[window.row]
+            data = window.data * by_row.reshape(-1, *(1,) * len(window.shape))
+        return _scattered(window, data, window.row // count, self.branches)
+
+    # --- columns -----------------------------------------------------------------------------------------------------
+
+    def columns(self, units: Tensor) -> Tensor:
+        """(Q, K, n) what the rows of each branch hold at its units (Q, n)."""
+        parts = [self._columns(landed, count, units) for count, landed in self._parts()]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+    def _columns(self, landed: Landed, count: int, units: Tensor) -> Tensor:
+        total: Tensor | None = None
+        offset = 0
+        for gate in self.gates:
+            windows = [window for window in landed.get(gate.output, ()) if window.data.numel()]
+            if windows:
+                local = units - offset if offset else units
+                inside = local if len(self.gates) == 1 else local.clamp(0, gate.units - 1)
+                here = None if inside is local else inside == local
+                places = unravelled(inside, gate.shape)
+                for window in windows:
+                    part = self._read(window, count, places, here)
+                    total = part if total is None else total + part
+            offset += gate.units
+        return self.rows.favour.new_zeros(self.branches, count, units.shape[1]) if total is None else total
+
+    def _read(self, window: Window, count: int, places: tuple[Tensor, ...], here: Tensor | None) -> Tensor:
+        """(Q, count, n) what a window holds at places, (Q, n) for each dimension; 0 outside of the boxes.
+
+        Args:
+            here: (Q, n) which places are on this gate at all; None for all.
+        """
+        data = window.data
+        whole = window.ordered and len(data) == self.rows.shape[0] * count  # a cotangent for every row
+        sets, size = (1, len(data)) if self.rows.shared else (self.branches, count) if whole else (len(data), 1)
+        if not (self.rows.shared or whole):
+            branch = window.row // count
+            places = tuple(place[branch] for place in places)
+            here = None if here is None else here[branch]
+
+        # Where a row's box would start if it began at the map's corner, and how far from there the place is.
+        start = torch.arange(len(data), device=data.device) * data.stride(0)
+        step: Tensor | None = None
+        outside = None if here is None else ~here[:, None]
+        for length, stride, origin, place, dim in zip(
+            window.extent, data.stride()[1:], window.origin, places, range(len(places)), strict=True
+        ):
+            if stride:
+                fixed = isinstance(origin, int) and origin == 0
+                start = start if fixed else torch.sub(start, origin, alpha=stride)
+                step = place * stride if step is None else torch.add(step, place, alpha=stride)
+            if not window.covers(dim):
+                first = origin.reshape(sets, size, 1) if isinstance(origin, Tensor) else origin
+                beyond = (place[:, None] < first) | (place[:, None] >= first + length)
+                outside = beyond if outside is None else outside | beyond
+        step = torch.zeros_like(places[0]) if step is None else step
+        if sets * size * step.shape[1] > SMALL:
+            start, step = start.int(), step.int()
+        index = start.reshape(sets, size, 1) + step[:, None]
+        span = 1 + sum((length - 1) * stride for length, stride in zip(data.shape, data.stride(), strict=True))
+        flat = data.as_strided((span,), (1,), data.storage_offset())
+        if outside is not None:
+            index.masked_fill_(outside, 0)
+        values = flat.index_select(0, index.reshape(-1)).reshape(index.shape)
+        if outside is not None:
+            values.masked_fill_(outside, 0.0)  # not a product: what is elsewhere may be infinite
+        if whole or (self.rows.shared and window.ordered and len(data) == count):
+            return values
+        if self.rows.shared:
+            return values.new_zeros(self.branches, count, values.shape[2]).index_add_(1, window.row, values)
+        table = values.new_zeros(self.branches * count, values.shape[2]).index_add_(0, window.row, values[:, 0])
+        return table.reshape(self.branches, count, -1)
+
+
+def _scattered(window: Window, data: Tensor, branch: Tensor, branches: int) -> Tensor:
+    """(Q, *shape) the data of a window, added up for the branch that each cotangent belongs to.
+
+    Boxes that stick out of the map are laid on a larger one, of which the map is cut.
+    """
+    if window.is_full:
+        total = data.new_zeros(branches, *window.shape)
+        return total.index_add_(0, branch, data) if branches > 1 else data.sum(0, keepdim=True)
+    origin, sizes = window.origin, window.shape
+    for dim, out in enumerate(window.overhang):
+        if out:
+            reach = window.extent[dim]
+            start = origin[dim]
+            start = (
+                start.clamp(-reach, sizes[dim]) if isinstance(start, Tensor) else max(-reach, min(start, sizes[dim]))
+            )
+            origin = replaced(origin, dim, start + reach)
+            sizes = replaced(sizes, dim, sizes[dim] + 2 * reach)
+    larger = Window(data, origin, sizes, window.row, window.image, (False,) * len(sizes))
+    index = larger.index()
+    if branches > 1:
+        index = index + (branch * prod(sizes)).reshape(-1, *(1,) * len(sizes))
+    total = data.new_zeros(branches * prod(sizes))
+    total.index_add_(0, index.expand_as(data).reshape(-1), data.reshape(-1))
+    maps = total.reshape(branches, *sizes)
+    for dim, out in enumerate(window.overhang):
+        if out:
+            maps = maps.narrow(dim + 1, window.extent[dim], window.shape[dim])
+    return maps

@@ -1,0 +1,493 @@
+"""`pathx.explain`: images in, explanations out. Free of files and terminals."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+from numbers import Real
+from types import MethodType
+from typing import Protocol, SupportsIndex, cast
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from pathx.engine.branches import Branches, Kept, Link
+from pathx.engine.device import exactly
+from pathx.engine.fields import boxes, places
+from pathx.engine.freeze import Frozen, described, freeze
+from pathx.engine.linear import LinearModel, linear_model
+from pathx.engine.network import Network
+from pathx.engine.operations.geometry import Field
+from pathx.engine.operations.table import precise
+from pathx.engine.path import Paths, PathSettings, find_paths
+from pathx.engine.search import Strategy
+from pathx.engine.selection import importance, threshold_of
+from pathx.engine.window import unravelled
+from pathx.errors import PathxError, shown
+from pathx.explanation import Edges, Explanation, Explanations, LayerTensor, Origin, PathLayer, Unit
+
+Width = int | str
+
+
+class Loaded(Protocol):
+    """A model as `pathx.load_model` gives it."""
+
+    @property
+    def module(self) -> nn.Module: ...
+
+    @property
+    def labels(self) -> Sequence[str]: ...
+
+
+def explain(
+    model: nn.Module | Loaded,
+    images: Tensor,
+    *,
+    target: int | Sequence[int] | None = None,
+    depth: int | str = 3,
+    width: Width = 5,
+    alpha: float | None = None,
+    skips: str = "adjacent",
+    against: int | Sequence[int] | None = None,
+) -> list[Explanation]:
+    """Explain a batch of preprocessed images, one explanation each.
+
+    Args:
+        model: any module whose operations are linear for a given input; ScriptModules and torch.export modules too. Or what
+            `pathx.load_model` gives, whose labels the figures then show.
+        images: (B, …) as the model takes them.
+        target: the class to explain: None for the predicted one, a number, or one number per image.
+        depth: how many hidden layers, from the output down, the path runs through; "half" of them, "all", or "maps:3" for
+            as many as hold three layers of feature maps.
+        width: how many units a layer keeps at most: a number, "5%" of the layer, or "all".
+        alpha: importance above which a unit may be kept; 1 / classes by default.
+        skips: "adjacent" follows routes from layer to layer; "all" also those that jump over layers.
+        against: why the target and not this class; a number, or one number per image. Importance is then taken over these
+            two classes alone, so alpha is 1/2 by default, and everything in the explanation is about the difference of
+            the two logits, target minus against: weight, bias, score, attribution, and each unit's weight,
+            contribution and edges. The share of the difference that the path carries is
+            `score / (logits[target] - logits[against])`; it may have the other sign.
+    """
+    module, labels = opened(model)
+    frozen = freeze(module, images)
+    targets = [None] * len(images) if target is against is None else targets_of(frozen.logits, target)
+    wanted = list(enumerate(targets))
+    others = None if against is None else targets_of(frozen.logits, against, "against")
+    explanations = explain_frozen(frozen, wanted, depth=depth, width=width, alpha=alpha, skips=skips, against=others)
+    return Explanations(
+        replace(made, origin=Origin(module, image, labels)) for made, image in zip(explanations, images, strict=True)
+    )
+
+
+def opened(model: nn.Module | Loaded) -> tuple[nn.Module, tuple[str, ...]]:
+    """A module, and the labels of its classes where it came with any; also of a `torch.export` program."""
+    if isinstance(model, nn.Module):
+        return model, ()
+    inner = model if isinstance(model, type) else getattr(model, "module", model)
+    if isinstance(inner, nn.Module):
+        return inner, tuple(getattr(model, "labels", ()))
+    if isinstance(inner, MethodType) and type(model).__name__ == "ExportedProgram":
+        if model not in _PROGRAMS:
+            _PROGRAMS[model] = inner()
+        return _PROGRAMS[model], ()
+    raise PathxError(f"the model must be a torch.nn.Module, not {described(model)}", usage=True)
+
+
+_PROGRAMS: WeakKeyDictionary[object, nn.Module] = WeakKeyDictionary()  # torch makes a new module whenever it is asked
+
+
+def targets_of(logits: Tensor, target: int | Sequence[int] | None, name: str = "target") -> list[int]:
+    """One class per image of a batch, from its logits (B, outputs) and what `explain` takes as target, or as against."""
+    if target is None:
+        return predictions(logits)
+    one = whole_number(target)
+    if one is not None:
+        return [one] * len(logits)
+    several = isinstance(target, (Sequence, Tensor)) or type(target).__name__ == "ndarray"
+    if isinstance(target, (str, bytes)) or not several or getattr(target, "ndim", 1) != 1:
+        raise PathxError(
+            f"{name} must be the number of a class, or one number per image, not {brief(target)}", usage=True
+        )
+    entries = list(cast(Sequence[int], target))
+    found = [whole_number(entry) for entry in entries]
+    if None in found:
+        wrong = entries[found.index(None)]
+        raise PathxError(f"{name} must hold numbers of classes, not {brief(wrong)}", usage=True)
+    if len(found) != len(logits):
+        raise PathxError(f"{name} has {len(found)} entries for {len(logits)} images; give one per image", usage=True)
+    return cast("list[int]", found)
+
+
+def brief(value: object) -> str:
+    """What somebody gave, in the one line of a message."""
+    try:
+        text = str(value) if isinstance(value, str) else repr(value)
+    except Exception:  # a foreign object's own
+        text = ""
+    text = shown(text)
+    return text if text and len(text) <= 60 else f"a {type(value).__name__}"
+
+
+def whole_number(value: object) -> int | None:
+    """A whole number of any library, 0-dimensional tensors and arrays included; None for anything else."""
+    truth = isinstance(value, bool) or "bool" in str(getattr(value, "dtype", ""))
+    if truth or getattr(value, "ndim", 0) != 0:
+        return None
+    try:
+        return operator.index(cast(SupportsIndex, value))
+    except Exception:  # whatever a foreign object makes of the question
+        return None
+
+
+def predictions(logits: Tensor) -> list[int]:
+    """The predicted class of each image; 1 (positive) or 0 (negative) for a single logit."""
+    return cast("list[int]", class_logits(logits).argmax(1).tolist())
+
+
+def class_logits(logits: Tensor) -> Tensor:
+    """(B, C) logits; a single logit y counts as the two (0, y)."""
+    return torch.cat([torch.zeros_like(logits), logits], 1) if logits.shape[1] == 1 else logits
+
+
+def explain_frozen(
+    frozen: Frozen,
+    wanted: Sequence[tuple[int, int | None]],
+    *,
+    depth: int | str = 3,
+    width: Width = 5,
+    alpha: float | None = None,
+    skips: str = "adjacent",
+    against: Sequence[int] | None = None,
+    strategy: Strategy | None = None,
+) -> list[Explanation]:
+    """Explain (image, class) pairs of a frozen batch, all in one pass.
+
+    Args:
+        wanted: None for the predicted class.
+        against: for every pair the class that it is explained against, as for `explain`.
+    """
+    layers = check_depth(depth, frozen.network)
+    return _explained(frozen, wanted, None, layers, width, alpha, skips, against, strategy)[0]
+
+
+def decompose_frozen(
+    frozen: Frozen,
+    wanted: Sequence[tuple[int, int | None]],
+    *,
+    from_layer: int | None = None,
+    depth: int | str = 3,
+    width: Width = 5,
+    alpha: float | None = None,
+    skips: str = "adjacent",
+    against: Sequence[int] | None = None,
+    strategy: Strategy | None = None,
+) -> list[list[Explanation]]:
+    """For each (image, class) pair, one explanation per unit kept in one layer, all in one pass.
+
+    Above that layer the path is the pair's own; in it, each explanation has one unit, and below it what that unit sends
+    is followed alone. Routes that jump over the layer (with `skips="all"`) belong to none of them.
+
+    Args:
+        from_layer: the layer to branch at, counted from the input; the top one by default.
+        against: as for `explain_frozen`.
+    """
+    layers = check_depth(depth, frozen.network)
+    top = frozen.network.depth
+    split = top if from_layer is None else whole_number(from_layer)
+    if split is None or not top - layers < split <= top:
+        raise PathxError(
+            f"layer {brief(split if from_layer is None else from_layer)} is not on the path, "
+            f"which has layers {top - layers + 1} to {top}; "
+            f"choose one of these, or a greater depth",
+            usage=True,
+        )
+    explanations, parents = _explained(frozen, wanted, split, layers, width, alpha, skips, against, strategy)
+    features: list[list[Explanation]] = [[] for _ in wanted]
+    for explanation, parent in zip(explanations, parents, strict=True):
+        if explanation.path[top - split].units:  # with fixed shapes there are entries that stand for nothing
+            features[parent].append(explanation)
+    return features
+
+
+def _explained(
+    frozen: Frozen,
+    wanted: Sequence[tuple[int, int | None]],
+    split: int | None,
+    layers: int,
+    width: Width,
+    alpha: float | None,
+    skips: str,
+    against: Sequence[int] | None,
+    strategy: Strategy | None,
+) -> tuple[list[Explanation], list[int]]:
+    """Explanations, and which of the wanted pairs each is about."""
+    network = frozen.network
+    check_settings(alpha, skips)
+    logits = class_logits(frozen.logits)
+    _check_classes(wanted, against, logits.shape[1])
+    device = frozen.images.device
+    classes = _classes(wanted, logits)
+    asked = _branches(wanted, classes, against, frozen)
+    top = network.depth
+    widths = {n: layer_width(width, network, n) for n in range(top - layers + 1, top + 1)}
+    settings = PathSettings(layers, widths, alpha, skips, split, strategy or Strategy())
+    with exactly(device):
+        paths = find_paths(frozen, asked, settings)
+        branches = paths.branches
+        model = linear_model(frozen, paths)
+        attribution = model.weight * (frozen.images if branches.whole else frozen.images[branches.image])
+        parts = len(branches) // len(wanted)  # of each pair, where branches were split
+        read = _read(paths, model, attribution, logits[asked.image], classes, parts)
+    threshold = threshold_of(alpha, asked.classes)
+    described = [_describe(frozen, branches, kept, paths.layers) for kept in paths.layers]
+    explanations = [
+        Explanation(
+            target=numbers.target,
+            path=tuple(
+                layer(number, first <= threshold) for layer, first in zip(described, numbers.first, strict=True)
+            ),
+            attribution=attribution[number],
+            weight=model.weight[number],
+            bias=numbers.bias,
+            score=numbers.score,
+            logits=logits[wanted[number // parts][0]],
+            depth=layers,
+            width=width if isinstance(width, str) else int(width),
+            alpha=1 / asked.classes if alpha is None else float(alpha),
+            skips=skips,
+            hidden_layers=top,
+            against=None if against is None else against[number // parts],
+        )
+        for number, numbers in enumerate(read)
+    ]
+    return explanations, [number // parts for number in range(len(branches))]
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """What is read off the device of one branch; `first` is the highest margin of every layer."""
+
+    target: int
+    bias: float
+    score: float
+    first: list[float]
+
+
+def _read(
+    paths: Paths, model: LinearModel, attribution: Tensor, logits: Tensor, classes: Tensor, parts: int
+) -> list[_Numbers]:
+    """Everything that the host wants to know, in one transfer; numbers that are none are refused.
+
+    Args:
+        logits, classes: of every wanted pair, (pairs, C) and (pairs,).
+        parts: how many branches each pair was split into.
+    """
+    dtype = precise(attribution)
+    pairs = torch.stack([classes.to(dtype), logits.abs().amax(1).to(dtype)], 1)
+    columns = [
+        pairs if parts == 1 else pairs.repeat_interleave(parts, 0),
+        model.bias[:, None],
+        model.score[:, None],
+        attribution.abs().flatten(1).amax(1)[:, None].to(dtype),
+        torch.cat([kept.sent for kept in paths.layers], 1).abs().amax(1)[:, None].to(dtype),
+        torch.stack([kept.best.margin[:, 0] for kept in paths.layers], 1).to(dtype),
+    ]
+    read = torch.cat(columns, 1).tolist()
+    for number, (_, largest, *others) in enumerate(read):
+        if not math.isfinite(largest):
+            raise PathxError(
+                f"the model's output for image {number // parts} is NaN or infinite; check its weights and the input"
+            )
+        if not all(map(math.isfinite, others[:4])):
+            raise PathxError(
+                "the explanation holds NaN or infinite numbers: the input, the weights or a constant of the model are too "
+                "large for their type; try float64"
+            )
+    return [_Numbers(int(target), bias, score, first) for target, _, bias, score, _, _, *first in read]
+
+
+def _classes(wanted: Sequence[tuple[int, int | None]], logits: Tensor) -> Tensor:
+    """(pairs,) the classes to explain; the predicted ones where none is named."""
+    named = torch.tensor([-1 if target is None else target for _, target in wanted], device=logits.device)
+    if all(target is not None for _, target in wanted):
+        return named
+    image = torch.tensor([image for image, _ in wanted], device=logits.device)
+    return torch.where(named < 0, logits.argmax(1)[image], named)
+
+
+def _branches(
+    wanted: Sequence[tuple[int, int | None]], classes: Tensor, against: Sequence[int] | None, frozen: Frozen
+) -> Branches:
+    """What is asked for, as the search takes it."""
+    numbers, outputs = [number for number, _ in wanted], frozen.network.outputs
+    image, whole = torch.tensor(numbers, device=classes.device), numbers == list(range(len(frozen.images)))
+    if against is None or outputs == 1:  # of one logit, the two classes are against each other anyway
+        return Branches(image, classes, max(2, outputs), alone=outputs == 1, whole=whole)
+    pairs = torch.stack([classes, torch.tensor(against, device=classes.device)], 1)
+    return Branches(image, torch.zeros_like(classes), 2, pairs, whole=whole)
+
+
+def _check_classes(wanted: Sequence[tuple[int, int | None]], against: Sequence[int] | None, classes: int) -> None:
+    """Refuse classes that the model does not have, and a class against itself."""
+    targets = [target for _, target in wanted if target is not None]
+    for name, numbers in (("target", targets), ("against", against or ())):
+        for number in numbers:
+            if not 0 <= number < classes:
+                message = f"{name} {number} is out of range: the model has classes 0 to {classes - 1}"
+                raise PathxError(message, usage=True)
+    for (_, target), other in zip(wanted, against or (), strict=against is not None):
+        if target == other:
+            raise PathxError(f"class {target} cannot be explained against itself: choose another class", usage=True)
+
+
+def check_depth(depth: int | str, network: Network) -> int:
+    """The number of layers that `depth` means for a network.
+
+    `maps:3` runs through the three topmost layers of feature maps, and the vectors above them, which have no place in the
+    image; through all layers where the network has fewer maps. Neither that nor `half` is ever more than there are.
+    """
+    if isinstance(depth, str):
+        if depth == "all":
+            return network.depth
+        if depth == "half":
+            return (network.depth + 1) // 2
+        if re.fullmatch(r"maps:[1-9]\d{0,8}", depth, re.ASCII):
+            count = int(depth.removeprefix("maps:"))
+            enough = [number for number, placed in enumerate(network.placed, start=1) if placed][:count]
+            return enough[-1] if enough else min(count, network.depth)
+    layers = whole_number(depth)
+    if layers is None or not 1 <= layers <= network.depth:
+        raise PathxError(
+            f"depth {brief(depth)} is out of range: the network has {network.depth} hidden layers; "
+            f"use 1 to {network.depth}, half or all",
+            usage=True,
+        )
+    return layers
+
+
+def check_settings(alpha: float | None, skips: str) -> None:
+    """Refuse settings that no network could honour."""
+    if alpha is not None and not (isinstance(alpha, Real) and not isinstance(alpha, bool) and 0 <= alpha < 1):
+        raise PathxError(f"alpha {brief(alpha)} is out of range; use 0 or more, less than 1", usage=True)
+    if not isinstance(skips, str) or skips not in ("adjacent", "all"):
+        raise PathxError(
+            f"skips is 'adjacent' or 'all', not {repr(skips) if isinstance(skips, str) else brief(skips)}", usage=True
+        )
+
+
+def check_width(width: Width) -> float | int | None:
+    """The number of units (int), the share of a layer (float), or None for all."""
+    units = whole_number(width)
+    if units is not None and units >= 1:
+        return units
+    if isinstance(width, str) and width == "all":
+        return None
+    if isinstance(width, str) and width.endswith("%"):
+        try:
+            share = float(width[:-1]) / 100
+        except ValueError:
+            share = math.nan
+        if 0 < share <= 1:
+            return share
+    raise PathxError(
+        f"width {brief(width)} is out of range; use a number from 1, a share such as 5%, or all", usage=True
+    )
+
+
+def layer_width(width: Width, network: Network, layer: int) -> int:
+    """How many units a hidden layer may keep."""
+    units = sum(gate.units for gate in network.layers[layer - 1])
+    wanted = check_width(width)
+    if wanted is None:
+        return units
+    return min(units, wanted) if isinstance(wanted, int) else max(1, math.ceil(wanted * units))
+
+
+def _describe(
+    frozen: Frozen, branches: Branches, kept: Kept, layers: Sequence[Kept]
+) -> Callable[[int, bool], PathLayer]:
+    """One layer of any branch's path, below the others, from the branch's number and whether the layer is below alpha."""
+    network = frozen.network
+    size = tuple(frozen.images.shape[1:])
+    fields = [network.fields.get(gate.source) for gate in kept.gates]
+    tensors = tuple(
+        replace(gate.described, places=places(field, gate.shape, size))
+        for gate, field in zip(kept.gates, fields, strict=True)
+    )
+    real = {layer.layer: layer.best.valid for layer in layers}
+
+    def one(branch: int, below: bool) -> PathLayer:
+        own = [part[branch] for part in (kept.units, kept.best.valid, kept.gain, kept.sent, kept.best.margin)]
+        above = [(link, None if link.layer is None else real[link.layer][branch]) for link in kept.links]
+        numbers = partial(_numbers, branches.classes, *own)
+        return PathLayer.later(
+            *(kept.layer, below, tensors),
+            partial(_units, tensors, fields, size, numbers),
+            partial(_edges, branch, kept.best.place[branch], own[1], own[2], above),
+            partial(_contributions, numbers),
+        )
+
+    return one
+
+
+def _numbers(
+    classes: int, units: Tensor, valid: Tensor, gain: Tensor, sent: Tensor, margins: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The real units of one layer by their numbers in it (K,), and (K, 4) what is known of each."""
+    numbers = torch.stack([gain, sent, sent * gain, importance(margins, classes)], 1)
+    return units[valid], numbers[valid]
+
+
+Numbers = Callable[[], tuple[Tensor, Tensor]]
+
+
+def _contributions(known: Numbers) -> tuple[Tensor, Tensor]:
+    """The units of one layer by their numbers in it, and what each contributes."""
+    units, numbers = known()
+    return units, numbers[:, 2]
+
+
+def _edges(
+    branch: int, place: Tensor, valid: Tensor, gain: Tensor, links: Sequence[tuple[Link, Tensor | None]]
+) -> tuple[Edges, ...]:
+    """What the real units of one branch send through each real unit above, for `PathLayer.edges`.
+
+    Args:
+        place, valid, gain: (K,) of the units: where among the candidates, whether real, and what they pass on.
+        links: with which of the units above are real; None for the class.
+    """
+    edges = []
+    for link, real in links:
+        sent = link.through(branch, place) * gain
+        edges.append(Edges(link.layer, (sent if real is None else sent[real])[:, valid].t()))
+    return tuple(edges)
+
+
+def _units(
+    tensors: tuple[LayerTensor, ...],
+    fields: Sequence[Field],
+    size: tuple[int, ...],
+    known: Numbers,
+) -> tuple[Unit, ...]:
+    """The units of one layer as plain numbers."""
+    units, numbers = known()
+    last = torch.tensor([prod(tensor.shape) for tensor in tensors], device=units.device).cumsum(0)
+    owner = torch.searchsorted(last, units, right=True)
+    places: list[tuple[str, list[int], list[int]]] = [("", [], [])] * len(units)
+    for position, (tensor, field) in enumerate(zip(tensors, fields, strict=True)):
+        here = (owner == position).nonzero().flatten()
+        first = last[position] - prod(tensor.shape)
+        coordinates = unravelled(units[here] - first, tensor.shape)
+        seen = boxes(field, coordinates, size).tolist()
+        for unit, index, box in zip(here.tolist(), torch.stack(coordinates, -1).tolist(), seen, strict=True):
+            places[unit] = (tensor.name, index, box)
+    return tuple(
+        Unit(name, tuple(index), gain, weight, contribution, share, tuple(box))
+        for (name, index, box), (gain, weight, contribution, share) in zip(places, numbers.tolist(), strict=True)
+    )

@@ -1,0 +1,1 @@
+"""Any module as one list of aten operations."""

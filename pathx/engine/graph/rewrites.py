@@ -1,0 +1,178 @@
+"""Operations recorded as others that do the same and that the tables know.
+
+Each rewrite takes a call's arguments and returns what to run instead, or None where the call stays as it is. `FUNCTIONS`
+does the same for what torch offers in Python, where the operations that it is made of no longer show what was meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Factor = Callable[[Tensor, Tensor], Any]  # k where the first was computed as k times the second, else None
+Run = Callable[[], Tensor]
+Rewrite = Callable[..., Run | None]
+
+aten = torch.ops.aten
+
+
+def _extreme(reduce: Any) -> Rewrite:
+    def rewrite(factor: Factor, x: Tensor, dim: Any = (), keepdim: bool = False) -> Run:
+        """A maximum over several dimensions as one over a single dimension, which says who won."""
+        dims = sorted(d % x.dim() for d in ([dim] if isinstance(dim, int) else dim or range(x.dim())))
+
+        def run() -> Tensor:
+            rest = [d for d in range(x.dim()) if d not in dims]
+            best: Tensor = reduce(x.permute(*rest, *dims).flatten(len(rest)), len(rest))[0]
+            for d in dims if keepdim else []:
+                best = best.unsqueeze(d)
+            return best
+
+        return run
+
+    return rewrite
+
+
+def _restrided(factor: Factor, x: Tensor, size: Any, stride: Any, offset: Any = None) -> Run | None:
+    """`as_strided_` where it moves nothing: strides of dimensions of size 1, as pooling sets them in channels_last."""
+    moved = any(n > 1 and old != new for n, old, new in zip(x.shape, x.stride(), stride, strict=False))
+    if tuple(size) != tuple(x.shape) or moved or offset not in (None, x.storage_offset()):
+        return None
+    return lambda: x
+
+
+def _filled(in_place: bool) -> Rewrite:
+    def rewrite(factor: Factor, x: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Any:
+        """`x[x < 0] = 0`."""
+        mask = indices[0] if len(indices) == 1 else None
+        if mask is None or mask.dtype != torch.bool or mask.shape != x.shape or accumulate or values.dim():
+            return None
+        return lambda: x.masked_fill_(mask, values) if in_place else x.masked_fill(mask, values)
+
+    return rewrite
+
+
+def _choice(takes_first: Callable[[Tensor, Tensor], Tensor]) -> Rewrite:
+    def rewrite(factor: Factor, first: Tensor, second: Tensor) -> Run | None:
+        """A leaky ReLU spelled out, `maximum(x, 0.1 * x)`: x times one of two slopes."""
+        return _two_slopes(factor, lambda: takes_first(first, second), first, second)
+
+    return rewrite
+
+
+def _where(factor: Factor, condition: Tensor, first: Tensor, second: Tensor) -> Run | None:
+    """`where(x > 0, x, 0.1 * x)`."""
+    return _two_slopes(factor, lambda: condition, first, second)
+
+
+def _two_slopes(factor: Factor, condition: Run, first: Tensor, second: Tensor) -> Run | None:
+    above, below = factor(first, second), factor(second, first)
+    if above is None and below is None:
+        return None
+    x, slopes = (first, (1.0, below)) if above is None else (second, (above, 1.0))
+
+    def run() -> Tensor:
+        slope: Tensor = torch.where(condition(), *slopes)  # type: ignore[assignment]
+        return x * slope.to(x.dtype)
+
+    return run
+
+
+def _mean_slope(leaky_relu: Callable[[Tensor, float], Tensor]) -> Rewrite:
+    def rewrite(factor: Factor, x: Tensor, noise: Tensor, *settings: Any) -> Run:
+        """RReLU: at rest its slope is the mean of its bounds, in training it is drawn."""
+        lower, upper, training = [*settings, *_RRELU_DEFAULTS[len(settings) :]][:3]
+        return lambda: leaky_relu(x, torch.rand(()).item() if training else (lower + upper) / 2)
+
+    return rewrite
+
+
+_RRELU_DEFAULTS = (1 / 8, 1 / 3, False)  # which calls leave out
+
+REWRITES: dict[Any, Rewrite] = {
+    aten.amax.default: _extreme(torch.max),
+    aten.amin.default: _extreme(torch.min),
+    aten.as_strided_.default: _restrided,
+    aten.index_put.default: _filled(in_place=False),
+    aten.index_put_.default: _filled(in_place=True),
+    aten.maximum.default: _choice(torch.gt),
+    aten.minimum.default: _choice(torch.lt),
+    aten.rrelu_with_noise.default: _mean_slope(aten.leaky_relu),
+    aten.rrelu_with_noise_.default: _mean_slope(aten.leaky_relu_),
+    aten.where.self: _where,
+}
+
+
+def _padded(input: Tensor, pad: Any, mode: str = "constant", value: Any = None) -> Tensor | None:
+    """Circular padding without writing into parts of a tensor."""
+    if mode != "circular":
+        return None
+    x = input
+    for number in range(len(pad) // 2):
+        dim, (before, after) = x.dim() - 1 - number, pad[2 * number : 2 * number + 2]
+        size = x.shape[dim]
+        inner = x.narrow(dim, max(0, -before), size - max(0, -before) - max(0, -after))
+        parts = [x.narrow(dim, size - before, before)] if before > 0 else []
+        x = torch.cat([*parts, inner, *([x.narrow(dim, 0, after)] if after > 0 else [])], dim)
+    return x
+
+
+def _recurrent(x: Tensor, *settings: Any) -> tuple[Tensor, Tensor] | None:
+    """A recurrent network of ReLUs step by step, with the images in front all the way."""
+    hidden, weights, biased, layers, _, training, two_ways, batch_first = settings
+    if training or not batch_first or not isinstance(weights, (list, tuple)):
+        return None
+    size = 4 if biased else 2
+    states, last = hidden.unbind(0), []
+    for layer in range(layers):
+        made = []
+        for way in range(2 if two_ways else 1):
+            number = layer * (2 if two_ways else 1) + way
+            own = weights[number * size : (number + 1) * size]
+            steps = list(x.unbind(1))[:: -1 if way else 1]
+            state, outputs = states[number], []
+            for step in steps:
+                biases = own[2:] if biased else (None, None)
+                state = torch.relu(F.linear(step, own[0], biases[0]) + F.linear(state, own[1], biases[1]))
+                outputs.append(state)
+            last.append(state)
+            made.append(torch.stack(outputs[:: -1 if way else 1], 1))
+        x = made[0] if len(made) == 1 else torch.cat(made, 2)
+    return x, torch.stack(last)
+
+
+def _summed(equation: Any, *operands: Any) -> Tensor | None:
+    """`einsum` of one factor that has the images in front and one that has not, as a product that keeps them there.
+
+    torch puts dimensions of size 1, such as a batch of one image, wherever it likes.
+    """
+    operands = tuple(operands[0]) if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands
+    if not isinstance(equation, str) or len(operands) != 2 or "->" not in equation or "." in equation:
+        return None
+    inputs, _, out = equation.replace(" ", "").partition("->")
+    first, _, second = inputs.partition(",")
+    (x, mine), (w, theirs) = zip(operands, (first, second), strict=True)
+    if out[:1] == theirs[:1] != mine[:1]:
+        (x, mine), (w, theirs) = (w, theirs), (x, mine)
+    common = [letter for letter in mine if letter in theirs]
+    alone = [letter for letter in mine if letter not in theirs]
+    new = [letter for letter in theirs if letter not in mine]
+    distinct = len(set(mine)) == len(mine) and len(set(theirs)) == len(theirs)
+    if not common or not distinct or out[:1] != mine[:1] or sorted(out) != sorted(alone + new) or not alone:
+        return None
+    sizes: dict[str, int] = {**dict(zip(mine, x.shape, strict=True)), **dict(zip(theirs, w.shape, strict=True))}
+    if any(x.shape[mine.index(letter)] != w.shape[theirs.index(letter)] for letter in common):
+        return None
+    together = prod(sizes[letter] for letter in common)
+    rows = x.permute(*(mine.index(letter) for letter in alone + common)).reshape(len(x), -1, together)
+    matrix = w.permute(*(theirs.index(letter) for letter in common + new)).reshape(together, -1)
+    made = F.linear(rows, matrix.mT).reshape([sizes[letter] for letter in alone + new])
+    return made.permute(*((alone + new).index(letter) for letter in out))
+
+
+FUNCTIONS: dict[Any, Callable[..., Any]] = {F.pad: _padded, torch.rnn_relu: _recurrent, torch.einsum: _summed}

@@ -1,0 +1,162 @@
+"""The linear model of a path: its weight, bias and score, pulled down from the deepest path layer to the input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+import torch
+from torch import Tensor
+
+from pathx.engine.branches import Branches, Kept
+from pathx.engine.freeze import Frozen
+from pathx.engine.graph.trace import Node, Value
+from pathx.engine.operations.sums import total
+from pathx.engine.operations.table import Cotangents, precise
+from pathx.engine.path import Paths
+from pathx.engine.window import Window
+
+
+@dataclass(frozen=True, eq=False)
+class LinearModel:
+    """f(X) = weight · X + bias for every branch.
+
+    Args:
+        weight: (Q, *input shape).
+        bias: (Q,) the constant parts of every operation below the path, each under the cotangent that reaches it. It
+            is not taken from the score, so score - weight · X - bias is a real check.
+        score: (Q,) what the deepest path layer sends to the target.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    score: Tensor
+
+
+def linear_model(frozen: Frozen, paths: Paths) -> LinearModel:
+    """The exact linear model of each branch's path."""
+    branches, network = paths.branches, frozen.network
+    score, seeds = _from_deepest(frozen, branches, paths.layers[-1])
+    row = torch.arange(len(branches), device=branches.image.device)
+    for value, maps in _jumped(frozen, paths).items():
+        window = Window.full(maps, row, branches.image)
+        if value == network.graph.input:
+            score = score + total(window, frozen.images)
+        else:
+            gate = network.gates[network.producers[value].index]
+            score = score + total(window, frozen.activation(gate))
+        seeds.append((value, window))
+    weight, bias = pull_back(frozen, branches, seeds)
+    return LinearModel(weight, bias, score)
+
+
+def _from_deepest(frozen: Frozen, branches: Branches, kept: Kept) -> tuple[Tensor, list[tuple[Value, Window]]]:
+    """Score of the deepest path layer, and what its kept units send down, at their pre-activations."""
+    score = (kept.sent * kept.gain).sum(1, dtype=precise(kept.sent))
+    count = kept.sent.shape[1]
+    row = torch.arange(len(branches), device=score.device).repeat_interleave(count)
+    image = branches.image.repeat_interleave(count)
+    seeds = []
+    for gate, index, here in kept.places():
+        sent = kept.sent if here is None else kept.sent * here
+        seed = Window.one_hot(sent.flatten(), index.flatten(), gate.shape, row, image)
+        seeds.append((gate.source, replace(frozen.slopes(gate).passed(seed), ordered=False)))
+    return score, seeds
+
+
+def _jumped(frozen: Frozen, paths: Paths) -> dict[Value, Tensor]:
+    """What routes that jump over the deepest path layer send to the target, where they land below it: (Q, …) maps."""
+    below = (1 << paths.layers[-1].layer) - 1
+    result: dict[Value, Tensor] = {}
+    for rows in paths.jumping:
+        for value, windows in rows.weighed(rows.sent[:, None], below).items():
+            for window in windows:
+                result[value] = result[value] + window.data if value in result else window.data
+    return result
+
+
+def pull_back(frozen: Frozen, branches: Branches, seeds: list[tuple[Value, Window]]) -> tuple[Tensor, Tensor]:
+    """Pull cotangents of the branches (rows) down to the input: the weight there, and the bias on the way."""
+    network = frozen.network
+    pending: dict[Value, list[Window]] = {}
+    for value, window in seeds:
+        pending.setdefault(value, []).append(window)
+    constants: list[tuple[Tensor, Tensor]] = []
+    for node in reversed(network.nodes):
+        for output, made in enumerate(node.outputs):
+            if made is None or made not in pending:
+                continue
+            for cotangent in _gathered(frozen, pending.pop(made), branches):
+                below, constant = _step(frozen, node, output, cotangent)
+                if constant is not None:
+                    constants.append((cotangent.row, constant))
+                for source, window in below:
+                    pending.setdefault(source, []).append(window)
+    bias = torch.zeros(len(branches), dtype=precise(frozen.images), device=frozen.images.device)
+    if constants:
+        rows, values = zip(*constants, strict=True)
+        bias.index_add_(0, torch.cat(rows), torch.cat(values))
+    arrived = pending.get(network.graph.input)
+    if arrived is None:
+        return torch.zeros_like(frozen.images).index_select(0, branches.image), bias
+    return _whole(arrived, branches).data, bias
+
+
+def _step(frozen: Frozen, node: Node, output: int, cotangent: Window) -> tuple[Cotangents, Tensor | None]:
+    """Cotangents below one node, and what its constant part adds under these."""
+    if node.index not in frozen.network.gates:
+        return frozen.pull(node, output, cotangent), frozen.constant(node, cotangent)
+    gate = frozen.network.gates[node.index]
+    slopes = frozen.slopes(gate)
+    constant = None if slopes.offset is None else total(cotangent, slopes.offset)
+    return [(gate.source, slopes.passed(cotangent))], constant
+
+
+def _gathered(frozen: Frozen, windows: list[Window], branches: Branches) -> list[Window]:
+    """The cotangents as they are while their boxes are few and small; otherwise their sum, one box for every branch."""
+    boxes = sum(window.data.numel() for window in windows)
+    small = 4 * boxes <= len(branches) * prod(windows[0].shape)
+    alone = len(windows) == 1 and len(windows[0].data) == len(branches) and windows[0].ordered
+    if small or (alone and not any(windows[0].overhang)):
+        return windows
+    return [(_boxed(windows, branches) if frozen.compact else None) or _whole(windows, branches)]
+
+
+def _boxed(windows: list[Window], branches: Branches) -> Window | None:
+    """The sum of cotangents on the one box that holds them all, for every branch; None where that saves little."""
+    shape = windows[0].shape
+    first, last = list(shape), [0] * len(shape)
+    for window in windows:
+        for dim, origin in enumerate(window.origin):
+            low, high = (origin, origin) if isinstance(origin, int) else (int(origin.min()), int(origin.max()))
+            first[dim] = min(first[dim], max(low, 0))
+            last[dim] = max(last[dim], min(high + window.extent[dim], shape[dim]))
+    extent = [end - start for start, end in zip(first, last, strict=True)]
+    if min(extent, default=1) <= 0 or 4 * prod(extent) > 3 * prod(shape):  # (boxes may all lie beside the map)
+        return None
+    inner = [
+        replace(
+            window.cleaned(),
+            origin=tuple(origin - start for origin, start in zip(window.origin, first, strict=True)),
+            shape=tuple(extent),
+        )
+        for window in windows
+    ]
+    return replace(_whole(inner, branches), origin=tuple(first), shape=shape, overhang=(False,) * len(shape))
+
+
+def _whole(windows: list[Window], branches: Branches) -> Window:
+    """The sum of cotangents as one whole map for every branch."""
+    shape = windows[0].shape
+    row = torch.arange(len(branches), device=branches.image.device)
+    sums = [window.data for window in windows if window.is_full and window.ordered]
+    rest = [window.cleaned() for window in windows if not (window.is_full and window.ordered)]
+    maps = sum(sums[1:], sums[0]) if sums else windows[0].data.new_zeros(len(branches), *shape)
+    if rest:
+        flat = maps.reshape(-1) if not sums else maps.clone().reshape(-1)
+        for window in rest:
+            start = (window.row * prod(shape)).reshape(-1, *(1,) * len(shape))
+            place = (window.index() + start).expand_as(window.data)
+            flat.index_add_(0, place.flatten(), window.data.flatten())
+        maps = flat.reshape(-1, *shape)
+    return Window.full(maps, row, branches.image)

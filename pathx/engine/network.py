@@ -1,0 +1,421 @@
+"""The traced graph read as a ReLU network: its logits, its gates, and the hidden layers they form."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import torch
+
+from pathx.engine.dependence import Dependence, check_batch, states_of
+from pathx.engine.fields import places, receptive_fields
+from pathx.engine.graph.folds import fold
+from pathx.engine.graph.trace import Graph, Node, Value, filled, values_in
+from pathx.engine.operations.geometry import Field
+from pathx.engine.operations.table import known
+from pathx.errors import PathxError
+from pathx.explanation import LayerTensor
+
+
+@dataclass(frozen=True, eq=False)
+class Gate:
+    """One call of a ReLU.
+
+    Args:
+        source: the value it gates, the pre-activations h.
+        output: the value it makes.
+    """
+
+    node: Node
+    source: Value
+    output: Value
+    name: str
+    shape: tuple[int, ...]
+
+    @property
+    def units(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def described(self) -> LayerTensor:
+        return LayerTensor(self.name, self.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """What is the same of a node's call whatever the images are.
+
+    Args:
+        args: its arguments, and whether there are values in each.
+        shapes: of its values, without the batch.
+        frozen: those of its values that are frozen at the images.
+        read: those of its inputs that its rule asks for as they were in the forward pass.
+        complex: those of its values that are complex numbers.
+    """
+
+    args: tuple[tuple[Any, bool], ...]
+    shapes: dict[Value, tuple[int, ...]]
+    frozen: tuple[Value, ...]
+    read: tuple[Value, ...]
+    complex: frozenset[Value]
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A graph that is linear for a given image.
+
+    Args:
+        nodes: the calls that the logits depend on.
+        logits: the value that is explained, (B, C) or with dimensions of size 1.
+        layers: the gates by hidden layer; layers[n - 1] is layer n.
+        lands: for each value, the layers (bit n) whose gates it reaches downwards with no gate between, bit 0 the input.
+    """
+
+    graph: Graph
+    nodes: tuple[Node, ...]
+    states: dict[Value, Dependence]
+    logits: Value
+    producers: dict[Value, Node]
+    layers: tuple[tuple[Gate, ...], ...]
+    lands: dict[Value, int]
+    _forms: dict[int, Form] = field(default_factory=dict, repr=False)
+
+    def form(self, node: Node) -> Form:
+        """What is known of a node's call without any numbers."""
+        if node.index not in self._forms:
+            graph = self.graph
+            values = [*node.inputs, *(value for value in node.outputs if value is not None)]
+            self._forms[node.index] = Form(
+                tuple((filled(arg, lambda leaf: leaf), bool(values_in(arg))) for arg in node.args),
+                {v: graph.shapes[v.index][1:] for v in values},
+                tuple(v for v in values if self.states[v] is Dependence.FROZEN),
+                tuple(node.inputs) if known(node).reads else (),
+                frozenset(v for v in values if graph.dtypes[v.index].is_complex),
+            )
+        return self._forms[node.index]
+
+    @property
+    def depth(self) -> int:
+        """N, the number of hidden layers."""
+        return len(self.layers)
+
+    @property
+    def outputs(self) -> int:
+        """How many logits the model has."""
+        return prod(self.graph.shapes[self.logits.index][1:])
+
+    @cached_property
+    def gates(self) -> dict[int, Gate]:
+        """Every gate by the number of its node."""
+        return {gate.node.index: gate for layer in self.layers for gate in layer}
+
+    @cached_property
+    def fields(self) -> dict[Value, Field]:
+        """What each value's elements see of the input."""
+        return receptive_fields(self.graph, self.nodes, self.states)
+
+    @cached_property
+    def placed(self) -> tuple[bool, ...]:
+        """For every hidden layer, from the output down, whether units of it have a place in the image."""
+        size = self.graph.shapes[self.graph.input.index][1:]
+        return tuple(
+            any(places(self.fields.get(gate.source), gate.shape, size) is not None for gate in layer)
+            for layer in reversed(self.layers)
+        )
+
+    @cached_property
+    def dropped(self) -> dict[int, list[Value]]:
+        """The values that nothing needs any more after a node, by its number."""
+        last = {v: node.index for node in self.nodes for v in (*node.outputs, *node.inputs) if v is not None}
+        dropped: dict[int, list[Value]] = {node.index: [] for node in self.nodes}
+        for value, index in last.items():
+            if value not in self.needed:
+                dropped[index].append(value)
+        return dropped
+
+    @cached_property
+    def needed(self) -> frozenset[Value]:
+        """What must be kept of a forward pass: weights, gates, routes and the logits."""
+        needed = {self.logits, self.graph.input}
+        for node in self.nodes:
+            output = node.outputs[0]
+            if output is None or self.states[output] is not Dependence.VARIES:
+                continue
+            needed.update(value for value in node.inputs if self.states[value] is not Dependence.VARIES)
+            if node.index in self.gates:
+                gate = self.gates[node.index]
+                needed.add(gate.output if known(node).gates_from_output else gate.source)
+                continue
+            saved = (node.outputs[position] for position in known(node).saves)
+            needed.update(value for value in saved if value is not None)
+            needed.update(node.inputs if known(node).reads else ())
+        return frozenset(needed)
+
+    @cached_property
+    def top_is_shared(self) -> bool:
+        """Whether nothing between the logits and the gates below them was frozen at an image."""
+        stack, seen = [self.logits], {self.logits}
+        while stack:
+            node = self.producers.get(stack.pop())
+            if node is None or node.index in self.gates:
+                continue
+            frozen = known(node).saves or known(node).reads
+            if frozen or any(self._is_of_images(v, node) for v in node.inputs):
+                return False
+            fresh = {v for v in node.inputs if self.states[v] is Dependence.VARIES} - seen
+            seen |= fresh
+            stack.extend(fresh)
+        return True
+
+    def _is_of_images(self, value: Value, node: Node) -> bool:
+        """Whether an input of a node was frozen at the images, or is fixed with one entry for each of them."""
+        if self.states[value] is not Dependence.FIXED:
+            return self.states[value] is Dependence.FROZEN
+        output, shape = node.outputs[0], self.graph.shapes[value.index]
+        batch = self.graph.shapes[self.graph.input.index][0]
+        rank = len(self.graph.shapes[output.index]) if output is not None else 0
+        return len(shape) == rank and shape[0] == batch > 1
+
+    @cached_property
+    def overwritable(self) -> frozenset[int]:
+        """ReLUs that may work in place: nothing else reads their input, which was made for them."""
+        uses = Counter(value for node in self.nodes for value in node.inputs)
+        return frozenset(
+            node.index
+            for node in self.nodes
+            if known(node).gates_from_output
+            and uses[node.inputs[0]] == 1
+            and node.inputs[0] not in self.needed
+            and node.inputs[0] in self.producers
+            and known(self.producers[node.inputs[0]]).fresh
+        )
+
+    def shape(self, value: Value) -> tuple[int, ...]:
+        """Shape of a value for one image."""
+        return self.graph.shapes[value.index][1:]
+
+
+def read_network(graph: Graph) -> Network:
+    """Read a graph as a ReLU network, or refuse it and say which operation in which module rules it out."""
+    graph = fold(graph)
+    producers = {value: node for node in graph.nodes for value in node.outputs if value is not None}
+    logits = _find_logits(graph, producers)
+    used = _ancestors(logits, producers)
+    nodes = tuple(node for node in graph.nodes if node.index in used)
+    states = states_of(graph, nodes)
+    if states[logits] is not Dependence.VARIES:
+        raise PathxError(
+            f"the model's output does not depend on its input in a way that can be explained{_rounded(graph, nodes, states)}",
+            usage=True,
+        )
+    check_batch(graph, nodes, states)
+    gates = _gates(graph, nodes, states, producers)
+    layers, lands = _layers(graph, states, gates, logits, producers)
+    if not layers:
+        raise PathxError("the model has no ReLU between its input and its output: there is no path to find", usage=True)
+    _check_head(graph, logits, states, gates, producers)
+    return Network(graph, nodes, states, logits, producers, layers, lands)
+
+
+_FEATURES = 64
+"""Fewer outputs than this may well be classes, whatever made them."""
+
+
+def _check_head(
+    graph: Graph, logits: Value, states: dict[Value, Dependence], gates: list[Gate], producers: dict[Value, Node]
+) -> None:
+    """Refuse a backbone, which ends in the features of a ReLU: they are no classes.
+
+    Networks may end in a ReLU over one map per class, though (SqueezeNet): a product or a 1 x 1 convolution right
+    before the ReLU.
+    """
+    by_output = {gate.output: gate for gate in gates}
+    if prod(graph.shapes[logits.index][1:]) < _FEATURES:
+        return
+    stack, last = [logits], []
+    while stack:
+        value = stack.pop()
+        node = producers.get(value)
+        if value in by_output:
+            last.append(by_output[value])
+        elif node is None or not known(node).pools:
+            return  # something was learned after the last ReLU
+        else:
+            stack.extend(v for v in node.inputs if states.get(v) is Dependence.VARIES)
+    made = [producers.get(gate.source) for gate in last]
+    if last and not all(node is not None and _is_head(graph, node) for node in made):
+        raise PathxError(
+            f"the model ends in the features of {last[0].name}, not in class logits: it seems to be a backbone; give it "
+            "with its head",
+            usage=True,
+        )
+
+
+def _is_head(graph: Graph, node: Node) -> bool:
+    """Whether a node can be the last layer of a classifier."""
+    if known(node).multiplies:
+        return True
+    weight = node.args[1] if known(node).convolves else None
+    return isinstance(weight, Value) and prod(graph.shapes[weight.index][2:]) == 1
+
+
+def _rounded(graph: Graph, nodes: Iterable[Node], states: dict[Value, Dependence]) -> str:
+    """Where what varied with the image became integers, for the message."""
+    for node in nodes:
+        output = node.outputs[0]
+        became = output is not None and states[output] is Dependence.FROZEN and graph.dtypes[output.index] != torch.bool
+        if became and any(states[value] is Dependence.VARIES for value in node.inputs):
+            return f": {node.place} makes integers of it, which are constant around any image"
+    return ""
+
+
+def _find_logits(graph: Graph, producers: dict[Value, Node]) -> Value:
+    """The logits among what the model returned: by name, or else the one candidate that no other is computed from."""
+    found = _flat_outputs(graph.outputs)
+    batch = graph.shapes[graph.input.index][0]
+
+    def is_logits(value: Any) -> bool:
+        if not isinstance(value, Value) or not graph.dtypes[value.index].is_floating_point:
+            return False
+        shape = graph.shapes[value.index]
+        return shape[:1] == (batch,) and sum(size != 1 for size in shape[1:]) <= 1
+
+    candidates = {name: _strip_final(value, producers) for name, value in found.items() if is_logits(value)}
+    for name in ("logits", "out", "output"):
+        if name in candidates:
+            return candidates[name]
+    distinct = set(candidates.values())
+    used = {value: _ancestors(value, producers) for value in distinct}
+    last = [v for v in distinct if not any(v in producers and producers[v].index in used[w] for w in distinct - {v})]
+    if len(last) == 1:
+        return last[0]
+    shapes = ", ".join(f"{n or 'output'} {_shape_of(graph, v)}" for n, v in found.items()) or "nothing"
+    if candidates:
+        raise PathxError(
+            f"the model returns several outputs that could be logits ({shapes}); wrap it so that it returns one",
+            usage=True,
+        )
+    raise PathxError(
+        f"the model returns {shapes}, not one row of class logits per image, (batch, classes); wrap it so that it does",
+        usage=True,
+    )
+
+
+def _shape_of(graph: Graph, value: Any) -> str:
+    return f"of shape {graph.shapes[value.index]}" if isinstance(value, Value) else type(value).__name__
+
+
+def _flat_outputs(outputs: Any, name: str = "") -> dict[str, Any]:
+    if isinstance(outputs, dict):
+        items = outputs.items()
+    elif isinstance(outputs, (list, tuple)):
+        items = dict(enumerate(outputs)).items()
+    else:
+        return {name: outputs}
+    return {
+        key: value for part, item in items for key, value in _flat_outputs(item, f"{name}.{part}".strip(".")).items()
+    }
+
+
+def _strip_final(value: Value, producers: dict[Value, Node]) -> Value:
+    """The logits before a final softmax, log-softmax or sigmoid, whatever shape or scale its result is given."""
+    logits = value
+    while value in producers:
+        node = producers[value]
+        operation = known(node)
+        if not (operation.final or operation.same or operation.after_final):
+            break
+        if operation.final and len(node.args) > 1 and node.args[1] == 0:
+            raise PathxError(f"{node.place} is taken over the batch, not over the classes; use dim=1", usage=True)
+        value = node.inputs[0]
+        logits = value if operation.final or (logits == node.outputs[0] and operation.same) else logits
+    return logits
+
+
+def _ancestors(value: Value, producers: dict[Value, Node]) -> set[int]:
+    """Numbers of the nodes that a value depends on."""
+    used: set[int] = set()
+    stack = [value]
+    while stack:
+        node = producers.get(stack.pop())
+        if node is not None and node.index not in used:
+            used.add(node.index)
+            stack.extend(node.inputs)
+    return used
+
+
+def _gates(
+    graph: Graph, nodes: Iterable[Node], states: dict[Value, Dependence], producers: dict[Value, Node]
+) -> list[Gate]:
+    """The ReLUs on the way to the logits, named as torchvision names feature nodes: repeated calls are numbered."""
+    seen: Counter[str] = Counter()
+    gates = []
+    for node in nodes:
+        output = node.outputs[0]
+        operation = known(node)
+        if output is None or states[output] is not Dependence.VARIES or operation.gate is None:
+            continue
+        source, *others = (value for value in node.inputs if states[value] is Dependence.VARIES)
+        if others or (operation.self_masking and not _masks_itself(node, source, states, producers)):
+            continue  # a choice between two values is a route, and a mask from elsewhere a factor like any other
+        name = node.name
+        seen[name] += 1
+        if seen[name] > 1:
+            name = f"{name}_{seen[name] - 1}"
+        gates.append(Gate(node, source, output, name, graph.shapes[output.index][1:]))
+    return gates
+
+
+def _masks_itself(node: Node, source: Value, states: dict[Value, Dependence], producers: dict[Value, Node]) -> bool:
+    """Whether what masks a value was computed from that value, as in `x * (x > 0)`."""
+
+    def origin(value: Value) -> Value:
+        while value in producers and known(producers[value]).same:
+            value = producers[value].inputs[0]
+        return value
+
+    stack = [value for value in node.inputs if states[value] is Dependence.FROZEN]
+    seen: set[Value] = set()
+    while stack:
+        value = stack.pop()
+        if states[value] is Dependence.FROZEN and value not in seen:
+            seen.add(value)
+            stack.extend(producers[value].inputs)
+        elif states[value] is Dependence.VARIES and origin(value) == origin(source):
+            return True
+    return False
+
+
+def _layers(
+    graph: Graph, states: dict[Value, Dependence], gates: list[Gate], logits: Value, producers: dict[Value, Node]
+) -> tuple[tuple[tuple[Gate, ...], ...], dict[Value, int]]:
+    """Layers by the largest number of gates on a route to the logits, and where routes land."""
+    by_node = {gate.node.index: gate for gate in gates}
+    distance: dict[Value, int] = {logits: 0}
+    for node in reversed(graph.nodes):
+        reached = [distance[v] for v in node.outputs if v is not None and v in distance]
+        if reached:
+            steps = max(reached) + (node.index in by_node)
+            for value in node.inputs:
+                if states.get(value) is Dependence.VARIES:
+                    distance[value] = max(distance.get(value, 0), steps)
+    total = max((distance[gate.output] + 1 for gate in gates if gate.output in distance), default=0)
+    layers: list[list[Gate]] = [[] for _ in range(total)]
+    lands: dict[Value, int] = {graph.input: 1}
+    for node in graph.nodes:
+        if node.index in by_node:
+            gate = by_node[node.index]
+            if gate.output in distance:
+                layer = total - distance[gate.output]
+                layers[layer - 1].append(gate)
+                lands[gate.output] = 1 << layer
+            continue
+        reach = 0
+        for value in node.inputs:
+            reach |= lands.get(value, 0)
+        lands.update({v: reach for v in node.outputs if v is not None and states.get(v) is Dependence.VARIES})
+    return tuple(tuple(layer) for layer in layers), lands

@@ -1,0 +1,156 @@
+"""Algorithm 1: from the output down, the units of each hidden layer that send the target class most.
+
+`find_paths` is the algorithm. It works on branches: one (image, target) each, all in one batch. A branch knows the
+units it kept in the layers above and what each of them sends to every class; `search` finds those of the next layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from pathx.engine.branches import Branches, Kept, Link
+from pathx.engine.freeze import Frozen
+from pathx.engine.rows import Rows, rows_of_classes, rows_of_units
+from pathx.engine.search import Strategy, search
+from pathx.engine.selection import certain, threshold_of
+
+MOST_LINKS = 1 << 24  # numbers that the links between two layers may have
+MORE = 8  # times as many candidates are looked at where the first were too few
+
+
+@dataclass(frozen=True, eq=False)
+class Paths:
+    """The kept units of every layer, from the output down.
+
+    Args:
+        jumping: rows that may have jumped over the last of these layers; empty where routes run from layer to layer.
+    """
+
+    branches: Branches
+    layers: tuple[Kept, ...] = ()
+    jumping: tuple[Rows, ...] = ()
+
+    def above(self, layer: int) -> Paths:
+        """Without the layers from this one down."""
+        layers = tuple(kept for kept in self.layers if kept.layer > layer)
+        last = layers[-1].layer if layers else 0
+        jumping = tuple(rows for rows in self.jumping if layers and (rows.layer is None or rows.layer > last))
+        return Paths(self.branches, layers, jumping)
+
+    def apart(self) -> Paths:
+        """One branch per unit that the last layer keeps: only what that unit sends is followed from there on."""
+        *above, last = self.layers
+        number = torch.arange(last.units.numel(), device=last.units.device)
+        parent, column = number // last.units.shape[1], number % last.units.shape[1]
+        layers = (*(kept.of(parent) for kept in above), last.of(parent, column))
+        return Paths(self.branches.of(parent), layers)
+
+
+@dataclass(frozen=True)
+class PathSettings:
+    """What Algorithm 1 is given beside the network.
+
+    Args:
+        depth: how many layers, from the output down.
+        widths: how many units layer n may keep.
+        alpha: importance above which a unit may be kept; None for 1/C.
+        skips: "adjacent" or "all".
+        split: the layer where every branch falls apart into one branch per kept unit, if any.
+    """
+
+    depth: int
+    widths: dict[int, int]
+    alpha: float | None
+    skips: str
+    split: int | None = None
+    strategy: Strategy = field(default_factory=Strategy)
+
+
+def find_paths(frozen: Frozen, branches: Branches, settings: PathSettings) -> Paths:
+    """Algorithm 1 for all branches at once."""
+    top = frozen.network.depth
+    last = top - settings.depth + 1
+    if settings.split is None:
+        return _certain(frozen, Paths(branches), range(top, last - 1, -1), settings)
+    whole = _certain(frozen, Paths(branches), range(top, settings.split - 1, -1), settings)
+    return _certain(frozen, whole.apart(), range(settings.split - 1, last - 1, -1), settings)
+
+
+def _certain(frozen: Frozen, paths: Paths, layers: range, settings: PathSettings) -> Paths:
+    """Go down through some layers, and ask once, at the end, whether every choice is certain.
+
+    Where one is not, the walk is taken up again there, with more candidates.
+    """
+    threshold = threshold_of(settings.alpha, paths.branches.classes)
+    more = 1
+    while layers:
+        paths = descend(frozen, paths, layers, settings, more)
+        doubtful = _doubtful([kept for kept in paths.layers if kept.layer <= layers[0]], threshold)
+        if doubtful is None:
+            break
+        layers = range(doubtful, layers.stop, -1)
+        paths, more = paths.above(doubtful), MORE * more
+    return paths
+
+
+def descend(frozen: Frozen, paths: Paths, layers: range, settings: PathSettings, more: int = 1) -> Paths:
+    """Go down through some layers without looking at a single number.
+
+    Args:
+        more: times as many candidates as at first.
+    """
+    threshold = threshold_of(settings.alpha, paths.branches.classes)
+    for n in layers:
+        paths = _step(frozen, paths, n, threshold, more, settings)
+    return paths
+
+
+def _step(frozen: Frozen, paths: Paths, n: int, threshold: float, more: int, settings: PathSettings) -> Paths:
+    """One step of Algorithm 1: layer n, from what the layers above send there."""
+    branches, width, strategy = paths.branches, settings.widths[n], settings.strategy
+    last = rows_of_units(frozen, branches, paths.layers[-1]) if paths.layers else rows_of_classes(frozen, branches)
+    sources = (last,) if settings.skips == "adjacent" else (*paths.jumping, last)
+    arriving = [rows for rows in sources if rows.reach(n)] or [last]
+    slack = (strategy.first_slack(width) + width * (more > 1)) * more
+    found = search(
+        *(frozen, branches, arriving, n),
+        width=width,
+        slack=slack,
+        threshold=threshold,
+        careful=more > 1,
+        strategy=strategy,
+    )
+    kept = Kept(
+        n,
+        frozen.network.layers[n - 1],
+        found.units,
+        found.best,
+        found.weights,
+        branches.explained(found.weights) * found.best.valid,
+        found.gain,
+        _links(arriving, found.columns),
+        found.evidence,
+    )
+    return Paths(branches, (*paths.layers, kept), () if settings.skips == "adjacent" else sources)
+
+
+def _links(sources: Sequence[Rows], columns: Sequence[Tensor | None]) -> tuple[Link, ...]:
+    """How the rows arrived at the candidates, (Q, rows, n) each, for `Kept.links`."""
+    known = [(rows, own) for rows, own in zip(sources, columns, strict=True) if own is not None]
+    if len(known) < len(columns) or any(r.layer is not None and own.numel() > MOST_LINKS for r, own in known):
+        return ()
+    return tuple(Link(rows.layer, own, rows.sent) for rows, own in known)
+
+
+def _doubtful(layers: Sequence[Kept], threshold: float) -> int | None:
+    """The highest layer whose choice is not certain for every branch; all are asked in one transfer."""
+    open_to_doubt = [kept for kept in layers if kept.evidence is not None]
+    if not open_to_doubt:
+        return None
+    evidence = [kept.evidence for kept in open_to_doubt if kept.evidence is not None]
+    sure = certain(evidence, threshold).all(1).tolist()
+    return next((kept.layer for kept, good in zip(open_to_doubt, sure, strict=True) if not good), None)

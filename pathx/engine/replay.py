@@ -1,0 +1,218 @@
+"""A traced network run again, as a module: logits of any batch, differentiable, with every ReLU a module of its own.
+
+What hooks on modules get wrong (functional, in-place and re-used ReLUs) or cannot reach (TorchScript) is a plain list of
+calls in the traced graph. Replayed, each gate is an `nn.ReLU` that is used once, which is what Captum's hooks ask for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pathx.engine.explain import class_logits
+from pathx.engine.freeze import network_and_tensors
+from pathx.engine.graph.trace import Node, Value, filled
+from pathx.engine.network import Gate, Network
+from pathx.engine.operations.table import known
+from pathx.errors import PathxError
+
+CHUNK = 4_000_000
+"""How many numbers of input the network is given at once, at most: 26 images of 3 x 224 x 224."""
+
+CPU_CHUNK = 1_250_000
+"""The same for a CPU, whose caches and allocator suffer from more: 8 images."""
+
+Run = Callable[[Tensor], Any]
+
+
+class ReplayedOperation(nn.Module):
+    """One call of the graph, as a function of the value that varies."""
+
+    def forward(self, value: Tensor, *, run: Run) -> Any:
+        return run(value)
+
+
+class ReplayedGate(nn.ReLU):
+    """A call of any member of the ReLU family. It is an `nn.ReLU` so that it is found as one."""
+
+    def forward(self, value: Tensor, *, run: Run = torch.relu) -> Any:
+        return run(value)
+
+
+class Replay(nn.Module):
+    """A network at one shape of input, with the weights that its model had when this was made.
+
+    Args:
+        model: the module that the network was traced from.
+        images: a batch as it will be given, (B, …).
+    """
+
+    def __init__(self, model: nn.Module, images: Tensor) -> None:
+        super().__init__()
+        network, tensors = network_and_tensors(model, images)
+        self.network: Network = network
+        self._dtype, self._batch = images.dtype, len(images)
+        self._fixed = {value: self._like(tensor, images) for value, tensor in tensors.items()}
+        last = {v: node.index for node in network.nodes for v in (*node.outputs, *node.inputs) if v is not None}
+        self._dropped: dict[int, list[Value]] = {node.index: [] for node in network.nodes}
+        for value, index in last.items():
+            if value != network.logits:
+                self._dropped[index].append(value)
+        self._operations: dict[int, nn.Module] = {index: ReplayedGate() for index in network.gates}
+        self.gates = nn.ModuleList(self._operations.values())
+        last_map = next((node for node in reversed(network.nodes) if self._makes_map(node)), None)
+        self.last_convolution = None if last_map is None else ReplayedOperation()
+        if last_map is not None and self.last_convolution is not None:
+            self._operations[last_map.index] = self.last_convolution
+
+    @property
+    def last_map(self) -> nn.Module | None:
+        """The last ReLU whose output still has places."""
+        network = self.network
+        maps = [index for index, gate in network.gates.items() if len(gate.shape) == 3 and prod(gate.shape[1:]) > 1]
+        return self._operations[max(maps)] if maps else None
+
+    def _makes_map(self, node: Node) -> bool:
+        """Whether a node is a convolution over the image whose output still has places."""
+        shape = self.network.graph.shapes[node.outputs[0].index] if node.outputs[0] is not None else ()
+        return known(node).convolves and prod(shape[2:]) > 1
+
+    def _like(self, tensor: Tensor, images: Tensor) -> Tensor:
+        return tensor.to(images.device, images.dtype if tensor.is_floating_point() else tensor.dtype)
+
+    def forward(self, images: Tensor, edit: Callable[[Gate, Tensor], Tensor] | None = None) -> Tensor:
+        """(B, classes) logits.
+
+        Args:
+            edit: called with every gate and its output, (B, *shape); what it returns goes on in the output's place.
+        """
+        hooked = torch.is_grad_enabled()  # without gradients there is nothing to change, and time to save
+        values: dict[Value, Tensor] = {**self._fixed, self.network.graph.input: images}
+        for node in self.network.nodes:
+            self._step(node, values, hooked=hooked, overwrite=not hooked, edit=edit)
+            for done in self._dropped[node.index]:
+                values.pop(done, None)
+        return class_logits(values[self.network.logits].reshape(len(images), -1))
+
+    def entering(self, names: Collection[str]) -> set[Value]:
+        """What must be known to run the part above some gates, `resumed`: their outputs, and all that goes past them."""
+        outputs = {gate.output for gate in self.network.gates.values() if gate.name in names}
+        above, read = set(outputs), set(outputs)
+        for node in self.network.nodes:
+            if above.intersection(node.inputs) and not outputs.intersection(node.outputs):
+                above.update(value for value in node.outputs if value is not None)
+                read.update(value for value in node.inputs if value not in above and value not in self._fixed)
+        return read
+
+    def recorded(self, images: Tensor, wanted: Collection[Value]) -> dict[Value, Tensor]:
+        """Values of the network at a batch."""
+        values: dict[Value, Tensor] = {**self._fixed, self.network.graph.input: images}
+        with torch.no_grad():
+            for node in self.network.nodes:
+                self._step(node, values)
+                for done in self._dropped[node.index]:
+                    if done not in wanted:
+                        values.pop(done, None)
+        return {value: values[value] for value in wanted}
+
+    def resumed(self, known: Mapping[Value, Tensor]) -> Tensor:
+        """(B, classes) logits from values that are known: only what these do not tell is run."""
+        needed, stack = set(), [self.network.logits]
+        while stack:
+            value = stack.pop()
+            node = self.network.producers.get(value)
+            if value not in known and value not in self._fixed and node is not None and node.index not in needed:
+                needed.add(node.index)
+                stack.extend(node.inputs)
+        values = {**self._fixed, **known}
+        for node in self.network.nodes:
+            if node.index in needed:
+                self._step(node, values)
+        return class_logits(values[self.network.logits].reshape(self._batch, -1))
+
+    def _step(
+        self,
+        node: Node,
+        values: dict[Value, Tensor],
+        *,
+        hooked: bool = False,
+        overwrite: bool = False,
+        edit: Callable[[Gate, Tensor], Tensor] | None = None,
+    ) -> None:
+        """Run one call of the graph: what it makes is put among the values."""
+        network = self.network
+        operation = self._operations.get(node.index) if hooked else None
+        if operation is not None:
+            source = network.gates[node.index].source if node.index in network.gates else node.inputs[0]
+            # A view of its own: hooks on it see the gradient of this call, not that of others who read the value.
+            value = values[source].view_as(values[source])
+            out = operation(value, run=lambda v: self._run(node, {**values, source: v}))
+        elif overwrite and node.index in network.overwritable:
+            out = values[node.inputs[0]].relu_()
+        else:
+            out = self._run(node, values)
+        if edit is not None and node.index in network.gates:
+            out = edit(network.gates[node.index], out)
+        outputs = out if isinstance(out, (tuple, list)) else (out,)
+        for made, tensor in zip(node.outputs, outputs, strict=True):
+            if made is not None:
+                values[made] = tensor
+
+    def _run(self, node: Node, values: dict[Value, Tensor]) -> Any:
+        def actual(leaf: Any) -> Any:
+            if isinstance(leaf, Value):
+                return values[leaf]
+            return self._dtype if isinstance(leaf, torch.dtype) and leaf.is_floating_point else leaf
+
+        return node.op(
+            *(filled(arg, actual) for arg in node.args), **{k: filled(a, actual) for k, a in node.kwargs.items()}
+        )
+
+
+class Classifier:
+    """The logits of a model for any number of images, whatever batch it was made for.
+
+    Args:
+        module: any module that can be explained.
+        image: one image as the network takes it, on the device and in the precision to compute in.
+    """
+
+    def __init__(self, module: nn.Module, image: Tensor) -> None:
+        self.module = module
+        self._replays: dict[torch.Size, Replay] = {}
+        self.replay(image[None])  # refuses what cannot be explained at all
+        try:
+            self.replay(image[None].repeat(2, *[1] * image.dim()))
+            self.chunk = max(1, (CPU_CHUNK if image.device.type == "cpu" else CHUNK) // image.numel())
+        except PathxError:  # traced or exported for one image at a time
+            self.chunk = 1
+        self._layout = self._quickest_layout(image[None])
+
+    def _quickest_layout(self, images: Tensor) -> torch.memory_format:
+        """Channels last where the network takes it: on a CPU that is up to twice as quick."""
+        if images.dim() == 4 and images.device.type == "cpu":
+            with suppress(RuntimeError), torch.no_grad():  # such as a view that asks for the usual layout
+                self.replay(images)(images.contiguous(memory_format=torch.channels_last))
+                return torch.channels_last
+        return torch.contiguous_format
+
+    def replay(self, images: Tensor) -> Replay:
+        """The network for batches of this shape, as a module."""
+        if images.shape not in self._replays:
+            self._replays[images.shape] = Replay(self.module, images)
+        return self._replays[images.shape]
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """(B, classes) logits, differentiable where gradients are enabled."""
+        layout = torch.contiguous_format if torch.is_grad_enabled() else self._layout
+        parts = (part.contiguous(memory_format=layout) for part in images.split(self.chunk))
+        return torch.cat([self.replay(part)(part) for part in parts])
+
+    def probabilities(self, images: Tensor) -> Tensor:
+        """(B, classes) softmax of the logits."""
+        return self(images).softmax(1)

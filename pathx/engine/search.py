@@ -1,0 +1,263 @@
+"""Which units of a layer are kept, without computing what every unit sends to every class.
+
+Every unit gets an upper bound of its margin, which takes one sum over the rows instead of one for every class: by Jensen's
+inequality log mean exp(z_c) >= mean z_c, so the margin is at most z_target - mean of the others. The units with the highest
+bounds are looked at exactly, a fixed number of them, and the best are kept. Whether any other unit could have changed
+the choice is left on the device as evidence, and asked once, at the end. No shape depends on numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pathx.engine.branches import Branches
+from pathx.engine.candidates import Arrival, Touched
+from pathx.engine.freeze import Frozen
+from pathx.engine.network import Gate
+from pathx.engine.rows import Rows
+from pathx.engine.selection import Best, Evidence, best, margin
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """How a step is computed. Whatever is set here, the kept units are the same and the numbers agree to rounding.
+
+    Args:
+        slack: how many candidates more than the width are looked at first; None for a number that nearly always does.
+        windows: keep rows as windows; otherwise as whole maps.
+        most: how many numbers an intermediate result may have.
+        few: units under windows are listed, and the others not looked at, while they are less than this part of a layer.
+            Against sweeping whole layers that takes 0.69 of the time on SqueezeNet 1.1 and 0.89 on ResNet-18, complete, width
+            5; 0.1 is slower than 0.25 on SqueezeNet, 0.5 the same, and 1 slower again.
+    """
+
+    slack: int | None = None
+    windows: bool = True
+    most: int = 1 << 26
+    few: float = 0.25
+
+    def first_slack(self, width: int) -> int:
+        return width // 32 + 6 if self.slack is None else self.slack
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """What is known of the units that a layer keeps, by falling importance.
+
+    Args:
+        units: (Q, K) their numbers in the layer.
+        best: their margins, and which of them are real.
+        weights: (Q, K, C) what each unit's output sends to every class.
+        gain: (Q, K) what they pass on.
+        columns: for every set of rows, what they hold at the candidates: (Q, rows, n); None where that is not known.
+        evidence: None where every unit was looked at.
+    """
+
+    units: Tensor
+    best: Best
+    weights: Tensor
+    gain: Tensor
+    columns: list[Tensor | None]
+    evidence: Evidence | None
+
+
+def search(
+    frozen: Frozen,
+    branches: Branches,
+    sources: Sequence[Rows],
+    layer: int,
+    *,
+    width: int,
+    slack: int,
+    threshold: float,
+    careful: bool,
+    strategy: Strategy,
+) -> Choice:
+    """The best units of a layer for every branch.
+
+    Args:
+        sources: rows that arrive at the layer.
+        careful: leave units out at which nothing arrives; costly, and rarely what a choice depends on.
+    """
+    gates = frozen.network.layers[layer - 1]
+    arrivals = [Arrival(rows, layer, gates, strategy.most, strategy.windows) for rows in sources]
+    looked_at = _listed(arrivals, strategy.few) or _all(frozen, gates, branches, arrivals, careful)
+    bounds = looked_at.bounds
+    count = min(width + slack, bounds.shape[1])
+    top = bounds.topk(min(count + 1, bounds.shape[1]), dim=1)
+    units, gain = looked_at.at(top.indices[:, :count])
+    weights, columns = _exact(arrivals, units, gain, looked_at.listing, strategy.most)
+    found = best(_margins(weights, gain, branches.target, strategy.most), width, threshold)
+    unseen = top.values[:, count] if count < bounds.shape[1] else None
+    kept = found.place.unsqueeze(2).expand(-1, -1, weights.shape[2])
+    return Choice(
+        units=units.gather(1, found.place),
+        best=found,
+        weights=weights.gather(1, kept),
+        gain=gain.gather(1, found.place),
+        columns=columns,
+        evidence=None if unseen is None else Evidence(unseen, found.margin[:, 0], _last(found, width)),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Bounds:
+    """Upper bounds of margins, (Q, n): -inf where there is nothing to keep.
+
+    Args:
+        gain: (Q, n) what the units pass on; 0 where there is nothing to keep.
+        listing: which units these are; None for all of the layer.
+    """
+
+    bounds: Tensor
+    gain: Tensor
+    listing: _Listing | None = None
+
+    def at(self, place: Tensor) -> tuple[Tensor, Tensor]:
+        """The units at places (Q, k) and their gains, in the order of their numbers."""
+        if self.listing is None:
+            units = place.sort(dim=1).values
+            return units, self.gain.gather(1, units)
+        units, order = self.listing.units.gather(1, place).sort(dim=1)
+        return units, self.gain.gather(1, place.gather(1, order))
+
+
+@dataclass(frozen=True, eq=False)
+class _Listing:
+    """The units under windows, where these are few.
+
+    Args:
+        units: (Q, m) their numbers, of all arrivals.
+        flat: (Q * m,) where they are in the layers of all branches.
+        first: (Q,) where the branches' layers begin; None for a single one.
+        memory: (Q * layer + 1,) a number for each unit: what was written there last, and where nothing was, anything.
+        held: by arrival and window, what the rows hold at the units, (Q, K, elements).
+    """
+
+    units: Tensor
+    flat: Tensor
+    first: Tensor | None
+    memory: Tensor
+    held: tuple[tuple[Tensor, ...], ...]
+
+    def columns(self, units: Tensor, gain: Tensor) -> list[Tensor]:
+        """By arrival, (Q, K, n) what its rows hold at units (Q, n); nothing where there is nothing to keep."""
+        branches, count = units.shape
+        chosen = units if self.first is None else units + self.first[:, None]
+        chosen = chosen.masked_fill(gain == 0, len(self.memory) - 1)  # they may be there twice, and must not win
+        number = torch.arange(count, device=units.device).expand(branches, -1)
+        self.memory.index_fill_(0, self.flat, count)
+        self.memory.index_copy_(0, chosen.reshape(-1), number.reshape(-1))
+        column = self.memory.index_select(0, self.flat).reshape(self.units.shape)  # count where it is none of these
+        tables, start = [], 0
+        for windows in self.held:
+            rows = windows[0].shape[1]
+            table = windows[0].new_zeros(branches * rows * (count + 1))
+            begin = torch.arange(0, len(table), count + 1, device=units.device).reshape(branches, rows, 1)
+            for data in windows:
+                stop = start + data[0].numel()
+                place = column[:, start:stop].reshape(data.shape) + begin
+                table.index_add_(0, place.reshape(-1), data.reshape(-1))
+                start = stop
+            tables.append(table.reshape(branches, rows, count + 1)[:, :, :count])
+        return tables
+
+
+def _all(
+    frozen: Frozen, gates: Sequence[Gate], branches: Branches, arrivals: Sequence[Arrival], careful: bool
+) -> _Bounds:
+    """Bounds of all units of a layer."""
+    gain = _gain(frozen, gates, branches)
+    bounds = _total([arrival.favour() for arrival in arrivals]) * gain
+    bounds.masked_fill_(gain == 0, -math.inf)
+    if careful:
+        reached = torch.stack([arrival.reached() for arrival in arrivals]).any(0)
+        bounds.masked_fill_(~reached, -math.inf)
+    return _Bounds(bounds, gain)
+
+
+def _listed(arrivals: Sequence[Arrival], few: float) -> _Bounds | None:
+    """Bounds of the units under windows alone, where these are few: nothing arrives at any other.
+
+    Nothing here is as large as the layer but memory that is neither cleared nor read outside of the list.
+    """
+    parts = [arrival.touched(few) for arrival in arrivals]
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    touched = Touched.together(known)
+    units = touched.units
+    branches, size = len(units), arrivals[0].units
+    number = torch.arange(units.numel(), device=units.device)
+    first = None if branches == 1 else number[:branches] * size
+    flat = (units if first is None else units + first[:, None]).reshape(-1)
+    total = touched.favour.new_empty(branches * size).index_fill_(0, flat, 0.0)
+    total.index_add_(0, flat, touched.favour.reshape(-1))
+    memory = flat.new_empty(branches * size + 1).index_copy_(0, flat, number)  # one of those that name the same unit
+    again = (memory.index_select(0, flat) != number).reshape(units.shape)
+    gain = touched.gain.masked_fill(again, 0.0)
+    bounds = total.index_select(0, flat).reshape(units.shape).mul_(gain)
+    listing = _Listing(units, flat, first, memory, tuple(part.held for part in known))
+    return _Bounds(bounds.masked_fill_(gain == 0, -math.inf), gain, listing)
+
+
+def _gain(frozen: Frozen, gates: Sequence[Gate], branches: Branches) -> Tensor:
+    """(Q, units) what every unit of a layer passes on; 0 where it is not active."""
+    gains = [frozen.slopes(gate).gain.flatten(1) for gate in gates]
+    joined = gains[0] if len(gains) == 1 else torch.cat(gains, 1)
+    return joined if branches.whole else joined.index_select(0, branches.image)
+
+
+def _exact(
+    arrivals: Sequence[Arrival], units: Tensor, gain: Tensor, listing: _Listing | None, most: int
+) -> tuple[Tensor, list[Tensor | None]]:
+    """(Q, n, C) what units (Q, n) send to every class: W of Algorithm 1; and the columns (Q, rows, n) it was made from."""
+    parts: list[Tensor] = []
+    known: list[Tensor | None] = []
+    too_many = [a.rows.weights is not None and a.rows.count * units.numel() > most for a in arrivals]
+    listed = None if listing is None or any(too_many) else listing.columns(units, gain)
+    for number, arrival in enumerate(arrivals):
+        rows = arrival.rows
+        if rows.weights is not None and too_many[number]:
+            parts.append(_by_classes(arrival, rows.weights, units, most))
+            known.append(None)
+            continue
+        columns = arrival.columns(units) if listed is None else listed[number]
+        known.append(columns)
+        turned = columns.transpose(1, 2)
+        parts.append(turned if rows.weights is None else torch.bmm(turned, rows.weights))
+    return _total(parts), known
+
+
+def _by_classes(arrival: Arrival, weights: Tensor, units: Tensor, most: int) -> Tensor:
+    """The same with rows of classes, some at a time, where rows and units are so many that their table would not fit."""
+    step = max(1, most // (len(weights) * arrival.units))
+    parts = []
+    for some in weights.transpose(1, 2).split(step, dim=1):
+        maps = arrival.weighed(some)
+        parts.append(maps.gather(2, units[:, None].expand(-1, maps.shape[1], -1)))
+    return torch.cat(parts, 1).transpose(1, 2)
+
+
+def _margins(weights: Tensor, gain: Tensor, target: Tensor, most: int) -> Tensor:
+    """(Q, n) exact margins of candidates."""
+    branches, _, classes = weights.shape
+    step = max(1, most // (branches * classes))
+    pairs = zip(weights.split(step, dim=1), gain.split(step, dim=1), strict=True)
+    parts = [margin(some * passed[:, :, None], target) for some, passed in pairs]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+
+def _last(found: Best, width: int) -> Tensor:
+    """(Q,) the lowest margin that may be kept; -inf where there is room for more."""
+    full = found.margin.shape[1] == width
+    return found.margin[:, -1] if full else torch.full_like(found.margin[:, 0], -math.inf)
+
+
+def _total(parts: Sequence[Tensor]) -> Tensor:
+    return sum(parts[1:], parts[0])

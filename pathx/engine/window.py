@@ -1,0 +1,252 @@
+"""Cotangents that are known on a box of a map and are zero elsewhere.
+
+A unit of a feature map reaches only its receptive field in the layer below, so what it sends down is kept as a window:
+a small block with an origin. A full map is just the largest window. Every dimension is treated alike, channels too,
+which is how a single unit is a window of one element.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+from typing import TypeVar, cast
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """P cotangents of one tensor of shape (B, *shape).
+
+    Args:
+        data: (P, *extent).
+        origin: where the box starts in every dimension: one number for all, or a tensor (P,).
+        shape: of the full map, without the batch.
+        row: (P,) which row of the Jacobian each cotangent belongs to; rows may repeat, their cotangents add up.
+        image: (P,) which image of the batch each is about.
+        overhang: by dimension, whether boxes may stick out of the map.
+        clean: what sticks out is zero.
+        ordered: `row` counts up from 0 without a gap.
+    """
+
+    data: Tensor
+    origin: tuple[int | Tensor, ...]
+    shape: tuple[int, ...]
+    row: Tensor
+    image: Tensor
+    overhang: tuple[bool, ...]
+    clean: bool = True
+    ordered: bool = True
+
+    @staticmethod
+    def full(data: Tensor, row: Tensor, image: Tensor) -> Window:
+        """Whole maps."""
+        shape = tuple(data.shape[1:])
+        return Window(data, (0,) * len(shape), shape, row, image, (False,) * len(shape))
+
+    @staticmethod
+    def one_hot(value: Tensor, index: Tensor, shape: tuple[int, ...], row: Tensor, image: Tensor) -> Window:
+        """One element each: `value` (P,) at the flat `index` (P,)."""
+        data = value.reshape(-1, *(1,) * len(shape))
+        origin = unravelled(index, shape) if shape else ()
+        return Window(data, origin, shape, row, image, (False,) * len(shape))
+
+    def whole(self, data: Tensor) -> Window:
+        """Whole maps with the rows of this window."""
+        return replace(Window.full(data, self.row, self.image), ordered=self.ordered)
+
+    def about(self, image: Tensor) -> Window:
+        """The same cotangents taken to be about one image."""
+        return replace(self, image=image.expand(len(self.image)))
+
+    def thin(self) -> Tensor:
+        """The data with every dimension that merely repeats one value cut to 1."""
+        data = self.data
+        for dim in range(1, data.dim()):
+            if data.shape[dim] > 1 and data.stride(dim) == 0:
+                data = data.narrow(dim, 0, 1)
+        return data
+
+    @cached_property
+    def extent(self) -> tuple[int, ...]:
+        return tuple(self.data.shape[1:])
+
+    def covers(self, dim: int) -> bool:
+        """Whether the box is the whole map in this dimension."""
+        origin = self.origin[dim]
+        return isinstance(origin, int) and origin == 0 and self.extent[dim] == self.shape[dim]
+
+    @cached_property
+    def is_full(self) -> bool:
+        return self.extent == self.shape and all(isinstance(origin, int) and origin == 0 for origin in self.origin)
+
+    @property
+    def is_one_hot(self) -> bool:
+        return prod(self.extent) == 1 and not self.is_full
+
+    def position(self, dim: int) -> Tensor:
+        """Coordinates of the box in one dimension, shaped to broadcast against `data`: (P or 1, 1, …, extent, …, 1)."""
+        steps = _steps(self.extent[dim], dim, len(self.shape), self.data.device)
+        origin = self.origin[dim]
+        return steps + (origin.reshape(-1, *(1,) * len(self.shape)) if isinstance(origin, Tensor) else origin)
+
+    def inside(self) -> Tensor | None:
+        """Which elements lie inside the map, broadcastable to `data`; None if all do."""
+        mask = None
+        for dim, out in enumerate(self.overhang):
+            if out:
+                position = self.position(dim)
+                here = position.clamp(0, self.shape[dim] - 1) == position
+                mask = here if mask is None else mask & here
+        return mask
+
+    def index(self, sizes: tuple[int, ...] | None = None) -> Tensor:
+        """Flat index of every element in a map of `sizes` (1 = broadcast), broadcastable to `data`.
+
+        Never out of range; what sticks out of the map gets some index or other.
+        """
+        sizes = sizes or self.shape
+        strides = tuple(0 if size == 1 else prod(sizes[dim + 1 :]) for dim, size in enumerate(sizes))
+        index = _grid(self.extent, strides, self.data.device)
+        start = sum(origin * stride for origin, stride in zip(self.origin, strides, strict=True) if type(origin) is int)
+        if start:
+            index = index + start
+        first: Tensor | None = None
+        for origin, stride in zip(self.origin, strides, strict=True):
+            if stride and isinstance(origin, Tensor):
+                first = origin * stride if first is None else torch.add(first, origin, alpha=stride)
+        if first is not None:
+            index = index + first.reshape(-1, *(1,) * len(self.shape))
+        return index.clamp(0, prod(sizes) - 1) if any(self.overhang) else index
+
+    def read(self, values: Tensor) -> Tensor:
+        """The values (B or 1, *sizes) that lie under the boxes; a size of 1 stands for the whole dimension."""
+        sizes = tuple(values.shape[1:])
+        if all(self.covers(dim) or size == 1 for dim, size in enumerate(sizes)):
+            return values if len(values) == 1 else values.index_select(0, self.image)
+        if not any(self.overhang) and all(isinstance(origin, int) for origin in self.origin):
+            for dim, (origin, size) in enumerate(zip(self.origin, sizes, strict=True)):
+                if size != 1:
+                    values = values.narrow(dim + 1, cast(int, origin), self.extent[dim])
+            return values if len(values) == 1 else values.index_select(0, self.image)
+        index = self.index(sizes)
+        if len(values) > 1:
+            image = self.image.reshape(-1, *(1,) * len(sizes))
+            index = index + image * prod(sizes)
+        return values.reshape(-1)[index]
+
+    def scale(self, values: Tensor) -> Window:
+        """Elementwise product with the values (B or 1, *sizes) under the boxes."""
+        return replace(self, data=self.data * self.read(values))
+
+    def cleaned(self) -> Window:
+        """The same cotangents with what sticks out of the map set to zero."""
+        if self.clean:
+            return self
+        mask = self.inside()
+        return replace(self, data=self.data if mask is None else self.data * mask, clean=True)
+
+    def dense(self) -> Window:
+        """The same cotangents as whole maps."""
+        if self.is_full:
+            return self
+        source = self.cleaned()
+        maps = source.data.new_zeros(len(source.data), prod(self.shape))
+        index = source.index().expand_as(source.data)
+        maps.scatter_add_(1, index.flatten(1), source.data.flatten(1))
+        return self.whole(maps.reshape(-1, *self.shape))
+
+    def rows(self, keep: Tensor) -> Window:
+        """Only the cotangents whose numbers are in `keep`."""
+        origin = tuple(o[keep] if isinstance(o, Tensor) else o for o in self.origin)
+        return replace(
+            self, data=self.data[keep], origin=origin, row=self.row[keep], image=self.image[keep], ordered=False
+        )
+
+    def shift(self, dim: int, offset: int, size: int, *, step: int = 1) -> Window:
+        """In the coordinates p' = step * p + offset of a map that is `size` long in `dim`; parts outside are dropped."""
+        old = self.shape[dim]
+        if self.overhang[dim] and not self.clean and (offset > 0 or (old - 1) * step + offset < size - 1):
+            return self.cleaned().shift(dim, offset, size, step=step)  # what sticks out would lie inside the larger map
+        data, extent = self.data, self.extent[dim]
+        if step > 1 and extent > 1:
+            data = spread(data, dim + 1, step)
+            extent = data.shape[dim + 1]
+        start = self.origin[dim] * step + offset
+        out = self.overhang[dim]
+        if isinstance(start, int):  # known for all: cut to the map at once
+            first, last = max(0, -start), min(extent, size - start)
+            if last <= first:
+                first = last = 0
+            data, start, out = data.narrow(dim + 1, first, last - first), start + first if last > first else 0, False
+        else:
+            out = True
+        return replace(
+            self,
+            data=data,
+            origin=replaced(self.origin, dim, start),
+            shape=replaced(self.shape, dim, size),
+            overhang=replaced(self.overhang, dim, out),
+            clean=self.clean and not out,
+        )
+
+
+Index = TypeVar("Index", int, Tensor)
+
+
+def unravelled(index: Index, shape: tuple[int, ...]) -> tuple[Index, ...]:
+    """Coordinates of a flat index, or of a tensor of them. (torch's own checks its input at length.)"""
+    coordinates: list[Index] = []
+    for size in reversed(shape[1:]):
+        coordinates.append(index % size)
+        index = index // size
+    coordinates.append(index)
+    return tuple(reversed(coordinates))
+
+
+def _steps(extent: int, dim: int, dims: int, device: torch.device) -> Tensor:
+    shape = [1] * (dims + 1)
+    shape[dim + 1] = extent
+    return _counted(extent, device).reshape(shape)
+
+
+def _counted(extent: int, device: torch.device) -> Tensor:
+    return (
+        _CPU_COUNT[:extent]
+        if device.type == "cpu" and extent <= len(_CPU_COUNT)
+        else torch.arange(extent, device=device)
+    )
+
+
+_CPU_COUNT = torch.arange(4096)
+_CPU_GRIDS: dict[tuple[tuple[int, ...], tuple[int, ...]], Tensor] = {}
+
+
+def _grid(extent: tuple[int, ...], strides: tuple[int, ...], device: torch.device) -> Tensor:
+    """Flat index of every element of a box at the origin: (1, *extent), or 1 where the stride is 0."""
+    small = device.type == "cpu" and prod(extent) <= 1 << 16
+    if small and (extent, strides) in _CPU_GRIDS:
+        return _CPU_GRIDS[extent, strides]
+    index = torch.zeros((1,) * (len(extent) + 1), dtype=torch.long, device=device)
+    for dim, (size, stride) in enumerate(zip(extent, strides, strict=True)):
+        if stride:
+            index = index + _steps(size, dim, len(extent), device) * stride
+    if small and type(index) is Tensor:  # not a fake one
+        if len(_CPU_GRIDS) >= 256:
+            _CPU_GRIDS.clear()
+        _CPU_GRIDS[extent, strides] = index
+    return index
+
+
+def replaced(items: tuple, dim: int, item: object) -> tuple:  # type: ignore[type-arg]
+    """The tuple with one item exchanged."""
+    return (*items[:dim], item, *items[dim + 1 :])
+
+
+def spread(data: Tensor, dim: int, step: int) -> Tensor:
+    """The data with step - 1 zeros between neighbours along `dim`."""
+    zeros = data.new_zeros(*data.shape[: dim + 1], step - 1, *data.shape[dim + 1 :])
+    wide = torch.cat([data.unsqueeze(dim + 1), zeros], dim + 1).flatten(dim, dim + 1)
+    return wide.narrow(dim, 0, (data.shape[dim] - 1) * step + 1)

@@ -1,0 +1,1 @@
+"""How good explanations are: measured, compared and checked."""

@@ -1,0 +1,323 @@
+"""Is an explanation to be trusted? Its arithmetic, whether it depends on what the model learned, and how steady it is."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import pathx
+from pathx.engine.explain import check_depth, explain_frozen
+from pathx.engine.freeze import freeze
+from pathx.engine.graph.trace import named_tensors, unwrapped
+from pathx.engine.network import Network
+from pathx.errors import PathxError
+from pathx.evaluation.device_check import compare_device
+from pathx.evaluation.prepared import Prepared, Seen
+from pathx.evaluation.statistics import spearman
+from pathx.explanation import Explanation
+from pathx.images.find import ImageFile
+from pathx.maps import plane
+
+SCHEMA = "pathx/check@1"
+ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-10}
+"""What rounding may leave of completeness, as a share of what is added up."""
+
+RUNS, DRAWS, NOISE, SEED = 3, 8, 0.01, 0
+"""Randomised copies; noisy images; the noise's deviation as a share of the range of a pixel."""
+
+MOST_NUMBERS = 200_000_000
+"""What a path that keeps everything may hold: units times classes. With more, fewer of its layers are checked."""
+
+CHANGED, STEADY = 0.3, 0.7
+"""Rank correlation: at most this, on average along the cascade, between a trained and a randomised model; at least this
+under noise, where also this share of the units has to stay."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check found.
+
+    Args:
+        passed: None where the check cannot be made, or says nothing of right and wrong.
+        verdict: in words, with the numbers.
+        figures: all numbers.
+    """
+
+    passed: bool | None
+    verdict: str
+    figures: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """All checks of one image."""
+
+    image: str
+    target: str
+    settings: dict[str, Any]
+    model: dict[str, Any]
+    findings: dict[str, Finding]
+
+    @property
+    def passed(self) -> bool:
+        return all(finding.passed is not False for finding in self.findings.values())
+
+    @property
+    def verdict(self) -> str:
+        """What a user should make of it, in one sentence."""
+        if not self.passed:
+            return "do not trust the explanation"
+        if self.findings["stability"].figures["steady"]:
+            return "the explanation can be trusted as far as this goes"
+        return "the numbers add up, but a little noise changes what is shown: do not rely on single units or details"
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """check.json."""
+        return {
+            "schema": SCHEMA,
+            "picture": self.image,
+            "target": self.target,
+            "settings": self.settings,
+            "model": self.model,
+            "passed": self.passed,
+            "verdict": self.verdict,
+            "checks": {name: asdict(finding) for name, finding in self.findings.items()},
+            "created_by": {"pathx": pathx.__version__, "torch": str(torch.__version__)},
+        }
+
+
+def check(
+    prepared: Prepared,
+    image: ImageFile,
+    *,
+    depth: int | str = 3,
+    width: int | str = 5,
+    alpha: float | None = None,
+    skips: str = "adjacent",
+    progress: Callable[[int], None] = lambda done: None,
+) -> Checked:
+    """Check explanations of one image's predicted class.
+
+    Args:
+        progress: called with 1 after each of `pieces(prepared.network)` pieces of work.
+    """
+
+    def failed(source: ImageFile, error: PathxError) -> None:
+        raise error
+
+    ((seen,),) = prepared.see([image], 1, failed)
+    settings = {"depth": depth, "width": width, "alpha": alpha, "skips": skips}
+    (explanation,) = _explain(prepared.module, seen.input[None], seen.target, settings)
+    findings = {"completeness": completeness(explanation)}
+    progress(1)
+    findings["unwrapping"] = unwrapping(prepared, seen, depth)
+    progress(1)
+    findings["randomisation"] = randomisation(prepared, seen, explanation, settings, progress)
+    findings["stability"] = stability(prepared, seen, explanation, settings)
+    progress(1)
+    compared = compare_device(prepared, seen, settings)
+    findings["device"] = Finding(compared.passed, compared.verdict, compared.figures)
+    return Checked(image.name, prepared.labels[seen.target], settings, prepared.about, findings)
+
+
+def _explain(module: nn.Module, images: Tensor, target: int, settings: dict[str, Any]) -> list[Explanation]:
+    wanted = [(number, target) for number in range(len(images))]
+    return explain_frozen(freeze(module, images), wanted, **settings)
+
+
+def completeness(explanation: Explanation) -> Finding:
+    """Attribution and bias must add up to the score."""
+    attribution = explanation.attribution.double()
+    residual = explanation.score - explanation.bias - float(attribution.sum())
+    scale = float(attribution.abs().sum()) + abs(explanation.bias) + abs(explanation.score)
+    share, limit = (abs(residual) / scale if scale else 0.0), ROUNDING[explanation.attribution.dtype]
+    passed = share <= limit
+    added = f"attribution and bias add up to the score {explanation.score:.4g} but for {residual:.1e}"
+    verdict = f"{added}, which is rounding" if passed else f"{added}, which is more than rounding: please report this"
+    return Finding(passed, verdict, {"residual": residual, "score": explanation.score, "share": share, "limit": limit})
+
+
+def unwrapping(prepared: Prepared, seen: Seen, depth: int | str) -> Finding:
+    """A path that keeps every unit must be the plain gradient of the logit."""
+    layers = _affordable(prepared, check_depth(depth, prepared.network))
+    everything = {"depth": layers, "width": "all", "alpha": 0.0, "skips": "all"}
+    (explanation,) = _explain(prepared.module, seen.input[None], seen.target, everything)
+    with torch.enable_grad():
+        image = seen.input[None].clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(prepared.classifier(image)[0, seen.target], image)
+    largest = float(gradient.abs().max())
+    difference = float((explanation.weight - gradient[0]).abs().max())
+    share, limit = (difference / largest if largest else difference), 100 * ROUNDING[prepared.dtype]
+    passed = share <= limit
+    where = "the top layer" if layers == 1 else f"{layers} layers"
+    kept = (
+        f"a path that keeps every unit of {where} differs from the plain gradient by {share:.1e} of its largest value"
+    )
+    verdict = f"{kept}, which is rounding" if passed else f"{kept}, which is more than rounding: please report this"
+    figures = {"depth": layers, "difference": difference, "largest": largest, "share": share, "limit": limit}
+    return Finding(passed, verdict, figures)
+
+
+def _affordable(prepared: Prepared, depth: int) -> int:
+    """How many of a path's layers can be kept whole; at least one."""
+    units = [sum(gate.units for gate in layer) for layer in reversed(prepared.network.layers)]
+    sums = [sum(units[:count]) * len(prepared.labels) for count in range(1, depth + 1)]
+    return max(1, sum(numbers <= MOST_NUMBERS for numbers in sums))
+
+
+def layers_of(network: Network) -> dict[str, list[str]]:
+    """The modules that have weights, from the output to the input, and the names of these."""
+    uses: dict[str, int] = {}
+    first = {value: node.index for node in reversed(network.nodes) for value in node.inputs}
+    weights: dict[str, list[str]] = {}
+    for name, value in network.graph.parameters.items():
+        if value in first:
+            module = name.rpartition(".")[0] or name
+            uses[module] = max(uses.get(module, -1), first[value])
+            weights.setdefault(module, []).append(name)
+    return {module: weights[module] for module in sorted(uses, key=lambda module: -uses[module])}
+
+
+def pieces(network: Network) -> int:
+    """How many pieces of work the checks of one image are."""
+    return RUNS * len(layers_of(network)) + 3
+
+
+def randomisation(
+    prepared: Prepared,
+    seen: Seen,
+    explanation: Explanation,
+    settings: dict[str, Any],
+    progress: Callable[[int], None] = lambda done: None,
+) -> Finding:
+    """Shuffle the weights of one module after the other, from the top: the explanation must change."""
+
+    def maps(module: nn.Module) -> dict[str, Tensor]:
+        (other,) = _explain(module, seen.input[None], explanation.target, settings)
+        return maps_of(other)
+
+    lines = cascade(prepared, maps_of(explanation), maps, progress)
+    if not lines:
+        return Finding(None, "the model's weights have no names, so that they cannot be randomised", {})
+    return judged(lines)
+
+
+def maps_of(explanation: Explanation) -> dict[str, Tensor]:
+    """What is compared of an explanation: the pixel map with its signs, its magnitudes, and the path map."""
+    signed = plane(explanation.attribution)
+    maps = {"signed": signed, "absolute": signed.abs()}
+    return maps | ({"path_map": explanation.path_map()} if explanation.mapped else {})
+
+
+def cascade(
+    prepared: Prepared,
+    reference: Mapping[str, Tensor],
+    maps: Callable[[nn.Module], Mapping[str, Tensor]],
+    progress: Callable[[int], None] = lambda done: None,
+) -> list[dict[str, Any]]:
+    """For every module with weights, from the output down: what randomising it and all above leaves of each map.
+
+    Args:
+        reference: the maps of the trained model, by name.
+        maps: the same of a randomised one.
+    """
+    layers = layers_of(prepared.network)
+    found: list[dict[str, list[float]]] = [{name: [] for name in reference} for _ in layers]
+    for run in range(RUNS):
+        generator = torch.Generator().manual_seed(SEED + run)
+        module = copy.deepcopy(prepared.module)
+        tensors = dict(named_tensors(unwrapped(module)))
+        for number, names in enumerate(layers.values()):
+            for name in names:
+                _shuffle(tensors[name], generator)
+            for kind, other in maps(module).items():
+                if (value := spearman(reference[kind], other)) is not None:
+                    found[number][kind].append(value)
+            progress(1)
+    return [
+        {"module": module, **{kind: _mean(values) for kind, values in line.items()}}
+        for module, line in zip(layers, found, strict=True)
+    ]
+
+
+def judged(lines: Sequence[Mapping[str, Any]]) -> Finding:
+    """What a cascade says. A map that only changes when the last layers are reached hardly depends on those above.
+
+    The correlation is averaged along the whole cascade, whatever its sign: at the end alone, maps that draw the edges of
+    the image until the first convolution is gone would pass as well.
+    """
+    kept = {}
+    for kind in ("signed", "path_map"):
+        values = [abs(line[kind]) for line in lines if line.get(kind) is not None]
+        if values:
+            kept[kind] = fmean(values)
+    figures = {"layers": list(lines), "runs": RUNS, "kept": kept, "limit": CHANGED}
+    if "signed" not in kept:
+        return Finding(None, "randomised models have empty explanations, so that there is nothing to compare", figures)
+    known = [line for line in lines if line["signed"] is not None]
+    top, middle, last = known[0], known[len(known) // 2], known[-1]
+    passed = kept["signed"] <= CHANGED
+    where = ", ".join(f"{line['signed']:.2f} down to {line['module']}" for line in (middle, last))
+    text = (
+        f"with {top['module']} randomised the rank correlation with the explanation is {top['signed']:.2f}, {where}; "
+        f"{kept['signed']:.2f} along the way"
+    )
+    if "path_map" in kept:
+        text += f" ({kept['path_map']:.2f} for the path map)"
+    follows = "it depends on what the model learned" if passed else "it hardly depends on what most layers learned"
+    return Finding(passed, f"{text}: {follows}", figures)
+
+
+def _shuffle(tensor: Tensor, generator: torch.Generator) -> None:
+    """Put a tensor's values into a random order: their distribution stays, what was learned goes."""
+    if tensor.is_floating_point() and tensor.numel() > 1:
+        order = torch.randperm(tensor.numel(), generator=generator).to(tensor.device)
+        with torch.no_grad():
+            tensor.copy_(tensor.detach().flatten()[order].reshape(tensor.shape))
+
+
+def stability(prepared: Prepared, seen: Seen, explanation: Explanation, settings: dict[str, Any]) -> Finding:
+    """Add a little noise to the image: the explanation should hardly change."""
+    generator = torch.Generator().manual_seed(SEED)
+    deviation = NOISE / torch.tensor(prepared.model.preprocessing.std).reshape(-1, 1, 1)
+    correlations, common, same = [], [], 0
+    for _ in range(DRAWS):
+        noise = torch.randn(seen.input.shape, generator=generator) * deviation
+        frozen = freeze(prepared.module, (seen.input + noise.to(seen.input))[None])
+        same += int(frozen.logits.argmax() == explanation.target) if frozen.logits.shape[1] > 1 else 1
+        (other,) = explain_frozen(frozen, [(0, explanation.target)], **settings)
+        value = spearman(explanation.attribution.sum(0), other.attribution.sum(0))
+        correlations += [] if value is None else [value]
+        common.append(_common_units(explanation, other))
+    correlation, units = _mean(correlations), fmean(common)
+    figures = {
+        "noise": NOISE,
+        "draws": DRAWS,
+        "correlation": correlation,
+        "units_in_common": units,
+        "same_prediction": same / DRAWS,
+        "steady_from": STEADY,
+        "steady": correlation is not None and min(correlation, units) >= STEADY,
+    }
+    if correlation is None:
+        return Finding(None, "the explanation is the same everywhere, so that there is nothing to compare", figures)
+    steady = "steady" if figures["steady"] else "not steady; compare several depths and widths before trusting details"
+    text = f"noise of {NOISE:.0%} leaves {units:.0%} of the units and a rank correlation of {correlation:.2f}"
+    return Finding(None, f"{text}: {steady}", figures)
+
+
+def _common_units(first: Explanation, second: Explanation) -> float:
+    """Units on both paths, as a share of those on either."""
+    one, other = ({(u.tensor, u.index) for layer in e.path for u in layer.units} for e in (first, second))
+    return len(one & other) / len(one | other) if one | other else 1.0
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None

@@ -1,0 +1,115 @@
+"""An evaluation on Ray: images are read in tasks and measured by a pool of actors that hold the model.
+
+The same code reads and measures as on one machine, in the same batches. Records are written here, in the process that
+started the evaluation, and nowhere else; so either goes on from what the other has found out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from pathx.cluster import DIED, Actors, Stages, joined
+from pathx.evaluation.evaluate import Contender, Evaluation, Outcome, begun, described, measured
+from pathx.evaluation.prepared import Opened, Prepared, prepare, read_images
+from pathx.evaluation.protocols import Protocol
+from pathx.evaluation.records import RecordFile
+from pathx.images.find import ImageFile
+from pathx.models.load import LoadedModel
+from pathx.models.preprocessing import Preprocessing
+
+Item = tuple[ImageFile, tuple[str, ...]]
+"""An image, and the keys of the records that are known of it."""
+
+
+def evaluate_on_ray(
+    load: Callable[[], LoadedModel],
+    prepared: Prepared,
+    images: Sequence[ImageFile],
+    contenders: Iterable[Contender],
+    protocol: Protocol,
+    *,
+    address: str = "local",
+    actors: Actors | None = None,
+    device: str = "auto",
+    dtype: str = "float32",
+    records: RecordFile | None = None,
+    batch_size: int = 8,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Evaluation:
+    """As `evaluate`, on a Ray cluster.
+
+    Args:
+        load: gives the model; called once in every actor, so it must mean the same on every machine.
+        prepared: the model here, where nothing is measured.
+        address: `local` starts a Ray of its own on this machine, `auto` joins the one at hand; or where one is.
+        actors: how many processes measure.
+        device, dtype: what they compute on and in.
+    """
+    records = records or RecordFile(None)
+    result = begun(prepared, contenders, protocol, batch_size)
+    known: dict[str, list[str]] = {}
+    for record in records.known.values():
+        known.setdefault(record.picture, []).append(record.key)
+    batches = [
+        [(source, tuple(known.get(source.name, ()))) for source in batch]
+        for batch in prepared.batches(images, batch_size)
+    ]
+    stages = Stages(
+        partial(_read, prepared.model.preprocessing),
+        partial(Measurer, load, device, dtype, protocol, result.running),
+    )
+    made: dict[str, Measured] = {}
+    with joined(address, actors, device) as cluster:
+        for batch, found in cluster.outcomes(batches, stages):
+            one = found or Measured(unread={source.name: DIED for source, _ in batch})
+            for outcome in one.outcomes:
+                records.add(outcome.records)
+            made[batch[0][0].name] = one
+            progress(len(batch) * len(result.contenders))
+    for one in (made[source.name] for source in images if source.name in made):  # in the order of the images
+        result.unread |= one.unread
+        result.images += one.images
+        result.device = one.device or result.device
+        for outcome in one.outcomes:
+            result.take(outcome, records)
+    result.close(len(images))
+    return result
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What became of a batch: of its images that could be used, and why the others could not; and where."""
+
+    outcomes: Sequence[Outcome] = ()
+    images: Sequence[tuple[str, str | None, int]] = ()
+    unread: Mapping[str, str] = field(default_factory=dict)
+    device: str = ""
+
+
+class Measurer:
+    """In an actor: a model whose attributions are measured."""
+
+    def __init__(
+        self,
+        load: Callable[[], LoadedModel],
+        device: str,
+        dtype: str,
+        protocol: Protocol,
+        contenders: Sequence[Contender],
+    ) -> None:
+        self._prepared = prepare(load(), device=device, dtype=dtype)
+        self._protocol, self._contenders = protocol, contenders
+
+    def __call__(self, batch: tuple[Sequence[Opened], Container[str]]) -> Measured:
+        opened, known = batch
+        unread: dict[str, str] = {}
+        seen = self._prepared.seen(opened, lambda source, error: unread.update({source.name: str(error)}))
+        outcomes = list(measured(self._prepared, self._protocol, self._contenders, seen, known)) if seen else []
+        return Measured(outcomes, list(map(described, seen)), unread, str(self._prepared.device))
+
+
+def _read(preprocessing: Preprocessing, batch: Sequence[Item]) -> tuple[list[Opened], set[str]]:
+    """What the network is to see of a batch, and the keys of the records that are known of it."""
+    return read_images([source for source, _ in batch], preprocessing), {key for _, keys in batch for key in keys}

@@ -1,0 +1,326 @@
+"""What the paths of many images have in common: how often each unit is on the path, class by class."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePath
+from typing import Any
+
+import torch
+
+from pathx.engine.device import in_parts
+from pathx.engine.explain import explain_frozen
+from pathx.engine.freeze import freeze
+from pathx.errors import PathxError, shown
+from pathx.evaluation import shortcuts
+from pathx.evaluation.prepared import Prepared, Seen
+from pathx.explanation import Explanation, LayerTensor
+from pathx.images.find import ImageFile, find_images
+from pathx.models.labels import slug
+from pathx.results.files import PATH, created_by, read_document
+from pathx.results.schema import PATH_SCHEMA
+
+SCHEMA = "pathx/common@1"
+GROUPINGS = ("prediction", "folder")
+
+Place = tuple[str, tuple[int, ...]]
+"""A tensor's name, and an index there: of a unit, of a channel (c,), or of a position (y, x)."""
+
+
+@dataclass(frozen=True)
+class Trail:
+    """The units that one image's path holds.
+
+    Args:
+        image: its file.
+        classes: what it may be grouped by: its predicted class, and the folder it lies in if any.
+        units: by hidden layer.
+    """
+
+    image: str
+    classes: Mapping[str, str | None]
+    layers: Mapping[int, tuple[LayerTensor, ...]]
+    units: Mapping[int, frozenset[Place]]
+
+
+@dataclass(frozen=True)
+class Common:
+    """Paths by class.
+
+    Args:
+        by: a member of GROUPINGS.
+        trails: of each class, from the most images to the least.
+        about: what the paths are of, and how they were found: `model`, `settings`.
+        unread: images or files that could not be used, and why.
+    """
+
+    by: str
+    trails: Mapping[str, tuple[Trail, ...]]
+    about: Mapping[str, Any]
+    unread: Mapping[str, str]
+    notes: tuple[str, ...]
+
+    @cached_property
+    def layers(self) -> dict[int, tuple[LayerTensor, ...]]:
+        """The hidden layers of the paths, from the output down."""
+        found = {
+            n: tensors for trails in self.trails.values() for trail in trails for n, tensors in trail.layers.items()
+        }
+        return dict(sorted(found.items(), reverse=True))
+
+    def shares(
+        self, label: str, layer: int, part: Callable[[Place], Place | None] = lambda unit: unit
+    ) -> dict[Place, float]:
+        """The share of a class's images whose path holds each unit, or a `channel` or `position` of units."""
+        counts: Counter[Place] = Counter()
+        for trail in self.trails[label]:
+            counts.update({place for unit in trail.units.get(layer, ()) if (place := part(unit)) is not None})
+        total = len(self.trails[label])
+        return {place: count / total for place, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))}
+
+    def common_path(self, label: str, layer: int, threshold: float) -> list[Place]:
+        """The units of a layer that are on the path of at least this share of a class's images."""
+        return [unit for unit, share in self.shares(label, layer).items() if share >= threshold]
+
+    def overlap(self, first: str, second: str, layers: Iterable[int], part: Callable[[Place], Place | None]) -> float:
+        """How much two classes have in common over some layers: 1 if all shares are the same, 0 if no unit is shared."""
+        least = most = 0.0
+        for layer in layers:
+            one, other = self.shares(first, layer, part), self.shares(second, layer, part)
+            for place in sorted(one.keys() | other.keys()):  # sums of floats depend on the order
+                pair = one.get(place, 0.0), other.get(place, 0.0)
+                least, most = least + min(pair), most + max(pair)
+        return least / most if most else 0.0
+
+    def overlaps(self, layers: Sequence[int], part: Callable[[Place], Place | None]) -> list[list[float]]:
+        """The overlap of every two classes."""
+        return [[self.overlap(one, other, layers, part) for other in self.trails] for one in self.trails]
+
+    def document(self, threshold: float) -> dict[str, Any]:
+        """common.json."""
+        return {
+            "schema": SCHEMA,
+            "by": self.by,
+            "threshold": threshold,
+            "pictures": sum(map(len, self.trails.values())),
+            **self.about,
+            "layers": [{"layer": n, "tensors": [_tensor(t) for t in tensors]} for n, tensors in self.layers.items()],
+            "classes": [
+                {
+                    "label": label,
+                    "pictures": len(trails),
+                    "layers": [self._layer_document(label, layer, threshold) for layer in self.layers],
+                }
+                for label, trails in self.trails.items()
+            ],
+            "overlap": {
+                "measure": "sum of the lower shares / sum of the higher shares",
+                "classes": list(self.trails),
+                "units": self.overlaps(list(self.layers), whole),
+                "channels": self.overlaps(list(self.layers), channel),
+                "layers": [
+                    {"layer": n, "units": self.overlaps([n], whole), "channels": self.overlaps([n], channel)}
+                    for n in self.layers
+                ],
+            },
+            "unread": dict(self.unread),
+            "notes": list(self.notes),
+            "created_by": created_by(),
+        }
+
+    def _layer_document(self, label: str, layer: int, threshold: float) -> dict[str, Any]:
+        parts = {"units": whole, "channels": channel, "positions": position}
+        listed = {name: _listed(self.shares(label, layer, part)) for name, part in parts.items()}
+        kept = [{"tensor": name, "index": list(index)} for name, index in self.common_path(label, layer, threshold)]
+        return {"layer": layer, "common_path": kept, **listed}
+
+
+def labelled_paths(found: Common) -> list[shortcuts.Path]:
+    """What was predicted, what it is by its folder, and the channels on the path, of every image whose folder has a name."""
+    paths = []
+    for trail in (trail for trails in found.trails.values() for trail in trails):
+        predicted, label = trail.classes["prediction"], trail.classes["folder"]
+        if predicted is not None and label is not None:
+            on_path = {(layer, unit[0], unit[1][0]) for layer, units in trail.units.items() for unit in units}
+            right = slug(predicted) == slug(label)
+            paths.append(shortcuts.Path(trail.image, predicted, predicted if right else label, frozenset(on_path)))
+    return paths
+
+
+def whole(unit: Place) -> Place | None:
+    return unit
+
+
+def channel(unit: Place) -> Place | None:
+    """The channel of a unit; a unit of a vector is a channel of its own."""
+    return unit[0], unit[1][:1]
+
+
+def position(unit: Place) -> Place | None:
+    """Where in its map a unit is; None in a vector."""
+    return (unit[0], unit[1][1:]) if len(unit[1]) > 1 else None
+
+
+def _listed(shares: Mapping[Place, float]) -> list[dict[str, Any]]:
+    return [{"tensor": name, "index": list(index), "share": share} for (name, index), share in shares.items()]
+
+
+def _tensor(tensor: LayerTensor) -> dict[str, Any]:
+    return {"name": tensor.name, "shape": list(tensor.shape)}
+
+
+def is_finished(place: str | Path) -> bool:
+    """Whether a folder is what `pathx explain` wrote, and not images with such a folder among them."""
+    if not Path(place).is_dir() or next(Path(place).rglob(PATH), None) is None:
+        return False
+    return all(found.error is not None for found in find_images([place]))
+
+
+def gather(
+    trails: Iterable[Trail], by: str, about: Mapping[str, Any], unread: Mapping[str, str], notes: Sequence[str]
+) -> Common:
+    """Trails by class. Images that have no class of that kind are left out, and said so."""
+    if by not in GROUPINGS:
+        raise PathxError(f"classes are taken by {' or '.join(GROUPINGS)}, not {by!r}", usage=True)
+    groups: dict[str, list[Trail]] = {}
+    without = 0
+    for trail in trails:
+        label = trail.classes[by]
+        if label is None:
+            without += 1
+        else:
+            groups.setdefault(label, []).append(trail)
+    if not groups:
+        reason = "lie in folders named after classes; group them with `by` prediction" if without else "could be used"
+        detail = next(iter(unread.values()), "")
+        raise PathxError(
+            f"none of the images {reason}{': ' + detail if detail and not without else ''}", usage=bool(without)
+        )
+    said = list(notes)
+    if without:
+        said.append(f"{without} images lie in no folder of a class and are left out")
+    if len(groups) == 1:
+        said.append(f"there is one class only, {next(iter(groups))}: there is nothing to compare it with")
+    ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
+    return Common(by, {label: tuple(found) for label, found in ordered}, about, unread, tuple(said))
+
+
+def common_of_images(
+    prepared: Prepared,
+    images: Sequence[ImageFile],
+    *,
+    by: str = "prediction",
+    depth: int | str = 3,
+    width: int | str = 5,
+    alpha: float | None = None,
+    skips: str = "adjacent",
+    batch_size: int = 8,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Common:
+    """The paths behind the predicted class of every image."""
+    unread: dict[str, str] = {}
+    trails: list[Trail] = []
+
+    def failed(source: ImageFile, error: PathxError) -> None:
+        unread[source.name] = str(error)
+        progress(1)
+
+    settings: dict[str, Any] = {"depth": depth, "width": width, "alpha": alpha, "skips": skips}
+    for batch in prepared.see(images, batch_size, failed):
+
+        def explained(part: Sequence[Seen], settings: Mapping[str, Any] = settings) -> list[Explanation]:
+            frozen = freeze(prepared.module, torch.stack([seen.input for seen in part]))
+            wanted = [(number, seen.target) for number, seen in enumerate(part)]
+            return explain_frozen(frozen, wanted, **settings)
+
+        explanations = [explanation for part in in_parts(batch, explained) for explanation in part]
+        for seen, explanation in zip(batch, explanations, strict=True):
+            settings |= {"depth": explanation.depth, "alpha": explanation.alpha}
+            trails.append(
+                Trail(
+                    seen.source.name,
+                    {"prediction": prepared.labels[seen.target], "folder": seen.source.label},
+                    {layer.layer: layer.tensors for layer in explanation.path},
+                    {n.layer: frozenset((unit.tensor, unit.index) for unit in n.units) for n in explanation.path},
+                )
+            )
+        progress(len(batch))
+    labels = sorted({label for trail in trails if (label := trail.classes["folder"]) is not None})
+    unknown = [label for label in labels if prepared.class_of(label) is None]
+    notes = [f"folders that are not named after classes of the model: {', '.join(unknown[:3])}"] if unknown else []
+    return gather(trails, by, {"model": prepared.about, "settings": settings}, unread, notes)
+
+
+def common_of_results(folders: Sequence[str | Path], *, by: str = "prediction") -> Common:
+    """The same from what `pathx explain` wrote: the network is not needed."""
+    unread: dict[str, str] = {}
+    kinds: dict[str, dict[str, Any]] = {}
+    trails, others, twice, against = [], 0, 0, 0
+    seen: set[tuple[str, ...]] = set()
+    for document in _documents(folders, unread):
+        if "against" in document:  # a path for the difference of two classes, beside that of the class itself
+            against += 1
+            continue
+        if document["target"]["rank"] != 1:
+            others += 1
+            continue
+        about = {
+            "model": {key: document["model"][key] for key in ("name", "weights", "sha256", "classes")},
+            "settings": {key: document[key] for key in ("depth", "width", "alpha", "skips")},
+        }
+        kind = json.dumps(about)
+        kinds.setdefault(kind, about)
+        image = (document["image"]["file"], document["image"]["sha256"], kind)
+        if image in seen:
+            twice += 1
+            continue
+        seen.add(image)
+        trails.append(_trail(document))
+    if len(kinds) > 1:
+        texts = " and ".join(sorted(_described(about) for about in kinds.values())[:2])
+        raise PathxError(
+            f"the explanations are not of one kind ({texts}): keep them in folders of their own", usage=True
+        )
+    if not kinds:
+        detail = next(iter(unread.values()), "none is of a predicted class")
+        raise PathxError(f"there is no explanation to use in {', '.join(map(shown, folders))}: {detail}", usage=True)
+    notes = [f"{others} explanations of classes that were not predicted are left out"] if others else []
+    notes += [f"{against} explanations of one class against another are left out"] if against else []
+    notes += [f"{twice} explanations are there twice and count once"] if twice else []
+    return gather(trails, by, next(iter(kinds.values())), unread, notes)
+
+
+def _documents(folders: Sequence[str | Path], unread: dict[str, str]) -> Iterator[dict[str, Any]]:
+    for folder in folders:
+        for file in sorted(Path(folder).rglob(PATH)):
+            if (file.parent.parent / PATH).exists():
+                continue  # a feature of a decomposition, whose whole is counted
+            try:
+                document = read_document(file)
+            except PathxError as error:
+                unread[str(file)] = str(error)
+                continue
+            if document["schema"] != PATH_SCHEMA:
+                unread[str(file)] = f"{shown(file)} is not of the schema {PATH_SCHEMA}: explain the image again"
+                continue
+            yield document
+
+
+def _trail(document: Mapping[str, Any]) -> Trail:
+    file = document["image"]["file"]
+    layers = document["layers"]
+    return Trail(
+        file,
+        {"prediction": document["target"]["label"], "folder": PurePath(file).parent.name or None},
+        {n["layer"]: tuple(LayerTensor(t["name"], tuple(t["shape"])) for t in n["tensors"]) for n in layers},
+        {n["layer"]: frozenset((unit["tensor"], tuple(unit["index"])) for unit in n["units"]) for n in layers},
+    )
+
+
+def _described(about: Mapping[str, Any]) -> str:
+    settings = about["settings"]
+    return f"{about['model']['name']}, depth {settings['depth']}, width {settings['width']}, skips {settings['skips']}"

@@ -1,0 +1,89 @@
+"""What was found out image by image, kept in a file that a later run goes on from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pathx.errors import PathxError
+from pathx.evaluation.protocols import area
+from pathx.results.files import check_own, mark, unwritable
+from pathx.results.lines import JsonLines, Line
+
+
+@dataclass(frozen=True)
+class Record:
+    """One attribution of one image, measured.
+
+    Args:
+        key: stands for everything that the figures depend on: model, image, method, settings, protocol.
+        picture: the name of the image below the folder; the key that these files have had from the start.
+        target: the class that was attributed, the predicted one.
+        insertion, deletion: the probability before the first step and after each; empty where there is a problem.
+        seconds: that the attribution took, the image's part of its batch.
+        tied: the share of pixels whose value in the attribution others have as well.
+        problem: why there are no figures.
+    """
+
+    key: str
+    picture: str
+    target: int
+    insertion: tuple[float, ...] = ()
+    deletion: tuple[float, ...] = ()
+    seconds: float = 0.0
+    tied: float = 0.0
+    problem: str | None = None
+
+    @property
+    def areas(self) -> dict[str, float]:
+        """The two measures of a record without a problem."""
+        return {"insertion": area(self.insertion), "deletion": area(self.deletion)}
+
+
+def record_key(*parts: Any) -> str:
+    """A short name for everything that goes into a figure."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
+
+
+class RecordFile:
+    """Records, one JSON document per line. Lines are only ever added; one that was cut short is left out.
+
+    Args:
+        file: None to keep records in memory alone.
+    """
+
+    def __init__(self, file: Path | None) -> None:
+        self._lines = None if file is None else JsonLines(file)
+        self.known: dict[str, Record] = {}
+        try:
+            found = [] if self._lines is None else self._lines.read()
+            if file is not None and not found and file.exists() and file.stat().st_size:
+                check_own(file.parent, [file.name])
+        except OSError as error:
+            raise PathxError(
+                f"{file} cannot be read ({error.strerror}): choose another folder with `out`", usage=True
+            ) from None
+        for record in filter(None, map(_record, found)):
+            self.known[record.key] = record
+
+    def add(self, records: Sequence[Record]) -> None:
+        self.known |= {record.key: record for record in records}
+        if self._lines is None or not records:
+            return
+        try:
+            self._lines.file.parent.mkdir(parents=True, exist_ok=True)
+            mark(self._lines.file.parent, [self._lines.file.name])
+            self._lines.append([asdict(record) for record in records])
+        except OSError as error:
+            raise unwritable(self._lines.file, error) from None
+
+
+def _record(line: Line) -> Record | None:
+    try:
+        return Record(**line | {name: tuple(line[name]) for name in ("insertion", "deletion")})
+    except (TypeError, KeyError):
+        return None

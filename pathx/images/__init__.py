@@ -1,0 +1,1 @@
+"""Which images a user means, and reading them."""

@@ -1,0 +1,326 @@
+"""Which images a user means: files, folders, patterns, lists of paths, and where the results of each one go."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import posixpath
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, count
+from pathlib import Path, PurePath
+from typing import BinaryIO, NamedTuple
+
+from pathx.errors import PathxError, shown
+from pathx.images.archives import ARCHIVES, Member, check_uncompressed, is_archive, members_in, split_member
+from pathx.images.frames import SUFFIXES, VIDEOS, Frame, count_frames
+from pathx.images.regular import MARKER, begins_as_ours, read_regular, written_by_pathx
+from pathx.images.stores import fetch_part, is_stored, joined, stored_files, stored_matches, stored_version
+from pathx.images.web import address_name, is_address
+
+_DOCUMENTS = "path|run|decomposition|contrast|evaluation|sweep|common|check|units"
+_OURS = re.compile(rf"({_DOCUMENTS})(\..*)?\.json")  # what tells a folder of results, if its schema is one of pathx
+
+
+@dataclass(frozen=True)
+class ImageFile:
+    """An image, or an input that leads to none.
+
+    Args:
+        file: the path or address as the user gave it, or that of the folder with the rest behind; of a frame, with its number.
+        name: where its results go below an output folder: relative, never climbing, and never another image's.
+        error: why there is no image, such as for a folder without any.
+        member: where it is, if it is in an archive.
+        stored: changes when the image does, if it is a file in a store which tells.
+        label: the name of the folder it lies in, where that may be its class (see `images_in`).
+    """
+
+    file: str
+    name: str
+    error: PathxError | None = None
+    member: Member | None = None
+    stored: str = ""
+    label: str | None = None
+
+    @property
+    def version(self) -> str:
+        """Changes when the image does, where a store tells that without reading it; else nothing."""
+        if self.member is None:
+            return self.stored
+        return f"{self.member.version}@{self.member.place}" if self.member.version else ""
+
+    @property
+    def source(self) -> str | Member:
+        """What to read it from."""
+        return self.member or self.file
+
+
+def find_images(
+    inputs: Sequence[str | Path],
+    *,
+    out: str | Path | None = None,
+    stdin: BinaryIO | None = None,
+    every: int | None = None,
+) -> list[ImageFile]:
+    """The images that the inputs lead to, each once, in an order that depends on nothing else.
+
+    An input is an image, a folder, a pattern such as `photos/**/*.jpg`, an archive (`.tar`, `.parquet`) or an image in one
+    (`shard.tar#KEY`), an `https://` address, a `.txt` file with a path per line, or `-` for paths on standard input. Paths in
+    lists may be all of that too; they are relative to the current folder.
+
+    Folders are searched with all that is below them. Hidden files are left out, and so are results: the folder `out`, folders
+    that pathx wrote a `run.json` or `path.json` to, and folders called like an image (`cat.png/`). Symbolic links are
+    followed; a folder that several lead to is searched once, loops or not. A folder without images but with archives
+    stands for these.
+
+    Args:
+        every: of videos, animations and files of several pages take each so many-th frame, each an image of its own.
+    """
+    found: dict[str, ImageFile] = {}
+    sources: dict[str, str] = {}  # by name: the absolute path, to tell the same image from another of its name
+    seen: set[str] = set()
+    roots = list(_expanded([os.fspath(one) for one in inputs], stdin))
+    parts = [split_member(root) or (root, None) for root in roots if isinstance(root, str)]
+    names = relative_names([address_name(place) if is_address(place) else place for place, _ in parts])
+    places = iter(zip(parts, names, strict=True))
+    for one in roots:
+        if isinstance(one, ImageFile):
+            found[one.name] = one
+            continue
+        (root, key), name = next(places)
+        for below, error, version in _searched(root, out, SUFFIXES if every is None else SUFFIXES | VIDEOS):
+            file = _joined(root, below)
+            place = str(PurePath(name, below))
+            source = file if is_address(file) else os.path.abspath(file)
+            tries = chain([place], (f"{place}-{number}" for number in count(2)))
+            place = next(one for one in tries if sources.get(one, source) == source)
+            sources.setdefault(place, source)
+            mark = place if key is None else f"{place}#{key}"
+            if mark not in seen and place not in found:
+                seen.add(mark)
+                found |= {
+                    image.name: image for image in _images(ImageFile(file, place, error, stored=version), every, key)
+                }
+    return list(found.values())
+
+
+def relative_names(files: Sequence[str]) -> list[str]:
+    """Where each image's results go below the output folder; two images never share a place.
+
+    A relative path stays as it was given. Of an absolute one, or one that climbs (`..`), the file's name is taken, with
+    as many of its parents as it takes to tell it from others of that name, and a number where there are no more.
+    """
+    paths = [PurePath(file) for file in files]
+    whole = {path: PurePath(os.path.abspath(path)).parts[1:] for path in paths if path.anchor or ".." in path.parts}
+    names = {path: PurePath(*whole[path][-1:]) if path in whole else path for path in paths}
+    for length in range(2, max(map(len, whole.values()), default=0) + 1):
+        owners = Counter(names.values())
+        for path, parts in whole.items():
+            if owners[names[path]] > 1:
+                names[path] = PurePath(*parts[-length:])
+    taken = {names[path] for path in paths if path not in whole}
+    for path in whole:
+        tries = (PurePath(f"{names[path]}-{number}") for number in count(2))
+        names[path] = next(name for name in chain([names[path]], tries) if name not in taken)
+        taken.add(names[path])
+    return [str(names[path]) for path in paths]
+
+
+def _expanded(inputs: Sequence[str], stdin: BinaryIO | None) -> Iterator[str | ImageFile]:
+    """Files and folders, without lists and patterns; a path that is neither stays, and fails when it is opened."""
+    for one in inputs:
+        if one != "-" and not (one.lower().endswith(".txt") and os.path.isfile(one)):
+            yield from _matches([one])
+            continue
+        what = "standard input" if one == "-" else f"the list {one}"
+        try:
+            paths = _listed((stdin or sys.stdin.buffer).read() if one == "-" else read_regular(one))
+        except OSError as error:
+            problem = PathxError(f"{what} cannot be read: {error.strerror or error}; check who may read it")
+            yield ImageFile(one, one, problem)
+            continue
+        if not paths:
+            yield ImageFile(one, one, PathxError(f"{what} names no image: give a path per line"))
+        yield from _matches(paths)
+
+
+def _listed(data: bytes) -> list[str]:
+    """The paths of a list: one per line, or ended by null characters as `find -print0` does."""
+    data = data.removeprefix(b"\xef\xbb\xbf")
+    lines = data.split(b"\0") if b"\0" in data else [line.removesuffix(b"\r") for line in data.split(b"\n")]
+    return [os.fsdecode(line) for line in lines if line.strip()]
+
+
+def _matches(paths: Sequence[str]) -> Iterator[str | ImageFile]:
+    for path in paths:
+        if is_stored(path) and glob.has_magic(path):
+            try:
+                yield from stored_matches(path) or [path]
+            except PathxError as error:
+                yield ImageFile(path, address_name(path), error)
+            continue
+        matched = sorted(glob.glob(path, recursive=True)) if glob.has_magic(path) and not os.path.lexists(path) else []
+        yield from matched or [path]
+
+
+def _images(found: ImageFile, every: int | None, key: str | None) -> Iterator[ImageFile]:
+    """An image itself, the frames that it holds, or the images in an archive; one of these where its key is given."""
+    if found.error is not None or not is_archive(found.file):
+        yield from _frames(found, every)
+        return
+    taken: set[str] = set()
+    try:
+        if is_address(found.file) and not is_stored(found.file):
+            raise PathxError(f"{shown(found.file)} is an archive on the web: fetch it, and give the file")
+        for member in members_in(found.file, found.stored):
+            if key is None or member.key == key:
+                place = str(PurePath(found.name, member.name))
+                tries = chain([place], (f"{place}-{number}" for number in count(2)))
+                taken.add(place := next(one for one in tries if one not in taken))
+                yield ImageFile(str(member), place, member=member)
+        if not taken:
+            what = "no images" if key is None else f"no image {shown(key)}"
+            raise PathxError(f"{shown(found.file)} holds {what}: give another archive, or another key")
+    except PathxError as error:
+        yield ImageFile(found.file, found.name, error)
+
+
+def _frames(found: ImageFile, every: int | None) -> Iterator[ImageFile]:
+    """An image itself, or the frames that it holds."""
+    try:
+        check_uncompressed(found.file)
+        count = None if every is None or found.error is not None else count_frames(found.file)
+    except PathxError as error:
+        found, count = ImageFile(found.file, found.name, error), None
+    if count is None:
+        yield found
+        return
+    for number in range(0, count, every or 1):
+        frame = Frame(found.file, number)
+        yield ImageFile(str(frame), str(PurePath(found.name, frame.name)))
+
+
+class _Below(NamedTuple):
+    """What is below a folder: its path from there, why it cannot be read, and what its store says of its version."""
+
+    path: str
+    error: PathxError | None = None
+    version: str = ""
+
+
+def _searched(root: str, out: str | Path | None, suffixes: frozenset[str]) -> list[_Below]:
+    """What is below a folder; for a file nothing but itself, as an empty path."""
+    if is_stored(root):
+        try:
+            found = _stored(root, out, suffixes | ARCHIVES)
+        except PathxError as error:
+            return [_Below("", error)]
+    elif os.path.isdir(root):
+        found = [_Below(*one) for one in _walked(root, out, suffixes | ARCHIVES)]
+    else:
+        return [_Below("")]
+    found.sort(key=lambda one: PurePath(one.path).parts)
+    if any(one.error is None and not is_archive(_joined(root, one.path)) for one in found):
+        found = [one for one in found if one.error is not None or not is_archive(one.path)]  # copies, or labels
+    if not found:
+        listed = ", ".join(("jpg", "png", "gif", "webp", "bmp", "tif", "ppm"))
+        problem = f"{root} holds no images: pathx looks for {listed} files, hidden ones and results aside"
+        found = [_Below("", PathxError(problem))]
+    return found
+
+
+def _joined(root: str, below: str) -> str:
+    if not below:
+        return root
+    return joined(root, below) if is_stored(root) else os.path.join(PurePath(root), below)
+
+
+def _stored(root: str, out: str | Path | None, suffixes: frozenset[str]) -> list[_Below]:
+    """What is below a folder in a store, with the same left out as in one on this machine."""
+    files = stored_files(root)
+    if files is None:
+        return [_Below("", version=stored_version(root))]
+    own = [joined(out, "")] if out is not None and is_stored(out) else []
+    documents = sorted((name for name in files if _OURS.fullmatch(posixpath.basename(name))), key=len)
+    for name in documents:
+        folder = joined(root, posixpath.dirname(name)).rstrip("/") + "/"
+        if "/" in name and not folder.startswith(tuple(own)) and begins_as_ours(fetch_part(joined(root, name), 0, 64)):
+            own.append(folder)
+    found = []
+    for name, version in files.items():
+        *folders, last = name.split("/")
+        called = {os.path.splitext(folder)[1].lower() for folder in folders}
+        hidden = any(part.startswith(".") for part in (*folders, last))
+        if hidden or called & (SUFFIXES | VIDEOS | ARCHIVES) or joined(root, name).startswith(tuple(own)):
+            continue
+        if os.path.splitext(last)[1].lower() in suffixes:
+            found.append(_Below(name, version=version))
+    return found
+
+
+def _walked(root: str, out: str | Path | None, suffixes: frozenset[str]) -> Iterator[tuple[str, PathxError | None]]:
+    results = _identity(out) if out is not None else None
+    seen = set()
+    waiting: list[str] = [""]
+    linked: list[str] = []  # come last, so that a folder that can be reached without them keeps its own name
+    while waiting or linked:
+        below = waiting.pop() if waiting else linked.pop()
+        folder = os.path.join(root, below)
+        identity = _identity(folder)
+        if identity in seen or (below and identity == results):
+            continue
+        seen.add(identity)
+        try:
+            with os.scandir(folder) as listing:
+                everything = sorted(listing, key=lambda entry: entry.name)
+        except OSError as error:
+            yield (
+                below,
+                PathxError(f"the folder {folder} cannot be read: {error.strerror or error}; check who may read it"),
+            )
+            continue
+        marked = any(entry.name == MARKER for entry in everything)
+        ours = _results_in(folder) if marked else frozenset()
+        entries = [entry for entry in everything if not entry.name.startswith(".") and entry.name not in ours]
+        if below and any(_OURS.fullmatch(entry.name) and written_by_pathx(entry.path) for entry in entries):
+            continue
+        folders: list[str] = []
+        links: list[str] = []
+        for entry in entries:
+            path = os.path.join(below, entry.name)
+            suffix = os.path.splitext(entry.name)[1].lower()
+            if not _is_folder(entry):
+                if suffix in suffixes:
+                    yield path, None
+            elif suffix not in SUFFIXES | VIDEOS | ARCHIVES:
+                (links if entry.is_symlink() else folders).append(path)
+        waiting += reversed(folders)
+        linked = [*reversed(links), *linked]
+
+
+def _identity(path: str | Path) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads nowhere, or in circles
+        return False
+
+
+def _results_in(folder: str) -> frozenset[str]:
+    """The files in a folder that pathx wrote there beside what else is in it."""
+    try:
+        listed = json.loads(read_regular(os.path.join(folder, MARKER)))["files"]
+        return frozenset(filter(lambda name: isinstance(name, str), listed))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return frozenset()

@@ -1,0 +1,334 @@
+"""Frames of videos, animations and files of several pages: each is an image like any other, called `clip.mp4#frame=30`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from threading import local
+from typing import Any, NoReturn, Protocol
+
+from PIL import Image
+
+from pathx.errors import PathxError, reason_of, shown
+from pathx.images.regular import open_regular, sha256_of
+
+PAGED = ("GIF", "PNG", "WEBP", "TIFF")
+"""Formats of images that may hold several. The further ones of a JPEG are previews and depth maps."""
+
+_IMAGES = "jpg jpeg jpe jfif png apng gif webp bmp dib tif tiff ppm pgm pbm pnm"
+SUFFIXES = frozenset(f".{kind}" for kind in _IMAGES.split())
+"""What an image in a folder or an archive is told by. Files that are named one by one may be called anything."""
+
+_KINDS = "mp4 m4v mov mkv webm avi mpg mpeg ts mts m2ts ogv flv wmv 3gp"
+VIDEOS = frozenset(f".{kind}" for kind in _KINDS.split())
+"""What a video in a folder is told by."""
+
+INSTALL = "pip install 'pathx-relu[video]'"
+
+_CONTAINERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpeg,mpegts,ogg,flv,asf"  # none that leads to other files
+_STARTS = (b"GIF8", b"\x89PNG", b"RIFF", b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+_FRAME = re.compile(r"(?s)(.+)#frame=(\d{1,12})")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One image of a file that holds several, counted from 0 in the order that they are shown."""
+
+    file: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.file}#frame={self.number}"
+
+    @property
+    def name(self) -> str:
+        """Of the folder with its results, below that of the file."""
+        return f"frame-{self.number:05d}"
+
+    @property
+    def sha256(self) -> str:
+        """Tells it from all other frames: of the file's SHA-256 and the frame's number, as text. Raises OSError."""
+        return hashlib.sha256(
+            f"{_file_sha256(self.file, _version(self.file))}#frame={self.number}".encode()
+        ).hexdigest()
+
+
+def frame_of(file: str | Path) -> Frame | None:
+    """What `clip.mp4#frame=30` means, unless there is a file of that name."""
+    found = _FRAME.fullmatch(os.fspath(file))
+    return None if found is None or os.path.lexists(file) else Frame(found[1], int(found[2]))
+
+
+def is_video(file: str | Path) -> bool:
+    """Whether a file is called like a video."""
+    return os.path.splitext(file)[1].lower() in VIDEOS
+
+
+def count_frames(file: str) -> int | None:
+    """How many frames a file holds; None where it is a single image, or nothing that holds frames.
+
+    Raises PathxError for a video without any, and where videos cannot be read here.
+    """
+    try:
+        with open_regular(file) as stream:
+            if _is_paged(stream):
+                count = _pages(stream)
+                return count if count is not None and count > 1 else None
+        return len(_timeline(file, _version(file)).times) if is_video(file) else None
+    except OSError:
+        return None  # is said when it is opened
+
+
+def frame_image(frame: Frame, limit: int) -> Image.Image:
+    """The pixels of a frame, as Pillow opens it. Raises PathxError, OSError and whatever decoders raise.
+
+    Args:
+        limit: more pixels are not decoded.
+    """
+    version = _version(frame.file)
+    key = frame.file, version
+    frames, _OPEN.frames = _OPEN.frames if _OPEN.key == key else None, None  # the last file is let go of first
+    if frames is None:
+        with open_regular(frame.file) as stream:
+            paged = _is_paged(stream) or not is_video(frame.file)
+        frames = _Pages(frame.file) if paged else _Video(frame.file, version)
+    image = frames.at(frame.number, limit)
+    _OPEN.key, _OPEN.frames = (
+        key,
+        frames,
+    )  # not after an error: the next frame starts afresh, and a damaged one costs itself
+    return image
+
+
+class _Frames(Protocol):
+    def at(self, number: int, limit: int) -> Image.Image: ...
+
+
+class _Open(local):
+    """What a thread reads frames from: they mostly come in order, and most files cannot be entered just anywhere."""
+
+    key: tuple[str, tuple[int, ...]] | None = None
+    frames: _Frames | None = None
+
+
+_OPEN = _Open()
+
+
+class _Pages:
+    """Frames of an image file."""
+
+    def __init__(self, file: str) -> None:
+        self._file, self._stream = file, open_regular(file)
+        self._image = Image.open(self._stream, formats=PAGED)
+
+    def at(self, number: int, limit: int) -> Image.Image:
+        if number < self._image.tell():  # Pillow loses its way back through an animated PNG
+            self._image = Image.open(self._stream, formats=PAGED)
+        self._check(limit)  # an animation is decoded on the way
+        try:
+            self._image.seek(number)
+        except EOFError:
+            raise _no_frame(self._file, number, _pages(self._stream) or 1) from None
+        self._check(limit)  # pages have sizes of their own
+        self._image.load()
+        return self._image
+
+    def _check(self, limit: int) -> None:
+        if self._image.width * self._image.height > limit:
+            raise Image.DecompressionBombError
+
+
+class _Video:
+    """Frames of a video, in order or after a jump to the image before them that stands for itself."""
+
+    def __init__(self, file: str, version: tuple[int, ...]) -> None:
+        self._file, self._timeline = file, _timeline(file, version)
+        self._container, self._stream = _open_video(file)
+        self._next = 0
+        self._decoded: Iterator[Any] = self._frames()
+
+    def at(self, number: int, limit: int) -> Image.Image:
+        if number >= len(self._timeline.times):
+            raise _no_frame(self._file, number, len(self._timeline.times))
+        if self._stream.width * self._stream.height > limit:
+            raise Image.DecompressionBombError
+        start = self._timeline.entry(number)
+        if number < self._next or start > self._next:
+            self._jump(start)
+        frame = self._find(number)
+        if frame is None and start > 0:  # some containers land behind the place that was asked for
+            self._jump(self._timeline.entry(start - 1))
+            frame = self._find(number)
+        if frame is None:
+            raise PathxError(f"{shown(self._file)}: frame {number} is damaged and cannot be decoded")
+        return _upright(frame)
+
+    def _jump(self, start: int) -> None:
+        if start == 0:  # not all containers find back to where they began
+            self._container.close()
+            self._container, self._stream = _open_video(self._file)
+        else:
+            self._container.seek(self._timeline.times[start], stream=self._stream, backward=True)
+        self._decoded, self._next = self._frames(), start
+
+    def _find(self, number: int) -> Any:
+        """Decode up to a frame; None where it does not come."""
+        times, timed = self._timeline.times, self._timeline.timed
+        for frame in self._decoded:
+            if frame.pts == times[number] if timed else self._next == number:
+                self._next = number + 1
+                return frame
+            if not timed:
+                self._next += 1
+            elif frame.pts is not None and frame.pts > times[number]:
+                return None
+        return None
+
+    def _frames(self) -> Iterator[Any]:
+        damage = import_module("av").error.InvalidDataError
+        for packet in self._container.demux(self._stream):
+            try:
+                yield from packet.decode()
+            except damage:
+                continue  # costs the frames in it; those that are wanted are told by their times
+
+
+@dataclass(frozen=True)
+class _Timeline:
+    """When the frames of a video are shown.
+
+    Args:
+        times: of each frame, in order; only as many as there are where the file does not say.
+        entries: the frames that stand for themselves, in order.
+        timed: whether the file says the times.
+    """
+
+    times: Any
+    entries: Any
+    timed: bool
+
+    def entry(self, number: int) -> int:
+        """The last frame up to this one that decoding may start with."""
+        place = bisect_right(self.entries, number)
+        return int(self.entries[place - 1]) if place else 0
+
+
+@lru_cache(maxsize=4)
+def _timeline(file: str, version: tuple[int, ...]) -> _Timeline:
+    """Of all frames, without decoding any: eight bytes each, so that hours of video fit."""
+    container, stream = _open_video(file)
+    times, keys, timed = array("q"), set(), True
+    with container:
+        try:
+            for packet in container.demux(stream):
+                if not packet.size or packet.is_discard:
+                    continue
+                timed = timed and packet.pts is not None
+                times.append(packet.pts if packet.pts is not None else len(times))
+                if packet.is_keyframe:
+                    keys.add(times[-1])
+        except _errors() as error:
+            if not times:
+                _damaged(file, error)
+    if not times:
+        raise PathxError(f"{shown(file)} holds no frames: fetch it again")
+    if not timed:
+        return _Timeline(range(len(times)), (0,), False)
+    ordered = array("q", sorted(set(times)))
+    return _Timeline(ordered, array("q", (place for place, time in enumerate(ordered) if time in keys)), True)
+
+
+def _open_video(file: str) -> tuple[Any, Any]:
+    """A video's container and its first stream of images. Nothing that the file names is opened besides it."""
+    try:
+        av = import_module("av")
+    except ImportError:
+        raise PathxError(f"{shown(file)} is a video, which needs PyAV: {INSTALL}") from None
+
+    def refuse(*_: Any) -> NoReturn:
+        raise PermissionError("a video may not lead to other files")
+
+    try:
+        container = av.open(
+            open_regular(file),
+            metadata_errors="replace",
+            container_options={"format_whitelist": _CONTAINERS, "protocol_whitelist": "none"},
+            io_open=refuse,
+        )
+    except _errors() as error:
+        _damaged(file, error)
+    if not container.streams.video:
+        container.close()
+        raise PathxError(f"{shown(file)} has no video in it, only sound or data: give another file")
+    return container, container.streams.video[0]
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    return (import_module("av").error.FFmpegError, ValueError, RuntimeError)
+
+
+def _damaged(file: str, error: Exception) -> NoReturn:
+    reason = getattr(error, "strerror", None) or reason_of(error)  # without the number that the open file has
+    raise PathxError(f"{shown(file)} is damaged or no video ({reason}): fetch it again") from error
+
+
+def _upright(frame: Any) -> Image.Image:
+    turns = {90: Image.Transpose.ROTATE_90, -90: Image.Transpose.ROTATE_270}
+    turns |= {180: Image.Transpose.ROTATE_180, -180: Image.Transpose.ROTATE_180}
+    image: Image.Image = frame.to_image()
+    turn = turns.get(frame.rotation)
+    return image if turn is None else image.transpose(turn)
+
+
+def _no_frame(file: str, number: int, count: int) -> PathxError:
+    return PathxError(f"{shown(file)} has no frame {number}: it holds frames 0 to {count - 1}")
+
+
+def _is_paged(stream: Any) -> bool:
+    """Whether a file begins like an image that may hold several, whatever it is called."""
+    stream.seek(0)
+    start: bytes = stream.read(12)
+    return start.startswith(_STARTS) and start[8:] != b"AVI "
+
+
+def _pages(stream: Any) -> int | None:
+    """How many frames an image file holds, as far as it can be followed; None where it is none of these images."""
+    stream.seek(0)
+    try:
+        with Image.open(stream, formats=PAGED) as image:
+            try:
+                return int(getattr(image, "n_frames", 1))
+            except Exception:  # the end is damaged: what comes before it is not
+                return _pages_before_damage(image)
+    except Exception:
+        return None
+
+
+def _pages_before_damage(image: Image.Image) -> int:
+    number = 0
+    try:
+        while True:
+            image.seek(number + 1)
+            number += 1
+    except EOFError:
+        return number + 1
+    except Exception:
+        return number + 2  # the one that cannot be read fails by itself
+
+
+def _version(file: str) -> tuple[int, ...]:
+    found = os.stat(file)
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+@lru_cache(maxsize=16)
+def _file_sha256(file: str, version: tuple[int, ...]) -> str:
+    return sha256_of(file)

@@ -1,0 +1,325 @@
+"""Reading an image as the user sees it: upright, in RGB, whole, or refused with one line that says why."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import os
+import stat
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Condition
+
+from PIL import ExifTags, Image, ImageChops, UnidentifiedImageError
+
+from pathx.errors import PathxError, shown
+from pathx.images.archives import Member, member_bytes, member_of
+from pathx.images.frames import Frame, frame_image, frame_of, is_video
+from pathx.images.regular import read_regular, sha256_of
+from pathx.images.stores import fetch_stored, is_stored
+from pathx.images.web import fetch, is_address
+
+FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM")
+"""What is read, told by content and never by the file's name. Pillow's other decoders are never reached."""
+
+PIXEL_LIMIT = 89_478_485
+"""More pixels are refused before they are decoded: where Pillow starts to warn, 256 MB as RGB."""
+
+KEPT_PIXELS = 4_000_000
+"""Of larger images a smaller copy is kept to draw on, once the network's input is made."""
+
+BYTE_LIMIT = 1 << 30
+"""Larger files are refused unread. Even uncompressed, an image within PIXEL_LIMIT is smaller."""
+
+# We refuse what Pillow warns about, or mend it. A filter for good, as catch_warnings is not safe among threads.
+warnings.filterwarnings("ignore", module=r"PIL\.")
+
+_UPRIGHT = {  # EXIF orientation -> what brings the stored pixels upright
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_VIDEO = "{} is a video: take its frames with `every` 10, or 1 for all of them"
+_BITS_PER_SAMPLE, _PHOTOMETRIC, _WHITE_IS_ZERO = 258, 262, 0  # TIFF tags, and a value of the second
+
+
+@dataclass(frozen=True, eq=False)
+class UserImage:
+    """An image, decoded and upright.
+
+    Args:
+        file: the path as the user gave it.
+        sha256: of the very bytes that were decoded; of a frame, see `Frame.sha256`.
+        pixels: RGB; transparency is laid on white.
+        notes: what a user should know about how it was read, such as `animated: first frame used`.
+        full: (width, height) of the file, where `pixels` are a smaller copy.
+        label: the true class, as an archive says it that it is from.
+    """
+
+    file: str
+    sha256: str
+    pixels: Image.Image
+    notes: tuple[str, ...] = ()
+    full: tuple[int, int] | None = None
+    label: str | None = None
+
+    @property
+    def width(self) -> int:
+        return (self.full or self.pixels.size)[0]
+
+    @property
+    def height(self) -> int:
+        return (self.full or self.pixels.size)[1]
+
+    def reduced(self) -> UserImage:
+        """With no more pixels than are needed to draw on."""
+        times = math.ceil(math.sqrt(self.pixels.width * self.pixels.height / KEPT_PIXELS))
+        if times <= 1:
+            return self
+        return replace(self, pixels=self.pixels.reduce(times), full=self.full or self.pixels.size)
+
+    def on_pixels(self, box: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
+        """A box in pixels of the file, in those of `pixels`."""
+        across, down = self.pixels.width / self.width, self.pixels.height / self.height
+        return box[0] * across, box[1] * down, box[2] * across, box[3] * down
+
+
+def open_image(path: str | Path) -> UserImage:
+    """Read one image file; whatever is wrong with it is a PathxError."""
+    with decoded(path) as image:
+        return image
+
+
+@contextmanager
+def decoded(path: str | Path | Member, *, web: bool = False) -> Iterator[UserImage]:
+    """An image to look at and to let go of: however many threads do so, what they hold together is bounded.
+
+    Whatever is wrong with the file is a PathxError.
+
+    Args:
+        web: also fetch it, where a user gave an address. Never for one that stands in a document.
+    """
+    if (member := member_of(path, web=web)) is not None:
+        with _within_bounds(str(member), member_bytes(member, BYTE_LIMIT)) as image:
+            yield replace(image, label=member.label or member.folder)
+        return
+    if (frame := frame_of(path := os.fspath(path))) is not None:
+        with _ROOM.taken(PIXEL_LIMIT // 4):  # how large it is shows only when it is reached
+            yield _frame(frame)
+        return
+    with _within_bounds(path, _fetched(path) if web and is_address(path) else _read(path)) as image:
+        yield image
+
+
+@contextmanager
+def _within_bounds(path: str, data: bytes) -> Iterator[UserImage]:
+    with _damage(path), Image.open(io.BytesIO(data), formats=FORMATS) as stored:
+        pixels = stored.width * stored.height
+        if pixels > PIXEL_LIMIT:
+            raise Image.DecompressionBombError
+    with _ROOM.taken(pixels):
+        try:
+            image = _decode(path, data)
+        except MemoryError:
+            image = None  # outside of the handler, which holds on to what was decoded so far
+        if image is not None:
+            yield image
+            return
+    with _ROOM.taken(PIXEL_LIMIT):  # with nobody else in it
+        try:
+            image = _decode(path, data)
+        except MemoryError:
+            raise PathxError(f"{shown(path)}: out of memory, even alone: scale it down first") from None
+        yield image
+
+
+def sha256_of_image(file: str | Member) -> str:
+    """What `UserImage.sha256` would be, without decoding it. Raises OSError and PathxError."""
+    if (member := member_of(file, web=True)) is not None:
+        return hashlib.sha256(member_bytes(member, BYTE_LIMIT)).hexdigest()
+    file = os.fspath(file)
+    if (frame := frame_of(file)) is not None:
+        return frame.sha256
+    return hashlib.sha256(_fetched(file)).hexdigest() if is_address(file) else sha256_of(file)
+
+
+def _fetched(address: str) -> bytes:
+    return fetch_stored(address, BYTE_LIMIT) if is_stored(address) else fetch(address)
+
+
+def _frame(frame: Frame) -> UserImage:
+    """A frame of a video or of an image file."""
+    notes: list[str] = []
+    try:
+        sha256 = frame.sha256
+    except OSError as error:
+        raise PathxError(f"{shown(frame.file)} cannot be read: {error.strerror or error}; check the path") from None
+    with _damage(str(frame)):
+        stored = frame_image(frame, PIXEL_LIMIT)
+        image = _rgb(stored, notes)
+        image = image if (turn := _turn(stored, notes)) is None else image.transpose(turn)
+    return UserImage(str(frame), sha256, image, tuple(notes))
+
+
+def _decode(path: str | Path, data: bytes) -> UserImage:
+    notes: list[str] = []
+    with _damage(path), Image.open(io.BytesIO(data), formats=FORMATS) as stored:
+        stored.load()
+        image = _rgb(stored, notes)
+        image = image if (turn := _turn(stored, notes)) is None else image.transpose(turn)
+        notes += _left_out(stored)
+    return UserImage(file=os.fspath(path), sha256=hashlib.sha256(data).hexdigest(), pixels=image, notes=tuple(notes))
+
+
+@contextmanager
+def _damage(path: str | Path) -> Iterator[None]:
+    """What decoders raise, as a PathxError."""
+    try:
+        yield
+    except (MemoryError, PathxError):
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise PathxError(
+            f"{shown(path)} has more than {PIXEL_LIMIT // 10**6} million pixels, "
+            "too many to decode safely: scale it down first"
+        ) from None
+    except UnidentifiedImageError:
+        if is_video(path):
+            raise PathxError(_VIDEO.format(shown(path))) from None
+        raise PathxError(
+            f"{shown(path)} is not an image that pathx reads: give it as {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        ) from None
+    except Exception as error:  # broken files make decoders raise anything: struct.error, SyntaxError, ...
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise PathxError(
+            f"{shown(path)} is damaged or cut short ({reason}): fetch it again or save it again"
+        ) from error
+
+
+class _Room:
+    """Room for so many pixels at once. Whoever needs more than there is waits for all others to leave."""
+
+    def __init__(self, pixels: int) -> None:
+        self._pixels, self._taken, self._changed = pixels, 0, Condition()
+
+    @contextmanager
+    def taken(self, pixels: int) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._taken == 0 or self._taken + pixels <= self._pixels)
+            self._taken += pixels
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._taken -= pixels
+                self._changed.notify_all()
+
+
+_ROOM = _Room(PIXEL_LIMIT)
+
+
+def _read(path: str | Path) -> bytes:
+    try:
+        found = os.stat(path)
+        if stat.S_ISDIR(found.st_mode):
+            example = shown(os.path.join(path, "*.jpg"))
+            raise PathxError(f"{shown(path)} is a folder: name its images one by one, or as {example}")
+        if not stat.S_ISREG(found.st_mode):  # a pipe or a device might never end
+            raise PathxError(f"{shown(path)} is not a regular file: save the image to a file first")
+        if found.st_size > BYTE_LIMIT and is_video(path):
+            raise PathxError(_VIDEO.format(shown(path)))
+        if found.st_size > BYTE_LIMIT:
+            raise PathxError(f"{shown(path)} is larger than {BYTE_LIMIT >> 30} GiB: scale the image down first")
+        data = read_regular(path, BYTE_LIMIT)
+    except (FileNotFoundError, NotADirectoryError):
+        raise PathxError(f"{shown(path)}: no such file; check the path") from None
+    except PermissionError:
+        raise PathxError(f"{shown(path)} cannot be read: permission denied; check who may read it") from None
+    except (OSError, ValueError, MemoryError) as error:  # ValueError: a null character in the name
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise PathxError(f"{shown(path)} cannot be read: {reason}; check the path") from None
+    if not data:
+        raise PathxError(f"{shown(path)} is empty (zero bytes): fetch it again")
+    return data
+
+
+def _turn(image: Image.Image, notes: list[str]) -> Image.Transpose | None:
+    # Not ImageOps.exif_transpose: it also rewrites the EXIF block, and trips over one that is broken.
+    try:
+        return _UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except Exception:  # a broken EXIF block raises anything, and does not make the pixels worse
+        notes.append("EXIF data is broken: taken as upright")
+        return None
+
+
+def _rgb(image: Image.Image, notes: list[str]) -> Image.Image:
+    if image.mode == "CMYK" and _inverted_for_nothing(image):
+        image = ImageChops.invert(image)
+    elif image.mode.startswith("I;16"):
+        image = _to_8_bit(image, 0, 2 ** _tag(image, _BITS_PER_SAMPLE, 16) - 1)
+    elif image.mode == "I" and image.format == "PPM":
+        image = _to_8_bit(image, 0, 2**16 - 1)
+    elif image.mode in ("I", "F"):  # nothing in the file says which values are black and white
+        image = _stretched(image, notes)
+    if image.has_transparency_data:
+        layer = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
+    return image.convert("RGB")
+
+
+def _inverted_for_nothing(image: Image.Image) -> bool:
+    # Adobe stores CMYK inverted and marks it. Pillow takes every CMYK JPEG for one of Adobe's.
+    return image.format in ("JPEG", "MPO") and "adobe" not in image.info
+
+
+def _stretched(image: Image.Image, notes: list[str]) -> Image.Image:
+    if image.mode == "F":
+        import torch  # only here, for one kind of file: importing it takes a second
+
+        pixels = bytearray(image.tobytes())
+        values = torch.frombuffer(pixels, dtype=torch.float32)  # shares the memory
+        finite = values[values.isfinite()]
+        if len(finite) == 0:
+            raise ValueError("no pixel is a finite number")
+        low, high = float(finite.min()), float(finite.max())
+        if len(finite) < len(values):
+            notes.append("NaN and infinite pixels: taken as the darkest and the brightest")
+            values.nan_to_num_(nan=low, posinf=high, neginf=low)
+            image.frombytes(bytes(pixels))
+    else:
+        low, high = (float(value) for value in image.getextrema())  # type: ignore[arg-type]
+    notes.append(f"values from {low:g} to {high:g} scaled to 0..255")
+    return _to_8_bit(image, low, high)
+
+
+def _to_8_bit(image: Image.Image, low: float, high: float) -> Image.Image:
+    if _tag(image, _PHOTOMETRIC, 1) == _WHITE_IS_ZERO:
+        low, high = high, low
+    scale = 255 / (high - low) if high != low else 0.0
+    offset = 0.5 - low * scale  # Pillow cuts the fraction off
+    return image.convert("F").point(lambda value: value * scale + offset).convert("L")
+
+
+def _tag(image: Image.Image, tag: int, default: int) -> int:
+    value = getattr(image, "tag_v2", {}).get(tag, default)
+    return int(value[0] if isinstance(value, tuple) else value)
+
+
+def _left_out(image: Image.Image) -> list[str]:
+    if image.format not in ("GIF", "PNG", "WEBP", "TIFF"):  # the further frames of a JPEG are previews and depth maps
+        return []
+    try:
+        several = bool(getattr(image, "is_animated", False))
+    except Exception:  # what is broken comes after the frame that we use
+        several = True
+    if not several:
+        return []
+    return ["several pages: first one used" if image.format == "TIFF" else "animated: first frame used"]

@@ -1,0 +1,67 @@
+"""Reading files that others made: regular ones or none at all, so that nothing ever waits for a pipe or a device."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+NOT_REGULAR = "it is not a regular file"
+MARKER = ".pathx.json"
+"""Lists the files that pathx wrote to a folder, where others may lie beside them."""
+
+
+def open_regular(path: str | Path) -> BinaryIO:
+    """A regular file, opened for reading at once; anything else is an OSError."""
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(path, flags | getattr(os, "O_NOCTTY", 0))
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, NOT_REGULAR, os.fspath(path))
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_regular(path: str | Path, limit: int | None = None) -> bytes:
+    """The bytes of a regular file. Raises OSError, with the number EFBIG where there are more than `limit`.
+
+    No more is read than the file claims to hold: files of /proc claim nothing, and some of them never end.
+    """
+    with open_regular(path) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if limit is not None and size > limit:
+            raise OSError(errno.EFBIG, f"it is larger than {limit} bytes", os.fspath(path))
+        return stream.read(size)
+
+
+def written_by_pathx(file: str | Path) -> bool:
+    """Whether a file begins as the documents of pathx do."""
+    try:
+        with open_regular(file) as stream:
+            return begins_as_ours(stream.read(64))
+    except OSError:
+        return False
+
+
+def begins_as_ours(start: bytes) -> bool:
+    """Whether these are the first bytes of a document of pathx."""
+    return re.match(rb'\s*\{\s*"schema": "pathx/', start) is not None
+
+
+def sha256_of(path: str | Path) -> str:
+    """Of a regular file's bytes, as documents say it of an image. Raises OSError."""
+    with open_regular(path) as stream:
+        left, digest = os.fstat(stream.fileno()).st_size, hashlib.sha256()
+        while left > 0 and (block := stream.read(min(left, 1 << 20))):
+            digest.update(block)
+            left -= len(block)
+    return digest.hexdigest()

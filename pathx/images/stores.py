@@ -1,0 +1,159 @@
+"""Files in stores such as `s3://`, through fsspec: found, opened and fetched as far as the user's own keys allow."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from importlib import import_module
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
+
+from pathx.errors import PathxError, reason_of, shown
+
+INSTALL = "pip install 'pathx-relu[remote]'"
+DRIVERS = {
+    "s3": "s3fs",
+    "s3a": "s3fs",
+    "gs": "gcsfs",
+    "gcs": "gcsfs",
+    "hf": "huggingface_hub",
+    "az": "adlfs",
+    "abfs": "adlfs",
+    "abfss": "adlfs",
+    "oss": "ossfs",
+    "oci": "ocifs",
+    "hdfs": "pyarrow",
+    "sftp": "paramiko",
+    "ssh": "paramiko",
+    "memory": "",
+}
+"""Stores by how their addresses begin, and the package that fsspec needs for each. No file of this machine is among them."""
+
+_BLOCK = 4 << 20  # bytes that are read ahead, where a file is read from its beginning to its end
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
+_VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "blob_id", "checksum", "mtime", "last_modified", "created")
+
+
+def is_stored(file: object) -> bool:
+    """Whether a path is the address of something in a store."""
+    if not isinstance(file, (str, os.PathLike)):
+        return False
+    found = _SCHEME.match(os.fspath(file))
+    return found is not None and found[1].lower() in DRIVERS
+
+
+def store_of(address: str) -> tuple[Any, str]:
+    """The file system of an address, and the path there. Raises PathxError."""
+    scheme = address.partition("://")[0].lower()
+    try:
+        core = import_module("fsspec.core")
+    except ImportError:
+        raise PathxError(f"{shown(address)} is in a store, which needs fsspec: {INSTALL}", usage=True) from None
+    try:
+        system, path = core.url_to_fs(address)
+    except ImportError:
+        driver = DRIVERS[scheme]
+        raise PathxError(f"{scheme}:// needs {driver} besides fsspec: pip install {driver}", usage=True) from None
+    except Exception as error:
+        raise PathxError(f"{shown(address)} is no address of a store ({reason_of(error)}): check it") from None
+    return system, path
+
+
+@contextmanager
+def unreachable(address: str) -> Iterator[None]:
+    """What drivers raise, as a PathxError."""
+    try:
+        yield
+    except PathxError:
+        raise
+    except FileNotFoundError:
+        raise PathxError(f"{shown(address)}: there is no such thing in the store; check the address") from None
+    except Exception as error:  # drivers raise what their libraries raise
+        reason = reason_of(error)
+        remedy = "check the address, the keys and the connection"
+        raise PathxError(f"{shown(address)} cannot be reached ({reason}): {remedy}") from error
+
+
+def open_stored(address: str) -> BinaryIO:
+    """A file, opened to be read in about its order. Raises PathxError."""
+    system, path = store_of(address)
+    with unreachable(address):
+        stream: BinaryIO = system.open(path, "rb", block_size=_BLOCK)
+        return stream
+
+
+def fetch_stored(address: str, limit: int) -> bytes:
+    """A whole file of at most so many bytes. Raises PathxError."""
+    system, path = store_of(address)
+    with unreachable(address):
+        about = system.info(path)
+        if about["type"] == "directory":
+            raise PathxError(f"{shown(address)} is a folder: name its images one by one, or the folder to a run")
+        if (about.get("size") or 0) > limit:
+            raise PathxError(f"{shown(address)} is larger than {limit >> 30} GiB: scale the image down first")
+        data: bytes = system.cat_file(path)
+    if not data:
+        raise PathxError(f"{shown(address)} is empty (zero bytes): upload it again")
+    return data
+
+
+def fetch_part(address: str, start: int, size: int) -> bytes:
+    """Some bytes of a file. Raises PathxError."""
+    system, path = store_of(address)
+    with unreachable(address):
+        data: bytes = system.cat_file(path, start=start, end=start + size)
+        return data
+
+
+def version_of(about: dict[str, Any]) -> str:
+    """What changes when a file does, as far as its store tells; else nothing."""
+    known = next((about[key] for key in _VERSIONS if about.get(key) is not None), None)
+    known = known.timestamp() if isinstance(known, datetime) else known
+    return "" if known is None else f"{about.get('size')}:{known}"
+
+
+def stored_version(address: str) -> str:
+    """`version_of` a file. Raises PathxError."""
+    system, path = store_of(address)
+    with unreachable(address):
+        return version_of(system.info(path))
+
+
+def stored_matches(pattern: str) -> list[str]:
+    """The addresses that a pattern matches, in order. Raises PathxError."""
+    system, path = store_of(pattern)
+    with unreachable(pattern):
+        system.invalidate_cache()
+        found = [one for one in system.glob(path) if "/." in path or "/." not in one]  # as on this machine
+        return sorted(map(system.unstrip_protocol, found))
+
+
+def stored_files(address: str) -> dict[str, str] | None:
+    """All files below a folder, by their paths from there, with their versions; None where it is a file itself.
+
+    Raises PathxError.
+    """
+    system, path = store_of(address)
+    with unreachable(address):
+        system.invalidate_cache()
+        if system.info(path)["type"] != "directory":
+            return None
+        found = system.find(path, detail=True)
+        system.invalidate_cache()  # which holds as much again
+    root = path.rstrip("/") + "/" if path.strip("/") else path
+    return {name[len(root) :]: version_of(about) for name, about in found.items() if name.startswith(root)}
+
+
+def joined(address: str | Path, below: str) -> str:
+    """The address of what is below a folder in a store."""
+    return f"{os.fspath(address).rstrip('/')}/{below}"
+
+
+class Address(PurePosixPath):
+    """An address to be shown and joined as paths are, which do without its two slashes."""
+
+    def __str__(self) -> str:
+        return re.sub(r"^([a-zA-Z0-9+.-]+):/(?!/)", r"\1://", super().__str__())

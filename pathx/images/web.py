@@ -1,0 +1,133 @@
+"""Images at `https://` addresses: fetched whole, within a size and a time, or refused with one line that says why."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import ssl
+import urllib.error
+import urllib.request
+from http.client import HTTPException
+from threading import Thread
+from typing import Any
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from pathx.errors import PathxError, harmless, reason_of, shown
+
+SIZE_LIMIT = 64 << 20
+"""More bytes than this are not fetched."""
+
+TIME_LIMIT = 30.0
+"""Seconds for all of it: finding the server, redirects, and the last byte."""
+
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+
+
+def is_address(file: str | os.PathLike[str]) -> bool:
+    """Whether a user means an address on the web, of whatever kind, rather than a file."""
+    return _ADDRESS.match(os.fspath(file)) is not None and not os.path.lexists(file)
+
+
+def address_name(address: str) -> str:
+    """Where the results of an image on the web go below the output folder: host and path; a query counts by its hash."""
+    try:
+        parts = urlsplit(address)
+    except ValueError:  # is said when it is fetched
+        parts = urlsplit(re.sub(r"[\[\]]", "_", address))
+    steps = [parts.netloc.rpartition("@")[2], *parts.path.split("/")]
+    safe = [re.sub(r"[^\w.%+-]", "_", step) for step in steps if step not in ("", ".", "..")]
+    mark = f"-{hashlib.sha256(address.encode(errors='replace')).hexdigest()[:8]}" if parts.query else ""
+    return "/".join(safe or ["web"]) + mark
+
+
+def fetch(address: str, *, size: int = SIZE_LIMIT, seconds: float = TIME_LIMIT) -> bytes:
+    """What is at an `https://` address. Whatever is wrong with it is a PathxError."""
+    _check(address, address)
+    answer: list[bytes | Exception] = []
+    # A thread of its own: a lookup of a name knows no time limit, and a server may send a byte now and then for ever.
+    thread = Thread(target=lambda: answer.append(_attempt(address, size, seconds)), daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not answer:
+        raise PathxError(f"{shown(address)} took more than {seconds:g} seconds: fetch it yourself and give the file")
+    if isinstance(answer[0], Exception):
+        raise answer[0]
+    return answer[0]
+
+
+def _attempt(address: str, size: int, seconds: float) -> bytes | Exception:
+    try:
+        return _fetched(address, size, seconds)
+    except PathxError as error:
+        return error
+    except urllib.error.HTTPError as error:
+        said = harmless(str(error.reason).partition("\n")[0][:160])
+        return PathxError(f"{shown(address)}: the server says {error.code} {said}; check the address")
+    except (OSError, HTTPException, ValueError) as error:
+        cause = error.reason if isinstance(error, urllib.error.URLError) else error
+        reason = reason_of(cause) if isinstance(cause, BaseException) else str(cause)
+        return PathxError(f"{shown(address)} cannot be fetched ({reason}): check the address and the connection")
+
+
+def _fetched(address: str, size: int, seconds: float) -> bytes:
+    opener = urllib.request.OpenerDirector()  # no more than this: build_opener would also read files and FTP
+    for handler in (
+        urllib.request.ProxyHandler(),
+        urllib.request.HTTPSHandler(context=ssl.create_default_context()),
+        urllib.request.HTTPErrorProcessor(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        _Redirects(),
+    ):
+        opener.add_handler(handler)
+    headers = {"User-Agent": "pathx", "Accept": "image/*", "Accept-Encoding": "identity"}
+    with opener.open(urllib.request.Request(_spelled(address), headers=headers), timeout=seconds) as answer:
+        announced = answer.headers.get("Content-Length", "")
+        data: bytes = b"" if announced.isdigit() and int(announced) > size else answer.read(size + 1)
+        if len(data) > size or (announced.isdigit() and int(announced) > size):
+            raise PathxError(f"{shown(address)} is larger than {size >> 20} MiB: fetch it yourself and scale it down")
+        if announced.isdigit() and len(data) < int(announced):
+            raise PathxError(f"{shown(address)} was cut short on the way: try again")
+        return data
+
+
+def _spelled(address: str) -> str:
+    """An address as servers take it: umlauts and blanks, which browsers show, by their numbers."""
+    parts = urlsplit(address)
+    host = parts.netloc if parts.netloc.isascii() else parts.netloc.encode("idna").decode()
+    path, query = (quote(part, safe="/%:;=&?@!$'()*+,~") for part in (parts.path, parts.query))
+    return urlunsplit((parts.scheme, host, path, query, ""))
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows a server to another `https://` address and to nothing else."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        _check(newurl, req.full_url)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+    def http_error_302(self, req: Any, fp: Any, code: int, msg: str, headers: Any) -> Any:
+        target = headers.get("location") or headers.get("uri") or ""
+        if _ADDRESS.match(target) or target.lower().startswith(("file:", "data:", "ftp:")):
+            _check(target, req.full_url)  # before urllib says it in words of its own
+        return super().http_error_302(req, fp, code, msg, headers)
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
+
+
+def _check(address: str, asked: str) -> None:
+    """Refuse everything but `https://` with a host and without a password."""
+    leads = "" if address == asked else f" leads to {shown(address)}"
+    try:
+        parts = urlsplit(address)
+        host, scheme = parts.hostname, parts.scheme.lower()
+    except ValueError:
+        host, scheme = None, ""
+    if scheme not in ("", "https"):
+        raise PathxError(
+            f"{shown(asked)}{leads or ' is refused'}: pathx fetches https:// only, so save the image to a file"
+        )
+    if not host:
+        raise PathxError(f"{shown(asked)}{leads} has no host: give it as https://host/image.jpg")
+    if parts.username is not None or parts.password is not None:
+        raise PathxError(f"an address on {host} holds a user name: fetch the image yourself and give the file")

@@ -1,0 +1,185 @@
+"""What one does with maps: the path map from the places of units, the plane of an attribution, its centre and its box."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from pathx.explanation import PathLayer
+
+WITHIN = 0.8
+"""Along each axis a box leaves out the same share of the magnitude on both sides, and holds this much."""
+
+SPOT = 0.05
+"""Overlap is measured on attributions smoothed by this, as a share of the shorter side: twice what overlays are.
+
+Units that look at one spot read its pixels with different weights; the same spot is meant, not the same grain.
+"""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the magnitude of an attribution is, in pixels of the network's input.
+
+    Args:
+        centre: (x, y), the mean weighted by magnitude.
+        box: (left, top, right, bottom), right and bottom exclusive: along each axis the middle 80 % of the magnitude.
+    """
+
+    centre: tuple[float, float]
+    box: tuple[int, int, int, int]
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {key: list(value) for key, value in asdict(self).items()}
+
+
+Places = tuple[tuple[float, float], tuple[float, float]]
+"""Down and across, (centre, step): what row 0 of a feature map looks at, and how far it is to row 1."""
+
+
+def plane(attribution: Tensor) -> Tensor:
+    """The values summed over channels, (H, W) in float64, on the CPU; what is no number counts as 0."""
+    values = attribution.detach().cpu()
+    summed = values.sum(0, dtype=torch.float64) if values.dim() == 3 else values.double()
+    return summed if summed.sum().isfinite() else plane(values.double().nan_to_num(0.0, 0.0, 0.0))
+
+
+def numbered(
+    shapes: Mapping[str, tuple[int, ...]], units: Sequence[tuple[str, tuple[int, ...], float]]
+) -> tuple[Tensor, Tensor]:
+    """Units by tensor and index, as numbers in their layer; and their values in float64."""
+    first, offsets = 0, {}
+    for name, shape in shapes.items():
+        offsets[name] = first
+        first += prod(shape)
+    numbers = []
+    for name, index, _ in units:
+        number = 0
+        for place, size in zip(index, shapes[name], strict=True):
+            number = number * size + place
+        numbers.append(offsets[name] + number)
+    return torch.tensor(numbers, dtype=torch.long), torch.tensor([value for *_, value in units], dtype=torch.float64)
+
+
+def laid(layer: PathLayer) -> list[tuple[Places, Tensor]]:
+    """A layer's contributions at the places of its feature maps, (h, w) in float64, channels added up."""
+    numbers, values = (part.detach().cpu() for part in layer.contributions())
+    parts, first = [], 0
+    for tensor in layer.tensors:
+        here = (numbers >= first) & (numbers < first + prod(tensor.shape))
+        if tensor.places is not None:
+            height, width = tensor.shape[-2:]
+            grid = torch.zeros(height * width, dtype=torch.float64)
+            grid.index_add_(0, (numbers[here] - first) % (height * width), values[here].double())
+            parts.append((tensor.places, grid.reshape(height, width)))
+        first += prod(tensor.shape)
+    return parts
+
+
+def enlarged(parts: Sequence[tuple[Places, Tensor]], size: tuple[int, int]) -> Tensor:
+    """Maps of places, each spread over an image (H, W) and added up. Every value keeps its sum."""
+    total = torch.zeros(size, dtype=torch.float64)
+    alike: dict[tuple[Places, torch.Size], Tensor] = {}
+    for places, grid in parts:
+        alike[places, grid.shape] = alike[places, grid.shape] + grid if (places, grid.shape) in alike else grid
+    for ((down, across), shape), grid in alike.items():
+        total += _spread(size[0], shape[0], *down) @ grid @ _spread(size[1], shape[1], *across).mT
+    return total
+
+
+@lru_cache(maxsize=64)  # the same for every image of a run
+def _spread(pixels: int, count: int, centre: float, step: float) -> Tensor:
+    """How each of `count` places is shared out among the pixels of a line, (pixels, count): all of it, within the image.
+
+    By the cubic B-spline, which is what spreading over the cell of one step comes to when it is done four times: smooth,
+    nowhere negative, and it still adds up to a constant where all places are alike. A place outside the image counts at its
+    edge. Of tent, Catmull-Rom, B-spline and Gaussians it is the one that did best (docs/evaluation.md).
+    """
+    places = (centre + step * torch.arange(count, dtype=torch.float64)).clamp(0.5, pixels - 0.5)
+    apart = (torch.arange(pixels, dtype=torch.float64)[:, None] + 0.5 - places).abs() / max(step, 1)
+    near, far = 2 / 3 - apart**2 + apart**3 / 2, (2 - apart).clamp(min=0) ** 3 / 6
+    weights = torch.where(apart < 1, near, far)
+    return weights / weights.sum(0)
+
+
+def place(attribution: Tensor) -> Place | None:
+    """The place of an attribution (C, H, W) or (H, W), or None where it is all zero or not of an image."""
+    if attribution.dim() not in (2, 3):
+        return None
+    magnitude = plane(attribution).abs()
+    if not magnitude.any():
+        return None
+    magnitude = magnitude / magnitude.max()  # so that no sum overflows or vanishes
+    (x, left, right), (y, top, bottom) = _middle(magnitude.sum(0)), _middle(magnitude.sum(1))
+    return Place((x, y), (left, top, right, bottom))
+
+
+def no_place() -> dict[str, None]:
+    """What JSON has where there is no place."""
+    return {"centre": None, "box": None}
+
+
+def _middle(mass: Tensor) -> tuple[float, int, int]:
+    """Centre, start and end of the mass along one axis."""
+    share = mass / mass.sum()
+    centre = float((share * (torch.arange(len(mass), dtype=mass.dtype) + 0.5)).sum())
+    outside = (1 - WITHIN) / 2
+    start = int((share.cumsum(0) <= outside).sum())
+    end = len(mass) - int((share.flip(0).cumsum(0) <= outside).sum())
+    return centre, start, max(end, start + 1)
+
+
+def overlaps(attributions: Sequence[Tensor]) -> Tensor:
+    """(n, n) cosines between attributions, summed over channels and smoothed to spots.
+
+    1 for alike, 0 where they share nothing or one is all zero, below 0 where one supports what the other counts against.
+    """
+    if not attributions:
+        return torch.zeros(0, 0, dtype=torch.float64)
+    rows = torch.stack([_spots(attribution) for attribution in attributions])
+    largest = rows.abs().amax(1, keepdim=True)
+    rows = rows / largest.where(largest > 0, 1.0)  # so that no square overflows or vanishes
+    norms = rows.norm(dim=1, keepdim=True)
+    rows = rows / norms.where(norms > 0, 1.0)
+    return torch.clamp(rows @ rows.T, -1, 1)
+
+
+def _spots(attribution: Tensor) -> Tensor:
+    if attribution.dim() in (2, 3):
+        return smooth(attribution, SPOT).flatten()
+    return attribution.detach().cpu().double().flatten()
+
+
+def smooth(attribution: Tensor, sigma: float) -> Tensor:
+    """The values summed over channels, (H, W), blurred for display; their sum is kept.
+
+    The Gaussian is reflected at the edges, so nothing is lost there and a flat map stays flat.
+
+    Args:
+        sigma: as a share of the shorter side; 0 for none.
+    """
+    values = plane(attribution)
+    width = sigma * min(values.shape)
+    if width == 0:
+        return values
+    rows, columns = (_reflected_gaussian(length, width) for length in values.shape)
+    return rows @ values @ columns
+
+
+@lru_cache(maxsize=8)  # the same for every image of a run
+def _reflected_gaussian(length: int, sigma: float) -> Tensor:
+    # Rows and columns both sum to one. (length, length)
+    at = torch.arange(length, dtype=torch.float64)
+    weights = torch.zeros(length, length, dtype=torch.float64)
+    for turn in range(-2, 3):
+        for mirrored in (at, -1 - at):
+            weights += torch.exp(-0.5 * ((at[:, None] - mirrored - 2 * length * turn) / sigma) ** 2)
+    return weights / weights.sum(0)

@@ -1,0 +1,1 @@
+"""Models by name or file, with the preprocessing and the labels that belong to them."""

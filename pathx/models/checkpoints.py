@@ -1,0 +1,149 @@
+"""Weights from files: safetensors, or what torch.save wrote, read without ever running a pickle."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import re
+import warnings
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from pathx.errors import PathxError, reason_of
+from pathx.models.files import kind_of
+
+_WRAPPERS = ("state_dict", "model_state_dict", "model", "state_dict_ema", "model_ema", "ema", "ema_state_dict", "net")
+"""What trainers call the state dict inside a checkpoint; earlier ones win."""
+
+_PREFIXES = ("module.", "_orig_mod.", "model.", "net.")
+"""What wrappers such as DataParallel, torch.compile and Lightning put in front of every key."""
+
+
+def read_state(file: Path) -> Mapping[str, Tensor]:
+    """A state dict from safetensors, or from a checkpoint of torch.save that holds nothing else."""
+    kind = kind_of(file)
+    if kind == "safetensors":
+        return state_of(_read_safetensors(file), str(file))
+    if kind in ("torchscript", "export", "onnx"):
+        raise PathxError(f"{file} is a whole model, not a state dict: give it with `model` {file}", usage=True)
+    if kind != "pickle":
+        raise PathxError(f"{file} is not a state dict: give a .safetensors or .pth file", usage=True)
+    try:
+        with warnings.catch_warnings(), torch.serialization.safe_globals([argparse.Namespace]):
+            # Namespace: the arguments of a training script, which many save beside the weights; plain data.
+            warnings.simplefilter("ignore")  # about old formats, which load all the same
+            checkpoint = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever a damaged or hostile pickle makes of torch's restricted unpickler
+        problem = "is damaged or holds more than tensors, and running the pickle is never safe"
+        raise PathxError(f"{file} {problem}: save model.state_dict(), best as safetensors", usage=True) from error
+    return state_of(checkpoint, str(file))
+
+
+def _read_safetensors(file: Path) -> Mapping[str, Tensor]:
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(file)
+    except Exception as error:  # SafetensorError for most faults, KeyError for a type that torch does not have, …
+        raise PathxError(f"{file} is damaged ({reason_of(error)}): fetch it again", usage=True) from error
+
+
+def state_of(checkpoint: Any, source: str) -> Mapping[str, Tensor]:
+    """The state dict in a checkpoint, without the wrapping that trainers put around it."""
+    state: Any = checkpoint
+    for wrapper in _WRAPPERS:
+        if isinstance(state, Mapping) and isinstance(state.get(wrapper), Mapping):
+            state = state[wrapper]
+    if (
+        not isinstance(state, Mapping)
+        or not state
+        or not all(isinstance(key, str) and isinstance(value, Tensor) for key, value in state.items())
+    ):
+        raise PathxError(f"{source} holds no state dict: save model.state_dict(), best as safetensors", usage=True)
+    for prefix in _PREFIXES:
+        if all(key.startswith(prefix) for key in state):
+            state = {key.removeprefix(prefix): value for key, value in state.items()}
+    return cast("Mapping[str, Tensor]", state)
+
+
+def fitting(state: Mapping[str, Tensor], module: nn.Module) -> Mapping[str, Tensor]:
+    """The part of a checkpoint that is the module's, where a trainer saved it among others (Lightning's `self.net`)."""
+    wanted = {key for key in module.state_dict() if not key.endswith("num_batches_tracked")}
+    if wanted <= set(state):
+        return state
+    for prefix in dict.fromkeys(key.partition(".")[0] + "." for key in state):
+        part = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+        if wanted and wanted <= set(part):
+            return part
+    return state
+
+
+def fill(module: nn.Module, state: Mapping[str, Tensor], name: str, source: str) -> None:
+    """Put the weights of a checkpoint into a module, or say which do not fit."""
+    weights: OrderedDict[str, Tensor] = OrderedDict()
+    for key, value in state.items():
+        weights[key] = _in_single_precision(key, value, source)
+    # Versions of the modules, for those that read older files. A file that does not say has today's.
+    vars(weights)["_metadata"] = getattr(state, "_metadata", None) or vars(module.state_dict())["_metadata"]
+    try:
+        missing, unexpected = module.load_state_dict(weights, strict=False, assign=True)
+    except RuntimeError:  # a shape differs
+        missing, unexpected = _difference(module.state_dict(), weights), _difference(weights, module.state_dict())
+    expected = module.state_dict()
+    missing = [key for key in missing if not key.endswith("num_batches_tracked")]
+    shapes = [
+        f"{key} {shape_of(weights[key])} instead of {shape_of(expected[key])}"
+        for key in expected
+        if key in weights and weights[key].shape != expected[key].shape
+    ]
+    faults = [
+        f"{what} {', '.join(keys[:3])}{f' and {len(keys) - 3} more' if len(keys) > 3 else ''}"
+        for what, keys in (("missing", missing), ("unexpected", unexpected), ("of another shape", shapes))
+        if keys
+    ]
+    if faults:
+        raise PathxError(f"the weights in {source} do not fit {name}: {'; '.join(faults)}", usage=True)
+
+
+def _in_single_precision(key: str, value: Tensor, source: str) -> Tensor:
+    try:
+        return value.to(torch.float32) if value.is_floating_point() else value
+    except (RuntimeError, NotImplementedError):
+        kind = str(value.dtype).removeprefix("torch.")
+        problem = f"{key} in {source} is of type {kind}, which torch cannot convert"
+        raise PathxError(f"{problem}: save the weights as float32", usage=True) from None
+
+
+def _difference(keys: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> list[str]:
+    return [key for key in keys if key not in others]
+
+
+def shape_of(tensor: Tensor) -> str:
+    """A tensor's sizes as people write them."""
+    return "x".join(map(str, tensor.shape)) or "scalar"
+
+
+def sha256_of_state(state: Mapping[str, Tensor]) -> str:
+    """Of weights that came from no file."""
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        tensor = state[name].detach().contiguous()
+        digest.update(f"{name} {tensor.dtype} {shape_of(tensor)}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def modern_keys(state: Mapping[str, Tensor], name: str) -> Mapping[str, Tensor]:
+    """torchvision's own DenseNet files still have the keys of a time when module names could hold dots."""
+    if "densenet" not in name:
+        return state
+    renamed = OrderedDict(
+        (re.sub(r"(denselayer\d+\.(?:norm|conv))\.([12]\.)", r"\1\2", key), value) for key, value in state.items()
+    )
+    vars(renamed)["_metadata"] = getattr(state, "_metadata", None)
+    return renamed

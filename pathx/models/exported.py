@@ -1,0 +1,350 @@
+"""torch.export archives, rebuilt before torch sees them.
+
+torch's own loader unpickles sample inputs and constants, evaluates symbolic sizes and guards as Python, imports modules
+that a file names and writes names from the file into code that it runs. So nothing is handed on as it is: the archive
+is read with one reader, the graph is checked name by name, weights and constants are taken as plain tensors, and torch
+loads a fresh archive that holds nothing else. Sample inputs, guards, stack traces and every other record are left
+behind.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import IO, Any
+
+import torch
+from torch import Tensor, nn
+
+from pathx.errors import parse_json
+
+EMBEDDED = "pathx.json"
+"""The sidecar inside a model file."""
+
+_GRAPH = "models/model.json"
+_WEIGHTS, _CONSTANTS = ("data/weights", "model_weights_config.json"), ("data/constants", "model_constants_config.json")
+_COMPILED = "data/aotinductor/"
+_RAW_TENSOR = ("weight_", "tensor_")  # how torch calls the records that are tensors and nothing else
+
+
+class Unsafe(ValueError):
+    """What a file holds that would run code, or that no export of a plain network holds."""
+
+
+class Archive:
+    """The records of a file as torch's own reader sees them; no other reader ever looks at it.
+
+    Raises RuntimeError, OSError and others where that reader finds no sound archive.
+    """
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        stream.seek(0)
+        self._reader: Any = torch._C.PyTorchFileReader(stream)  # type: ignore[call-arg, arg-type, unused-ignore]
+        self._room = stream.seek(0, io.SEEK_END)
+        self.names: tuple[str, ...] = tuple(self._reader.get_all_records())
+
+    def read(self, name: str) -> bytes:
+        """A stored record, which torch never compresses: it cannot be larger than its file."""
+        if name not in self.names:  # the reader itself does not mind upper and lower case
+            raise Unsafe(f"it has no {name}")
+        if self._reader.get_record_size(name) > self._room:
+            raise Unsafe(f"{name} says that it is larger than the file")
+        content: bytes = self._reader.get_record(name)
+        return content
+
+    def has(self, name: str) -> bool:
+        return name in self.names
+
+
+def load_export(archive: Archive) -> tuple[nn.Module, str]:
+    """The network of a torch.export archive and the sidecar in it; raises anything where the file is damaged or unsafe."""
+    from torch.export.pt2_archive._package import load_pt2
+
+    fresh = remade(archive)
+    with _silent("torch.export"), _silent("torch._export"):
+        # Not torch.export.load, which would go on to read an older layout with another reader.
+        program = load_pt2(io.BytesIO(fresh)).exported_programs["model"]
+        module = program.module(check_guards=False)
+    for part in module.modules():
+        part.training = False  # an exported module refuses eval(): its graph is what it was at export
+    embedded = f"extra/{EMBEDDED}"
+    return module.cpu(), archive.read(embedded).decode("utf-8") if archive.has(embedded) else ""
+
+
+def remade(archive: Archive) -> bytes:
+    """A fresh archive with the checked graph, the weights and the constants of a file, and nothing else."""
+    if any(name.startswith(_COMPILED) for name in archive.names):
+        raise Unsafe("it is compiled, and compiled code cannot be checked")
+    graph = _checked_program(parse_json(archive.read(_GRAPH)))
+    buffer = io.BytesIO()
+    writer: Any = torch._C.PyTorchFileWriter(buffer)  # type: ignore[call-arg, arg-type, unused-ignore]
+    writer.set_min_version(6)
+
+    def write(name: str, content: bytes) -> None:
+        writer.write_record(name, content, len(content))
+
+    write("archive_format", b"pt2")
+    write("archive_version", archive.read("archive_version"))
+    write(_GRAPH, json.dumps(graph).encode())
+    for folder, config in (_WEIGHTS, _CONSTANTS):
+        _copy_tensors(archive, folder, config, write)
+    write("data/sample_inputs/model.pt", b"")
+    writer.write_end_of_file()
+    return buffer.getvalue()
+
+
+def _copy_tensors(archive: Archive, folder: str, config: str, write: Callable[[str, bytes], None]) -> None:
+    """Weights or constants, as raw tensors, or as the one pickle of older releases read without running it."""
+    older = f"{folder}/model.pt"
+    if archive.has(older):
+        write(older, _repickled(archive.read(older)))
+        return
+    listed = parse_json(archive.read(f"{folder}/{config}"))
+    entries: dict[str, Any] = {}
+    copied: set[str] = set()
+    for name, entry in _mapping(listed, "config").items():
+        record = entry["path_name"]
+        if not isinstance(record, str) or not re.fullmatch(r"(weight_|tensor_)\d+", record):
+            raise Unsafe(f"{_clipped(record)} is no plain tensor")
+        if entry["use_pickle"] is not False:
+            raise Unsafe(f"{_clipped(name)} is a pickle, and pathx never runs one")
+        entries[_dotted(name)] = {
+            "path_name": record,
+            "is_param": bool(entry["is_param"]),
+            "use_pickle": False,
+            "tensor_meta": _tensor_meta(entry["tensor_meta"], archive.read(f"{folder}/{record}")),
+        }
+        if record not in copied:
+            write(f"{folder}/{record}", archive.read(f"{folder}/{record}"))
+            copied.add(record)
+    write(f"{folder}/{config}", json.dumps({"config": entries}).encode())
+
+
+def _repickled(content: bytes) -> bytes:
+    """The dictionary of tensors in a record of an older release, pickled again by us."""
+    tensors = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True) if content else {}
+    if not isinstance(tensors, Mapping) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in tensors.items()
+    ):
+        raise Unsafe("its weights are more than tensors")
+    buffer = io.BytesIO()
+    torch.save({_dotted(name): value for name, value in tensors.items()}, buffer)
+    return buffer.getvalue()
+
+
+def _tensor_meta(meta: Any, content: bytes) -> Any:
+    """What the file says of a tensor, if the tensor's own bytes bear it out."""
+    _check(meta, "tensor_meta")
+    sizes = [size["as_int"] for size in meta["sizes"]]
+    if not content and _product(sizes) > 0:  # torch would make zeros of that size out of nothing
+        raise Unsafe("a tensor has no bytes")
+    if any(size > len(content) for size in sizes):
+        raise Unsafe("a tensor says that it is larger than its bytes")
+    return meta
+
+
+def _product(sizes: list[int]) -> int:
+    product = 1
+    for size in sizes:
+        product *= size
+    return product
+
+
+# The graph
+
+
+def _checked_program(program: Any) -> dict[str, Any]:
+    """The program of an export with every name in it checked, and without what a network does not need."""
+    module = _mapping(program, "graph_module")
+    for node in _nodes(module["graph"]):
+        node["metadata"] = {key: str(text) for key, text in node["metadata"].items() if key == "nn_module_stack"}
+    for entry in module["module_call_graph"]:
+        signature = entry["signature"] or {}
+        for key in ("in_spec", "out_spec"):
+            if key in signature:
+                signature[key] = _tree(signature[key])
+        for name in signature.get("forward_arg_names") or ():
+            _identifier(name)
+    kept = {
+        "graph": module["graph"],
+        "signature": module["signature"],
+        "module_call_graph": module["module_call_graph"],
+        "metadata": {},
+        "treespec_namedtuple_fields": {},
+    }
+    checked = {key: program[key] for key in _FACTS if key in program}
+    checked |= {"graph_module": kept, "guards_code": []}
+    _check(checked, "")
+    return checked
+
+
+_FACTS = ("opset_version", "range_constraints", "schema_version", "torch_version", "verifiers")
+
+
+def _nodes(graph: Any) -> Iterator[dict[str, Any]]:
+    """The nodes of a graph and of the graphs that its nodes hold."""
+    for node in _mapping({"graph": graph}, "graph")["nodes"]:
+        yield node
+        for given in node["inputs"]:
+            if isinstance(given["arg"], dict) and "as_graph" in given["arg"]:
+                yield from _nodes(given["arg"]["as_graph"]["graph"])
+
+
+def _check(value: Any, key: str) -> None:
+    """Walk a part of the program: what stands under a key must be what that key is for."""
+    if isinstance(value, dict):
+        for name, part in value.items():
+            _dotted(name)
+            if name in ("as_custom_obj", "custom_obj"):
+                raise Unsafe("it holds an object that is no tensor")
+            if key in ("tensor_values", "sym_int_values", "sym_bool_values", "sym_float_values", "range_constraints"):
+                _identifier(name)
+            _check(part, name)
+    elif isinstance(value, list):
+        for part in value:
+            _check(part, key)
+    elif isinstance(value, str):
+        _RULES.get(key, _plain)(value)
+
+
+def _plain(text: str) -> None:
+    """Any other text: written into generated code inside quotes, if at all."""
+    if not re.fullmatch(r"[^\"'\\\x00-\x1f]*", text):
+        raise Unsafe(f"{_clipped(text)} is not plain text")
+
+
+def _dotted(name: Any) -> str:
+    """The name of a parameter or a module, which torch writes into code."""
+    if not isinstance(name, str) or not re.fullmatch(r"[^\"'\\\x00-\x1f]*", name):
+        raise Unsafe(f"{_clipped(name)} is not a name")
+    return name
+
+
+def _identifier(name: Any) -> None:
+    """The name of a value in the graph: a variable of the code that torch generates and runs."""
+    if not isinstance(name, str) or not re.fullmatch(r"([A-Za-z_]\w*)?", name, re.ASCII):
+        raise Unsafe(f"{_clipped(name)} is not a name")
+
+
+def _operation(text: str) -> None:
+    """An operation must be one of torch's own on tensors or sizes; torch would call whatever it finds by that name."""
+    if text in _ON_SIZES:
+        return
+    family = re.fullmatch(r"torch\.ops\.(aten|prims|higher_order)\.(\w+)(?:\.(\w+))?", text, re.ASCII)
+    found: Any = torch.ops
+    for name in text.split(".")[2:] if family else ():
+        found = getattr(found, name, None)
+    if family and isinstance(found, torch._ops.OpOverload) and family[2] not in _TOUCHING_FILES:
+        return
+    if family and text in _NESTING:
+        return
+    raise Unsafe(f"{_clipped(text)} is not an operation on tensors")
+
+
+_COMPARISONS = ("eq", "ne", "le", "ge", "lt", "gt", "and_", "or_")
+_ARITHMETIC_OPERATORS = ("neg", "pos", "mul", "add", "sub", "floordiv", "mod", "pow", "truediv", "lshift", "rshift")
+_ON_SIZES = {
+    *(f"_operator.{name}" for name in ("getitem", *_COMPARISONS, *_ARITHMETIC_OPERATORS)),
+    *(f"torch.sym_{name}" for name in ("not", "int", "float", "ite", "max", "min", "sqrt")),
+    "math.trunc",
+}
+_NESTING = {f"torch.ops.higher_order.{name}" for name in ("wrap_with_set_grad_enabled", "wrap_with_autocast")}
+_TOUCHING_FILES = {"from_file", "save", "load"}
+
+_FUNCTIONS = {
+    *("Symbol", "Integer", "Float", "Rational", "Add", "Mul", "Pow", "Max", "Min", "Mod", "Where", "Identity"),
+    *("FloorDiv", "CeilDiv", "CleanDiv", "PythonMod", "ModularIndexing", "LShift", "RShift", "FloatTrueDiv"),
+    *("IntTrueDiv", "CeilToInt", "FloorToInt", "TruncToFloat", "TruncToInt", "RoundToInt", "ToFloat", "PowByNatural"),
+    *("FloatPow", "Eq", "Ne", "Gt", "Ge", "Lt", "Le", "Equality", "Unequality", "StrictGreaterThan", "GreaterThan"),
+    *("StrictLessThan", "LessThan", "And", "Or", "Not"),
+}
+_SYMBOL = r"[a-z_]{1,4}\d{1,6}"
+_LONGEST_EXPRESSION, _MOST_POWERS, _MOST_DIGITS = 10_000, 3, 19
+
+
+def _expression(text: str) -> None:
+    """A symbolic size. torch evaluates it as Python, so it may only be sums and products of numbers and symbols."""
+    try:
+        if len(text) > _LONGEST_EXPRESSION or text.count("**") + text.count("Pow") > _MOST_POWERS:
+            raise ValueError
+        if re.search(rf"\d{{{_MOST_DIGITS + 1},}}", text):
+            raise ValueError
+        allowed = all(map(_is_arithmetic, ast.walk(ast.parse(text, mode="eval"))))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        allowed = False
+    if not allowed:
+        raise Unsafe(f"{_clipped(text)} is not a size")
+
+
+_ARITHMETIC = (
+    *(ast.Expression, ast.BinOp, ast.UnaryOp, ast.Compare, ast.operator, ast.unaryop, ast.cmpop, ast.Load),
+    *(ast.BoolOp, ast.boolop),
+)
+
+
+def _is_arithmetic(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS
+    if isinstance(node, ast.Name):
+        return node.id in _FUNCTIONS | {"oo", "int_oo"} or re.fullmatch(_SYMBOL, node.id, re.ASCII) is not None
+    if isinstance(node, ast.keyword):
+        return node.arg in ("positive", "integer", "nonnegative", "real", "precision", "evaluate")
+    if isinstance(node, ast.Constant):
+        is_symbol = (
+            isinstance(node.value, str) and re.fullmatch(rf"{_SYMBOL}|\d+\.\d+", node.value, re.ASCII) is not None
+        )
+        return is_symbol or isinstance(node.value, (int, float))
+    return isinstance(node, _ARITHMETIC)
+
+
+def _tree(text: Any) -> str:
+    """How arguments or results are nested: tuples, lists and dictionaries by name. torch would import other types."""
+    protocol, spec = parse_json(text)
+    return json.dumps([int(protocol), _checked_tree(spec)])
+
+
+def _checked_tree(spec: Any) -> dict[str, Any]:
+    kind, context, children = spec["type"], spec["context"], spec["children_spec"]
+    if kind not in (None, "builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict"):
+        raise Unsafe(f"its results are a {_clipped(kind)}, not tensors in tuples, lists or dictionaries")
+    names = parse_json(context) if context is not None else None
+    for name in names if isinstance(names, list) else ():
+        _identifier(name)
+    if names is not None and not isinstance(names, list):
+        raise Unsafe("the names of its arguments are not a list")
+    return {"type": kind, "context": context, "children_spec": [_checked_tree(child) for child in children]}
+
+
+_RULES: dict[str, Callable[[str], None]] = {
+    **dict.fromkeys(("target", "as_operator"), _operation),
+    **dict.fromkeys(("name", "as_name", "user_input_name", "verifiers"), _identifier),
+    "expr_str": _expression,
+    # Checked on their own, or texts that torch passes on as arguments and writes with their quotes:
+    **dict.fromkeys(("in_spec", "out_spec", "as_string", "as_strings", "nn_module_stack"), lambda text: None),
+}
+
+
+def _mapping(value: Any, key: str) -> dict[str, Any]:
+    part = value[key] if isinstance(value, dict) else None
+    if not isinstance(part, dict):
+        raise Unsafe(f"it has no {key}")
+    return part
+
+
+def _clipped(text: object) -> str:
+    return repr(text)[:60]
+
+
+@contextmanager
+def _silent(logger: str) -> Iterator[None]:
+    log = logging.getLogger(logger)
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before

@@ -1,0 +1,184 @@
+"""Networks that the user's own Python code builds: `file.py:build` or `package.module:build`.
+
+The code is run as it is, with all rights of the user: that is what it is given for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout, suppress
+from functools import wraps
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from pathx.errors import PathxError, reason_of
+from pathx.images.regular import sha256_of
+from pathx.models.checkpoints import fill, fitting, read_state, sha256_of_state
+from pathx.models.loaded import LoadedModel
+from pathx.models.sidecar import EXAMPLE, complete, read_sidecar_file, sidecar_beside
+
+BESIDE = "pathx.json"
+"""What describes the networks of a folder of code."""
+
+
+def is_factory(text: str) -> bool:
+    """Whether `file.py:build` or `package.module:build` is meant."""
+    return re.fullmatch(r"(.+\.py|[A-Za-z_][\w.]+):[A-Za-z_][\w.]*", text) is not None
+
+
+def load_built(text: str, weights: str | None, arguments: Mapping[str, Any], options: Mapping[str, Any]) -> LoadedModel:
+    """The network that a function, a class or a module of the user's gives.
+
+    Args:
+        weights: a state dict or a trainer's checkpoint; None for the weights that the code itself leaves in the network.
+        arguments: for the function, by name.
+    """
+    place, _, attribute = text.rpartition(":")
+    with _as_a_script_would(Path(place).parent if place.endswith(".py") else Path()):
+        code = _imported(place)
+        module = _printing_to_stderr(_built(text, _attribute(code, attribute, place), arguments))
+    name = f"{Path(place).name}:{attribute}" if place.endswith(".py") else text
+    file = Path(code.__file__) if code.__file__ else None
+    description = {**_beside(file), **options}
+    remedy = f"give them as options or write {(file or Path()).with_name(BESIDE)} such as {EXAMPLE}"
+    preprocessing = complete(description, text, remedy)
+    if weights is None:
+        shown, sha256 = "as built", sha256_of_state(module.state_dict())
+    else:
+        checkpoint = Path(weights)
+        fill(module, fitting(read_state(checkpoint), module), text, str(checkpoint))
+        shown, sha256 = checkpoint.name, sha256_of(checkpoint)
+    origin = {"source": "python", "name": text}
+    if file is not None and file.is_file():
+        origin["code_sha256"] = sha256_of(file)
+    return LoadedModel(module.eval().cpu(), name, shown, sha256, preprocessing, description.get("labels", ()), origin)
+
+
+@contextmanager
+def _as_a_script_would(folder: Path) -> Iterator[None]:
+    """Imports find what lies beside the code, and what the code prints does not mix with results."""
+    entry = os.path.abspath(folder)
+    sys.path.insert(0, entry)
+    try:
+        with redirect_stdout(sys.stderr), _processes_print_to_stderr():
+            yield
+    finally:
+        if entry in sys.path:
+            sys.path.remove(entry)
+
+
+@contextmanager
+def _processes_print_to_stderr() -> Iterator[None]:
+    """What the code prints without Python's help, or lets another program print, goes to stderr as well."""
+    try:
+        before = os.dup(1)
+        os.dup2(2, 1)
+    except OSError:  # one of them is closed
+        yield
+        return
+    try:
+        yield
+    finally:
+        os.dup2(before, 1)
+        os.close(before)
+
+
+def _printing_to_stderr(module: nn.Module) -> nn.Module:
+    """The same network; what its forward prints, for a look at shapes, say, does not mix with results."""
+    kind = type(module)
+
+    def forward(self: nn.Module, *arguments: Any, **options: Any) -> Any:
+        with redirect_stdout(sys.stderr):
+            return kind.forward(self, *arguments, **options)
+
+    about = {"forward": wraps(kind.forward)(forward), "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    if not isinstance(module, torch.jit.ScriptModule):
+        with suppress(TypeError):  # a class that cannot be exchanged
+            module.__class__ = type(
+                kind.__name__, (kind,), about
+            )  # a copy of the module keeps it, unlike a bound function
+    return module
+
+
+def _imported(place: str) -> ModuleType:
+    try:
+        if not place.endswith(".py"):
+            return importlib.import_module(place)
+        if not Path(place).is_file():
+            raise PathxError(f"there is no file {place}: check the path", usage=True)
+        name = re.sub(r"\W", "_", Path(place).stem)
+        spec = importlib.util.spec_from_file_location(name, place)
+        assert spec is not None and spec.loader is not None
+        code = importlib.util.module_from_spec(spec)
+        sys.modules.setdefault(name, code)  # dataclasses and pickles of the code look it up there
+        spec.loader.exec_module(code)
+        return code
+    except PathxError:
+        raise
+    except ModuleNotFoundError as error:
+        if error.name == place.partition(".")[0] or error.name == place:
+            remedy = "check the name, or give the file as path/to/file.py:function"
+            raise PathxError(f"there is no Python module {place}: {remedy}", usage=True) from error
+        raise PathxError(f"{place} needs {error.name}, which is not installed: install it", usage=True) from error
+    except (Exception, SystemExit) as error:
+        if "operator torchvision::" in str(error) and "pathx.models.torchvision" not in sys.modules:
+            importlib.import_module("pathx.models.torchvision")  # which knows how to import it all the same
+            return _imported(place)
+        raise _failed(f"importing {place}", error) from error
+
+
+def _attribute(code: ModuleType, name: str, place: str) -> Any:
+    found: Any = code
+    for part in name.split("."):
+        if not hasattr(found, part):
+            callables = [key for key, value in vars(code).items() if callable(value) and not key.startswith("_")]
+            there = f"it has {', '.join(callables[:8])}" if callables else "it has no functions and classes"
+            raise PathxError(f"{place} has no {name}: {there}", usage=True)
+        found = getattr(found, part)
+    return found
+
+
+def _built(text: str, maker: Any, arguments: Mapping[str, Any]) -> nn.Module:
+    if isinstance(maker, nn.Module):
+        return maker
+    if not callable(maker):
+        raise PathxError(
+            f"{text} is a {type(maker).__name__}: give a function or a class that makes a network", usage=True
+        )
+    try:
+        made = maker(**arguments)
+    except TypeError as error:
+        if re.search(r"argument", str(error)):
+            problem = f"{text} cannot be called ({reason_of(error)})"
+            raise PathxError(
+                f"""{problem}: give its arguments as `arguments` '{{"name": value}}'""", usage=True
+            ) from error
+        raise _failed(text, error) from error
+    except (Exception, SystemExit) as error:
+        raise _failed(text, error) from error
+    if not isinstance(made, nn.Module):
+        raise PathxError(f"{text} gave a {type(made).__name__}, not a torch.nn.Module: return the network", usage=True)
+    return made
+
+
+def _failed(what: str, error: BaseException) -> PathxError:
+    problem = f"{what} failed with {type(error).__name__}: {reason_of(error)}"
+    return PathxError(f"{problem}; it is your own code (PATHX_DEBUG=1 shows where)", usage=True)
+
+
+def _beside(file: Path | None) -> dict[str, Any]:
+    """The sidecar of net.py (net.json), or else that of its folder (pathx.json)."""
+    if file is None:
+        return {}
+    own = sidecar_beside(file)
+    common = file.with_name(BESIDE)
+    return own or (read_sidecar_file(common) if common.is_file() else {})

@@ -1,0 +1,241 @@
+"""torchvision's classifiers by name, with their own preprocessing and labels, and with any weights that fit."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
+from difflib import get_close_matches
+from http.client import HTTPException
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from pathx.errors import PathxError, reason_of
+from pathx.images.regular import sha256_of
+from pathx.models.bundled import DEFAULT_MODEL
+from pathx.models.checkpoints import fill, modern_keys, read_state, sha256_of_state, state_of
+from pathx.models.loaded import LoadedModel
+from pathx.models.preprocessing import Preprocessing
+from pathx.models.sidecar import preprocessing_fields
+
+TABLE = Path(__file__).parent / "data" / "models.json"
+"""What tracing every model gave for one release of torchvision; see `catalogue`."""
+
+# Auxiliary heads serve training only: the networks are built without them and checkpoints may bring them or not.
+_AUXILIARY_HEADS = {"googlenet": ("aux1.", "aux2."), "inception_v3": ("AuxLogits.",)}
+
+
+def model_names() -> list[str]:
+    """The names of torchvision's classification models."""
+    from pathx.models.torchvision import torchvision
+
+    names: list[str] = torchvision.models.list_models(module=torchvision.models)
+    return names
+
+
+def as_name(text: str) -> str:
+    """A name as torchvision spells it, from one that a user wrote."""
+    return text.strip().lower().replace("-", "_")
+
+
+def table() -> dict[str, Any]:
+    """What is known of torchvision's models without building them."""
+    found: dict[str, Any] = json.loads(TABLE.read_text())
+    return found
+
+
+def load_named(name: str, weights: str | None, options: Mapping[str, Any]) -> LoadedModel:
+    """A torchvision model.
+
+    Args:
+        weights: torchvision's name for its own, a file, `NAME=FILE` for a file with weights that torchvision has under that
+            name, or `none`; None for torchvision's default.
+        options: what the call says about preprocessing and labels, which wins over torchvision.
+    """
+    from pathx.models.torchvision import torchvision
+
+    _check_name(name)
+    available = torchvision.models.get_model_weights(name)
+    recipe = available.DEFAULT  # whose preprocessing and categories apply
+    choice = (weights or "DEFAULT").strip()
+    member = choice.removeprefix(f"{available.__name__}.").upper()
+    source, facts, notes = "torchvision", {}, []
+    if choice.lower() == "none":
+        shown, module = "none", _untrained(name)
+        sha256 = sha256_of_state(module.state_dict())
+    elif member in available.__members__:
+        recipe = available[member]
+        _check_worth_a_download(name)
+        state = _download(name, recipe)
+        shown, sha256 = recipe.name, sha256_of_state(state)
+        module = _trained(name, state, f"torchvision's {shown}")
+    else:
+        file, recipe, sure = _file_and_recipe(choice, available)
+        if not file.exists():
+            choices = ", ".join([*available.__members__, *(["bundled"] if name == DEFAULT_MODEL else []), "none"])
+            remedy = f"give one of {choices}, or a state dict (.safetensors or .pth)"
+            raise PathxError(f"{name} has no weights called {choice!r}, nor is that a file: {remedy}", usage=True)
+        state, source, facts = read_state(file), "file", {"preprocessing": recipe.name}
+        shown, sha256, module = file.name, sha256_of(file), _trained(name, state, str(file))
+        if not sure and not options.keys() & _PREPARATION:
+            notes = _doubt(file, recipe, available)
+    classes, categories = _head(module)[1], tuple(recipe.meta["categories"])
+    preprocessing = adapted(Preprocessing.of_preset(recipe.transforms()), options)
+    labels = options.get("labels", categories if classes == len(categories) else ())
+    origin = {"source": source, "name": f"{name} {shown}" if source == "torchvision" else shown, **facts}
+    loaded = LoadedModel(module.eval(), name, shown, sha256, preprocessing, labels, origin, tuple(notes))
+    return replace(loaded, labels=loaded.labels_for(classes))
+
+
+_PREPARATION = frozenset({"input_size", "mean", "std"})
+
+
+def _file_and_recipe(choice: str, available: Any) -> tuple[Path, Any, bool]:
+    """The file that a choice of weights means, whose preprocessing is for it, and whether that is known or the default.
+
+    A file says nothing about the images it was trained on, unless it still has the name that torchvision gave it.
+    """
+    name, _, rest = choice.partition("=")
+    member = name.strip().removeprefix(f"{available.__name__}.").upper()
+    if rest and member in available.__members__:
+        return Path(rest.strip()), available[member], True
+    file = Path(choice)
+    own = [one for one in available if one.url.rpartition("/")[2] == file.name]
+    return file, (own or [available.DEFAULT])[0], bool(own)
+
+
+def _doubt(file: Path, recipe: Any, available: Any) -> list[str]:
+    """What to say of a file whose preprocessing was taken from one of several recipes that differ."""
+    used = Preprocessing.of_preset(recipe.transforms())
+    others = [one.name for one in available if Preprocessing.of_preset(one.transforms()) != used]
+    if not others:
+        return []
+    how = f"resized to {used.resize}, cropped to {used.input_size[1]}"
+    return [
+        f"images are prepared as for {recipe.name} ({how}), since {file.name} does not say; "
+        f"for other weights: `weights` {others[0]}={file}"
+    ]
+
+
+def adapted(preprocessing: Preprocessing, options: Mapping[str, Any]) -> Preprocessing:
+    """A model's own preprocessing with what the call changes."""
+    changes = preprocessing_fields(options, channels=preprocessing.input_size[0])
+    if changes.get("input_size", preprocessing.input_size) != preprocessing.input_size:
+        changes["resize"] = None  # that of the model belongs to its own input size
+    return replace(preprocessing, **changes)
+
+
+def _check_worth_a_download(name: str) -> None:
+    """Refuse a model that is always refused before its weights are fetched."""
+    refused = table()["models"].get(name, {}).get("refused")
+    if refused:
+        found = f"{name} cannot be explained: {refused} is not linear once the ReLUs are fixed"
+        raise PathxError(f"{found}; `pathx models` lists the models that can", usage=True)
+
+
+def _check_name(name: str) -> None:
+    from pathx.models.torchvision import torchvision
+
+    names = model_names()
+    if name in names:
+        return
+    if name in torchvision.models.list_models():
+        kind = torchvision.models.get_model_builder(name).__module__.split(".")[2].replace("_", " ")
+        raise PathxError(f"{name} is one of torchvision's {kind} models: pathx explains plain classifiers", usage=True)
+    near = get_close_matches(name, names, n=3)
+    remedy = f"did you mean {' or '.join(near)}?" if near else "`pathx models` lists the names, or give a file"
+    raise PathxError(f"there is no model called {name!r}: {remedy}", usage=True)
+
+
+def _build(name: str, *, trained: bool, **settings: Any) -> nn.Module:
+    from pathx.models.torchvision import torchvision
+
+    if name in _AUXILIARY_HEADS:
+        # torchvision's own weights want transform_input, and so do those that were fine-tuned from them.
+        settings |= {"aux_logits": False, "init_weights": False, "transform_input": trained}
+    module: nn.Module = torchvision.models.get_model(name, weights=None, **settings)
+    return module
+
+
+class no_initialisation(TorchFunctionMode):
+    """Skips the random initialisation of weights that a checkpoint will replace. (torch.device("meta") would skip more,
+    but RegNet computes its widths with tensors.)"""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.normal_:  # trunc_normal_ draws again and again until it likes the values
+            return args[0].zero_()
+        return args[0] if func is Tensor.uniform_ else func(*args, **(kwargs or {}))
+
+
+def architecture(name: str, input_size: Sequence[int] | None = None) -> tuple[nn.Module, tuple[int, int, int]]:
+    """A torchvision model for its structure alone, its weights left to chance, and its input size or the one given."""
+    from pathx.models.torchvision import torchvision
+
+    name = as_name(name)
+    _check_name(name)
+    recipe = Preprocessing.of_preset(torchvision.models.get_model_weights(name).DEFAULT.transforms())
+    if input_size is not None:
+        recipe = replace(recipe, input_size=cast("tuple[int, int, int]", tuple(input_size)), resize=None)
+    settings = {"image_size": recipe.input_size[1]} if name.startswith("vit_") else {}  # built for one size alone
+    with no_initialisation():
+        return _build(name, trained=True, **settings).eval(), recipe.input_size
+
+
+def weights_file(name: str) -> str:
+    """The name of the file that holds a torchvision model's default weights, in torch's cache."""
+    from pathx.models.torchvision import torchvision
+
+    return str(torchvision.models.get_model_weights(name).DEFAULT.url.rpartition("/")[2])
+
+
+def _untrained(name: str) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return _build(name, trained=False)
+
+
+def _trained(name: str, state: Mapping[str, Tensor], source: str) -> nn.Module:
+    """The model with the weights of a checkpoint, and with as many classes as the checkpoint has."""
+    unused = _AUXILIARY_HEADS.get(name, ())
+    state = modern_keys(state, name)
+    weights = OrderedDict((key, value) for key, value in state.items() if not key.startswith(unused or "\0"))
+    vars(weights)["_metadata"] = getattr(state, "_metadata", None)
+    with no_initialisation():
+        module = _build(name, trained=True)
+        head, classes = _head(module)
+        found = weights.get(f"{head}.weight")
+        if found is not None and found.ndim and found.shape[0] not in (0, classes):
+            module = _build(name, trained=True, num_classes=found.shape[0])
+    fill(module, weights, name, source)
+    return module
+
+
+def _head(module: nn.Module) -> tuple[str, int]:
+    """The layer that gives the logits (in torchvision's models the last one with weights) and the number of classes."""
+    layers = [(name, layer) for name, layer in module.named_modules() if isinstance(layer, (nn.Linear, nn.Conv2d))]
+    name, layer = layers[-1]
+    return name, layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels
+
+
+def _download(name: str, weights: Any) -> Mapping[str, Tensor]:
+    """torchvision's own weights, from its cache or its server."""
+    show = sys.stderr.isatty()
+    notes = sys.stderr if show else io.StringIO()  # torch announces a download on stdout, even without progress
+    try:
+        with redirect_stdout(notes), redirect_stderr(notes):
+            state = weights.get_state_dict(progress=show, check_hash=True, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, HTTPException, UnpicklingError) as error:
+        file, folder = weights.url.rpartition("/")[2], Path(torch.hub.get_dir(), "checkpoints")
+        found = f"the {weights.name} weights of {name} could not be downloaded ({reason_of(error)})"
+        remedy = f"put {file} into {folder}, give `weights` a local state dict or none (untrained)"
+        raise PathxError(f"{found}: {remedy}, or use the bundled model {DEFAULT_MODEL}") from error
+    return state_of(state, weights.url)

@@ -1,0 +1,1 @@
+"""Interactive reports: results as pages that open with a double click, offline."""

@@ -1,0 +1,161 @@
+// Elements and numbers. Text from the data only ever becomes text nodes and attribute values, never markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** The data of this page. */
+export const DATA = JSON.parse(document.getElementById("data").textContent);
+
+/** An element; attributes that are functions are listeners (`click: …`), null ones are left out. */
+export function make(tag, attributes = {}, ...children) {
+  return filled(document.createElement(tag), attributes, children);
+}
+
+/** The same for SVG. */
+export function draw(tag, attributes = {}, ...children) {
+  return filled(document.createElementNS(SVG, tag), attributes, children);
+}
+
+function filled(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (typeof value === "function") element.addEventListener(name, value);
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  element.append(
+    ...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false),
+  );
+  return element;
+}
+
+/** A table; cells and heads are what they hold, or elements of their own (`th` for the head of a row). */
+export function tableOf(attributes, heads, rows) {
+  const cell = (tag, more) => (content) => /^t[hd]$/i.test(content?.tagName ?? "") ? content : make(tag, more, content);
+  return make(
+    "table",
+    attributes,
+    make("thead", {}, make("tr", {}, heads.map(cell("th", { scope: "col" })))),
+    make(
+      "tbody",
+      {},
+      rows.map((cells) => make("tr", {}, cells.map(cell("td", {})))),
+    ),
+  );
+}
+
+/** The head of a row of a table. */
+export function rowHead(content) {
+  return make("th", { scope: "row" }, content);
+}
+
+/** A user's text, whose own direction stays inside it. */
+export function text(value) {
+  return make("bdi", {}, String(value ?? ""));
+}
+
+/** A number for people; what is no number is said to be none. */
+export function number(value, digits = 4) {
+  if (typeof value !== "number" || !Number.isFinite(value)) return "not a number";
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  if (size >= 1e5 || size < 1e-4)
+    return value
+      .toExponential(digits - 2)
+      .replace("e+", "e")
+      .replace("-", "−");
+  return String(Number(value.toPrecision(digits))).replace("-", "−");
+}
+
+/** A number with its sign, for what supports or counts against. */
+export function signed(value, digits = 4) {
+  return (value > 0 ? "+" : "") + number(value, digits);
+}
+
+/** A share as a percentage. */
+export function percent(share) {
+  if (typeof share !== "number" || !Number.isFinite(share)) return "–";
+  const value = 100 * share;
+  const digits = Math.abs(value) >= 10 || value === 0 ? 0 : Math.abs(value) >= 1 ? 1 : 2;
+  return `${value.toFixed(digits).replace("-", "−")}\u00a0%`;
+}
+
+/** "1 unit", "3 units". */
+export function counted(count, noun) {
+  return `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
+}
+
+/** A button that copies a text, and says so. */
+export function copyButton(label, content) {
+  const button = make("button", { type: "button", class: "quiet" }, label);
+  button.addEventListener("click", async () => {
+    button.textContent = (await copied(content())) ? "Copied" : "Press Ctrl+C";
+    setTimeout(() => (button.textContent = label), 1500);
+  });
+  return button;
+}
+
+async function copied(content) {
+  try {
+    await navigator.clipboard.writeText(content);
+    return true;
+  } catch {
+    const field = make("textarea", { class: "offscreen", "aria-hidden": "true" });
+    field.value = content;
+    document.body.append(field);
+    field.select();
+    const done = document.execCommand("copy"); // the only way where a page is a file
+    field.remove();
+    return done;
+  }
+}
+
+/** Radio buttons that look like one switch. */
+export function choice(legend, options, chosen, change) {
+  const name = `choice-${(choices += 1)}`;
+  return make(
+    "fieldset",
+    { class: "switch" },
+    make("legend", {}, legend),
+    options.map(([value, label]) => {
+      const input = make("input", { type: "radio", name, value, change: () => change(value) });
+      input.checked = value === chosen;
+      return make("label", {}, input, make("span", {}, label));
+    }),
+  );
+}
+let choices = 0;
+
+/** A section of the page with a heading. */
+export function card(title, attributes, ...children) {
+  const id = `heading-${(cards += 1)}`;
+  return make(
+    "section",
+    { ...attributes, class: `card ${attributes.class ?? ""}`, "aria-labelledby": id },
+    make("h2", { id }, title),
+    ...children,
+  );
+}
+let cards = 0;
+
+/** What a reader must know of a page; nothing where there is nothing to say. */
+export function remarks(list) {
+  if (!list.length) return null;
+  return make(
+    "div",
+    { class: "notes", role: "note", "aria-label": "Notes" },
+    make(
+      "ul",
+      {},
+      list.map((one) => make("li", {}, text(one))),
+    ),
+  );
+}
+
+/** Something that happened, told to screen readers. */
+export function announce(message) {
+  let place = document.getElementById("spoken");
+  if (!place) {
+    place = make("div", { id: "spoken", class: "offscreen", role: "status", "aria-live": "polite" });
+    document.body.append(place);
+  }
+  place.textContent = message;
+}

@@ -1,0 +1,299 @@
+// The path as a flow: a column per layer from the image to the class, a box per node, a ribbon per edge.
+
+import { announce, counted, draw, make, number, percent, signed } from "./dom.js";
+import { columnsOf, reach, ribbonsOf, sum } from "./paths.js";
+import {
+  BOX,
+  CUT,
+  FOOT,
+  STUB,
+  TALL,
+  TOP,
+  classSide,
+  label,
+  patterns,
+  imageSide,
+  placed,
+  ribbonShape,
+  shortened,
+  sidesOf,
+  spoken,
+} from "./shapes.js";
+
+/** The flow as an `element`, and what can be done with it.
+ *
+ *  `target` is {label, logit, name} of what is explained; `react.look(node)` and `react.pin(id)` hear what the user does. */
+export function makeFlow(target, react) {
+  const opened = new Set();
+  const more = new Map();
+  const state = { sameScale: false, path: null, units: null, nodes: new Map(), ribbons: [], focus: null, pinned: [] };
+  const board = make("div", {
+    class: "board",
+    role: "region",
+    tabindex: "0",
+    "aria-label": "The path from the image to the class; it scrolls sideways",
+  });
+
+  function render() {
+    const { path, units } = state;
+    const columns = columnsOf(path, units, opened, more);
+    const places = placed(columns, target, board.clientWidth || 900, state.sameScale);
+    state.ribbons = ribbonsOf(path, columns);
+    state.nodes = new Map(columns.flatMap((column) => column.nodes).map((one) => [one.id, one]));
+    const drawn = drawing(columns, places);
+    board.replaceChildren(drawn);
+    state.focus = state.nodes.has(state.focus) ? state.focus : (columns.at(-1)?.nodes[0]?.id ?? null);
+    rove();
+    light(null);
+  }
+
+  function drawing(columns, { width, boxes, at }) {
+    const height = TOP + TALL + FOOT;
+    const svg = draw("svg", {
+      width,
+      height,
+      viewBox: `0 0 ${width} ${height}`,
+      role: "group",
+      "aria-label": summary(columns),
+      keydown: key,
+    });
+    svg.append(patterns());
+    const sides = sidesOf(state.ribbons, boxes, columns, target);
+    svg.append(
+      draw(
+        "g",
+        { class: "ribbons" },
+        state.ribbons.map((ribbon) => ribbonShape(ribbon, sides, boxes)),
+      ),
+    );
+    svg.append(imageSide(columns, state.path, boxes, at(-1)), classSide(target, sides, boxes));
+    columns.forEach((column, place) => svg.append(columnShape(column, place, boxes, sides, at)));
+    return svg;
+  }
+
+  function columnShape(column, place, boxes, sides, at) {
+    const x = at(place);
+    const total = sum(column.nodes.map((one) => one.value));
+    const names = column.tensors.map((tensor) => tensor.name);
+    const head = draw("g", { class: "head" });
+    head.append(
+      draw("text", { x, y: 16, class: "strong" }, `layer ${column.layer}`),
+      draw(
+        "text",
+        { x, y: 32 },
+        draw("title", {}, names.join(", ")),
+        shortened(names[0] ?? "", Math.floor((at(1) - at(0)) / 7) - (names.length > 1 ? 3 : 0)),
+        names.length > 1 ? ` +${names.length - 1}` : "",
+      ),
+      draw("text", { x, y: 47 }, counted(column.kept, "unit") + (column.below_alpha ? " *" : "")),
+    );
+    const foot = draw("g", { class: "foot" });
+    foot.append(
+      draw(
+        "text",
+        { x, y: TOP + TALL + 20, class: "strong", "data-sum": total, "data-layer": column.layer },
+        signed(total, 3),
+      ),
+      draw("text", { x, y: TOP + TALL + 36 }, percent(total / target.logit)),
+    );
+    return draw(
+      "g",
+      { class: "column" },
+      head,
+      column.nodes.map((one) => nodeShape(one, boxes.get(one.id), sides)),
+      foot,
+    );
+  }
+
+  function nodeShape(one, box, sides) {
+    const incoming = sides.left.get(one.id);
+    const shape = draw("g", {
+      class: `node ${one.value < 0 ? "against" : "for"} ${one.kind}`,
+      role: "button",
+      tabindex: "-1",
+      "data-id": one.id,
+      "data-value": one.value,
+      "aria-label": spoken(one, target),
+      "aria-pressed": one.kind === "unit" ? "false" : null,
+      "aria-expanded": one.kind === "unit" || one.kind === "unlisted" ? null : "false",
+      pointerenter: () => light(one.id),
+      pointerleave: () => light(null),
+      focus: () => focused(one.id),
+      click: () => act(one),
+    });
+    if (incoming?.rest) {
+      const { top, bottom, value } = incoming.rest;
+      shape.append(
+        draw(
+          "rect",
+          {
+            class: "cut",
+            x: box.x - STUB,
+            y: top,
+            width: STUB,
+            height: Math.max(0.5, bottom - top),
+            "data-cut": value,
+            fill: "url(#hatched)",
+          },
+          draw("title", {}, `${signed(value)} ${CUT}`),
+        ),
+      );
+    }
+    shape.append(
+      draw("rect", { class: "hit", x: box.x - 4, y: box.y - 2, width: BOX + 50, height: Math.max(box.height + 4, 8) }),
+      draw("rect", {
+        class: "box",
+        x: box.x,
+        y: box.y,
+        width: BOX,
+        height: box.height,
+        rx: Math.min(3, box.height / 2),
+      }),
+    );
+    if (box.height >= 9)
+      shape.append(draw("text", { class: "name", x: box.x + BOX + 4, y: box.y + box.height / 2 + 4 }, label(one)));
+    if (one.kind === "channel" || one.kind === "more")
+      shape.append(
+        draw("text", { class: "sign", x: box.x + BOX / 2, y: box.y + box.height / 2 + 4 }, box.height >= 11 ? "+" : ""),
+      );
+    return shape;
+  }
+
+  function act(one) {
+    state.focus = one.id;
+    if (one.kind === "unit") react.pin(one.units[0].id);
+    else if (one.kind !== "unlisted") open(one);
+  }
+
+  function open(one) {
+    if (one.kind === "more") more.set(one.layer, (more.get(one.layer) ?? 0) + 1);
+    else opened.add(one.id);
+    render();
+    announce(one.kind === "more" ? "More units are shown." : `Channel opened: ${counted(one.units.length, "unit")}.`);
+    const next = one.kind === "more" ? one.id : one.units[0].id;
+    element(next)?.focus();
+  }
+
+  function close(parent) {
+    opened.delete(parent);
+    state.focus = parent;
+    render();
+    element(parent)?.focus();
+  }
+
+  function key(event) {
+    const one = state.nodes.get(state.focus);
+    if (!one) return;
+    if (event.key === "Enter" || event.key === " ") act(one);
+    else if (event.key === "Escape" && one.parent) close(one.parent);
+    else if (event.key.startsWith("Arrow")) step(one, event.key.slice(5));
+    else return;
+    event.preventDefault();
+  }
+
+  function step(one, way) {
+    const columns = [...new Set([...state.nodes.values()].map((other) => other.layer))].sort((a, b) => a - b);
+    const column = (layer) => [...state.nodes.values()].filter((other) => other.layer === layer);
+    const here = column(one.layer);
+    const place = here.indexOf(one);
+    let next = null;
+    if (way === "Up") next = here[place - 1];
+    else if (way === "Down") next = here[place + 1];
+    else {
+      const there = column(columns[columns.indexOf(one.layer) + (way === "Right" ? 1 : -1)]);
+      next = there[Math.min(place, there.length - 1)];
+    }
+    if (next) element(next.id).focus();
+  }
+
+  function element(id) {
+    return [...board.querySelectorAll(".node")].find((shape) => shape.dataset.id === id);
+  }
+
+  function focused(id) {
+    state.focus = id;
+    rove();
+    light(id);
+  }
+
+  function rove() {
+    for (const shape of board.querySelectorAll(".node"))
+      shape.setAttribute("tabindex", shape.dataset.id === state.focus ? "0" : "-1");
+  }
+
+  /** Light up what a node leads to, or with null what is pinned. */
+  function light(id) {
+    const starts = id ? [id] : state.pinned.map(homeOf).filter(Boolean);
+    const found = starts.length ? together(starts.map((start) => reach(start, state.ribbons))) : null;
+    board.firstElementChild?.classList.toggle("dimmed", Boolean(found && state.ribbons.length));
+    for (const shape of board.querySelectorAll(".ribbon")) {
+      const share = found?.ribbons.get(shape.dataset.key);
+      shape.classList.toggle("lit", share !== undefined);
+      shape.style.opacity = share === undefined ? "" : 0.12 + 0.76 * Math.sqrt(Math.min(1, share));
+    }
+    for (const shape of board.querySelectorAll(".node, .whole"))
+      shape.classList.toggle("lit", Boolean(found?.nodes.has(shape.dataset.id)));
+    const deepest = state.path.layers.at(-1)?.layer;
+    const down = found && [...found.nodes.keys()].some((one) => state.nodes.get(one)?.layer === deepest);
+    for (const shape of board.querySelectorAll(".image-side")) shape.classList.toggle("lit", Boolean(down));
+    react.look(id ? state.nodes.get(id) : null);
+  }
+
+  function homeOf(unit) {
+    return [...state.nodes.values()].find((one) => one.units.some((member) => member.id === unit))?.id ?? null;
+  }
+
+  function summary(columns) {
+    const sums = columns.map(
+      (column) => `layer ${column.layer} ${number(sum(column.nodes.map((one) => one.value)), 3)}`,
+    );
+    return `Path to ${target.label}: ${sums.join(", ")}; ${target.name} is ${number(target.logit)}. Arrow keys move, Enter opens a channel or pins a unit.`;
+  }
+
+  return {
+    element: board,
+    show(path, units) {
+      Object.assign(state, { path, units });
+      render();
+    },
+    scale(same) {
+      state.sameScale = same;
+      render();
+    },
+    light,
+    pin(ids) {
+      state.pinned = ids;
+      for (const shape of board.querySelectorAll(".node")) {
+        const at = ids.indexOf(shape.dataset.id);
+        shape.classList.toggle("pinned", at >= 0);
+        if (shape.hasAttribute("aria-pressed")) shape.setAttribute("aria-pressed", String(at >= 0));
+      }
+      light(null);
+    },
+    closeAll() {
+      opened.clear();
+      more.clear();
+      render();
+    },
+    reveal(unit) {
+      const channel = [...state.nodes.values()].find(
+        (one) => one.kind !== "unit" && one.units.some((member) => member.id === unit),
+      );
+      if (channel?.kind === "channel") opened.add(channel.id);
+      else if (channel) more.set(channel.layer, 20);
+      if (channel) render();
+      if (state.nodes.has(unit)) element(unit).focus();
+      else if (channel) this.reveal(unit);
+    },
+    redraw: render,
+  };
+}
+
+/** What several nodes reach, each way as strong as the strongest of them has it. */
+function together(several) {
+  const joined = { nodes: new Map(), ribbons: new Map() };
+  for (const one of several)
+    for (const kind of ["nodes", "ribbons"])
+      for (const [key, share] of one[kind]) joined[kind].set(key, Math.max(share, joined[kind].get(key) ?? 0));
+  return joined;
+}

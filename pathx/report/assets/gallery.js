@@ -1,0 +1,350 @@
+// The gallery of many explanations: search, sort, filter, a confusion matrix, and a list that draws only what is in view.
+
+import {
+  DATA,
+  announce,
+  card,
+  choice,
+  counted,
+  make,
+  number,
+  percent,
+  remarks,
+  rowHead,
+  tableOf,
+  text,
+} from "./dom.js";
+
+const TILE = 210;
+const HIGH = 262;
+const MOST_CLASSES = 24;
+const SORTS = {
+  first: ["Wrong first", (row) => [row.error ? 1 : row.wrong ? 0 : 2, row.at]],
+  file: ["File name", (row) => [row.file]],
+  low: ["Least probable", (row) => [row.probability ?? Infinity]],
+  high: ["Most probable", (row) => [-(row.probability ?? -1)]],
+  margin: ["Closest call", (row) => [row.margin ?? Infinity]],
+  share: ["Largest share of the logit", (row) => [-(row.share ?? -Infinity)]],
+};
+const rows = DATA.rows.map((row, at) => ({
+  ...row,
+  at,
+  words: [row.file, row.truth, row.predicted, row.error].join(" ").toLowerCase(),
+}));
+const state = {
+  words: "",
+  sort: "first",
+  truth: "",
+  predicted: "",
+  show: "all",
+  least: 0,
+  most: 1,
+  margin: 1,
+  share: -Infinity,
+  list: rows,
+};
+
+const status = make("p", { class: "told", role: "status" });
+const inner = make("div", { class: "tiles-inner", role: "list", "aria-label": "Images" });
+const view = make("div", { class: "virtual" }, inner);
+
+function filtered() {
+  const fits = (row) =>
+    (!state.words || row.words.includes(state.words)) &&
+    (!state.truth || row.truth === state.truth) &&
+    (!state.predicted || row.predicted === state.predicted) &&
+    (state.show === "all" ||
+      (state.show === "wrong" && row.wrong) ||
+      (state.show === "right" && !row.error && row.truth && !row.wrong) ||
+      (state.show === "failed" && row.error)) &&
+    (row.error ||
+      ((row.probability ?? 0) >= state.least &&
+        (row.probability ?? 1) <= state.most &&
+        (state.margin >= 1 || (row.margin ?? 2) <= state.margin) &&
+        (row.share ?? -Infinity) >= state.share));
+  const key = SORTS[state.sort][1];
+  const keyed = rows.filter(fits).map((row) => [key(row), row]);
+  keyed.sort(([one], [other]) => {
+    for (let at = 0; at < one.length; at += 1) if (one[at] !== other[at]) return one[at] < other[at] ? -1 : 1;
+    return 0;
+  });
+  return keyed.map(([, row]) => row);
+}
+
+function update() {
+  state.list = filtered();
+  const wrong = state.list.filter((row) => row.wrong).length;
+  const failed = state.list.filter((row) => row.error).length;
+  status.textContent = `${counted(state.list.length, "image")} of ${rows.length.toLocaleString("en")}${wrong ? `, ${wrong} predicted wrong` : ""}${failed ? `, ${failed} failed` : ""}`;
+  announce(status.textContent);
+  paintView();
+}
+
+function columnsThatFit() {
+  return Math.max(1, Math.floor((view.clientWidth + 14) / (TILE + 14)));
+}
+
+/** Only the rows of tiles in view, and a few beyond, are in the page. */
+function paintView() {
+  const across = columnsThatFit();
+  const lines = Math.ceil(state.list.length / across);
+  inner.style.height = `${lines * HIGH}px`;
+  const top = Math.max(0, -view.getBoundingClientRect().top);
+  const first = Math.max(0, Math.floor(top / HIGH) - 2) * across;
+  const last = Math.min(state.list.length, (Math.floor(top / HIGH) + Math.ceil(innerHeight / HIGH) + 3) * across);
+  const focused = document.activeElement?.dataset?.at;
+  const wide = (view.clientWidth - 14 * (across - 1)) / across;
+  const tiles = [];
+  for (let at = first; at < last; at += 1) {
+    const one = tile(state.list[at], at);
+    one.style.transform = `translate(${(at % across) * (wide + 14)}px, ${Math.floor(at / across) * HIGH}px)`;
+    one.style.width = `${wide}px`;
+    tiles.push(one);
+  }
+  inner.replaceChildren(...tiles);
+  if (focused !== undefined) inner.querySelector(`[data-at="${Number(focused)}"]`)?.focus({ preventScroll: true });
+}
+
+function tile(row, at) {
+  const item = {
+    class: `tile ${row.error ? "failed" : row.wrong ? "wrong" : ""}`,
+    role: "listitem",
+    "aria-setsize": state.list.length,
+    "aria-posinset": at + 1,
+  };
+  const name = row.file.split(/[\\/]/).slice(-2).join("/");
+  if (row.error)
+    return make(
+      "div",
+      item,
+      make("div", { class: "blank" }, "failed"),
+      make(
+        "div",
+        { class: "caption", tabindex: "0", "data-at": at },
+        make("b", {}, text(name)),
+        make("span", {}, text(row.error)),
+      ),
+    );
+  const picture = row.thumbnail
+    ? make("img", { src: row.thumbnail, alt: "", decoding: "async" })
+    : make("div", { class: "blank" }, "no photo");
+  const said = make("b", {}, text(row.predicted ?? row.target));
+  const facts = [
+    percent(row.probability),
+    row.margin === null || row.margin === undefined ? null : `margin ${percent(row.margin)}`,
+    row.share === null ? null : `path ${percent(row.share)}`,
+  ]
+    .filter(Boolean)
+    .join(" · ");
+  return make(
+    "div",
+    item,
+    make(
+      "a",
+      { href: row.page, "data-at": at },
+      picture,
+      make(
+        "div",
+        { class: "caption" },
+        said,
+        row.wrong ? make("span", { class: "truth" }, "✗ labelled ", text(row.truth)) : null,
+        make("span", { class: "numbers" }, facts),
+        make("span", { class: "quiet" }, text(name)),
+      ),
+    ),
+  );
+}
+
+function step(event) {
+  const at = Number(event.target.dataset?.at ?? -1);
+  const ways = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columnsThatFit(), ArrowUp: -columnsThatFit(), j: 1, k: -1 };
+  if (!(event.key in ways) || event.target.closest("input, select, button")) return;
+  event.preventDefault();
+  const next = at < 0 ? 0 : Math.max(0, Math.min(state.list.length - 1, at + ways[event.key]));
+  const top = view.getBoundingClientRect().top + Math.floor(next / columnsThatFit()) * HIGH;
+  if (top < 0 || top + HIGH > innerHeight) scrollBy(0, top - (innerHeight - HIGH) / 2);
+  paintView();
+  inner.querySelector(`[data-at="${next}"]`)?.focus({ preventScroll: true });
+}
+
+function select(name, values, change) {
+  const element = make(
+    "select",
+    { "aria-label": name, change: () => change(element.value) },
+    make("option", { value: "" }, "all"),
+    values.map((value) => make("option", { value }, value)),
+  );
+  return { element, label: make("label", { class: "field-label" }, make("span", {}, name), element) };
+}
+
+function classesOf(key) {
+  return [...new Set(rows.map((row) => row[key]).filter(Boolean))].sort();
+}
+
+const truths = select("Labelled", classesOf("truth"), (value) => set({ truth: value }));
+const predictions = select("Predicted", classesOf("predicted"), (value) => set({ predicted: value }));
+
+function set(changes) {
+  Object.assign(state, changes);
+  truths.element.value = state.truth;
+  predictions.element.value = state.predicted;
+  update();
+}
+
+function bound(name, key, least, most, value) {
+  const input = make("input", {
+    type: "number",
+    min: least,
+    max: most,
+    step: "any",
+    value,
+    input: () => Number.isFinite(input.valueAsNumber) && set({ [key]: input.valueAsNumber / 100 }),
+  });
+  return make("label", { class: "field-label" }, make("span", {}, name), input);
+}
+
+function controls() {
+  const search = make("input", {
+    type: "search",
+    placeholder: "file or class",
+    input: () => set({ words: search.value.trim().toLowerCase() }),
+  });
+  const sort = make(
+    "select",
+    { "aria-label": "Sort", change: () => set({ sort: sort.value }) },
+    Object.entries(SORTS)
+      .filter(([key]) => key !== "margin" || rows.some((row) => typeof row.margin === "number"))
+      .map(([value, [name]]) => make("option", { value }, name)),
+  );
+  const labelled = rows.some((row) => row.truth);
+  const shows = [
+    ["all", "all"],
+    ...(labelled
+      ? [
+          ["wrong", "wrong"],
+          ["right", "right"],
+        ]
+      : []),
+    ...(rows.some((row) => row.error) ? [["failed", "failed"]] : []),
+  ];
+  return make(
+    "div",
+    { class: "controls" },
+    make("label", { class: "field-label" }, make("span", {}, "Search"), search),
+    make("label", { class: "field-label" }, make("span", {}, "Sort"), sort),
+    labelled ? truths.label : null,
+    predictions.label,
+    shows.length > 1 ? choice("Show", shows, "all", (show) => set({ show })) : null,
+    bound("Probability from %", "least", 0, 100, 0),
+    bound("to %", "most", 0, 100, 100),
+    rows.some((row) => typeof row.margin === "number") ? bound("Margin up to %", "margin", 0, 100, 100) : null,
+    bound("Path carries from %", "share", -1000, 1000, ""),
+    make("button", { type: "button", click: table }, "Save as CSV"),
+  );
+}
+
+/** What is shown, as a file. Text that a spreadsheet would take for a formula is marked as text. */
+function table() {
+  const keys = ["file", "truth", "predicted", "probability", "margin", "share", "wrong", "error", "page"];
+  const cell = (value) => {
+    const plain = value === null || value === undefined ? "" : String(value);
+    return `"${(typeof value === "string" && /^[=+\-@\t\r]/.test(plain) ? `'${plain}` : plain).replaceAll('"', '""')}"`;
+  };
+  const lines = [keys.join(","), ...state.list.map((row) => keys.map((key) => cell(row[key])).join(","))];
+  const address = URL.createObjectURL(new Blob([`${lines.join("\r\n")}\r\n`], { type: "text/csv" }));
+  const link = make("a", { href: address, download: "pathx.csv" });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(address), 1000);
+}
+
+/** Labels against predictions; the classes that are confused most, where there are many. */
+function confusion() {
+  const known = rows.filter((row) => row.truth && row.predicted);
+  if (!known.length) return null;
+  const counts = new Map();
+  const busy = new Map();
+  for (const { truth, predicted } of known) {
+    const key = JSON.stringify([truth, predicted]);
+    counts.set(key, (counts.get(key) ?? 0) + 1);
+    for (const name of new Set([truth, predicted]))
+      busy.set(name, (busy.get(name) ?? 0) + (truth === predicted ? 0.001 : 1));
+  }
+  const classes = [...busy]
+    .sort(([, one], [, other]) => other - one)
+    .slice(0, MOST_CLASSES)
+    .map(([name]) => name)
+    .sort();
+  const most = Math.max(...counts.values());
+  const cell = (truth, predicted) => {
+    const count = counts.get(JSON.stringify([truth, predicted])) ?? 0;
+    if (!count) return make("td", {});
+    const button = make(
+      "button",
+      {
+        type: "button",
+        class: truth === predicted ? "right" : "wrong",
+        "aria-label": `${counted(count, "image")} labelled ${truth} and predicted ${predicted}`,
+        click: () => set({ truth, predicted, show: "all" }),
+      },
+      String(count),
+    );
+    button.style.setProperty("--strength", `${15 + (45 * count) / most}%`);
+    return make("td", {}, button);
+  };
+  const right = known.filter((row) => !row.wrong).length;
+  const hidden = busy.size - classes.length;
+  return make(
+    "details",
+    { class: "card", open: busy.size <= 12 },
+    make(
+      "summary",
+      {},
+      `Labels and predictions: ${percent(right / known.length)} of ${counted(known.length, "image")} as labelled`,
+    ),
+    hidden > 0
+      ? make(
+          "p",
+          { class: "quiet" },
+          `The ${classes.length} classes that are confused most; ${hidden} more are not in the table.`,
+        )
+      : null,
+    make(
+      "div",
+      { class: "scroll", tabindex: "0", role: "region", "aria-label": "Confusion matrix" },
+      tableOf(
+        { class: "confusion" },
+        ["labelled ↓ predicted →", ...classes.map(text)],
+        classes.map((truth) => [rowHead(text(truth)), ...classes.map((predicted) => cell(truth, predicted))]),
+      ),
+    ),
+    make("button", { type: "button", click: () => set({ truth: "", predicted: "" }) }, "Show all classes"),
+  );
+}
+
+document.addEventListener("keydown", step);
+addEventListener("scroll", () => requestAnimationFrame(paintView), { passive: true });
+addEventListener("resize", paintView);
+
+document.body.append(
+  make(
+    "header",
+    { class: "top" },
+    make("p", { class: "over" }, "pathx report"),
+    make("h1", {}, counted(rows.length, "image")),
+    DATA.measures.length
+      ? make(
+          "nav",
+          { "aria-label": "Measurements" },
+          DATA.measures.map((one) => make("a", { href: one.page }, text(one.title))),
+        )
+      : null,
+    remarks(DATA.notes),
+  ),
+  make("main", { class: "plain" }, confusion(), card("Images", {}, controls(), status, view)),
+  make(
+    "footer",
+    {},
+    "This report needs no network and sends nothing. Arrow keys move among the images, Enter opens one.",
+  ),
+);
+update();

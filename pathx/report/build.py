@@ -1,0 +1,65 @@
+"""Reports of results: a page for one explanation, a gallery for many, pages of measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pathx.errors import shown
+from pathx.report.collect import Collected, collect
+from pathx.report.gallery import write_gallery
+from pathx.report.made import Report
+from pathx.report.measures import measure_page
+from pathx.report.saved import GrowthOf, explanation_page
+from pathx.results.files import REPORT
+
+Note = Callable[[str], None]
+
+
+def report(
+    results: Sequence[str | Path],
+    out: str | Path | None = None,
+    *,
+    growth: GrowthOf = lambda found: None,
+    note: Note = lambda text: None,
+    advance: Callable[[int], None] = lambda done: None,
+) -> Path:
+    """Make the report of finished results and return its first page.
+
+    One explanation gives a single page, `report.html` beside its path.json; more give a gallery, `report/index.html`
+    in the first of the folders. Measurements give pages of their own.
+
+    Args:
+        results: folders of results, or documents in them.
+        out: the file to write instead.
+        growth: what the network adds to an explanation, where it is at hand.
+        note: hears what could not be shown, and why.
+        advance: hears how many pages were made just now.
+    """
+    found = collect(results)
+    for problem in found.problems:
+        note(problem)
+    many = len(found.explanations) + len(found.failures) + len(found.measures) > 1
+    if many or (not found.explanations and not found.measures):
+        return write_gallery(found, _gallery_file(results, out), growth=growth, note=note, advance=advance)
+    if found.explanations:
+        return _single(found, out, growth, note)
+    (file, document) = found.measures[0]
+    return Report(measure_page(file, document, found.references)).save(out or file.with_name(REPORT))
+
+
+def _gallery_file(results: Sequence[str | Path], out: str | Path | None) -> Path:
+    if out is not None:
+        return Path(out) if Path(out).suffix.lower() in (".html", ".htm") else Path(out) / "index.html"
+    first = Path(results[0])
+    return (first if first.is_dir() else first.parent) / "report" / "index.html"
+
+
+def _single(found: Collected, out: str | Path | None, growth: GrowthOf, note: Note) -> Path:
+    (one,) = found.explanations
+    one = replace(one, notes=(*one.notes, *found.problems))
+    made, notes = explanation_page(one, beside=found, growth=growth)
+    for text in (text for text in notes if text not in found.problems):
+        note(f"{shown(one.folder)}: {text}")
+    return Report(made).save(out or one.folder / REPORT)

@@ -1,0 +1,164 @@
+"""What a folder of results holds: whole explanations, failures, measurements, and what is not whole."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pathx.errors import PathxError, shown
+from pathx.report.references import References
+from pathx.results.files import read_document
+from pathx.results.lines import JsonLines
+
+MEASURES = ("evaluation.json", "sweep.json", "common.json")
+_FEATURE = re.compile(r"feature-\d\d+")
+_NEEDED = ("image", "model", "target", "depth", "width", "alpha", "skips", "layers", "linear_model")
+_KNOWN = "pathx/path@1"
+
+
+@dataclass(frozen=True, eq=False)
+class ExplanationFiles:
+    """A whole explanation.
+
+    Args:
+        document: what its path.json says.
+        truth: label of the true class, where it is known.
+        top: the best classes of the image, (label, probability) each, where they are known.
+    """
+
+    folder: Path
+    document: dict[str, Any]
+    truth: str | None = None
+    top: tuple[tuple[str, float], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Collected:
+    """What several folders of results hold.
+
+    Args:
+        failures: (file, reason) of images that could not be explained.
+        measures: files of evaluations, sweeps and common units, with what they say.
+        checks: what every check.json says.
+        units: what every units.json says of the channels of a network.
+        problems: what could not be read, and why.
+    """
+
+    explanations: list[ExplanationFiles] = field(default_factory=list)
+    failures: list[tuple[str, str]] = field(default_factory=list)
+    measures: list[tuple[Path, dict[str, Any]]] = field(default_factory=list)
+    checks: list[dict[str, Any]] = field(default_factory=list)
+    units: list[dict[str, Any]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @cached_property
+    def references(self) -> References:
+        """What the units found say of channels."""
+        return References(self.units)
+
+
+def collect(results: Sequence[str | Path]) -> Collected:
+    """Look through folders of results; a path.json or another document may be named itself."""
+    made = Collected()
+    lines: dict[Path, dict[str, Any]] = {}
+    for given in results:
+        root = Path(given)
+        if not root.exists():
+            raise PathxError(f"{shown(given)}: no such file or folder; give results of pathx", usage=True)
+        for file in _documents(root):
+            _add(made, file)
+        if root.is_dir():
+            lines |= _lines(root)
+            made.problems.extend(_unfinished(root))
+    made.problems.extend(_units_of_others(made))
+    made.explanations[:] = [_informed(found, lines) for found in made.explanations]
+    made.failures.extend((str(line.get("file")), str(line["error"])) for line in lines.values() if "error" in line)
+    if not (made.explanations or made.failures or made.measures or made.checks):
+        reason = made.problems[0] if made.problems else "no path.json anywhere in it"
+        raise PathxError(f"{shown(results[0])} holds no results of pathx: {reason}", usage=True)
+    return made
+
+
+def _documents(root: Path) -> Iterator[Path]:
+    if root.is_file():
+        yield root
+        return
+    for name in ("path.json", *MEASURES, "check.json", "units.json"):
+        for file in sorted(root.rglob(name)):
+            if not (name == "path.json" and _FEATURE.fullmatch(file.parent.name)):
+                yield file
+
+
+def _add(made: Collected, file: Path) -> None:
+    try:
+        document = read_document(file)
+        if file.name in ("check.json", "units.json"):
+            (made.checks if file.name == "check.json" else made.units).append(document)
+        elif file.name in MEASURES:
+            made.measures.append((file, document))
+        else:
+            made.explanations.append(_explanation(file, document))
+    except PathxError as error:
+        made.problems.append(str(error))
+
+
+def _explanation(file: Path, document: dict[str, Any]) -> ExplanationFiles:
+    missing = [key for key in _NEEDED if key not in document]
+    if missing:
+        raise PathxError(f"{shown(file)} lacks {', '.join(missing)}: explain the image again")
+    if not isinstance(document["layers"], list) or not document["layers"]:
+        raise PathxError(f"{shown(file)} has no layers: explain the image again")
+    notes: tuple[str, ...] = ()
+    if document["schema"] != _KNOWN:
+        notes = (
+            f"path.json has the schema {document['schema']}, this pathx knows {_KNOWN}: some of it may be missing",
+        )
+    return ExplanationFiles(file.parent, document, notes=notes)
+
+
+def _lines(root: Path) -> dict[Path, dict[str, Any]]:
+    """What the indexes of runs say of each image, by the folder of its results; later lines count."""
+    lines: dict[Path, dict[str, Any]] = {}
+    for index in sorted(root.rglob("index*.jsonl")):
+        with suppress(OSError):
+            found = JsonLines(index).read()
+            lines |= {index.parent / str(line["name"]): line for line in found if "name" in line}
+    return lines
+
+
+def _units_of_others(made: Collected) -> Iterator[str]:
+    """Units that were gathered of a model that none of the results is of."""
+    documents = [*(found.document for found in made.explanations), *(document for _, document in made.measures)]
+    known = {_model(document).get("sha256") for document in documents}
+    for model in map(_model, made.units):
+        if documents and model.get("sha256") not in known:
+            yield f"the units are of another model ({shown(str(model.get('name')))}); they are not shown"
+
+
+def _model(document: dict[str, Any]) -> dict[str, Any]:
+    model = document.get("model")
+    return model if isinstance(model, dict) else {}
+
+
+def _unfinished(root: Path) -> Iterator[str]:
+    """Folders with pictures of an explanation whose path.json is not there."""
+    for file in sorted(root.rglob("heatmap.png")):
+        if not (file.parent / "path.json").is_file():
+            yield f"{shown(file.parent)} is not whole: it has no path.json; run the same command again"
+
+
+def _informed(found: ExplanationFiles, lines: dict[Path, dict[str, Any]]) -> ExplanationFiles:
+    """An explanation with what the index says of its image."""
+    line = lines.get(found.folder.parent, {})
+    try:
+        top = tuple((str(one["label"]), float(one["probability"])) for one in line.get("top", ()))
+    except (KeyError, TypeError, ValueError):
+        top = ()
+    label = line.get("label")
+    return replace(found, truth=None if label is None else str(label), top=top)

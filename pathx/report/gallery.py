@@ -1,0 +1,160 @@
+"""Many explanations: an index with a small picture of each image, and a page for every explanation."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any
+from urllib.parse import quote
+
+from pathx.errors import PathxError
+from pathx.images.regular import MARKER
+from pathx.report.collect import Collected, ExplanationFiles
+from pathx.report.earlier import page_name
+from pathx.report.encoding import jpeg
+from pathx.report.explanation import whole
+from pathx.report.measures import measure_page, measure_title
+from pathx.report.page import page
+from pathx.report.saved import GrowthOf, Photo, explanation_page
+from pathx.results.files import MARKER_SCHEMA, document_bytes, replacing
+
+_THUMBNAIL = 240
+_OURS = re.compile(r"\d+(-.+-\d+-.*\.html|\.jpg)")
+
+
+@dataclass(frozen=True, eq=False)
+class _Image:
+    """One image of the gallery: its explanations, the predicted class first, and the names of their pages."""
+
+    found: Sequence[ExplanationFiles]
+    pages: Sequence[str]
+    thumbnail: str
+
+    @property
+    def best(self) -> ExplanationFiles:
+        return self.found[0]
+
+    @property
+    def predicted(self) -> str | None:
+        target = self.best.document["target"]
+        return self.best.top[0][0] if self.best.top else target["label"] if target["rank"] == 1 else None
+
+    @property
+    def wrong(self) -> bool:
+        return self.best.truth is not None and self.predicted is not None and self.best.truth != self.predicted
+
+
+def write_gallery(
+    found: Collected,
+    file: Path,
+    *,
+    growth: GrowthOf,
+    note: Callable[[str], None],
+    advance: Callable[[int], None],
+) -> Path:
+    """Write the pages and small pictures, and last the index, which is returned; all at once, or nothing."""
+    base = "" if file.name == "index.html" else f"{file.stem}-files/"
+    images = sorted(_images(found.explanations, base), key=lambda image: not image.wrong)
+    rows: list[dict[str, Any]] = []
+    problems = list(found.problems)
+    with replacing(file.parent) as new:
+        ours = {"schema": MARKER_SCHEMA, "files": sorted(PurePath(image.thumbnail).name for image in images)}
+        new.put(f"{base}thumbnails/{MARKER}", document_bytes(ours))  # small pictures are no photos to explain
+        for number, image in enumerate(images):
+            photo = Photo.of(image.best)
+            try:
+                for name, made in _pages(image, photo, _around(images, number, file), found, growth):
+                    new.put(name, made.encode())
+            except PathxError as error:
+                problems.append(str(error))
+                note(str(error))
+                continue
+            if photo.image is not None:
+                new.put(image.thumbnail, jpeg(photo.image, _THUMBNAIL))
+            else:
+                note(photo.problem)
+            rows.append(_row(image, photo.image is not None))
+            advance(1)
+        measures = []
+        for number, (path, document) in enumerate(found.measures, 1):
+            name = f"{base}pages/{path.stem}-{number}.html"
+            new.put(name, measure_page(path, document, found.references).encode())
+            measures.append({"title": measure_title(document, path), "page": quote(name)})
+        rows += [{"file": name, "error": reason} for name, reason in found.failures]
+        data = {"kind": "gallery", "rows": rows, "measures": measures, "notes": problems[:50]}
+        new.put(file.name, page("gallery.js", "pathx report", data, pictures="'self' file: data:").encode())
+        new.commit(
+            _stale(file.parent, base, {image.thumbnail for image in images} | {n for i in images for n in i.pages})
+        )
+    return file
+
+
+def _stale(folder: Path, base: str, written: set[str]) -> list[str]:
+    """Pages and small pictures of an earlier report that this one has no use for."""
+    found = [
+        f"{base}{part}/{file.name}"
+        for part in ("pages", "thumbnails")
+        for file in (folder / base / part).glob("*")
+        if _OURS.fullmatch(file.name)
+    ]
+    return sorted(set(found) - written)
+
+
+def _images(explanations: Sequence[ExplanationFiles], base: str) -> list[_Image]:
+    grouped: dict[tuple[str, str, str], list[ExplanationFiles]] = {}
+    for one in explanations:
+        about = one.document["image"]
+        grouped.setdefault((about["file"], about["sha256"], str(one.folder.parent)), []).append(one)
+    digits = len(str(len(grouped)))
+    images = []
+    for number, several in enumerate(grouped.values(), 1):
+        several.sort(key=lambda one: ("against" in one.document, one.document["target"]["rank"]))
+        parts = [page_name(one.document) for one in several]
+        names = [
+            f"{base}pages/{number:0{digits}}-{image}-{at}-{label}.html" for at, (image, label) in enumerate(parts, 1)
+        ]
+        images.append(_Image(several, names, f"{base}thumbnails/{number:0{digits}}.jpg"))
+    return images
+
+
+def _around(images: Sequence[_Image], number: int, file: Path) -> dict[str, str | None]:
+    def address(other: int) -> str | None:
+        return quote(PurePath(images[other].pages[0]).name) if 0 <= other < len(images) else None
+
+    index = os.path.relpath(file, file.parent / PurePath(images[number].pages[0]).parent)
+    return {"index": quote(index.replace(os.sep, "/")), "previous": address(number - 1), "next": address(number + 1)}
+
+
+def _pages(
+    image: _Image, photo: Photo, around: dict[str, str | None], beside: Collected, growth: GrowthOf
+) -> Iterator[tuple[str, str]]:
+    """Names and contents of an image's pages."""
+    labels = [whole(one.document)["label"] for one in image.found]
+    links = [(label, quote(PurePath(name).name)) for label, name in zip(labels, image.pages, strict=True)]
+    for link, one, name in zip(links, image.found, image.pages, strict=True):
+        others = [other for other in links if other is not link]
+        made, _ = explanation_page(one, beside=beside, growth=growth, photo=photo, around=around, others=others)
+        yield name, made
+
+
+def _row(image: _Image, thumbnail: bool) -> dict[str, Any]:
+    """What the gallery says of an image."""
+    document = image.best.document
+    target, model = document["target"], document["linear_model"]
+    top, logit = image.best.top, target["logit"]
+    return {
+        "file": document["image"]["file"],
+        "page": quote(image.pages[0]),
+        "thumbnail": quote(image.thumbnail) if thumbnail else None,
+        "truth": image.best.truth,
+        "predicted": image.predicted,
+        "target": target["label"],
+        "probability": top[0][1] if top else target["probability"],
+        "margin": top[0][1] - top[1][1] if len(top) > 1 else None,
+        "share": model["score"] / logit if logit else None,
+        "wrong": image.wrong,
+        "classes": [whole(one.document)["label"] for one in image.found],
+    }

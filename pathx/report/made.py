@@ -1,0 +1,92 @@
+"""A report of an explanation that is at hand, rather than in files."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from pathx.drawing.view import View
+from pathx.engine.freeze import freeze
+from pathx.errors import PathxError, shown
+from pathx.explanation import Explanation
+from pathx.images.read import UserImage
+from pathx.maps import plane
+from pathx.report.explanation import PageContent, Region, explanation_data
+from pathx.report.growth import grow
+from pathx.report.page import page
+from pathx.results.explanation import ModelInfo, path_document
+from pathx.results.files import replace_file
+
+_HEIGHT = 900  # of the page in a notebook's cell, in pixels
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """A page; notebooks show it by themselves.
+
+    Args:
+        html: the page, whole.
+    """
+
+    html: str
+
+    def save(self, file: str | PathLike[str]) -> Path:
+        """Write the page to a file, at once and whole."""
+        path = Path(file)
+        if path.is_dir():
+            raise PathxError(
+                f"{shown(path)} is a folder: name a file, such as {shown(path / 'report.html')}", usage=True
+            )
+        replace_file(path, self.html.encode())
+        return path
+
+    def _repr_html_(self) -> str:
+        inside = html.escape(self.html, quote=True)
+        return (
+            f'<iframe srcdoc="{inside}" sandbox="allow-scripts" title="pathx report" width="100%" height="{_HEIGHT}" '
+            'frameborder="0"></iframe>'
+        )
+
+
+def explanation_report(
+    explanation: Explanation,
+    photo: Image.Image | None = None,
+    region: Region | None = None,
+    *,
+    label: str | None = None,
+    name: str = "the image",
+) -> Report:
+    """The interactive page of an explanation.
+
+    Args:
+        photo, region, label: as for `Explanation.figure`.
+        name: what the page calls the image.
+    """
+    view = View.of(explanation, photo, region, explanation.label if label is None else label)
+    origin = explanation.origin
+    about = ModelInfo(
+        "the model" if origin is None else type(origin.model).__name__, "none", "", explanation.logits.numel()
+    )
+    image = UserImage(name, "", view.photo)
+    device = str(explanation.attribution.device)
+    how: dict[str, Any] = {"region": view.region, "model": about, "label": view.label, "device": device, "files": {}}
+    how["other"] = explanation.other_label
+    document = path_document(explanation, image=image, **how)
+    growth = None if origin is None else grow(freeze(origin.model, origin.image[None]), explanation)
+    height, width = explanation.attribution.shape[-2:]
+    content = PageContent(
+        document,
+        (width, height),
+        photo=view.photo,
+        region=view.region,
+        pixels=plane(explanation.attribution),
+        growth=growth,
+        notes=() if origin is not None else ("made without the model: only this depth and width can be shown",),
+    )
+    data = explanation_data(content)
+    return Report(page("explanation.js", f"{data['whole']['label']}: {name}", data))

@@ -1,0 +1,1 @@
+"""The files of results: written, read back and redrawn."""

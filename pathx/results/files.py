@@ -1,0 +1,321 @@
+"""Files as pathx writes them: whole or not at all, whoever else writes beside and whatever ends the process."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import math
+import os
+import re
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from pathx.errors import PathxError, shown
+from pathx.images.regular import MARKER, open_regular, read_regular, written_by_pathx
+from pathx.results.schema import PATH_SCHEMA, PATH_SHAPE, misfit
+
+try:
+    import fcntl
+except ImportError:  # Windows: two runs at once should not share a folder there
+    fcntl = None  # type: ignore[assignment]
+
+PATH = "path.json"
+"""The document of an explanation; its presence means that the files beside it are there and belong to it."""
+
+FILES = {
+    "figure": "figure.png",
+    "heatmap": "heatmap.png",
+    "overlay": "overlay.png",
+    "tensors": "tensors.safetensors",
+}
+"""What may lie beside a path.json, by the names that it calls them by."""
+
+REPORT = "report.html"
+"""The page of an explanation beside its path.json; it goes when the explanation is replaced."""
+
+DECOMPOSITION, SHEET = "decomposition.json", "sheet.png"
+CONTRAST, CONTRAST_PICTURE = "contrast.json", "contrast.png"
+
+MARKER_SCHEMA = "pathx/files@1"
+_PART = re.compile(r"\.pathx-[0-9a-f]{16}\.part")
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
+class NoRoomError(PathxError):
+    """Nothing more can be written: the disk is full, or can only be read by now."""
+
+
+def unwritable(place: Path, error: OSError) -> PathxError:
+    """For results that cannot be written."""
+    reason = error.strerror or str(error)
+    if error.errno in _FULL:
+        return NoRoomError(f"cannot write to {shown(place)} ({reason}): make room, then run it again to go on")
+    return PathxError(f"cannot write results to {shown(place)} ({reason}): choose another folder with `out`")
+
+
+def foreign(file: Path) -> PathxError:
+    """For a file in the place of one of ours that somebody else wrote."""
+    return PathxError(
+        f"{shown(file)} was not written by pathx and is left alone: choose another folder with `out`", usage=True
+    )
+
+
+# Documents
+
+
+def document_bytes(document: Mapping[str, Any]) -> bytes:
+    """A document as its file has it: a line for every entry, and for every row of a table."""
+    return (_lines(document, "\n") + "\n").encode()
+
+
+def _lines(value: Any, end: str) -> str:
+    """JSON with line ends that begin so: with what the line is indented by.
+
+    Python's own encoder gives every number of a table a line where it indents: twice the bytes, and slower.
+    """
+    deeper = f"{end}  "
+    if isinstance(value, dict) and value:
+        entries = [f"{_encoded(str(key))}: {_lines(item, deeper)}" for key, item in value.items()]
+        return f"{{{deeper}{f',{deeper}'.join(entries)}{end}}}"
+    if isinstance(value, list) and not _is_row(value):
+        rows = [_encoded(item) if _is_row(item) else _lines(item, deeper) for item in value]
+        return f"[{deeper}{f',{deeper}'.join(rows)}{end}]"
+    return _encoded(value)
+
+
+def _is_row(item: Any) -> bool:
+    """Whether something goes on a line: plain values, or of these and short lists of them an object."""
+    if isinstance(item, dict):
+        return all(type(value) is not dict and _is_row(value) for value in item.values())
+    return not isinstance(item, list) or _NESTED.isdisjoint(map(type, item))
+
+
+_NESTED = frozenset([dict, list])
+_encoded = json.JSONEncoder(allow_nan=False).encode
+
+
+def read_document(file: Path) -> dict[str, Any]:
+    """A JSON document that pathx wrote."""
+    try:
+        document = json.loads(read_regular(file))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not valid JSON"
+        raise PathxError(f"{shown(file)} cannot be read ({reason}): make it again") from None
+    if not isinstance(document, dict) or not str(document.get("schema", "")).startswith("pathx/"):
+        raise PathxError(f"{shown(file)} was not written by pathx: it has no schema of pathx")
+    if document["schema"] == PATH_SCHEMA and (wrong := misfit(document, PATH_SHAPE)) is not None:
+        raise PathxError(f"{shown(file)} is damaged ({wrong}): make it again")
+    return document
+
+
+def whole_document(folder: Path, files: Iterable[str], document: str, sha256: str) -> dict[str, Any]:
+    """The document of results that are whole: as it was written, to the byte, with all files that belong to it.
+
+    Anything else is an OSError, a ValueError or a TypeError.
+    """
+    data = read_regular(folder / document)
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise ValueError("not what was written")
+    for file in files:
+        os.stat(folder / file)
+    content: dict[str, Any] = json.loads(data)
+    return content
+
+
+def is_finite(value: Any) -> bool:
+    """Whether JSON has all of a document's numbers."""
+    if isinstance(value, dict):
+        return all(map(is_finite, value.values()))
+    if isinstance(value, list):
+        return all(map(is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def created_by(**more: str) -> dict[str, str]:
+    """What a document says of the software that made it, and what else matters there: device, dtype."""
+    import pathx
+
+    return {"pathx": pathx.__version__, "torch": _version("torch"), "torchvision": _version("torchvision"), **more}
+
+
+_version = lru_cache(version)  # which looks through the installed packages every time
+
+
+# Writing
+
+
+class Replacement:
+    """Files that take the place of older ones: all are written under other names first, then named in one go.
+
+    So a disk that fills up leaves what was there as it was. Made by `replacing`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._parts: dict[str, Path] = {}
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write a file for later. Its name may lead to a folder below."""
+        file = self.folder / name
+        if file.suffix == ".json" and os.path.lexists(file) and not written_by_pathx(file):
+            raise foreign(file)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = self._parts[name] = file.with_name(f".pathx-{secrets.token_hex(8)}.part")
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+        try:
+            left = memoryview(data)
+            while left:
+                left = left[os.write(descriptor, left) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def commit(self, gone: Sequence[str] = ()) -> None:
+        """Remove older files, then name the new ones in the order in which they were put.
+
+        Args:
+            gone: names of files, those first that say that others are there.
+        """
+        left = [name for name in self._parts if not os.path.lexists(self.folder / name)]
+        try:
+            for name in gone:
+                with suppress(FileNotFoundError):
+                    (self.folder / name).unlink()
+                    left = [*gone, *self._parts]
+            for name, part in self._parts.items():
+                os.replace(part, self.folder / name)
+        except BaseException:
+            remove(self.folder, left)  # what does not belong together
+            raise
+        finally:
+            self.drop()
+
+    def drop(self) -> None:
+        """Remove what was written for later."""
+        while self._parts:
+            _, part = self._parts.popitem()
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing(folder: Path, *below: str) -> Iterator[Replacement]:
+    """Files of a folder to be replaced, while no other run changes it. Raises PathxError where that cannot be.
+
+    Args:
+        below: folders in it that are changed as well.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _locked_folder(folder):
+            for name in ("", *below):
+                _remove_parts(folder / name)
+            new = Replacement(folder)
+            try:
+                yield new
+            finally:
+                new.drop()
+    except OSError as error:
+        raise unwritable(folder, error) from error
+
+
+def replace_file(file: Path, data: bytes) -> None:
+    """Write a file so that at any time there is the old one or the new one."""
+    with replacing(file.parent) as new:
+        new.put(file.name, data)
+        new.commit()
+
+
+def check_own(folder: Path, names: Iterable[str]) -> None:
+    """Refuse to write to a folder where somebody else's files have these names."""
+    listed = _marked(folder)
+    there = [name for name in names if name not in listed and os.path.lexists(folder / name)]
+    if not any(written_by_pathx(folder / name) for name in there):  # else it is a folder of an older version
+        for name in there:
+            raise foreign(folder / name)
+
+
+def replace_own(file: Path, data: bytes) -> None:
+    """Write a file to a folder that others may write to as well, once it is on the list of what is ours there."""
+    check_own(file.parent, [file.name])
+    mark(file.parent, [file.name])
+    replace_file(file, data)
+
+
+def mark(folder: Path, names: Iterable[str]) -> None:
+    """Add to the list of files in a folder that are ours."""
+    listed = _marked(folder)
+    if not listed.issuperset(names):
+        document = {"schema": MARKER_SCHEMA, "files": sorted(listed.union(names))}
+        replace_file(folder / MARKER, document_bytes(document))
+
+
+def _marked(folder: Path) -> set[str]:
+    try:
+        return {str(name) for name in read_document(folder / MARKER).get("files", ())}
+    except PathxError:
+        return set()
+
+
+def remove(folder: Path, names: Iterable[str]) -> None:
+    """Remove files as far as they can be removed."""
+    for name in names:
+        with suppress(OSError):
+            (folder / name).unlink(missing_ok=True)
+
+
+def _remove_parts(folder: Path) -> None:
+    """What a run that was killed left half-written; whoever writes now has the folder locked."""
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for name in [entry.name for entry in entries if _PART.fullmatch(entry.name)]:
+            (folder / name).unlink(missing_ok=True)
+
+
+@contextmanager
+def _locked_folder(folder: Path) -> Iterator[None]:
+    """While in here, no other run is, where the file system has locks."""
+    if fcntl is None:
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        lock(descriptor)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def hold(file: Path) -> int:
+    """Open a file and show, until it is closed, that it is in use; others may do so as well."""
+    descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    if fcntl is not None:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    return descriptor
+
+
+def is_held(file: Path) -> bool:
+    """Whether somebody shows that a file is in use."""
+    if fcntl is None:
+        return False
+    with open_regular(file) as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+    return False
+
+
+def lock(descriptor: int) -> None:
+    """Wait until nobody else has locked the file, and lock it until it is closed; where the file system has locks."""
+    if fcntl is not None:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,0 +1,174 @@
+"""`pathx sheet`: pictures redrawn from saved tensors, and sheets that compare runs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePath
+
+from pathx.drawing.png import png
+from pathx.drawing.render import Drawing
+from pathx.drawing.sheets import comparison_sheet, contrast_sheet, decomposition_sheet, group_heat
+from pathx.drawing.view import View, heat_of, magnified
+from pathx.errors import PathxError, shown
+from pathx.images.read import UserImage, open_image
+from pathx.models.labels import slug
+from pathx.results.decomposition import Scales, feature_folders
+from pathx.results.explanation import pictures
+from pathx.results.files import (
+    CONTRAST,
+    CONTRAST_PICTURE,
+    DECOMPOSITION,
+    PATH,
+    SHEET,
+    document_bytes,
+    read_document,
+    replacing,
+)
+from pathx.results.result import Kind, Result, State
+from pathx.results.saved import Saved, read_contrast, read_decomposition, read_explanation
+
+_PHOTOS_KEPT = 8  # results of one photo lie side by side
+
+
+def redraw(folder: str | Path, drawing: Drawing | None = None) -> Iterator[Result]:
+    """Redraw every picture below a folder of results, from the tensors that were saved; no network is run.
+
+    Of the documents only what they say of the colour scale changes.
+
+    Where one image and class was explained in several ways (say, runs of several depths in folders of their own), a sheet
+    that compares them is added to the folder itself.
+    """
+    root = Path(folder)
+    if not root.is_dir():
+        raise PathxError(f"{shown(folder)} is not a folder: give one with results of pathx", usage=True)
+    redrawing = _Redrawing(drawing or Drawing())
+    found = False
+    for task, name in (
+        (redrawing.decomposition, DECOMPOSITION),
+        (redrawing.contrast, CONTRAST),
+        (redrawing.explanation, PATH),
+    ):
+        for file in sorted(root.rglob(name)):
+            if file.parent in redrawing.done and name == PATH:
+                continue
+            found = True
+            try:
+                yield task(file.parent)
+            except PathxError as error:
+                redrawing.done.add(file.parent)  # said once
+                yield Result.failure(str(file.parent), error)
+    if not found:
+        raise PathxError(f"{shown(folder)} holds no results of pathx: no {PATH} anywhere in it", usage=True)
+    yield from redrawing.comparisons(root)
+
+
+@dataclass
+class _Redrawing:
+    """One pass over a folder: what is drawn, and what was met on the way.
+
+    Args:
+        done: folders whose own pictures were made, or could not be.
+        met: explanations of whole decisions.
+    """
+
+    drawing: Drawing
+    done: set[Path] = field(default_factory=set)
+    met: list[Saved] = field(default_factory=list)
+    photos: dict[str, tuple[UserImage | None, str]] = field(default_factory=dict)
+
+    def decomposition(self, folder: Path) -> Result:
+        document = read_document(folder / DECOMPOSITION)
+        self.done |= {folder, *(folder / entry["folder"] for entry in document["features"])}
+        made, whole, _ = read_decomposition(folder, document)
+        view, notes = self._view(whole)
+        scales = Scales.of(made, self.drawing)
+        drawn = pictures(whole.explanation, view, self.drawing, scales.over(1))
+        self._write(folder, drawn)
+        for part, entry in zip(made.features, document["features"], strict=True):
+            entry["magnified"] = magnified(heat_of(part.explanation, self.drawing), scales.smoothed, self.drawing)
+            own = pictures(part.explanation, view, self.drawing, scales.over(entry["magnified"]))
+            self._write(folder / entry["folder"], own)
+        for group, entry in zip(made.groups, document["groups"], strict=True):
+            entry["magnified"] = magnified(group_heat(made, group, self.drawing), scales.smoothed, self.drawing)
+        document["colour_scale"] = scales.smoothed
+        sheet = png(decomposition_sheet(made, view, self.drawing))
+        self._write(folder, {SHEET: sheet, DECOMPOSITION: document_bytes(document)})
+        self.met.append(whole)
+        names = (SHEET, *drawn, *feature_folders(document))
+        return _redrawn(folder, names, notes)
+
+    def contrast(self, folder: Path) -> Result:
+        document = read_document(folder / CONTRAST)
+        made, several = read_contrast(folder, document)
+        view, notes = self._view(several[0])
+        labels = [target["label"] for target in document["targets"]]
+        probabilities = [target["probability"] for target in document["targets"]]
+        drawn = contrast_sheet(made, view, labels, probabilities, self.drawing)
+        document["colour_scale"] = made.scale(self.drawing)
+        self._write(folder, {CONTRAST_PICTURE: png(drawn), CONTRAST: document_bytes(document)})
+        return _redrawn(folder, (CONTRAST_PICTURE,), notes)
+
+    def explanation(self, folder: Path) -> Result:
+        saved = read_explanation(folder)
+        view, notes = self._view(saved)
+        drawn = pictures(saved.explanation, view, self.drawing)
+        self._write(folder, drawn)
+        self.met.append(saved)
+        return _redrawn(folder, tuple(drawn), notes)
+
+    def comparisons(self, root: Path) -> Iterator[Result]:
+        """A sheet for every image and class that was met in several ways."""
+        alike: dict[tuple[str, str, int], list[Saved]] = defaultdict(list)
+        for saved in self.met:
+            about = saved.document
+            if "against" not in about:
+                alike[about["image"]["sha256"], about["model"]["sha256"], about["target"]["index"]].append(saved)
+        taken: set[str] = set()
+        for (sha256, _, _), several in alike.items():
+            ways = {(e.depth, e.width, e.alpha, e.skips): e for e in (saved.explanation for saved in several)}
+            if len(ways) < 2:
+                continue
+            about = several[0].document
+            name = f"compare-{PurePath(about['image']['file']).name}-{slug(about['target']['label'])}"
+            name = f"{name}-{sha256[:8]}" if name in taken else name
+            taken.add(name)
+            view, notes = self._view(several[0])
+            self._write(root, {f"{name}.png": png(comparison_sheet(list(ways.values()), view, self.drawing))})
+            yield _redrawn(root, (f"{name}.png",), notes)
+
+    def _view(self, saved: Saved) -> tuple[View, tuple[str, ...]]:
+        """What to draw on: the photo, as long as it is where it was and the same; else plain grey."""
+        image, target = saved.document["image"], saved.document["target"]
+        label, probability = target["label"], target["probability"]
+        other = saved.document.get("against", {}).get("label", "")
+        source = f"{PurePath(image['file']).name}, {saved.document['model']['name']}"
+        if image["sha256"] not in self.photos:
+            try:
+                opened = open_image(image["file"]).reduced()
+                same = opened.sha256 == image["sha256"]
+                note = "" if same else f"{shown(image['file'])} has changed since; drawn without it"
+                self.photos[image["sha256"]] = (opened if same else None, note)
+            except PathxError:
+                note = f"{shown(image['file'])} is not there any more; drawn without it"
+                self.photos[image["sha256"]] = (None, note)
+        photo, note = self.photos[image["sha256"]]
+        for older in list(self.photos)[:-_PHOTOS_KEPT]:
+            del self.photos[older]
+        if photo is not None:
+            return View(photo.pixels, photo.on_pixels(saved.region), label, source, probability, other), ()
+        return replace(View.of(saved.explanation, label=label), source=source, probability=probability, other=other), (
+            note,
+        )
+
+    def _write(self, folder: Path, contents: dict[str, bytes]) -> None:
+        with replacing(folder) as new:
+            for name, data in contents.items():
+                new.put(name, data)
+            new.commit()
+
+
+def _redrawn(folder: Path, files: Sequence[str], notes: tuple[str, ...]) -> Result:
+    """Pictures that were redrawn, by their names in a folder."""
+    return Result(str(folder), State.done, Kind.sheet, folder, files=tuple(files), notes=notes)

@@ -1,0 +1,153 @@
+"""Explanations read back from their files, to be redrawn without the network."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from pathx.contrast import Contrast
+from pathx.decomposition import Decomposition, Difference, Feature, Group, Remainder
+from pathx.errors import PathxError, shown
+from pathx.explanation import Explanation, LayerTensor, PathLayer, Unit
+from pathx.maps import Place, Places
+from pathx.results.explanation import SETTINGS
+from pathx.results.files import FILES, PATH, read_document
+
+
+@dataclass(frozen=True, eq=False)
+class Saved:
+    """An explanation from its files.
+
+    Args:
+        explanation: of its logits only those of the classes that it is about are known; the others are NaN.
+        document: what path.json says.
+        region: what the network saw of the photo.
+    """
+
+    explanation: Explanation
+    document: dict[str, Any]
+    region: tuple[float, float, float, float]
+
+
+def read_explanation(folder: Path) -> Saved:
+    """The explanation in a folder, from path.json and tensors.safetensors."""
+    document = read_document(folder / PATH)
+    file = folder / FILES["tensors"]
+    if not file.is_file():
+        raise PathxError(f"{shown(folder)} has no {file.name} to draw from: run again with `save_tensors`")
+    try:
+        with safe_open(file, "pt") as tensors:
+            about = json.loads((tensors.metadata() or {})["pathx"])
+            attribution, weight = tensors.get_tensor("attribution"), tensors.get_tensor("weight")
+            bias = float(tensors.get_tensor("bias"))
+        same = all(about[key] == document[key] for key in ("image", "model", "target", *SETTINGS))
+        target = document["target"]
+        logits = torch.full((document["model"]["classes"],), torch.nan)
+        other = document.get("against")
+        for known in (target, *(() if other is None else (other,))):
+            logits[known["index"]] = known["logit"]
+        explanation = Explanation(
+            target=target["index"],
+            path=tuple(map(_layer, document["layers"], about["layers"])),
+            attribution=attribution,
+            weight=weight,
+            bias=bias,
+            score=document["linear_model"]["score"],
+            logits=logits,
+            hidden_layers=document["model"]["hidden_layers"],
+            against=None if other is None else other["index"],
+            **{key: document[key] for key in SETTINGS},
+        )
+        left, top, right, bottom = about["region"]
+    except (SafetensorError, OSError, LookupError, TypeError, ValueError, RuntimeError, MemoryError) as error:
+        raise PathxError(f"{shown(file)} cannot be read ({type(error).__name__}): make it again") from None
+    if not same:
+        raise PathxError(f"{shown(file)} is of another explanation than {PATH} beside it: make it again")
+    return Saved(explanation, document, (left, top, right, bottom))
+
+
+def read_decomposition(folder: Path, document: dict[str, Any]) -> tuple[Decomposition, Saved, list[Saved]]:
+    """The decomposition in a folder, its whole, and its features.
+
+    Args:
+        document: what decomposition.json says.
+    """
+    whole = read_explanation(folder)
+    parts = [read_explanation(folder / entry["folder"]) for entry in document["features"]]
+    for one in (whole, *parts):
+        if any(one.document[key] != document[key] for key in ("image", "model", "target", *SETTINGS)):
+            raise PathxError(f"{shown(folder)} holds parts of different runs: run pathx decompose again")
+    try:
+        features = tuple(
+            Feature(
+                replace(part.explanation, branch=document["layer"]), _unit(entry["unit"]), entry["share"], _place(entry)
+            )
+            for part, entry in zip(parts, document["features"], strict=True)
+        )
+        grouping = document["grouping"]
+        made = Decomposition(
+            whole=whole.explanation,
+            layer=document["layer"],
+            reason=document["reason"],
+            features=features,
+            groups=tuple(_group(entry, features) for entry in document["groups"]),
+            alike=None if grouping is None else grouping["alike"],
+            overlap=tuple(map(tuple, document["overlap"])),
+            others=Remainder(**document["others"]),
+            difference=Difference(**document["difference"]),
+        )
+    except (KeyError, IndexError, TypeError) as error:
+        raise PathxError(f"{shown(folder)}: its decomposition.json lacks {error}: run pathx decompose again") from None
+    return made, whole, parts
+
+
+def read_contrast(folder: Path, document: dict[str, Any]) -> tuple[Contrast, list[Saved]]:
+    """The contrast in a folder, and its explanations.
+
+    Args:
+        document: what contrast.json says.
+    """
+    several = [read_explanation(folder / target["folder"]) for target in document["targets"]]
+    for saved, target in zip(several, document["targets"], strict=True):
+        same = all(saved.document[key] == document[key] for key in ("image", "model", *SETTINGS))
+        if not same or saved.explanation.score != target["score"]:
+            raise PathxError(f"{shown(folder)} holds explanations of different runs: run pathx explain again")
+    places = [pair["folder"] for pair in document["pairs"] if pair.get("folder")]
+    differences = [read_explanation(folder / place).explanation for place in places]
+    explanations = [saved.explanation for saved in several]
+    return Contrast.of(explanations, differences=differences, reason=document["reason"] or ""), several
+
+
+def _layer(entry: dict[str, Any], about: dict[str, Any]) -> PathLayer:
+    tensors = tuple(
+        LayerTensor(tensor["name"], tuple(tensor["shape"]), _places(places))
+        for tensor, places in zip(entry["tensors"], about["places"], strict=True)
+    )
+    return PathLayer(entry["layer"], entry["below_alpha"], tensors, tuple(map(_unit, entry["units"])))
+
+
+def _places(entry: list[list[float]] | None) -> Places | None:
+    if entry is None:
+        return None
+    (top, down), (left, across) = entry
+    return (top, down), (left, across)
+
+
+def _unit(entry: dict[str, Any]) -> Unit:
+    fields = {**entry, "index": tuple(entry["index"]), "receptive_field": tuple(entry["receptive_field"])}
+    return Unit(**fields)
+
+
+def _place(entry: dict[str, Any]) -> Place | None:
+    return None if entry["box"] is None else Place(tuple(entry["centre"]), tuple(entry["box"]))
+
+
+def _group(entry: dict[str, Any], features: tuple[Feature, ...]) -> Group:
+    numbers = tuple(number - 1 for number in entry["features"])
+    attribution = torch.stack([features[number].explanation.attribution for number in numbers]).sum(0)
+    return Group(numbers, attribution, entry["score"], entry["share"], _place(entry))

@@ -1,0 +1,1 @@
+"""From image files to files of results."""

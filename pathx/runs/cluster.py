@@ -1,0 +1,238 @@
+"""A run on Ray: images are read in tasks, explained by a pool of actors that hold the model, and written in tasks.
+
+The same code reads, computes and writes as in a run on one machine, in the same batches, so that either goes on where the
+other was stopped. The index is written here, in the process that started the run, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pathx.cluster import DIED, Actors, Cluster, Stages, check_one_device, joined, other_machines
+from pathx.engine.device import resolve_batch_size
+from pathx.engine.explain import check_settings, check_width
+from pathx.errors import PathxError
+from pathx.images.find import ImageFile
+from pathx.models.load import LoadedModel
+from pathx.models.preprocessing import Preprocessing
+from pathx.results.files import NoRoomError
+from pathx.results.home import Home
+from pathx.results.homes import home_of
+from pathx.results.result import Result
+from pathx.runs.reading import Read, Reader
+from pathx.runs.run import (
+    Delivery,
+    Plan,
+    brought_home,
+    check_folder,
+    computers_of,
+    index_of,
+    record,
+    written,
+)
+from pathx.runs.settings import Settings
+from pathx.runs.stop import Stop
+from pathx.runs.tasks import EXPLAIN, Computed, Task
+from pathx.runs.workers import working
+
+LOOKED_AT = 64
+"""How many images are looked at at once, whether they are done already."""
+
+Load = Callable[[], LoadedModel]
+Item = tuple[ImageFile, bool]
+"""An image, and whether it is to be done; else it is only computed with, as last digits depend on the batch."""
+
+
+def explain_on_ray(
+    load: Load,
+    files: Sequence[str | Path] | Plan,
+    out: str | Path,
+    *,
+    address: str = "local",
+    actors: Actors | None = None,
+    targets: Sequence[str] = (),
+    settings: Settings | None = None,
+    task: Task | None = None,
+    pack: str | None = None,
+    stop: Stop | None = None,
+    note: Callable[[str], None] = lambda text: None,
+    documents: bool = True,
+) -> Generator[Result]:
+    """As `explain_files`, on a Ray cluster. Results come as they are done; they do not hold the explanations themselves.
+
+    Args:
+        load: gives the model; called once here and once in every actor, so it must mean the same on every machine.
+        address: `local` starts a Ray of its own on this machine, `auto` joins the one at hand; or where one is.
+        actors: how many processes explain.
+        pack: as for `explain_files`; a shard holds what one process wrote of one batch.
+        documents: results hold their whole documents, and not only what these say of the class; to take them all in is most of
+            what is done in this process, so where nobody asks for them a large cluster is better off without.
+    """
+    settings, task, stop = settings or Settings(), task or EXPLAIN, stop or Stop()
+    plan = files if isinstance(files, Plan) else Plan.of(files, out)
+    check_width(settings.width)
+    check_settings(settings.alpha, settings.skips)
+    check_one_device(settings.device)
+    check_folder(out)
+    model = load()
+    with closing(home_of(out, pack)) as home:
+        home.open()
+        index = index_of(plan, model, targets, settings, task, home)
+        done: set[str] = set()
+        if not plan.overwrite:
+            reader = Reader(model.preprocessing, home, index)
+            for found, before in _done_before(plan.images, reader):
+                stop.check()
+                done.add(found.name)
+                yield from before.results
+        delivery = Delivery(note, index)
+        stages = Stages(
+            partial(_read, model.preprocessing),
+            partial(Explainer, load, home.results, targets, settings, task),
+            partial(_write, home, documents),
+        )
+        with closing(index), ExitStack() as stack:
+            batches = []
+            if len(done) < len(plan.images):
+                cluster = stack.enter_context(joined(address, actors, settings.device))
+                batches = _batches(plan, done, cluster, settings)
+            record(index.begin, file=index.file)
+            for results, line, notes in _outcomes(cluster, stages, batches, home) if batches else ():
+                for text in notes:
+                    note(text)
+                record(index.append, line, file=index.file)
+                yield from delivery.results(results)
+                stop.check()
+            record(index.finish, file=index.file)
+
+
+def _done_before(images: Sequence[ImageFile], reader: Reader) -> Iterator[tuple[ImageFile, Read]]:
+    """The images that an earlier run has done."""
+    parts = [images[start : start + LOOKED_AT] for start in range(0, len(images), LOOKED_AT)]
+    with working(None) as workers:
+        for part, befores in workers.ahead(parts, reader.done_before):
+            for found, before in zip(part, befores, strict=True):
+                if before is not None:
+                    yield found, before
+
+
+def _batches(plan: Plan, done: set[str], cluster: Cluster, settings: Settings) -> list[list[Item]]:
+    """The batches of a local run in which something is to be done."""
+    size = resolve_batch_size(settings.batch_size, torch.device("cuda" if cluster.gpus else "cpu"))
+    batches = []
+    for start in range(0, len(plan.images), size):
+        batch = [(found, found.name not in done) for found in plan.images[start : start + size]]
+        if any(wanted for _, wanted in batch):
+            batches.append(batch)
+    return batches
+
+
+def _outcomes(
+    cluster: Cluster, stages: Stages, batches: Sequence[Sequence[Item]], home: Home
+) -> Iterator[tuple[list[Result], dict[str, Any], Sequence[str]]]:
+    """What became of every image that was to be done, its line for the index, and what a user should know of it."""
+    for batch, outcome in cluster.outcomes(batches, stages):
+        if outcome is not None:
+            notes = outcome.notes
+            for results, line in outcome.images:
+                yield results, line, notes
+                notes = ()
+            continue
+        for found, wanted in batch:
+            if wanted:
+                failed = Read(found.name, results=(Result.failure(found.file, PathxError(DIED)),))
+                results, line = written(found, failed, None, home.results)
+                assert line is not None
+                yield results, line, ()
+
+
+@dataclass(frozen=True)
+class WrittenBatch:
+    """What was written of a batch: of each image the results and the line for the index."""
+
+    images: Sequence[tuple[list[Result], Any]]
+    notes: Sequence[str]
+
+
+Image = tuple[ImageFile, Read, tuple[Computed, float] | None]
+"""What was read and computed of an image that is to be done."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """What was computed of a batch."""
+
+    images: Sequence[Image]
+    notes: Sequence[str]
+
+
+class Explainer:
+    """In an actor: a model that explains batches."""
+
+    def __init__(self, load: Load, out: Path, targets: Sequence[str], settings: Settings, task: Task) -> None:
+        self._notes: list[str] = []
+        (self._computer,) = computers_of(load(), out, targets, settings, task, self._notes.append)
+
+    def __call__(self, batch: Sequence[tuple[ImageFile, bool, Read]]) -> Made:
+        made = self._computer.compute([read for _, _, read in batch if read.input is not None])
+        notes, self._notes[:] = tuple(self._notes), []
+        return Made([(found, read, made.get(found.name)) for found, wanted, read in batch if wanted], notes)
+
+
+def _read(preprocessing: Preprocessing, batch: Sequence[Item]) -> list[tuple[ImageFile, bool, Read]]:
+    """All images of a batch, those that are done as well: last digits depend on the batch."""
+    reader = Reader(preprocessing, "", None)
+    return [(found, wanted, reader.read(found)) for found, wanted in batch]
+
+
+def _write(home: Home, documents: bool, made: Made) -> WrittenBatch:
+    """Draw and write what was computed of a batch; what finds no room here is written by another machine, if there is one."""
+    done = dict(enumerate(_written(home, made.images)))
+    machines = other_machines()
+    while short := [number for number, (results, _) in done.items() if _without_room(results)]:
+        there = next(machines, None)
+        if there is None:
+            break
+        done |= zip(short, there(partial(_written, home), [made.images[number] for number in short]), strict=True)
+    if not documents:
+        done = {number: (list(map(_brief, results)), line) for number, (results, line) in done.items()}
+    return WrittenBatch(list(done.values()), made.notes)
+
+
+def _brief(result: Result) -> Result:
+    """A result with no more of its document than one line says of it."""
+    return replace(result, document={key: result.document[key] for key in ("target",) if key in result.document})
+
+
+def _written(home: Home, images: Sequence[Image]) -> list[tuple[list[Result], Any]]:
+    """Write results and bring them home: of each image the results, and the line for the index that is true then."""
+    made, true = [], dict[str, Any]()
+    for found, read, computed in images:
+        results, line = written(found, read, computed, home.results)
+        assert line is not None  # what was done before is not among them
+        results, lines = brought_home(results, line, home)
+        made.append((found, results))
+        true |= {one["name"]: one for one in lines}
+    true |= {one["name"]: one for one in home.flush()}
+    return [
+        ([replace(one, made=None) for one in _told(results, true[found.name])], true[found.name])
+        for found, results in made
+    ]
+
+
+def _told(results: list[Result], line: dict[str, Any]) -> list[Result]:
+    """Results as the index has them: those of an image that was lost with a shard have failed."""
+    if "error" not in line or any(result.failed for result in results):
+        return results
+    return [Result.failure(line["file"], PathxError(line["error"]))]
+
+
+def _without_room(results: Sequence[Result]) -> bool:
+    return any(isinstance(result.error, NoRoomError) for result in results)

@@ -1,0 +1,315 @@
+"""index.jsonl: a line for every image that a run met, and what is needed to go on with a run or to join its shards.
+
+The folders of results are what counts; the index follows them. A line is appended once the files that it names are whole,
+in a single write, so a crash costs the last lines at most, and their images are made again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pathx.errors import PathxError, shown
+from pathx.images.regular import read_regular, written_by_pathx
+from pathx.results.files import foreign, hold, is_held, read_document, replace_file, replacing
+from pathx.results.home import Home, described
+from pathx.results.homes import home_of
+from pathx.results.lines import JsonLines, Line
+from pathx.results.packs import unpack
+from pathx.runs.shards import Shard
+
+INDEX, RUN = "index{}.jsonl", "run{}.json"
+RUN_SCHEMA = "pathx/run@1"
+_LISTED = 1000  # shards that have not been run; nobody reads more
+_SHARD = re.compile(r"run\.(\d+)-of-(\d+)\.json")
+
+
+def index_name(shard: Shard | None) -> str:
+    """`index.jsonl`, or `index.3-of-8.jsonl` for a shard."""
+    return INDEX.format(_suffix(shard))
+
+
+class Index:
+    """The index of a run, or of a shard of it, in an output folder.
+
+    Args:
+        out: the output folder, or the home of results that are elsewhere; opened already.
+        record: what the run is, for `run.json`; its entry `run` is the same for runs that would write the same.
+        names: the images that the run is to do.
+    """
+
+    def __init__(
+        self, out: str | Path | Home, shard: Shard | None, record: dict[str, Any], names: Sequence[str]
+    ) -> None:
+        self._home = out if isinstance(out, Home) else Home(out)
+        self.out = self._home.records
+        self.file, self._record_file = self.out / index_name(shard), self.out / RUN.format(_suffix(shard))
+        self._record = {"schema": RUN_SCHEMA, **record, "shard": None if shard is None else str(shard)}
+        self._record["pictures"] = list(names)
+        self._key = record["command"], record["run"]
+        self.begun = False
+        self._lines = JsonLines(self.file)
+        self._held: int | None = None
+        self._check_own()
+        self._check_others()
+        self._older = _read_record(self._record_file)
+        self._known = _latest(_lines_of(self.out))
+
+    def _check_own(self) -> None:
+        """Refuse a folder where somebody else's files have the names of ours."""
+        if os.path.lexists(self._record_file):
+            if not written_by_pathx(self._record_file):
+                raise foreign(self._record_file)
+        elif os.path.lexists(self.file):
+            try:
+                foreign_lines = os.stat(self.file).st_size > 0 and not _latest(self._lines.read())
+            except OSError:
+                foreign_lines = True
+            if foreign_lines:
+                raise foreign(self.file)
+
+    def _check_others(self) -> None:
+        """Refuse a folder that another run with other settings writes to just now."""
+        for name in filter(re.compile(r"run(\.\d+-of-\d+)?\.json").fullmatch, _names(self.out)):
+            record = _read_record(self.out / name)
+            if record and record.get("run") != self._key[1] and is_held(self.out / name):
+                raise PathxError(
+                    f"another run with other settings is writing to {shown(self.out)} just now: wait until it has ended, "
+                    "or choose another folder with `out`",
+                    usage=True,
+                )
+
+    @property
+    def replaced(self) -> str:
+        """What is to be replaced by this run, where that was made with other settings; else nothing."""
+        if not self._others:
+            return ""
+        count = sum(self._is_other(self._known.get((self._key[0], name))) for name in self._record["pictures"])
+        return f"results of {count} images with {', '.join(self._others)}" if count else ""
+
+    @cached_property
+    def _others(self) -> list[str]:
+        """How the settings of the run before differ, as far as results do not merely get more or fewer files."""
+        old, new = self._older, self._record
+        if not old or old.get("command") != new["command"] or "settings" not in new:
+            return []
+        before, after = old.get("settings") or {}, _plain(new["settings"])
+        kept = ("pictures", "save_tensors", "drawing", "label")
+        others = [f"{key} {before.get(key)}" for key in after if key not in kept and before.get(key) != after[key]]
+        model = old.get("model") or {}
+        others += [f"model {model.get('name')}"] if model != new["model"] else []
+        return others or (["other preprocessing"] if old.get("preprocessing") != _plain(new["preprocessing"]) else [])
+
+    def _is_other(self, line: Line | None) -> bool:
+        return line is not None and bool(self._older) and line["run"] == self._older.get("run") != self._key[1]
+
+    def known(self, name: str) -> Line | None:
+        """What an earlier run of the same kind wrote of an image that it did, in whichever shard."""
+        line = self._known.get((self._key[0], name))
+        return line if line is not None and line["run"] == self._key[1] and "error" not in line else None
+
+    def begin(self) -> None:
+        """Say in run.json what is to come, and mend the index: one line per image, none whose results are gone."""
+        self.begun = True
+        with replacing(self.out) as new:
+            self._check_others()
+            record = (json.dumps(self._record, indent=1) + "\n").encode()
+            if not self._record_file.is_file() or read_regular(self._record_file) != record:
+                new.put(self._record_file.name, record)
+                new.commit()
+            self._held = hold(self._record_file)
+        coming = {(self._key[0], name) for name in self._record["pictures"]}
+
+        def stays(line: Line) -> bool:
+            if _key(line) in coming:  # whether it is whole, the run itself will see
+                return "error" not in line and line["run"] == self._key[1]
+            return _whole(self._home, line)
+
+        self._lines.rewrite(lambda lines: filter(stays, _latest(lines).values()))
+        self._home.publish([self._record_file, self.file])
+
+    def append(self, line: Line) -> None:
+        """Add the line of one image. Raises OSError and PathxError."""
+        line = {**line, "command": self._key[0], "run": self._key[1]}
+        if (older := self._known.get(_key(line))) is not None:
+            self._home.forget(older, line)
+        self._lines.append([line])
+        self._home.log(self.file, line)
+
+    def finish(self) -> None:
+        """Drop lines that later ones replaced."""
+        if self.file.exists():
+            self._lines.rewrite(lambda lines: _latest(lines).values())
+            self._home.publish([self.file])
+
+    def close(self) -> None:
+        """Let other runs have the folder."""
+        self._home.settle()
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What an output folder holds after its shards were joined.
+
+    Args:
+        done: how many images have all of their results.
+        failed: those that have not: (file, error) each.
+        missing: names of images that no shard has got to.
+        shards: those that have not been started, such as `3/8`; of a great many the first ones.
+    """
+
+    done: int
+    failed: tuple[tuple[str, str], ...]
+    missing: tuple[str, ...]
+    shards: tuple[str, ...]
+
+
+def merge(out: str | Path) -> Merged:
+    """Join the indexes of shards into index.jsonl, one line per image, and say what is missing.
+
+    The files of the shards go when nothing is missing any more; until then a shard can be run again, and joined again.
+    """
+    home = home_of(out)
+    home.open()
+    with closing(home):
+        return _merged(home)
+
+
+def _merged(home: Home) -> Merged:
+    out = home.records
+    records = {
+        Shard(*map(int, found.groups())): out / found[0] for found in map(_SHARD.fullmatch, _names(out)) if found
+    }
+    if not records and not (out / index_name(None)).is_file():
+        raise PathxError(f"{home.place} holds no index to join: give the folder that `out` named", usage=True)
+    contents = {shard: _record(file) for shard, file in records.items()}
+    lines = _latest(line for line in _lines_of(out) if _whole(home, line))
+    missing = {
+        (content["command"], name): None
+        for content in contents.values()
+        for name in content["pictures"]
+        if (content["command"], name) not in lines
+    }
+    counts = {shard.count for shard in records}
+    missed = (Shard(number, count) for count in sorted(counts) for number in range(1, count + 1))
+    absent = list(islice((str(shard) for shard in missed if shard not in records), _LISTED))
+    ordered = dict(sorted(lines.items()))
+    JsonLines(out / index_name(None)).rewrite(lambda _: ordered.values())
+    if contents and not missing and not absent:
+        whole = next(iter(contents.values())) | {"shard": None}
+        whole["pictures"] = sorted({name for content in contents.values() for name in content["pictures"]})
+        replace_file(out / RUN.format(""), (json.dumps(whole, indent=1) + "\n").encode())
+        for shard, file in records.items():
+            (out / index_name(shard)).unlink(missing_ok=True)
+            file.unlink(missing_ok=True)
+        gone = [name for shard, file in records.items() for name in (file.name, index_name(shard))]
+    else:
+        gone = []
+    home.publish([out / index_name(None), out / RUN.format("")], gone)
+    failed = tuple((line["file"], line["error"]) for line in ordered.values() if "error" in line)
+    return Merged(len(ordered) - len(failed), failed, tuple(name for _, name in missing), tuple(absent))
+
+
+def unpacked(out: str | Path, folder: str | Path) -> int:
+    """Write packed results to folders, as a run that does not pack would have, with their index; how many images."""
+    with closing(home_of(out)) as home:
+        home.open()
+        lines = list(_latest(_lines_of(home.records)).values())
+        packed = [line for line in lines if any("pack" in made for made in described(line))]
+        if not packed:
+            raise PathxError(f"{home.place} holds no packed results: give the folder that `out` named", usage=True)
+        into = Path(folder)
+        unpack(home.read, packed, into)
+        for name in filter(re.compile(r"run(\.\d+-of-\d+)?\.json").fullmatch, _names(home.records)):
+            replace_file(into / name, read_regular(home.records / name))
+        JsonLines(into / index_name(None)).rewrite(lambda _: map(_plain_line, packed))
+    return len(packed)
+
+
+def _plain_line(line: Line) -> Line:
+    """A line of results that are in no shard."""
+
+    def plain(made: Line) -> Line:
+        return {key: value for key, value in made.items() if key not in ("pack", "at")}
+
+    line = {**line, "explanations": [plain(made) for made in line.get("explanations", ())]}
+    return {**line, "contrast": plain(line["contrast"])} if "contrast" in line else line
+
+
+def _suffix(shard: Shard | None) -> str:
+    return "" if shard is None else f".{shard.number}-of-{shard.count}"
+
+
+def _whole(home: Home, line: Line) -> bool:
+    """Whether all results that a line lists are whole."""
+    try:
+        for made in described(line):
+            home.document(made)
+    except (OSError, ValueError, KeyError, TypeError, PathxError):
+        return False
+    return True
+
+
+def _names(out: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(out))
+    except OSError:
+        return []
+
+
+def _read_record(file: Path) -> dict[str, Any]:
+    """What the run before was, if that can be read."""
+    try:
+        return read_document(file)
+    except PathxError:
+        return {}
+
+
+def _plain(value: Any) -> Any:
+    """As JSON gives it back."""
+    return json.loads(json.dumps(value))
+
+
+def _record(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(read_regular(file))
+        return {**content, "command": str(content["command"]), "pictures": [str(name) for name in content["pictures"]]}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise PathxError(f"{file} is damaged: run that shard again") from None
+
+
+def _lines_of(out: Path) -> Iterator[Line]:
+    """The lines of every index in a folder, older files first."""
+    files = [out / name for name in _names(out) if re.fullmatch(r"index(\.\d+-of-\d+)?\.jsonl", name)]
+    for file in sorted(files, key=lambda file: file.stat().st_mtime_ns):
+        with suppress(OSError):
+            yield from JsonLines(file).read()
+
+
+def _key(line: Line) -> tuple[str, str]:
+    return line["command"], line["name"]
+
+
+def _latest(lines: Iterable[Line]) -> dict[tuple[str, str], Line]:
+    """The last line of each image, in the order of these; what is no line of an index is left out."""
+    latest: dict[tuple[str, str], Line] = {}
+    for line in lines:
+        try:
+            key = _key(line)
+            _ = line["run"], line["file"], [made["folder"] for made in line.get("explanations", ())]
+        except (KeyError, TypeError):
+            continue
+        latest.pop(key, None)
+        latest[key] = line
+    return latest

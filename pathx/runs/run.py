@@ -1,0 +1,339 @@
+"""From image files to files of explanations: what `pathx explain` does, for Python to call."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import closing, contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass, replace
+from itertools import takewhile
+from pathlib import Path, PurePath
+from threading import Lock
+from time import perf_counter
+from typing import Any, cast
+
+from pathx.engine.device import resolve_batch_size, resolve_devices, resolve_dtype
+from pathx.engine.explain import check_settings, check_width
+from pathx.engine.freeze import Frozen
+from pathx.errors import PathxError, shown
+from pathx.images.find import ImageFile, find_images
+from pathx.images.regular import sha256_of
+from pathx.images.stores import is_stored
+from pathx.models.inputs import unexpected
+from pathx.models.load import LoadedModel
+from pathx.results.files import NoRoomError
+from pathx.results.home import Home, failed_line
+from pathx.results.homes import home_of
+from pathx.results.result import Kind, Result, State
+from pathx.runs.computing import Computer, computed
+from pathx.runs.index import Index
+from pathx.runs.reading import Read, Reader
+from pathx.runs.settings import Settings, check_workers
+from pathx.runs.shards import Shard
+from pathx.runs.stop import Stop
+from pathx.runs.tasks import EXPLAIN, Batch, Computed, Task, Work
+from pathx.runs.workers import working
+
+_ALONE = Lock()
+__all__ = ["Plan", "Result", "Settings", "State", "explain_files"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The images of a run, and how it goes on with an earlier one.
+
+    Args:
+        indexed: keep an index, and leave images alone that are done; not for an image that is named by itself.
+        overwrite: make all results again.
+    """
+
+    images: tuple[ImageFile, ...]
+    shard: Shard | None = None
+    indexed: bool = True
+    overwrite: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        inputs: Sequence[str | Path],
+        out: str | Path,
+        *,
+        shard: Shard | None = None,
+        overwrite: bool = False,
+        every: int | None = None,
+    ) -> Plan:
+        """What files, folders, patterns and lists lead to (see `find_images`)."""
+        found = tuple(find_images(inputs, out=out, every=every))
+        if len(found) == len(inputs) == 1 and found[0].file == str(inputs[0]) and found[0].error is None:
+            return cls(found, indexed=False, overwrite=True)
+        return cls(tuple(one for one in found if shard is None or shard.holds(one.name)), shard, overwrite=overwrite)
+
+
+def explain_files(
+    model: LoadedModel,
+    files: Sequence[str | Path] | Plan,
+    out: str | Path,
+    *,
+    targets: Sequence[str] = (),
+    settings: Settings | None = None,
+    task: Task | None = None,
+    pack: str | None = None,
+    stop: Stop | None = None,
+    note: Callable[[str], None] = lambda text: None,
+) -> Generator[Result]:
+    """Explain images and write the files of each explanation below `out`, as they come, in the order of the images.
+
+    An image that fails costs one result that says so; what is wrong with the call or the model is raised. However a run
+    ends, what it has begun to write is written, and the next one goes on from there.
+
+    Args:
+        files: images, folders, patterns and lists of images, or a plan that was made of these.
+        targets: classes by label or number, or `top:K`; the predicted class by default.
+        out: a folder, or the address of one in a store.
+        task: what to make of each image, if not an explanation.
+        pack: `tar` or `parquet`, to pack results into shards instead of a folder each.
+        stop: when asked, the run ends after what has been computed is written, with KeyboardInterrupt.
+        note: is told what a user should know of the run, such as that memory was short.
+    """
+    settings, task, stop = settings or Settings(), task or EXPLAIN, stop or Stop()
+    plan = files if isinstance(files, Plan) else Plan.of(files, out)
+    check_width(settings.width)
+    check_settings(settings.alpha, settings.skips)
+    check_workers(settings.workers)
+    check_folder(out)
+    with closing(home_of(out, pack)) as home:
+        home.open()
+        plan = plan if pack is None else replace(plan, indexed=True)
+        yield from _explained_files(model, plan, home, targets, settings, task, stop, note)
+    stop.check()
+
+
+def _explained_files(
+    model: LoadedModel,
+    plan: Plan,
+    home: Home,
+    targets: Sequence[str],
+    settings: Settings,
+    task: Task,
+    stop: Stop,
+    note: Callable[[str], None],
+) -> Generator[Result]:
+    """As `explain_files`, with everything that it needs made ready."""
+    computers = computers_of(model, home.results, targets, settings, task, note)
+    size = resolve_batch_size(settings.batch_size, computers[0].device)
+    index = index_of(plan, model, targets, settings, task, home) if plan.indexed else None
+    reader = Reader(model.preprocessing, home, None if plan.overwrite else index)
+    batches = [plan.images[start : start + size] for start in range(0, len(plan.images), size)]
+    behind: deque[Future[list[Result]]] = deque()
+    delivery = Delivery(note, index)
+    threads = settings.workers if len(batches) > 1 else 0
+    with closing(index) if index else nullcontext(), settling(home, index), working(threads) as workers:
+        going = takewhile(lambda _: not stop.asked, workers.ahead(batches, reader.read))
+        wanted = ((slots, read, reader.with_companions(slots, read, workers)) for slots, read in going)
+        for slots, read, made in computed(computers, wanted, stop):
+            if index is not None and not index.begun:
+                record(index.begin, file=index.file)
+            for found, one in zip(slots, read, strict=True):
+                behind.append(workers.submit(_finish, found, one, made.get(found.name), home, index))
+            while len(behind) > size:
+                yield from delivery.results(behind.popleft().result())
+        while behind:
+            yield from delivery.results(behind.popleft().result())
+    if index is not None and plan.shard is not None and not index.begun:  # none of the images fell to this one
+        record(index.begin, file=index.file)
+    if index is not None and index.begun:
+        record(index.finish, file=index.file)
+
+
+def computers_of(
+    model: LoadedModel,
+    out: str | Path,
+    targets: Sequence[str],
+    settings: Settings,
+    task: Task,
+    note: Callable[[str], None],
+) -> list[Computer]:
+    """What computes the batches of a run: one for each device."""
+    devices = resolve_devices(settings.device)
+    size = resolve_batch_size(settings.batch_size, devices[0])
+    (dtype,) = {resolve_dtype(settings.dtype, device) for device in devices}
+
+    def explain(frozen: Frozen, read: Sequence[Read]) -> Iterator[Computed]:
+        return task.batch(Batch.asked(model, frozen, read, targets, out, settings))
+
+    return [
+        Computer(model.module, explain, device=device, dtype=dtype, size=size, note=note, own=number > 0)
+        for number, device in enumerate(devices)
+    ]
+
+
+def _finish(
+    found: ImageFile, read: Read, made: tuple[Computed, float] | None, home: Home, index: Index | None
+) -> list[Result]:
+    """Draw and write what was computed of an image, and then what is true by now in the index."""
+    results, line = written(found, read, made, home.results)
+    if line is None:
+        return results
+    results, lines = brought_home(results, line, home)
+    for one in lines if index is not None else ():
+        record(index.append, one, file=index.file)  # type: ignore[union-attr]
+    return results
+
+
+@contextmanager
+def settling(home: Home, index: Index | None) -> Iterator[None]:
+    """However a run ends, what it has written gets home, and into the index."""
+    lost: list[str] = []
+    try:
+        yield
+    finally:
+        for line in home.flush() if index is not None else ():
+            record(index.append, line, file=index.file)  # type: ignore[union-attr]
+            lost += [line["error"]] if "error" in line else []
+    if lost:
+        raise PathxError(f"{len(lost)} images that were done are lost ({lost[0]}): run the same command again to go on")
+
+
+def written(
+    found: ImageFile, read: Read, made: tuple[Computed, float] | None, out: Path
+) -> tuple[list[Result], dict[str, Any] | None]:
+    """Draw and write what was computed of an image; with its line for the index, unless an earlier run wrote that."""
+    start = perf_counter()
+    if read.input is None or made is None:
+        results, computed, seconds = list(read.results), Computed(), 0.0
+    else:
+        computed, share = made
+        seconds = read.input.seconds + share
+        results = [computed.failure] if computed.failure else list(map(_done, computed.works))
+    if any(result.state is State.kept for result in results):
+        return results, None
+    return results, _line(found, results, computed, seconds + perf_counter() - start, out)
+
+
+def brought_home(
+    results: Sequence[Result], line: dict[str, Any], home: Home
+) -> tuple[list[Result], list[dict[str, Any]]]:
+    """Bring what was written of an image where it belongs; with the lines of the index that are true then."""
+    try:
+        lines, place = home.keep(home.take(results), line)
+    except PathxError as error:
+        return [Result.failure(line["file"], error)], [failed_line(line, error)]
+    return [_shown(result, place, home) for result in results], lines
+
+
+def _shown(result: Result, place: PurePath, home: Home) -> Result:
+    """A result that says where its files are by now."""
+    if result.failed or place == home.results:
+        return result
+    return replace(result, folder=cast(Path, place / result.folder.relative_to(home.results)))
+
+
+def _line(found: ImageFile, results: Sequence[Result], computed: Computed, seconds: float, out: Path) -> dict[str, Any]:
+    """What the index says of an image."""
+    done = [result for result in results if result.state is State.done]
+    line: dict[str, Any] = {"file": found.file, "name": found.name}
+    line |= {"version": found.version} if found.version else {}
+    line["explanations"] = [_explained(one, out) for one in done if one.kind is not Kind.contrast]
+    for contrast in (one for one in done if one.kind is Kind.contrast):
+        line["contrast"] = _described(contrast, out)
+    line["label"] = computed.truth
+    line["correct"] = computed.truth == computed.top[0][1] if computed.truth is not None and computed.top else None
+    line["top"] = [
+        {"class": number, "label": label, "probability": probability} for number, label, probability in computed.top
+    ]
+    line["seconds"] = round(seconds, 4)
+    errors = [str(result.error) for result in results if result.failed]
+    return line | ({"error": "; ".join(errors)} if errors else {})
+
+
+def _explained(result: Result, out: Path) -> dict[str, Any]:
+    """What the index says of the results for one class."""
+    target = {key: result.document["target"][key] for key in ("label", "probability")}
+    score = result.document["linear_model" if result.kind is Kind.explanation else "whole"]["score"]
+    return {"target": result.document["target"]["index"], **target, "score": score, **_described(result, out)}
+
+
+def _described(result: Result, out: Path) -> dict[str, Any]:
+    """Where results are below the output folder, and the hash of the document that makes them whole."""
+    return {
+        "folder": str(result.folder.relative_to(out)),
+        "files": list(result.files),
+        "document": result.kind.value,
+        "sha256": sha256_of(result.folder / result.kind.value),
+    }
+
+
+def _done(work: Work) -> Result:
+    """Write the files of a result; where memory is short once more, with nobody else at it."""
+    try:
+        with suppress(MemoryError):
+            return work.write()
+        with _ALONE:
+            return work.write()
+    except PathxError as error:
+        return Result.failure(work.file, error)
+    except Exception as error:
+        problem = unexpected(error)
+        problem.__cause__ = error
+        return Result.failure(work.file, problem)
+
+
+def record(write: Callable[..., None], *arguments: Any, file: Path) -> None:
+    try:
+        write(*arguments)
+    except OSError as error:
+        remedy = "mend that, then run the same command again to go on"
+        raise PathxError(f"cannot write {file} ({error.strerror or error}): {remedy}") from error
+
+
+class Delivery:
+    """Results on their way to the caller: says once what they replace, and ends a run that can write no more."""
+
+    def __init__(self, note: Callable[[str], None], index: Index | None) -> None:
+        self._note, self._index, self._said = note, index, False
+        if index is not None and index.replaced:
+            self._say(index.replaced)
+
+    def _say(self, replaced: str) -> None:
+        self._said = True
+        self._note(
+            f"{replaced} are replaced, as these settings are others; to keep both, choose another folder with `out`"
+        )
+
+    def results(self, results: Sequence[Result]) -> Iterator[Result]:
+        for result in results:
+            if result.replaced and not self._said:
+                self._say(f"results with {result.replaced} in {shown(result.folder.parent)}")
+            yield result
+            if self._index is not None and isinstance(result.error, NoRoomError):
+                raise PathxError("stopped, as nothing more can be written: make room, then run it again to go on")
+
+
+def index_of(
+    plan: Plan, model: LoadedModel, targets: Sequence[str], settings: Settings, task: Task, out: str | Path | Home
+) -> Index:
+    """The index of a run, whose key is the same for all runs that would write the same of the same images."""
+    about = {
+        "command": task.name,
+        "model": {"name": model.name, "weights": model.weights, "sha256": model.sha256},
+        "preprocessing": asdict(model.preprocessing),
+        "targets": list(targets),
+        "settings": {**settings.decisive, **task.settings},
+    }
+    key = hashlib.sha256(json.dumps([about, model.labels]).encode()).hexdigest()[:16]
+    return Index(out, plan.shard, {"run": key, **about}, [found.name for found in plan.images])
+
+
+def check_folder(out: str | Path) -> None:
+    """Refuse an output folder that cannot be written to, before any work and without making it."""
+    if is_stored(out):
+        return  # who may write there shows when the run begins
+    there = next((path for path in (Path(out), *Path(out).parents) if os.path.lexists(path)), Path())
+    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+        return
+    reason = "permission denied" if there.is_dir() else f"{there} is not a folder"
+    raise PathxError(f"cannot write to the output folder {out} ({reason}): choose another with `out`", usage=True)

@@ -1,0 +1,339 @@
+"""What a run makes of each image: explanations or decompositions, and where there are several of one, their contrast."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pathx.contrast import Contrast
+from pathx.decomposition import Decomposition, decompose_wanted
+from pathx.drawing.page import Panel
+from pathx.engine.explain import class_logits, explain_frozen
+from pathx.engine.freeze import Frozen
+from pathx.errors import PathxError
+from pathx.explanation import Explanation
+from pathx.images.read import UserImage
+from pathx.models.inputs import Input
+from pathx.models.labels import parse_targets, resolve_target, target_slug, true_class
+from pathx.models.load import LoadedModel
+from pathx.results.contrast import save_contrast
+from pathx.results.decomposition import FeatureReferences, decomposition_files, save_decomposition
+from pathx.results.explanation import ModelInfo, explanation_folder, replaced_by, save
+from pathx.results.result import Kind, Result, State
+from pathx.runs.reading import Read
+from pathx.runs.settings import Settings
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is left to do once the numbers are there: draw and write the files of one result. Raises PathxError."""
+
+    file: str
+    write: Callable[[], Result]
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What is to be written of an image, and what the network says of it; or why there is nothing.
+
+    Args:
+        top: the best classes, (number, label, probability) each.
+        truth: the label of the image, where it is known.
+    """
+
+    works: tuple[Work, ...] = ()
+    top: tuple[tuple[int, str, float], ...] = ()
+    truth: str | None = None
+    failure: Result | None = None
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a run makes of its images.
+
+    Args:
+        name: the command's, for the index.
+        batch: computes a batch: for each of its images what is to be written, or why nothing is.
+        settings: what the results depend on beyond `Settings`.
+    """
+
+    name: str
+    batch: Callable[[Batch], Iterator[Computed]]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Images whose network is frozen, and what is asked about each of them.
+
+    Args:
+        read: the images, in the order of the frozen batch.
+        targets: of each image, the classes to explain; none where the model's output is not finite.
+        truths: of each image, the true class where it is known.
+        against: the class that the others are explained against, if there is one.
+    """
+
+    model: LoadedModel
+    frozen: Frozen
+    read: Sequence[Read]
+    targets: Sequence[Sequence[int]]
+    rankings: Sequence[Sequence[int]]
+    truths: Sequence[int | None]
+    out: str | Path
+    settings: Settings
+    against: int | None = None
+
+    @staticmethod
+    def asked(
+        model: LoadedModel,
+        frozen: Frozen,
+        read: Sequence[Read],
+        targets: Sequence[str],
+        out: str | Path,
+        settings: Settings,
+    ) -> Batch:
+        """The batch with its targets as users name them."""
+        logits = class_logits(frozen.logits)
+        labels = model.labels_for(frozen.logits.shape[1])
+        asked = parse_targets(targets, labels)
+        finite = logits.isfinite().all(1).tolist()
+        rankings = logits.argsort(dim=1, descending=True, stable=True).tolist()
+        known = [one.input.image if one.input else None for one in read]
+        truths = [
+            None if image is None else true_class(settings.label, image.file, labels, image.label) for image in known
+        ]
+        chosen = [
+            asked.targets_for(ranking, None if targets and settings.label is None else truth) if fine else ()
+            for ranking, truth, fine in zip(rankings, truths, finite, strict=True)
+        ]
+        against = None if settings.against is None else resolve_target(settings.against, labels)
+        if (
+            against is not None
+        ):  # one class is compared with another that was named; the label of the image is not asked
+            chosen = [
+                asked.targets_for(ranking) if fine else () for ranking, fine in zip(rankings, finite, strict=True)
+            ]
+            chosen = [tuple(target for target in several if target != against) for several in chosen]
+        return Batch(model, frozen, read, chosen, rankings, truths, out, settings, against)
+
+    @property
+    def labels(self) -> Sequence[str]:
+        return self.model.labels_for(self.frozen.logits.shape[1])
+
+    @property
+    def wanted(self) -> list[tuple[int, int]]:
+        """(image, class) pairs, as the engine takes them."""
+        return [(number, target) for number, several in enumerate(self.targets) for target in several]
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """The settings that the engine takes."""
+        return {key: getattr(self.settings, key) for key in ("depth", "width", "alpha", "skips")}
+
+    def differences(self) -> Iterator[Explanation]:
+        """Of each image with several classes, the first explained against each other."""
+        pairs = [(number, several[0], other) for number, several in enumerate(self.targets) for other in several[1:]]
+        if not pairs or self.against is not None:
+            return iter(())
+        how = {**self.how, "alpha": None}  # an alpha for all classes means nothing between two
+        wanted, others = [(number, first) for number, first, _ in pairs], [other for *_, other in pairs]
+        return iter(explain_frozen(self.frozen, wanted, against=others, **how))
+
+    def references(self, explanation: Explanation) -> tuple[Panel, ...]:
+        """What the strongest units of a path look for elsewhere, where that is known."""
+        guide = self.settings.guide
+        return tuple(guide.panels(explanation)) if guide is not None and self.settings.pictures else ()
+
+    def feature_references(self, made: Decomposition) -> FeatureReferences:
+        """The same of a decomposition: of its whole path, of its strongest features, and of each feature's unit."""
+        guide = self.settings.guide
+        if guide is None or not self.settings.pictures:
+            return FeatureReferences()
+        units = [feature.unit for feature in made.features]
+        first = [units[group.features[0]] for group in made.groups]
+        features = tuple(tuple(guide.panels_of([unit])) for unit in units)
+        return FeatureReferences(tuple(guide.panels(made.whole)), tuple(guide.panels_of(first)), features)
+
+    def subject(self, number: int) -> BatchImage:
+        """What is needed to write of an image, free of the frozen network."""
+        probabilities = class_logits(self.frozen.logits)[number].cpu().double().softmax(0).tolist()
+        best = tuple((index, self.labels[index], probabilities[index]) for index in self.rankings[number][:5])
+        read, device = self.read[number], str(self.frozen.images.device)
+        assert read.input is not None
+        about = (self.model, self.labels, self.truths[number], best, device, self.out, self.settings)
+        return BatchImage(read.name, read.input, *about)
+
+
+@dataclass(frozen=True, eq=False)
+class BatchImage:
+    """An image of a batch, and what the files of its results say about it.
+
+    Work waits to be written while the next batch is computed; it must not hold on to a batch, whose network is large.
+
+    Args:
+        truth: the true class, where it is known.
+        top: the best classes, (number, label, probability) each.
+    """
+
+    name: str
+    input: Input
+    model: LoadedModel
+    labels: Sequence[str]
+    truth: int | None
+    top: tuple[tuple[int, str, float], ...]
+    device: str
+    out: str | Path
+    settings: Settings
+
+    @property
+    def image(self) -> UserImage:
+        return self.input.image
+
+    def folder(self, target: int, against: int | None = None) -> Path:
+        """Where the results for one class go, or for one against another."""
+        name = target_slug(target, self.labels)
+        name = name if against is None else f"{name}-against-{target_slug(against, self.labels)}"
+        return explanation_folder(self.out, self.name, name)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What all files of its results are made with."""
+        return {
+            "image": self.image,
+            "region": self.model.preprocessing.region(self.image.width, self.image.height),
+            "model": ModelInfo(
+                self.model.name, self.model.weights, self.model.sha256, len(self.labels), self.model.origin
+            ),
+            "device": self.device,
+            "drawing": self.settings.drawing,
+            "draw": self.settings.pictures,
+        }
+
+    def computed(self, works: Sequence[Work]) -> Computed:
+        return Computed(tuple(works), self.top, None if self.truth is None else self.labels[self.truth])
+
+    def result(self, kind: Kind, folder: Path, document: dict[str, Any], files: Sequence[str], **more: Any) -> Result:
+        """What was written of it."""
+        predictions = tuple((label, probability) for _, label, probability in self.top)
+        truth = None if self.truth is None else self.labels[self.truth]
+        about = {"predictions": predictions, "truth": truth, "notes": self.image.notes, **more}
+        return Result(self.image.file, State.done, kind, folder, document, tuple(files), **about)
+
+
+# Explanations
+
+
+def explain_batch(batch: Batch) -> Iterator[Computed]:
+    """Explanations of a batch, computed at once."""
+    others = None if batch.against is None else [batch.against] * len(batch.wanted)
+    made = explain_frozen(batch.frozen, batch.wanted, against=others, **batch.how) if batch.wanted else []
+    explanations, differences = iter(made), batch.differences()
+    for number, several in enumerate(batch.targets):
+        of = batch.subject(number)
+        if not several:
+            yield _no_number(of)
+            continue
+        own = list(islice(explanations, len(several)))
+        works = [Work(of.image.file, partial(_save, of, one, batch.references(one))) for one in own]
+        yield of.computed([*works, *_contrast(of, own, differences)])
+
+
+def _save(of: BatchImage, explanation: Explanation, more: tuple[Panel, ...] = ()) -> Result:
+    folder = of.folder(explanation.target, explanation.against)
+    replaced = replaced_by(folder, explanation, of.about["model"])
+    other = "" if explanation.against is None else of.labels[explanation.against]
+    about = {"label": of.labels[explanation.target], "other": other, **of.about}
+    document = save(explanation, folder, save_tensors=of.settings.save_tensors, more=more, **about)
+    files = [*document["files"].values(), Kind.explanation.value]
+    return of.result(Kind.explanation, folder, document, files, made=explanation, replaced=replaced)
+
+
+EXPLAIN = Task("explain", explain_batch)
+
+
+# Decompositions
+
+
+def decompose_task(*, from_layer: int | None = None, features: int | None = None, group: bool = True) -> Task:
+    """The task of `explain_files` that takes decisions apart.
+
+    Args:
+        from_layer, features, group: as for `pathx.decompose`.
+    """
+    how = {"from_layer": from_layer, "features": features, "group": group}
+    return Task("decompose", partial(decompose_batch, **how), how)  # type: ignore[arg-type]
+
+
+def decompose_batch(
+    batch: Batch, *, from_layer: int | None = None, features: int | None = None, group: bool = True
+) -> Iterator[Computed]:
+    """Decompositions of a batch, computed at once."""
+    how = {"from_layer": from_layer, "features": features, "group": group, **batch.how}
+    if batch.against is not None:
+        raise PathxError("what tells one class from another is not taken apart: explain it", usage=True)
+    made = iter(decompose_wanted(batch.frozen, batch.wanted, **how) if batch.wanted else ())
+    differences = batch.differences()
+    for number, several in enumerate(batch.targets):
+        of = batch.subject(number)
+        if not several:
+            yield _no_number(of)
+            continue
+        own = list(islice(made, len(several)))
+        works = [
+            Work(of.image.file, partial(_save_decomposition, of, one, batch.feature_references(one))) for one in own
+        ]
+        yield of.computed([*works, *_contrast(of, [one.whole for one in own], differences)])
+
+
+def _save_decomposition(of: BatchImage, made: Decomposition, references: FeatureReferences) -> Result:
+    folder, label = of.folder(made.whole.target), of.labels[made.whole.target]
+    replaced = replaced_by(folder, made.whole, of.about["model"])
+    how: dict[str, Any] = {"label": label, "save_tensors": of.settings.save_tensors, "references": references}
+    document = save_decomposition(made, folder, **how, **of.about)
+    files = decomposition_files(document)
+    return of.result(Kind.decomposition, folder, document, files, made=made, replaced=replaced)
+
+
+# Contrasts
+
+
+def _contrast(of: BatchImage, explanations: Sequence[Explanation], differences: Iterator[Explanation]) -> list[Work]:
+    """The contrast of an image's explanations, where there are several."""
+    if len(explanations) < 2 or explanations[0].against is not None:
+        return []
+    own = list(islice(differences, len(explanations) - 1))
+    return [Work(of.image.file, partial(_save_contrast, of, explanations, own))]
+
+
+def _save_contrast(of: BatchImage, explanations: Sequence[Explanation], differences: Sequence[Explanation]) -> Result:
+    labels, predicted, reason = of.labels, of.top[0][0], ""
+    if of.truth is not None and of.truth != predicted:
+        reason = f"The network says {labels[predicted]}; the label is {labels[of.truth]}."
+    made = Contrast.of(explanations, differences=differences, reason=reason)
+    between = [_save(of, difference).folder.name for difference in differences]
+    folders = [of.folder(explanation.target) for explanation in explanations]
+    document = save_contrast(
+        made,
+        folders[0].parent,
+        labels=[labels[explanation.target] for explanation in explanations],
+        folders=[folder.name for folder in folders],
+        between=between,
+        **of.about,
+    )
+    files = [*document["files"].values(), Kind.contrast.value]
+    return of.result(Kind.contrast, folders[0].parent, document, files, made=made)
+
+
+def _no_number(of: BatchImage) -> Computed:
+    """For an image that the model has no finite output for, or no class but the one to compare with."""
+    problem = PathxError("the model's output is NaN or infinite; check its weights, or try `dtype` float64")
+    if math.isfinite(of.top[0][2]):
+        problem = PathxError(
+            f"{of.settings.against} is compared with itself: give another class to explain as the target"
+        )
+    return Computed(failure=Result.failure(of.image.file, problem))

@@ -1,0 +1,276 @@
+"""The files of gathered units: contact sheets, tensors, and last units.json; and reading them back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from PIL import Image
+
+from pathx.drawing.png import png
+from pathx.drawing.references import channel_sheet, crop
+from pathx.drawing.words import counted
+from pathx.engine.freeze import freeze
+from pathx.engine.units import unit_maps
+from pathx.errors import PathxError, shown
+from pathx.images.read import UserImage, open_image
+from pathx.results.files import created_by, document_bytes, read_document, replacing
+from pathx.results.schema import misfit
+from pathx.units.references import SCHEMA, Channel, Reference, Units
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pathx.evaluation.prepared import Prepared
+
+DOCUMENT, TENSORS = "units.json", "tensors.safetensors"
+DRAWN, SHOWN = 24, 8
+"""Channels per sheet, the strongest; and references of each."""
+
+_PHOTOS, _MAPS = 8, 32  # how many photos the network runs on at once, and of how many units it is told what they saw
+
+
+class Photos:
+    """Images that references point to, opened when they are needed; of those that are gone each is told once."""
+
+    def __init__(self, note: Any = lambda text: None) -> None:
+        self._note = note
+        self._told: set[str] = set()
+
+    def photo(self, reference: Reference) -> UserImage | None:
+        """The image of a reference, or None where it is not there any more or is another."""
+        try:
+            image = open_image(reference.file)
+            if image.sha256 == reference.sha256:
+                return image
+            self._tell(f"{shown(reference.file)} is not the image any more that units were gathered from")
+        except PathxError as error:
+            self._tell(str(error))
+        return None
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self._note(text)
+
+
+def crops(
+    prepared: Prepared, references: Sequence[tuple[str, Reference]], photos: Photos
+) -> dict[tuple[str, Reference], Image.Image]:
+    """Each reference of a ReLU as a part of its photo, masked by what the unit saw there; those that are gone are left out.
+
+    The network runs once per photo, however many references point to it, and on several photos at once.
+    """
+    by_photo: dict[tuple[str, str], list[tuple[str, Reference]]] = {}
+    for tensor, reference in dict.fromkeys(references):
+        by_photo.setdefault((reference.file, reference.sha256), []).append((tensor, reference))
+    made: dict[tuple[str, Reference], Image.Image] = {}
+    waiting: list[_Photo] = []
+    for own in by_photo.values():
+        image = photos.photo(own[0][1])
+        if image is not None:
+            waiting.append(_Photo.of(image, own, prepared))
+        if len(waiting) == min(_PHOTOS, prepared.classifier.chunk):
+            made |= _cut(waiting, prepared)
+            waiting = []
+    for photo in waiting:  # one by one: a batch of another size would have to be traced
+        made |= _cut([photo], prepared)
+    return made
+
+
+@dataclass(frozen=True, eq=False)
+class _Photo:
+    """A photo and the references that point to it.
+
+    Args:
+        input: (C, H, W), what the network sees of it.
+        region: where that is, in pixels of the photo.
+    """
+
+    pixels: Image.Image
+    region: tuple[float, float, float, float]
+    input: Tensor
+    references: Sequence[tuple[str, Reference]]
+
+    @staticmethod
+    def of(image: UserImage, references: Sequence[tuple[str, Reference]], prepared: Prepared) -> _Photo:
+        preprocessing, small = prepared.model.preprocessing, image.reduced()
+        region = small.on_pixels(preprocessing.region(image.width, image.height))
+        return _Photo(small.pixels, region, preprocessing(image.pixels), references)
+
+
+def _cut(photos: Sequence[_Photo], prepared: Prepared) -> dict[tuple[str, Reference], Image.Image]:
+    """The crops of a few photos."""
+    inputs = torch.stack([photo.input for photo in photos]).to(prepared.device, prepared.dtype)
+    frozen, (height, width) = freeze(prepared.module, inputs), inputs.shape[-2:]
+    wanted = [(number, *one) for number, photo in enumerate(photos) for one in photo.references]
+    made = {}
+    for tensor in dict.fromkeys(
+        tensor for _, tensor, _ in wanted
+    ):  # units of one ReLU have windows of one size: quicker
+        own = [entry for entry in wanted if entry[1] == tensor]
+        for start in range(0, len(own), _MAPS):
+            part = own[start : start + _MAPS]
+            maps = unit_maps(frozen, [(number, tensor, reference.index) for number, _, reference in part])
+            for (number, _, reference), saw in zip(part, maps, strict=True):
+                box, photo = reference.receptive_field, photos[number]
+                made[tensor, reference] = crop(photo.pixels, photo.region, box, (width, height), saw)
+    return made
+
+
+def save_units(
+    units: Units, folder: Path, prepared: Prepared, *, draw: bool = True, note: Any = lambda text: None
+) -> list[str]:
+    """Write all files of gathered units; returns their names, the document last."""
+    device, dtype = str(prepared.device), str(prepared.dtype).removeprefix("torch.")
+    names = []
+    with replacing(folder) as new:
+        drawn = _drawn(units) if draw else []
+        parts = crops(prepared, drawn, Photos(note))
+        for tensor in units.shapes if parts else ():
+            picture = tensor_sheet(units, tensor, parts, prepared.model.preprocessing.input_size)
+            if picture is not None:
+                names.append(sheet_name(units, tensor))
+                new.put(names[-1], png(picture))
+        new.put(TENSORS, _tensor_bytes(units))
+        new.put(DOCUMENT, document_bytes(units.document(created_by(device=device, dtype=dtype))))
+        old = [file.name for file in folder.glob("layer-*.png")]
+        new.commit([DOCUMENT, TENSORS, *old])
+    return [*names, TENSORS, DOCUMENT]
+
+
+def sheet_name(units: Units, tensor: str) -> str:
+    """`layer-17.png`; where a layer has several ReLUs, their places are counted."""
+    layer = units.layers[tensor]
+    alike = [name for name, number in units.layers.items() if number == layer]
+    return f"layer-{layer}.png" if len(alike) == 1 else f"layer-{layer}-{alike.index(tensor) + 1}.png"
+
+
+def _drawn(units: Units) -> list[tuple[str, Reference]]:
+    """The references that contact sheets show."""
+    return [
+        (tensor, reference)
+        for tensor in units.shapes
+        for channel in units.strongest(tensor)[:DRAWN]
+        for reference in channel.references[:SHOWN]
+    ]
+
+
+def tensor_sheet(
+    units: Units, tensor: str, parts: Mapping[tuple[str, Reference], Image.Image], size: Sequence[int]
+) -> Image.Image | None:
+    """The strongest channels of a ReLU, with crops of what they look for; None where it has none.
+
+    Args:
+        parts: the crops, as `crops` makes them.
+        size: (C, H, W) of the model's input.
+    """
+    rows = []
+    for channel in units.strongest(tensor)[:DRAWN]:
+        pictures = [parts[tensor, one] for one in channel.references[:SHOWN] if (tensor, one) in parts]
+        if pictures:
+            rows.append((channel.name, f"{channel.words}; {on_paths(channel)}", pictures))
+    if not rows:
+        return None
+    settings = units.about["settings"]
+    _, height, width = size
+    notes = [f"layer {units.layers[tensor]}, {units.images} images, ranked by {settings['by']}"]
+    if all(
+        _is_whole(reference, (width, height)) for channel in units.strongest(tensor) for reference in channel.references
+    ):
+        notes.append(
+            "Units of this layer can see the whole image; the crops are whole photos, bright where each looked."
+        )
+    return channel_sheet(tensor, notes, rows)
+
+
+def _is_whole(reference: Reference, size: tuple[int, int]) -> bool:
+    return not reference.receptive_field or reference.receptive_field == (0, 0, *size)
+
+
+def on_paths(channel: Channel) -> str:
+    """How often a channel is on a path, in words."""
+    if not channel.images:
+        return "on no path"
+    return f"on {counted(channel.images, 'path')}, {channel.share:.0%} of its layer there"
+
+
+def _tensor_bytes(units: Units) -> bytes:
+    from safetensors.torch import save
+
+    tensors: dict[str, Tensor] = {}
+    for tensor, shape in units.shapes.items():
+        own = [units.channels.get((tensor, number)) for number in range(shape[0])]
+        tensors[f"means.{tensor}"] = torch.tensor([0.0 if one is None else one.mean for one in own])
+        tensors[f"paths.{tensor}"] = torch.tensor([0 if one is None else one.images for one in own])
+        tensors[f"shares.{tensor}"] = torch.tensor([0.0 if one is None else one.share for one in own])
+        values = [[reference.value for reference in one.references] if one else [] for one in own]
+        longest = max(map(len, values), default=0)
+        filled = [row + [float("nan")] * (longest - len(row)) for row in values]
+        tensors[f"values.{tensor}"] = torch.tensor(filled, dtype=torch.float64).reshape(shape[0], longest)
+    return bytes(save(tensors, {"schema": SCHEMA}))
+
+
+_SHAPE = {
+    "model": {"name": str, "weights": str, "sha256": str},
+    "preprocessing": dict,
+    "settings": {"by": str},
+    "images": int,
+    "layers": list,
+}
+
+
+def read_units(folder: str | Path) -> Units:
+    """What was gathered into a folder."""
+    file = Path(folder) / DOCUMENT
+    if not file.exists():
+        raise PathxError(
+            f"there is no {DOCUMENT} in {shown(folder)}: gather units there first with pathx units", usage=True
+        )
+    try:
+        document = read_document(file)
+    except PathxError as error:
+        raise PathxError(str(error), usage=True) from None
+    if document.get("schema") != SCHEMA:
+        raise PathxError(f"{shown(file)} is not of the schema {SCHEMA}: gather the units again", usage=True)
+    if (wrong := misfit(document, _SHAPE)) is not None:
+        raise PathxError(f"{shown(file)} is damaged ({wrong}): gather the units again", usage=True)
+    try:
+        return Units.read(document)
+    except (KeyError, TypeError, ValueError) as error:
+        raise PathxError(
+            f"{shown(file)} is damaged ({type(error).__name__}): gather the units again", usage=True
+        ) from None
+
+
+def check_same_model(
+    units: Units, folder: str | Path, model: Mapping[str, Any], preprocessing: Mapping[str, Any]
+) -> None:
+    """Refuse units of another model, or of the same one that saw its images in another way."""
+    theirs = units.about["model"]
+    if theirs["sha256"] != model["sha256"] and theirs["name"] == model["name"]:
+        raise PathxError(
+            f"{model['name']} has other weights or layers than when the units in {shown(folder)} were gathered: gather "
+            "them again",
+            usage=True,
+        )
+    if theirs["sha256"] != model["sha256"]:
+        raise PathxError(
+            f"the units in {shown(folder)} are of another model ({theirs['name']}, weights {theirs['weights']}), not of "
+            f"{model['name']}: gather them again for this one",
+            usage=True,
+        )
+    plain = {key: list(value) if isinstance(value, tuple) else value for key, value in preprocessing.items()}
+    other = [key for key, value in units.about["preprocessing"].items() if plain.get(key) != _plain(value)]
+    if other:
+        raise PathxError(
+            f"the units in {shown(folder)} were gathered with other preprocessing ({', '.join(other)}): gather them again",
+            usage=True,
+        )
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,216 @@
+"""One pass over many images: for every channel of some hidden layers, where it mattered most, and for which classes.
+
+What is held does not grow with the number of images: a list of the best places per channel, as tensors, and counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pathx.engine.explain import explain_frozen
+from pathx.engine.freeze import Frozen
+from pathx.engine.network import Gate
+from pathx.errors import PathxError
+from pathx.explanation import Explanation, LayerTensor
+
+MEASURES = ("contribution", "activation")
+NOBODY = -1
+"""The number of the image where a list has no entry yet."""
+
+
+@dataclass(eq=False)
+class Channels:
+    """What was seen so far of the channels of one ReLU; a unit of a vector is a channel of its own.
+
+    Args:
+        values: (channels, top) the best values by fall, -inf where there are none.
+        images: (channels, top) the number of the image each was seen in; among equals the lower number comes first.
+        units: (channels, top) where in the channel, as a flat index.
+        classes: (channels, top) what was predicted for that image.
+        paths: (channels, classes) on how many images' paths the channel was, by predicted class.
+        shares: (channels,) the sum of the channel's shares of its layer's contributions, by magnitude.
+        totals: (channels,) the sum of the mean activations of all images.
+    """
+
+    tensor: LayerTensor
+    layer: int
+    values: Tensor
+    images: Tensor
+    units: Tensor
+    classes: Tensor
+    paths: Tensor
+    shares: Tensor
+    totals: Tensor
+
+    NAMES = ("values", "images", "units", "classes", "paths", "shares", "totals")
+
+    @classmethod
+    def empty(cls, tensor: LayerTensor, layer: int, top: int, classes: int) -> Channels:
+        channels = tensor.shape[0]
+        nobody = torch.full((channels, top), NOBODY, dtype=torch.long)
+        return cls(
+            tensor,
+            layer,
+            values=torch.full((channels, top), -math.inf, dtype=torch.float64),
+            images=nobody,
+            units=nobody.clone(),
+            classes=nobody.clone(),
+            paths=torch.zeros(channels, classes, dtype=torch.int32),
+            shares=torch.zeros(channels, dtype=torch.float64),
+            totals=torch.zeros(channels, dtype=torch.float64),
+        )
+
+    @property
+    def top(self) -> int:
+        return self.values.shape[1]
+
+    @property
+    def size(self) -> int:
+        """Units per channel."""
+        return prod(self.tensor.shape[1:])
+
+    def offer(self, values: Tensor, images: Tensor, units: Tensor, classes: Tensor) -> None:
+        """Take new entries, (channels, n) each, in among the best."""
+        offered = {"values": values, "images": images, "units": units, "classes": classes}
+        joined = {
+            name: torch.cat([getattr(self, name), new.to(getattr(self, name))], 1) for name, new in offered.items()
+        }
+        by_number = torch.argsort(joined["images"], dim=1, stable=True)
+        ranked = torch.argsort(joined["values"].gather(1, by_number), dim=1, descending=True, stable=True)
+        best = by_number.gather(1, ranked)[:, : self.top]
+        for name, both in joined.items():
+            setattr(self, name, both.gather(1, best))
+
+    def add(self, other: Channels) -> None:
+        """Take in what was seen of the same channels in other images."""
+        self.offer(other.values, other.images, other.units, other.classes)
+        for name in ("paths", "shares", "totals"):
+            getattr(self, name).add_(getattr(other, name))
+
+
+@dataclass(eq=False)
+class Gathered:
+    """All that a pass over images has seen so far.
+
+    Args:
+        by: a member of MEASURES.
+        channels: by the name of the ReLU, layers from the output down.
+        count: how many images were seen.
+    """
+
+    by: str
+    channels: dict[str, Channels] = field(default_factory=dict)
+    count: int = 0
+
+    def see(self, frozen: Frozen, explanations: Sequence[Explanation], numbers: Sequence[int]) -> None:
+        """Take in a batch.
+
+        Args:
+            explanations: of the predicted class of each image.
+            numbers: which image of the whole folder each is.
+        """
+        number, target = torch.tensor(numbers), torch.tensor([made.target for made in explanations])
+        gates = {gate.name: gate for layer in frozen.network.layers for gate in layer}
+        for name, own in self.channels.items():
+            activation = _activation(frozen, gates[name])
+            own.totals += activation.mean(2).double().sum(0)
+            contribution, on_path = _on_paths(explanations, own)
+            share = _shares(explanations, own, contribution)
+            own.shares += share.sum(0)
+            own.paths.T.index_add_(0, target, on_path.int())
+            if self.by == "activation":
+                best, unit = activation.double().max(2)
+                best = best.masked_fill(best <= 0, -math.inf)
+            else:
+                best, unit = contribution.max(2)
+            seen = best > -math.inf
+            own.offer(
+                best.T,
+                torch.where(seen, number[:, None], NOBODY).T,
+                torch.where(seen, unit, NOBODY).T,
+                torch.where(seen, target[:, None], NOBODY).T,
+            )
+        self.count += len(numbers)
+
+    def add(self, other: Gathered) -> None:
+        """Take in another pass, over other images of the same folder."""
+        for name, own in self.channels.items():
+            own.add(other.channels[name])
+        self.count += other.count
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All of it, to be written to a file and read back by `restored`."""
+        kept = {
+            f"{name}.{part}": getattr(own, part).contiguous()
+            for name, own in self.channels.items()
+            for part in own.NAMES
+        }
+        return {**kept, "count": torch.tensor([self.count])}
+
+    def restored(self, tensors: Mapping[str, Tensor]) -> Gathered:
+        """What a file holds, as another of the same kind as this one."""
+        channels = {}
+        for name, own in self.channels.items():
+            parts = {part: tensors[f"{name}.{part}"].clone() for part in own.NAMES}
+            if any(parts[part].shape != getattr(own, part).shape for part in own.NAMES):
+                raise PathxError(f"what was gathered of {name} has another shape than the model's; gather it again")
+            channels[name] = Channels(own.tensor, own.layer, **parts)
+        return Gathered(self.by, channels, int(tensors["count"]))
+
+
+def wanted_channels(layers: Mapping[int, Sequence[LayerTensor]], *, by: str, top: int, classes: int) -> Gathered:
+    """Nothing seen yet, of the ReLUs of some hidden layers."""
+    if by not in MEASURES:
+        raise PathxError(f"units are ranked by {' or '.join(MEASURES)}, not {by!r}", usage=True)
+    if top < 1:
+        raise PathxError(f"{top} references are too few; keep 1 or more", usage=True)
+    empty = Gathered(by)
+    for layer in sorted(layers, reverse=True):
+        for tensor in layers[layer]:
+            empty.channels[tensor.name] = Channels.empty(tensor, layer, top, classes)
+    return empty
+
+
+def explain_predictions(frozen: Frozen, targets: Sequence[int], settings: Mapping[str, Any]) -> list[Explanation]:
+    """The path behind the predicted class of each image of a batch."""
+    return explain_frozen(frozen, list(enumerate(targets)), **settings)
+
+
+def _activation(frozen: Frozen, gate: Gate) -> Tensor:
+    """(B, channels, units per channel) what the units of a ReLU put out."""
+    return frozen.activation(gate).detach().cpu().reshape(len(frozen.images), gate.shape[0], -1)
+
+
+def _on_paths(explanations: Sequence[Explanation], own: Channels) -> tuple[Tensor, Tensor]:
+    """(B, channels, units) contributions of kept units, -inf elsewhere; and (B, channels) whether the path has any."""
+    kept = torch.full((len(explanations), own.tensor.shape[0], own.size), -math.inf, dtype=torch.float64)
+    for number, explanation in enumerate(explanations):
+        layer = next((layer for layer in explanation.path if layer.layer == own.layer), None)
+        if layer is None:
+            continue
+        units, values = (part.detach().cpu() for part in layer.contributions())
+        first = 0
+        for tensor in layer.tensors:
+            if tensor.name == own.tensor.name:
+                break
+            first += prod(tensor.shape)
+        here = (units >= first) & (units < first + prod(own.tensor.shape))
+        kept[number].view(-1)[units[here] - first] = values[here].double()
+    return kept, (kept > -math.inf).any(2)
+
+
+def _shares(explanations: Sequence[Explanation], own: Channels, kept: Tensor) -> Tensor:
+    """(B, channels) a channel's share of what its whole layer contributes, by magnitude."""
+    totals = [
+        sum(float(layer.contributions()[1].double().abs().sum()) for layer in made.path if layer.layer == own.layer)
+        for made in explanations
+    ]
+    magnitude = kept.abs().masked_fill(kept == -math.inf, 0.0).sum(2)
+    return magnitude / torch.tensor(totals, dtype=torch.float64).clamp(min=1e-300)[:, None]

@@ -1,0 +1,100 @@
+"""References beside explanations: what the strongest units of a path look for elsewhere."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pathx.drawing.page import Panel
+from pathx.drawing.references import strip
+from pathx.errors import shown
+from pathx.explanation import Explanation, Unit
+from pathx.images.regular import read_regular
+from pathx.units.files import DOCUMENT, Photos, check_same_model, crops, read_units
+from pathx.units.references import Channel, Units
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from PIL import Image
+
+    from pathx.evaluation.prepared import Prepared
+
+STRONGEST, CROPS = 3, 3
+
+
+class Guide:
+    """What was gathered of a model's units, to be shown with its explanations.
+
+    Args:
+        folder: what `pathx units` wrote; refused where it is of another model or preprocessing.
+    """
+
+    def __init__(self, folder: str | Path, prepared: Prepared, note: Callable[[str], None] = lambda text: None) -> None:
+        self.folder, self._prepared = Path(folder), prepared
+        self.units: Units = read_units(folder)
+        check_same_model(self.units, folder, prepared.about, asdict(prepared.model.preprocessing))
+        self._photos = Photos(note)
+        self._strips: dict[tuple[str, int], Image.Image | None] = {}
+
+    @cached_property
+    def key(self) -> str:
+        """The same where the same would be shown."""
+        return hashlib.sha256(read_regular(self.folder / DOCUMENT)).hexdigest()
+
+    @property
+    def nothing(self) -> str:
+        """What is said where no unit of a path has references."""
+        return f"{shown(self.folder)} has no references of these units: gather units over images of this class"
+
+    def strongest(self, explanation: Explanation, count: int = STRONGEST) -> list[tuple[Unit, Channel]]:
+        """The units of a path with the largest shares of their layers that have references, one of each channel."""
+        ranked = []
+        for layer in explanation.path:
+            total = sum(abs(unit.contribution) for unit in layer.units)
+            for place, unit in enumerate(layer.units):
+                channel = self.units.of(unit.tensor, unit.index)
+                if channel is not None and channel.references and total:
+                    ranked.append((-abs(unit.contribution) / total, -layer.layer, place, unit, channel))
+        found: dict[tuple[str, int], tuple[Unit, Channel]] = {}
+        for *_, unit, channel in sorted(ranked, key=lambda entry: entry[:3]):
+            found.setdefault((channel.tensor, channel.channel), (unit, channel))
+        return list(found.values())[:count]
+
+    def words(self, unit: Unit) -> str:
+        """What a unit's channel looks for, in words; empty where it was not gathered."""
+        channel = self.units.of(unit.tensor, unit.index)
+        return channel.words if channel is not None and channel.references else ""
+
+    def panels(self, explanation: Explanation) -> list[Panel]:
+        """The strongest units, each with crops of its channel's references, for a figure."""
+        return self._panels(self.strongest(explanation))
+
+    def panels_of(self, units: Iterable[Unit]) -> list[Panel]:
+        """The same of units by themselves, the first few that have references, one of each channel."""
+        found: dict[tuple[str, int], tuple[Unit, Channel]] = {}
+        for unit in units:
+            channel = self.units.of(unit.tensor, unit.index)
+            if channel is not None and channel.references:
+                found.setdefault((channel.tensor, channel.channel), (unit, channel))
+        return self._panels(list(found.values())[:STRONGEST])
+
+    def _panels(self, units: Iterable[tuple[Unit, Channel]]) -> list[Panel]:
+        panels = []
+        for unit, channel in units:
+            picture = self._strip(channel)
+            if picture is not None:
+                index = ",".join(map(str, unit.index))
+                panels.append(Panel(picture, f"{unit.tensor} [{index}] looks for", (channel.words,)))
+        return panels
+
+    def _strip(self, channel: Channel) -> Image.Image | None:
+        place = channel.tensor, channel.channel
+        if place not in self._strips:
+            own = [(channel.tensor, reference) for reference in channel.references[:CROPS]]
+            pictures = crops(self._prepared, own, self._photos)
+            self._strips[place] = strip(list(pictures.values())) if pictures else None
+        return self._strips[place]

@@ -1,0 +1,180 @@
+"""What was gathered, as people read it: the references of every channel, in which classes they are, and units.json."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+SCHEMA = "pathx/units@1"
+
+
+@dataclass(frozen=True)
+class Reference:
+    """One image in which a channel mattered, and where.
+
+    Args:
+        file: the image, as the user named it.
+        sha256: of the image's file.
+        index: the unit, (channel, y, x) in a feature map, (i,) in a vector.
+        receptive_field: (left, top, right, bottom) in pixels of the model's input.
+        value: its contribution to the predicted class, or its activation.
+        label: the predicted class.
+        folder: the image's own label, where its folder is named after one.
+    """
+
+    file: str
+    sha256: str
+    index: tuple[int, ...]
+    receptive_field: tuple[int, ...]
+    value: float
+    label: str
+    folder: str | None
+
+
+@dataclass(frozen=True)
+class Channel:
+    """What one channel of a ReLU looks for.
+
+    Args:
+        references: by falling value.
+        images: on how many images' paths the channel was.
+        share: its mean share of its layer's contributions there, by magnitude; 0 where it was on none.
+        classes: how often for which predicted class, the most frequent first.
+        mean: its mean activation over all images.
+    """
+
+    layer: int
+    tensor: str
+    channel: int
+    references: tuple[Reference, ...]
+    images: int
+    share: float
+    classes: tuple[tuple[str, int], ...]
+    mean: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.tensor} [{self.channel}]"
+
+    @cached_property
+    def counts(self) -> list[tuple[str, int]]:
+        """The classes among the references, the most frequent first; among equals by name."""
+        found = Counter(reference.label for reference in self.references)
+        return sorted(found.items(), key=lambda item: (-item[1], item[0]))
+
+    @property
+    def words(self) -> str:
+        """`tabby 9, tiger cat 4, lynx 2 of 16`."""
+        if not self.counts:
+            return "no references"
+        shown = ", ".join(f"{label} {count}" for label, count in self.counts[:3])
+        return f"{shown}{', …' * (len(self.counts) > 3)} of {len(self.references)}"
+
+    @property
+    def entropy(self) -> float:
+        """Of the classes among the references, in bits: 0 where all are of one class."""
+        total = len(self.references)
+        return max(0.0, -sum(count / total * math.log2(count / total) for _, count in self.counts))
+
+    def document(self) -> dict[str, Any]:
+        """Its entry in units.json."""
+        return {
+            "channel": self.channel,
+            "words": self.words,
+            "entropy": self.entropy,
+            "mean": self.mean,
+            "paths": {"images": self.images, "share": self.share, "classes": [list(pair) for pair in self.classes]},
+            "references": [
+                {
+                    **asdict(reference),
+                    "index": list(reference.index),
+                    "receptive_field": list(reference.receptive_field),
+                }
+                for reference in self.references
+            ],
+        }
+
+
+@dataclass(frozen=True)
+class Units:
+    """What the channels of some hidden layers look for, over a folder of images.
+
+    Args:
+        about: what it depends on: `model`, `preprocessing`, `settings`.
+        shapes: of every ReLU, by name, layers from the output down.
+        channels: by ReLU and number.
+        images: how many were seen.
+        failed: images that could not be used, and why.
+    """
+
+    about: Mapping[str, Any]
+    shapes: Mapping[str, tuple[int, ...]]
+    layers: Mapping[str, int]
+    channels: Mapping[tuple[str, int], Channel]
+    images: int
+    failed: Mapping[str, str]
+
+    def of(self, tensor: str, index: Sequence[int]) -> Channel | None:
+        """What the channel of a unit looks for, if it was gathered."""
+        return self.channels.get((tensor, int(index[0]))) if len(index) else None
+
+    def strongest(self, tensor: str) -> list[Channel]:
+        """The channels of a ReLU that were on paths, by what they carried in all."""
+        own = [channel for (name, _), channel in self.channels.items() if name == tensor and channel.references]
+        return sorted(own, key=lambda channel: (-channel.images * channel.share, channel.channel))
+
+    def document(self, created_by: Mapping[str, Any]) -> dict[str, Any]:
+        """units.json."""
+        layers: dict[int, list[dict[str, Any]]] = {}
+        for tensor, shape in self.shapes.items():
+            own = [channel.document() for (name, _), channel in self.channels.items() if name == tensor]
+            layers.setdefault(self.layers[tensor], []).append({"name": tensor, "shape": list(shape), "channels": own})
+        return {
+            "schema": SCHEMA,
+            **self.about,
+            "images": self.images,
+            "failed": dict(self.failed),
+            "layers": [{"layer": layer, "tensors": tensors} for layer, tensors in layers.items()],
+            "created_by": dict(created_by),
+        }
+
+    @classmethod
+    def read(cls, document: Mapping[str, Any]) -> Units:
+        """The same from units.json. Raises KeyError, TypeError or ValueError where it is not such a document."""
+        shapes, layers, channels = {}, {}, {}
+        for layer in document["layers"]:
+            for tensor in layer["tensors"]:
+                name = str(tensor["name"])
+                shapes[name], layers[name] = tuple(map(int, tensor["shape"])), int(layer["layer"])
+                for entry in tensor["channels"]:
+                    channels[name, int(entry["channel"])] = _channel(int(layer["layer"]), name, entry)
+        about = {key: document[key] for key in ("model", "preprocessing", "settings")}
+        return cls(about, shapes, layers, channels, int(document["images"]), dict(document["failed"]))
+
+
+def _channel(layer: int, tensor: str, entry: Mapping[str, Any]) -> Channel:
+    references = tuple(
+        Reference(
+            str(one["file"]),
+            str(one["sha256"]),
+            tuple(map(int, one["index"])),
+            tuple(map(int, one["receptive_field"])),
+            float(one["value"]),
+            str(one["label"]),
+            None if one["folder"] is None else str(one["folder"]),
+        )
+        for one in entry["references"]
+    )
+    paths = entry["paths"]
+    classes = tuple((str(label), int(count)) for label, count in paths["classes"])
+    return Channel(
+        *(layer, tensor, int(entry["channel"]), references),
+        images=int(paths["images"]),
+        share=float(paths["share"]),
+        classes=classes,
+        mean=float(entry["mean"]),
+    )
