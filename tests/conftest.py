@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from support.command_line import Finished, Pathx
+
+from pathx.cli import run
 
 _slow = [HealthCheck.too_slow]
 settings.register_profile("reproducible", deadline=None, suppress_health_check=_slow, derandomize=True)
@@ -33,3 +36,24 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder, so that pictures and results have short relative names."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("COLUMNS", "PATHX_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def pathx_(capsys: pytest.CaptureFixture[str]) -> Pathx:
+    """The command line in this process: the imports of a new one take seconds."""
+
+    def call(*arguments: object) -> Finished:
+        with pytest.raises(SystemExit) as ended:
+            run([str(argument) for argument in arguments])
+        return Finished(int(ended.value.code or 0), *capsys.readouterr())
+
+    return call

@@ -9,11 +9,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small import images, network
+from support.small import images, network
 
 import pathx
 from pathx import Contrast, Drawing, Explanation, PathxError
-from pathx.render import shared_scale
+from pathx.drawing.render import shared_scale
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -25,9 +25,22 @@ def explained(seed: int, *targets: int, depth: int = 2) -> list[Explanation]:
 
 @settings(max_examples=20)
 @given(st.integers(0, 99), st.integers(1, 3))
-def test_a_pair_is_the_difference_of_two_linear_models(seed: int, depth: int) -> None:
+def test_a_pair_is_the_first_class_against_the_other(seed: int, depth: int) -> None:
     first, second, third = explained(seed, 0, 1, 2, depth=depth)
     made = Contrast.of([first, second, third])
+    for other, pair in zip((second, third), made.pairs, strict=True):
+        (expected,) = pathx.explain(network(seed), images(seed=seed), target=0, against=other.target, depth=depth)
+        torch.testing.assert_close(pair.attribution, expected.attribution)
+        assert pair.score == pytest.approx(expected.score) and pair.bias == pytest.approx(expected.bias)
+        assert pair.logit == pytest.approx(float(first.logits[0] - first.logits[other.target]))
+        assert pair.share == pytest.approx(pair.score / pair.logit)
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 99), st.integers(1, 3))
+def test_without_the_model_a_pair_is_the_difference_of_two_linear_models(seed: int, depth: int) -> None:
+    first, second, third = explained(seed, 0, 1, 2, depth=depth)
+    made = Contrast.of([replace(one, origin=None) for one in (first, second, third)])
     for other, pair in zip((second, third), made.pairs, strict=True):
         torch.testing.assert_close(pair.attribution, first.attribution - other.attribution)
         total = float(pair.attribution.sum())
@@ -44,7 +57,7 @@ def test_a_pair_is_the_difference_of_two_linear_models(seed: int, depth: int) ->
 @given(st.integers(0, 99))
 def test_turned_round_it_is_the_other_way_round(seed: int) -> None:
     first, second = explained(seed, 0, 1)
-    (one,), (other,) = Contrast.of([first, second]).pairs, Contrast.of([second, first]).pairs
+    (one,), (other,) = (Contrast.of(pair, differences=()).pairs for pair in ([first, second], [second, first]))
     assert (one.first, one.second) == (other.second, other.first)
     assert (one.score, one.bias) == (-other.score, -other.bias)
     assert one.overlap == pytest.approx(other.overlap)
@@ -54,7 +67,10 @@ def test_all_that_is_shown_is_in_one_scale() -> None:
     made = Contrast.of(explained(0, 0, 1, 2))
     shown = [*made.explanations, *made.pairs]
     own = [shared_scale([one.attribution], 0.1, 95) for one in shown]
-    assert made.scale(Drawing(smoothing=0.1, percentile=95)) == max(own)
+    assert made.scale(Drawing(smoothing=0.1, percentile=95, heat="pixels")) == pytest.approx(max(own))
+    between = [pair.difference for pair in made.pairs if pair.difference is not None]
+    own = [shared_scale([one.path_map()], 0.1, 95) for one in (*made.explanations, *between)]
+    assert made.scale(Drawing(smoothing=0.1, percentile=95)) == pytest.approx(max(own))
 
 
 def test_a_class_against_itself_is_nothing() -> None:

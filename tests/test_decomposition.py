@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import pickle
 from dataclasses import replace
@@ -11,13 +12,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small import images, network, seeded
+from support.small import images, network, seeded
 from torch import Tensor, nn
 
 import pathx
 from pathx import PathxError, decomposition
-from pathx.decomposition import ALIKE, choose_layer, decompose, grouped, overlaps
-from pathx.pictures import open_picture
+from pathx.decomposition import ALIKE, choose_layer, decompose, grouped, patches
+from pathx.explanation import Unit
+from pathx.images.read import open_image
+from pathx.maps import overlaps
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -70,7 +73,7 @@ def test_grouping_does_not_depend_on_the_order(count: int, seed: int, random: st
 def test_overlap_is_a_cosine(seed: int, factors: list[float]) -> None:
     several = torch.randn(4, 3, 9, 7, generator=seeded(seed), dtype=torch.float64)
     found = overlaps(list(several))
-    assert torch.equal(found, found.T) or torch.allclose(found, found.T, atol=1e-12)
+    assert torch.allclose(found, found.T, atol=1e-12)
     assert torch.allclose(found.diagonal(), torch.ones(4, dtype=torch.float64))
     assert float(found.abs().max()) <= 1
     scaled = overlaps([one * factor for one, factor in zip(several, factors, strict=True)])
@@ -166,9 +169,9 @@ def test_a_batch_is_its_pictures_one_by_one() -> None:
 def test_networks_that_end_in_one_map_per_class_are_taken_apart_below_it() -> None:
     net, image = class_maps(), images().float()
     (whole,) = pathx.explain(net, image, depth=2)
-    assert choose_layer(whole) == (1, "below layer 2, each unit of which speaks for one class only")
+    assert choose_layer(whole) == (1, "below layer 2, each unit of which supports one class only")
     (flat,) = pathx.explain(net, image, depth=1)
-    assert choose_layer(flat) == (2, "the only layer of the path, though each of its units speaks for one class only")
+    assert choose_layer(flat) == (2, "the only layer of the path, though each of its units supports one class only")
     assert decompose(net, image, depth=2)[0].layer == 1
     for seed in range(5):
         (ordinary,) = pathx.explain(network(seed), images(seed=seed), depth=3)
@@ -195,8 +198,9 @@ def test_an_explanation_can_be_taken_apart() -> None:
     (whole,) = pathx.explain(net, image, depth=2, width=4, alpha=0.2, target=1)
     made = whole.decompose(features=2, group=False)
     (expected,) = decompose(net, image, depth=2, width=4, alpha=0.2, target=1, features=2, group=False)
-    assert [feature.unit for feature in made.features] == [feature.unit for feature in expected.features]
-    assert torch.equal(made.whole.attribution, whole.attribution)
+    assert [feature.unit.index for feature in made.features] == [feature.unit.index for feature in expected.features]
+    assert [feature.score for feature in made.features] == pytest.approx([one.score for one in expected.features])
+    assert torch.allclose(made.whole.attribution, whole.attribution)
     with pytest.raises(PathxError, match=r"keeps no model and no input: call pathx\.decompose"):
         replace(whole, origin=None).decompose()
 
@@ -226,7 +230,7 @@ def test_inputs_that_are_no_pictures_have_features_and_no_places() -> None:
     assert made.features and made.features[0].place is None
     assert made.difference.exact
     assert made._repr_png_() is None and made.whole._repr_png_() is None
-    with pytest.raises(PathxError, match=r"the input \(6\) is no picture"):
+    with pytest.raises(PathxError, match=r"the input \(6\) is no image"):
         made.figure()
 
 
@@ -277,7 +281,7 @@ def test_wrong_calls(options: dict[str, int], message: str, monkeypatch: pytest.
 def test_what_the_docs_say_of_the_fox_and_the_husky(shared_data: Path) -> None:
     model = pathx.load_model()
     photos = [shared_data / "imagenet" / name for name in ("n02119022_red_fox.JPEG", "n02109961_Eskimo_dog.JPEG")]
-    inputs = torch.stack([model.preprocessing(open_picture(photo).image) for photo in photos])
+    inputs = torch.stack([model.preprocessing(open_image(photo).pixels) for photo in photos])
     fox, husky = decompose(model.module, inputs)
     assert (fox.layer, husky.layer) == (17, 17)
     assert model.labels[fox.whole.target] == "dingo"
@@ -290,3 +294,36 @@ def test_what_the_docs_say_of_the_fox_and_the_husky(shared_data: Path) -> None:
     assert (len(wider_fox.groups), len(wider_husky.groups)) == (3, 1)
     (nearer,) = decompose(model.module, inputs[1:], from_layer=16)
     assert len(nearer.groups) == 2 and nearer.difference.exact
+
+
+# Patches of one channel
+
+
+def unit_at(tensor: str, *index: int) -> Unit:
+    return Unit(tensor, index, 1.0, 1.0, 1.0, 0.5, ())
+
+
+def test_a_patch_is_one_channel_at_places_that_touch() -> None:
+    units = [unit_at("a", 1, 3, 3), unit_at("a", 1, 5, 5), unit_at("a", 1, 4, 4), unit_at("a", 2, 4, 4)]
+    units += [unit_at("b", 1, 4, 4), unit_at("a", 1, 9, 9), unit_at("c", 7), unit_at("c", 8)]
+    assert patches(units) == [[0, 1, 2], [3], [4], [5], [6], [7]]
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 4), st.integers(0, 4)), max_size=14, unique=True))
+def test_patches_are_a_partition_and_no_two_of_a_channel_touch(places: list[tuple[int, int, int]]) -> None:
+    units = [unit_at("a", *place) for place in places]
+    found = patches(units)
+    assert sorted(number for patch in found for number in patch) == list(range(len(units)))
+    for one, other in itertools.combinations(found, 2):
+        for first, second in itertools.product(one, other):
+            (channel, y, x), (another, down, across) = places[first], places[second]
+            assert channel != another or max(abs(y - down), abs(x - across)) > 1
+
+
+def test_a_feature_is_mapped_without_the_layers_above_it() -> None:
+    (whole,) = pathx.explain(network(), images(), depth=3, width=6)
+    made = whole.decompose(from_layer=2, group=False)
+    for feature in made.features:
+        own = feature.explanation
+        assert own.branch == 2 and set(own.mapped) <= {1, 2}
+        torch.testing.assert_close(own.path_map(), sum(own.path_map(layer) for layer in own.mapped))

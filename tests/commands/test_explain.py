@@ -1,0 +1,395 @@
+"""`pathx explain`: what is written and printed, its options, and images that fail."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from safetensors import safe_open
+from support.command_line import (
+    FILES,
+    INDEX,
+    SIDECAR,
+    Finished,
+    Pathx,
+    check_document,
+    document,
+    files,
+    network,
+    picture,
+    same,
+    scripted,
+)
+
+import pathx.runs.computing
+from pathx.detail import DETAILS
+
+pytestmark = pytest.mark.usefixtures("one_thread", "here")
+
+
+# What is written and printed
+
+
+def test_the_default_run(pathx_: Pathx) -> None:
+    file = picture(size=(320, 240))
+    done = pathx_("explain", file)
+    assert (done.status, done.err) == (0, "")
+    (folder,) = Path("pathx-out/photo.png").iterdir()
+    assert files(folder) == FILES
+    made = document(folder)
+    check_document(made, (224, 224))
+    assert made["model"]["name"] == "squeezenet1_1"
+    assert (made["model"]["classes"], made["model"]["hidden_layers"]) == (1000, 18)
+    assert (made["depth"], made["width"], made["alpha"], made["skips"]) == (3, 64, 0.001, "all")
+    assert (made["image"]["width"], made["image"]["height"], made["target"]["rank"]) == (320, 240, 1)
+    assert folder.name == made["target"]["label"].lower().replace(" ", "-")
+    assert made["files"] == {"figure": "figure.png", "heatmap": "heatmap.png", "overlay": "overlay.png"}
+    with Image.open(folder / "heatmap.png") as heatmap, Image.open(folder / "overlay.png") as overlay:
+        assert heatmap.size == (224, 224)
+        assert overlay.width / overlay.height == pytest.approx(320 / 240, rel=0.01)
+    lines = done.out.splitlines()
+    assert lines[0] == "photo.png"
+    best = f"  {made['target']['label']} {made['target']['probability']:.1%}, "
+    assert lines[1].startswith(best)
+    assert any(
+        line.startswith(f"{made['target']['label']}: {made['target']['probability']:.1%}, class ") for line in lines
+    )
+    strongest = made["layers"][0]["units"][0]
+    row = f"   18 {len(made['layers'][0]['units']):>5}  "
+    named = f"{strongest['tensor']} {strongest['index']}".replace(", ", ",")
+    assert any(line.startswith(row) and line.endswith(named) for line in lines)
+    assert f"{folder}/: figure.png, heatmap.png, overlay.png, path.json" in lines
+
+
+@pytest.mark.parametrize("width", [60, 80, 200, None])
+def test_the_table_fits_the_terminal(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch, width: int | None) -> None:
+    if width:
+        monkeypatch.setenv("COLUMNS", str(width))
+    done = pathx_("explain", picture(), "--input-size", "3,64,64", "--alpha", 0, "--target", "tiger cat")
+    assert done.status == 0, done.err
+    lines = done.out.splitlines()
+    assert max(len(line.rstrip()) for line in lines if not line.startswith("pathx-out")) <= (width or 1000)
+    start = next(number for number, line in enumerate(lines) if line.startswith("layer "))
+    rows = lines[start + 1 : next(number for number, line in enumerate(lines) if line.startswith("importance: "))]
+    made = document("pathx-out/photo.png/tiger-cat")
+    shown = [unit for layer in made["layers"] for unit in layer["units"][:3]]
+    assert len(rows) == len(shown)  # no row is broken in two
+    for row, unit in zip(rows, shown, strict=True):
+        importance, share, name, index = row.split()[-4:]
+        assert index == str(unit["index"]).replace(" ", "")
+        assert importance == f"{unit['importance'] * 1000:.3f}x"
+        assert share.endswith("%")
+        assert name == unit["tensor"] or (width == 60 and name[0] == "…" and unit["tensor"].endswith(name[2:]))
+
+
+def test_json_is_all_there_is_on_stdout(pathx_: Pathx) -> None:
+    model = scripted(network())
+    arguments = ("explain", picture("a.png"), picture("b.png", seed=1), "--model", model, "--format", "json")
+    done = pathx_(*arguments, "--target", "top:2")
+    assert (done.status, done.err) == (0, "")
+    assert [made["image"]["file"] for made in done.documents] == ["a.png", "a.png", "b.png", "b.png"]
+    assert [made["target"]["rank"] for made in done.documents] == [1, 2, 1, 2]
+    for made in done.documents:
+        check_document(made)
+        slug = made["target"]["label"].replace(" ", "-")
+        assert document(f"pathx-out/{made['image']['file']}/{slug}") == made
+    assert len(pathx_(*arguments, "--quiet").documents) == 2
+
+
+def test_quiet(pathx_: Pathx) -> None:
+    assert pathx_("explain", picture(), "--model", scripted(network()), "-q") == Finished(0, "", "")
+    assert len(files("pathx-out")) == 4
+    done = pathx_("explain", "no.png", "--model", "model.pt", "-q")
+    assert done == Finished(1, "", "pathx: no.png: no such file; check the path\n")
+
+
+def test_notes_go_to_stderr_once_per_picture(pathx_: Pathx) -> None:
+    frames = [Image.new("RGB", (9, 9), colour) for colour in ("red", "blue")]
+    frames[0].save("moving.gif", save_all=True, append_images=frames[1:])
+    arguments = ("explain", "moving.gif", "--model", scripted(network()), "--target", "top:2")
+    done = pathx_(*arguments)
+    assert done.status == 0
+    assert done.err == "pathx: note: moving.gif: animated: first frame used\n"
+    assert "animated" not in done.out
+    assert pathx_(*arguments, "--quiet").err == ""
+
+
+def test_a_run_replaces_an_earlier_one(pathx_: Pathx) -> None:
+    arguments = ("explain", picture(), "--model", scripted(network()), "--target", "dog")
+    pathx_(*arguments, "--save-tensors", "--depth", 1)
+    assert files("pathx-out/photo.png/dog") == FILES | {"tensors.safetensors"}
+    pathx_(*arguments, "--depth", 2)
+    assert files("pathx-out/photo.png/dog") == FILES
+    assert document("pathx-out/photo.png/dog")["depth"] == 2
+
+
+def test_pictures_of_one_name_do_not_share_a_folder(pathx_: Pathx, here: Path) -> None:
+    names = [picture("a.png"), picture("x/a.png", seed=1), str(here / picture("y/a.png", seed=2))]
+    done = pathx_("explain", *names, "--model", scripted(network()), "--target", "cat", "--out", "o/p")
+    assert done.status == 0
+    folders = {"a.png", "x/a.png", "y/a.png"}
+    assert files("o/p") == {f"{folder}/cat/{name}" for folder in folders for name in FILES} | INDEX
+    assert document("o/p/y/a.png/cat")["image"]["file"] == names[2]
+
+
+# Options
+
+
+def test_targets(pathx_: Pathx) -> None:
+    arguments = ("explain", picture(), "--model", scripted(network()), "--format", "json")
+    options = itertools.chain(*(("--target", target) for target in ("RED_FOX", "0", "red fox", "dog")))
+    done = pathx_(*arguments, *options)
+    assert [made["target"]["label"] for made in done.documents] == ["red fox", "cat", "dog"]
+    folders = {"red-fox", "cat", "dog", "red-fox-against-cat", "red-fox-against-dog"}
+    assert {file.name for file in Path("pathx-out/photo.png").iterdir()} == folders | {"contrast.png", "contrast.json"}
+    ranked = [made["target"]["index"] for made in pathx_(*arguments, "--target", "top:3").documents]
+    logits = {made["target"]["index"]: made["target"]["logit"] for made in done.documents}
+    assert ranked == sorted(logits, key=lambda index: -logits[index])
+    assert [made["target"]["index"] for made in pathx_(*arguments).documents] == ranked[:1]
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        (("--depth", "all", "--width", 5), [5, 5, 5, 5]),
+        (("--depth", "half", "--width", 3), [3, 3]),
+        (("--depth", "maps:2", "--width", 2), [2, 2, 2]),
+        (("--depth", 2, "--width", 1), [1, 1]),
+        (("--depth", 4, "--width", "5%"), [1, 4, 4, 13]),
+        (("--depth", 4, "--width", "all"), [9, 64, 64, 256]),
+    ],
+)
+def test_depth_and_width(pathx_: Pathx, options: tuple[object, ...], kept: list[int]) -> None:
+    (made,) = pathx_("explain", picture(), "--model", scripted(network()), "--format", "json", *options).documents
+    check_document(made)
+    assert [tensor["shape"] for layer in made["layers"] for tensor in layer["tensors"]] == [
+        [9],
+        [4, 4, 4],
+        [4, 4, 4],
+        [4, 8, 8],
+    ][: len(kept)]
+    counts = [len(layer["units"]) for layer in made["layers"]]
+    assert all(0 < count <= most for count, most in zip(counts, kept, strict=True))
+    assert counts[-1] == kept[-1] or options[-1] == "all"
+    assert made["width"] == options[-1] and made["skips"] == "adjacent"
+    assert made["complete"] is (len(kept) == 4)
+
+
+@pytest.mark.parametrize("name", DETAILS)
+def test_what_is_not_given_is_as_the_detail_has_it(pathx_: Pathx, name: str) -> None:
+    arguments = ("explain", picture(), "--model", scripted(network()), "--format", "json", "--detail", name)
+    (made,) = pathx_(*arguments).documents
+    detail = DETAILS[name]
+    depth = {"maps:3": 4, "half": 2}[str(detail.depth)]
+    assert (made["depth"], made["width"], made["skips"]) == (depth, detail.width, detail.skips)
+    (made,) = pathx_(*arguments, "--width", 2).documents
+    assert (made["depth"], made["width"], made["skips"]) == (depth, 2, "adjacent")
+    assert "--detail is quick, clear, full, not 'much'" in pathx_(*arguments[:-1], "much").err
+
+
+def test_alpha(pathx_: Pathx) -> None:
+    arguments = (
+        "explain",
+        picture(),
+        "--model",
+        scripted(network()),
+        "--format",
+        "json",
+        "--depth",
+        3,
+        "--width",
+        "all",
+    )
+    default, low, high = (
+        pathx_(*arguments, *option).documents[0] for option in ((), ("--alpha", 0), ("--alpha", 0.999))
+    )
+    assert (default["alpha"], low["alpha"], high["alpha"]) == (1 / 3, 0.0, 0.999)
+    for made in (default, low, high):
+        check_document(made)
+    assert [layer["below_alpha"] for layer in high["layers"]] == [True, True, True]
+    assert [len(layer["units"]) for layer in high["layers"]] == [1, 1, 1]
+    assert len(low["layers"][0]["units"]) > len(default["layers"][0]["units"])
+    text = pathx_(*arguments[:4], "--depth", 3, "--alpha", 0.999).out
+    assert "\n    4    1*  " in text
+    assert "* no unit was above alpha; the best one was kept\n" in text
+
+
+def test_all_units_and_all_skips_unwrap_to_input_times_gradient(pathx_: Pathx) -> None:
+    everything = ("--depth", "all", "--width", "all", "--alpha", 0, "--skips", "all", "--dtype", "float64")
+    (made,) = pathx_("explain", picture(), "--model", scripted(network()), *everything, "--format", "json").documents
+    assert (made["skips"], made["created_by"]["dtype"], made["created_by"]["device"]) == ("all", "float64", "cpu")
+    check_document(made, tolerance=1e-10)
+    module = network().double()
+    with Image.open("photo.png") as image:
+        inputs = pathx.load_model("model.pt").preprocessing(image)[None].double().requires_grad_()
+    (gradient,) = torch.autograd.grad(module(inputs)[0, made["target"]["index"]], inputs)
+    assert made["linear_model"]["attribution_sum"] == pytest.approx(
+        float((inputs * gradient).detach().sum()), rel=1e-10
+    )
+    (adjacent,) = pathx_("explain", "photo.png", "--model", "model.pt", *everything[:6], "--format", "json").documents
+    assert adjacent["linear_model"]["score"] != pytest.approx(made["linear_model"]["score"], rel=1e-3)
+
+
+def test_save_tensors(pathx_: Pathx) -> None:
+    options = ("--save-tensors", "--depth", 2, "--format", "json")
+    (made,) = pathx_("explain", picture(), "--model", scripted(network()), *options, "--target", "cat").documents
+    folder = Path("pathx-out/photo.png/cat")
+    assert files(folder) == FILES | {"tensors.safetensors"}
+    assert made["files"]["tensors"] == "tensors.safetensors"
+    with safe_open(folder / "tensors.safetensors", "pt") as tensors:
+        assert tensors.get_tensor("attribution").shape == (3, 8, 8)
+        total = float(tensors.get_tensor("attribution").double().sum())
+        assert total == pytest.approx(made["linear_model"]["attribution_sum"])
+        for layer in made["layers"]:
+            indices = tensors.get_tensor(f"units.{layer['layer']}").tolist()
+            assert indices == [unit["index"] for unit in layer["units"]]
+
+
+def test_options_describe_a_model_file(pathx_: Pathx) -> None:
+    model = scripted(network(), sidecar=None)
+    described = ("--input-size", "3,8,8", "--mean", "0.5,0.5,0.5", "--std", "0.25,0.25,0.25", "--format", "json")
+    (bare,) = pathx_("explain", picture(), "--model", model, *described).documents
+    assert bare["target"]["label"] == f"class {bare['target']['index']}"
+    Path("names.txt").write_text("cat\nred fox\ndog\n")
+    (named,) = pathx_("explain", "photo.png", "--model", model, *described, "--labels", "names.txt").documents
+    Path("model.json").write_text(json.dumps(SIDECAR))
+    (sidecar,) = pathx_("explain", "photo.png", "--model", model, "--format", "json").documents
+    assert sidecar["target"]["label"] == SIDECAR["labels"][bare["target"]["index"]]
+    assert same(named, sidecar)
+    (other,) = pathx_("explain", "photo.png", "--model", model, "--mean", "0", "--format", "json").documents
+    assert other["target"]["logit"] != pytest.approx(sidecar["target"]["logit"], rel=1e-3)
+
+
+def test_the_batch_size_changes_nothing(pathx_: Pathx) -> None:
+    pictures = [picture(f"{number}.png", seed=number) for number in range(4)]
+    arguments = ("explain", *pictures, "--model", scripted(network()), "--target", "top:2", "--format", "json")
+    one, three = (pathx_(*arguments, "--out", f"by{size}", "--batch-size", size).documents for size in (1, 3))
+    assert len(one) == 8
+    assert all(map(same, one, three))
+    assert files("by1") == files("by3")
+
+
+# Images that fail: the others are done
+
+
+def png_of_size(width: int, height: int) -> bytes:
+    """A PNG that says it has this size, with hardly any pixels in it."""
+    header = width.to_bytes(4, "big") + height.to_bytes(4, "big") + b"\x08\x02\0\0\0"
+    chunks = (b"IHDR", header), (b"IDAT", zlib.compress(b"\0")), (b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        len(data).to_bytes(4, "big") + name + data + zlib.crc32(name + data).to_bytes(4, "big") for name, data in chunks
+    )
+
+
+BAD_PICTURES: dict[str, tuple[Callable[[bytes], bytes | None], str]] = {
+    "missing": (lambda whole: None, "bad.png: no such file; check the path"),
+    "empty": (lambda whole: b"", "bad.png is empty (zero bytes): fetch it again"),
+    "text": (lambda whole: b"not a picture", "bad.png is not an image that pathx reads: give it as JPEG, PNG, "),
+    "truncated": (lambda whole: whole[: len(whole) // 2], "bad.png is damaged or cut short ("),
+    "bomb": (lambda whole: png_of_size(60_000, 60_000), "bad.png has more than 89 million pixels, too many to decode"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_PICTURES)
+def test_a_bad_picture(pathx_: Pathx, kind: str) -> None:
+    spoil, message = BAD_PICTURES[kind]
+    content = spoil(Path(picture("bad.png")).read_bytes())
+    Path("bad.png").unlink()
+    if content is not None:
+        Path("bad.png").write_bytes(content)
+    done = pathx_("explain", "bad.png", "--model", scripted(network()))
+    assert (done.status, done.out) == (1, "")
+    assert done.err.startswith(f"pathx: {message}")
+    assert done.err.count("\n") == 1
+    assert not Path("pathx-out").exists()
+
+
+def test_one_bad_picture_among_several(pathx_: Pathx) -> None:
+    Path("b.png").write_text("no picture")
+    names = [picture("a.png"), "b.png", picture("c.png", seed=1), "d.png"]
+    for size in (1, 3):
+        options = ("--target", "cat", "--batch-size", size, "--overwrite")
+        done = pathx_("explain", *names, "--model", scripted(network()), *options)
+        assert done.status == 1
+        first, second, summary = done.err.splitlines()
+        assert first.startswith("pathx: b.png is not an image")
+        assert second == "pathx: d.png: no such file; check the path"
+        assert summary == "pathx: 2 of 4 images failed; the rest is in pathx-out"
+        assert files("pathx-out") == {f"{name}/cat/{file}" for name in ("a.png", "c.png") for file in FILES} | INDEX
+    done = pathx_("explain", "b.png", "d.png", "--model", "model.pt")
+    assert done.err.splitlines()[-1] == "pathx: 2 of 2 images failed"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_outputs_that_are_no_numbers(pathx_: Pathx, value: float) -> None:
+    module = network()
+    with torch.no_grad():
+        next(reversed(list(module.parameters())))[0] = value
+    done = pathx_("explain", picture(), "--model", scripted(module))
+    message = "photo.png: the model's output is NaN or infinite; check its weights, or try --dtype float64"
+    assert done == Finished(1, "", f"pathx: {message}\n")
+    assert not Path("pathx-out").exists()
+
+
+def test_a_folder_of_results_that_cannot_be_made(pathx_: Pathx) -> None:
+    Path("pathx-out").mkdir()
+    Path("pathx-out/photo.png").write_text("in the way")
+    names = (picture(), picture("b.png"))
+    done = pathx_("explain", *names, "--model", scripted(network()), "--target", "cat", "--target", "dog")
+    assert done.status == 1
+    *failures, summary = done.err.splitlines()
+    reasons = [line.partition(" (")[0] for line in failures]
+    places = ("photo.png/cat", "photo.png/dog", "photo.png/cat-against-dog")  # the last for the contrast
+    assert reasons == [f"pathx: cannot write results to pathx-out/{place}" for place in places]
+    assert all(line.endswith(": choose another folder with --out") for line in failures)
+    assert summary == "pathx: 1 of 2 images failed; the rest is in pathx-out"
+    assert len(files("pathx-out/b.png")) == 14
+
+
+# Classes compared with each other
+
+
+def test_several_targets_are_compared(pathx_: Pathx) -> None:
+    arguments = (picture(), "--model", scripted(network()), "--target", "cat", "--target", "dog")
+    for command in ("explain", "decompose"):
+        done = pathx_(command, *arguments, "--out", command)
+        assert "why cat and not dog: the units that tell them apart " in done.out
+        assert done.out.endswith(f"{command}/photo.png/: cat-against-dog/, contrast.png, contrast.json\n\n")
+        made = json.loads(Path(command, "photo.png/contrast.json").read_text())
+        assert made["schema"] == "pathx/contrast@1"
+        (pair,) = made["pairs"]
+        assert pair["folder"] == "cat-against-dog" and files(Path(command, "photo.png", pair["folder"])) == FILES
+        between = document(Path(command, "photo.png", pair["folder"]))
+        assert between["linear_model"]["score"] == pair["score"] and between["alpha"] == 0.5
+
+
+def test_one_class_is_explained_against_another(pathx_: Pathx) -> None:
+    arguments = ("explain", picture(), "--model", scripted(network()), "--against")
+    done = pathx_(*arguments, "dog", "--target", "cat", "--format", "json")
+    (made,) = done.documents
+    assert (made["target"]["label"], made["against"]["label"], made["alpha"]) == ("cat", "dog", 0.5)
+    assert files("pathx-out") == {f"photo.png/cat-against-dog/{name}" for name in FILES}
+    said = pathx_(*arguments, "dog", "--target", "cat").out
+    assert "why cat and not dog: logits " in said and " of the difference between the logits " in said
+    itself = pathx_(*arguments, "cat", "--target", "cat")
+    assert itself.status == 1 and "cat is compared with itself" in itself.err
+    assert pathx_(*arguments, "unicorn").status == 2
+
+
+def test_a_wrong_prediction_is_explained_against_the_label(pathx_: Pathx) -> None:
+    arguments = ("explain", picture(), "--model", scripted(network()), "--depth", 1)
+    (predicted,) = pathx_(*arguments, "--format", "json").documents
+    right = predicted["target"]["label"]
+    wrong = next(label for label in SIDECAR["labels"] if label != right)
+    done = pathx_(*arguments, "--label", wrong)
+    assert f"The network says {right}; the label is {wrong}.\n" in done.out
+    assert pathx_(*arguments, "--label", wrong, "--target", wrong, "--format", "json").documents[1:] == []
+    assert len(pathx_(*arguments, "--label", right, "--format", "json").documents) == 1
+    unknown = pathx_(*arguments, "--label", "unicorn")
+    assert unknown.status == 2 and unknown.err.startswith("pathx: no class is called 'unicorn'")

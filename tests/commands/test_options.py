@@ -1,0 +1,98 @@
+"""Options that are wrong: nothing is done, and one line says what to do."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from support.command_line import (
+    Finished,
+    Pathx,
+    network,
+    picture,
+    refused,
+    scripted,
+)
+
+pytestmark = pytest.mark.usefixtures("one_thread", "here")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--depth", 5), "depth 5 is out of range: the network has 4 hidden layers; use 1 to 4, half or all"),
+        (("--depth", 0), "depth 0 is out of range: the network has 4 hidden layers; use 1 to 4, half or all"),
+        (("--depth", "deep"), "depth 'deep' is not a number of layers; use 1 or more, maps:3, half or all"),
+        *(
+            (("--width", width), f"width {width} is out of range; use a number from 1, a share such as 5%, or all")
+            for width in ("0", "-3", "--3", "0%", "101%", "nan%", "foo", "²")
+        ),
+        *((("--alpha", alpha), f"alpha {alpha} is out of range; use 0 or more") for alpha in ("-0.1", "1.5", "nan")),
+        (("--alpha", "some"), "alpha 'some' is not a number"),
+        (("--target", "red fix"), "no class is called 'red fix': did you mean 'red fox'?"),
+        (("--target", "bicycle"), "no class is called 'bicycle': give a label or an index from 0 to 2"),
+        (("--target", 3), "target 3 is out of range: the classes are 0 to 2"),
+        (("--target", -1), "target -1 is out of range: the classes are 0 to 2"),
+        (("--target", "top:4"), "target 'top:4' must be top:K with K from 1 to 3"),
+        (("--device", "tpu"), "device 'tpu' is unknown; use auto, cpu, cuda, cuda:1 or mps"),
+        (("--batch-size", 0), "batch size 0 is out of range; use 1 or more, or auto"),
+        (("--batch-size", "many"), "--batch-size takes a number of images or auto, not 'many'"),
+        (("--input-size", "3,8"), "model.pt: input_size must be three whole numbers above 0 (channels, height, width)"),
+        (("--input-size", "3,inf,8"), "--input-size takes channels,height,width such as 3,224,224, not '3,inf,8'"),
+        (("--input-size", "3,16,16"), "the model cannot run on an input of shape (1, 3, 16, 16): "),
+        (("--mean", "grey"), "--mean takes numbers with commas between, such as 0.5,0.5,0.5, not 'grey'"),
+        (("--std", "0,1,1"), "model.pt: std must be 3 numbers above 0, one per channel, not [0.0, 1.0, 1.0]"),
+        (("--labels", "none.txt"), "the labels in none.txt cannot be read (No such file or directory): give a text"),
+        (("--weights", "DEFAULT"), "model.pt brings its own weights: leave --weights out"),
+        (("--format", "xml"), "Invalid value for '--format': 'xml' is not one of 'text', 'json'; see pathx explain"),
+        (("--colour", "red"), "No such option"),  # the rest of the line is that of the typer at hand
+        (("--width",), "Option '--width' requires an argument"),
+    ],
+    ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else "",
+)
+def test_options_that_are_wrong(pathx_: Pathx, options: tuple[object, ...], message: str) -> None:
+    model = scripted(network())
+    refused(pathx_("explain", picture(), "--model", model, *options), f"pathx: {message}")
+
+
+def test_commands_that_are_wrong(pathx_: Pathx) -> None:
+    refused(pathx_("explain"), "Missing argument 'IMAGE|FOLDER|GLOB|LIST.txt|-'; see pathx explain --help")
+    refused(pathx_("explode"), "No such command 'explode'", "see pathx --help")
+    refused(pathx_("--frob"), "No such option", "--frob")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
+@pytest.mark.parametrize("device", ["cuda", "cuda:99"])
+def test_a_device_that_is_not_there(pathx_: Pathx, device: str) -> None:
+    done = pathx_("explain", picture(), "--model", scripted(network()), "--device", device)
+    refused(done, f"device '{device}' is not there; this machine has cpu", "use --device auto")
+
+
+@pytest.mark.parametrize("out", ["photo.png", "photo.png/results/here"])
+def test_an_output_folder_that_cannot_be_written(pathx_: Pathx, out: str) -> None:
+    done = pathx_("explain", picture(), "--model", scripted(network()), "--out", out)
+    refused(done, f"cannot write to the output folder {out} (photo.png is not a folder): choose another with --out")
+
+
+def test_an_output_folder_without_permission(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
+    done = pathx_("explain", picture(), "--model", scripted(network()))
+    refused(done, "cannot write to the output folder pathx-out (permission denied): choose another with --out")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("sheet", "nowhere"), "nowhere is not a folder: give one with results of pathx"),
+        (("sheet", "."), ". holds no results of pathx: no path.json anywhere in it"),
+        (("sheet", ".", "--smoothing", "x"), "--smoothing takes a number such as 0.025, not 'x'"),
+        (("sheet", ".", "--smoothing", "nan"), "smoothing nan is out of range; use 0 for none, up to 1, such as 0.025"),
+        (("sheet", ".", "--percentile", "0"), "percentile 0.0 is out of range; use above 0, up to 100, such as 99"),
+        (("sheet", ".", "--colours", "rainbow"), "colours are red-blue or orange-purple, not 'rainbow'"),
+        (("decompose", "a.png", "--features", "many"), "--features takes a whole number, not 'many'"),
+        (("decompose", "a.png", "--from-layer", "1.5"), "--from-layer takes a whole number, not '1.5'"),
+    ],
+)
+def test_wrong_calls_about_pictures(pathx_: Pathx, arguments: tuple[str, ...], message: str) -> None:
+    assert pathx_(*arguments) == Finished(2, "", f"pathx: {message}\n")

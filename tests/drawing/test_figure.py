@@ -1,0 +1,61 @@
+"""The figure is whole: any class and photo, words that say what the path carries, and what stands in is said."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from PIL import ImageChops
+from support.small import images, network
+from torch import nn
+
+import pathx
+from pathx import Drawing
+from pathx.drawing.figure import caption, explanation_figure, words
+from pathx.drawing.view import View
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_the_words_say_units_share_and_settings() -> None:
+    (made,) = pathx.explain(network(), images(), depth=2, width=4)
+    first, second = words(made, View.of(made))
+    units = sum(len(layer.units) for layer in made.path)
+    logit = float(made.logits[made.target])
+    assert first.startswith(f"{units} units in the 2 layers nearest the output ")
+    assert logit <= 0 or f"{made.score / logit:.1%} of the logit" in first
+    assert second.startswith("depth 2 of 3, width 4, skips adjacent")
+
+
+def test_what_has_no_place_is_said_below_the_map() -> None:
+    (made,) = pathx.explain(network(), images(), depth=2)
+    name, details = caption(made, Drawing())
+    assert name == "path map" and details[-1] == "layer 3 left out of the path map: no place in the image"
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(300, 8), nn.ReLU(), nn.Linear(8, 3))
+    (placeless,) = pathx.explain(flat, images(), depth=1)
+    name, details = caption(placeless, Drawing())
+    assert name == "pixel map on the photo" and "stands in" in details[0]
+    assert caption(made, Drawing(heat="pixels"))[0] == "pixel map on the photo"
+
+
+def test_the_two_kinds_of_heat_are_two_pictures_and_the_exact_map_is_on_both() -> None:
+    (made,) = pathx.explain(network(), images(), depth=3, width=20)
+    path, pixels = (made.figure(drawing=Drawing(heat=heat)) for heat in ("path", "pixels"))
+    assert ImageChops.difference(path.crop((0, 0, pixels.width, 400)), pixels.crop((0, 0, pixels.width, 400))).getbbox()
+    exact = (740, 60, 1090, 410)
+    assert ImageChops.difference(path.crop(exact), pixels.crop(exact)).getbbox() is None
+
+
+def test_a_probability_that_the_explanation_cannot_know_is_given() -> None:
+    (made,) = pathx.explain(network(), images(), depth=1)
+    classes, at = made.logits.numel(), torch.tensor([made.target])
+    unknown = replace(made, logits=torch.full((classes,), torch.nan).index_fill(0, at, 1.5))
+    view = replace(View.of(unknown, label="cat"), probability=0.5)
+    known = replace(made, logits=torch.zeros(classes).index_fill(0, at, math.log(classes - 1)))
+    shown = View.of(known, label="cat")
+    assert known.probability == pytest.approx(0.5)
+    title = (0, 0, 400, 60)
+    one, other = explanation_figure(unknown, view, Drawing()), explanation_figure(known, shown, Drawing())
+    assert ImageChops.difference(one.crop(title), other.crop(title)).getbbox() is None

@@ -1,0 +1,66 @@
+"""Captions fit, lose nothing but what they must, and any text can be written."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image, ImageChops, ImageDraw
+
+from pathx.drawing import lettering
+from pathx.drawing.lettering import inked, legible, width, wrapped
+
+words = st.text("abcXYZ019,-[]", min_size=1, max_size=30)
+
+
+@given(st.lists(words, max_size=8), st.integers(40, 300))
+def test_lines_fit_and_say_everything(texts: list[str], room: int) -> None:
+    lines = wrapped(" ".join(texts), 15, room, most=99)
+    assert all(width(line, 15) <= room for line in lines)
+    assert "".join(lines).replace(" ", "") == "".join(texts)
+
+
+@given(st.lists(words, min_size=6, max_size=12), st.integers(1, 3))
+def test_too_many_lines_end_in_dots_that_fit(texts: list[str], most: int) -> None:
+    lines = wrapped(" ".join(texts), 15, 60, most)
+    assert len(lines) <= most
+    if len(wrapped(" ".join(texts), 15, 60, 99)) > most:
+        assert lines[-1].endswith("…") and width(lines[-1], 15) <= 60
+
+
+@given(st.text(max_size=20))
+def test_any_text_can_be_written(text: str) -> None:
+    written, font = legible(text, 14)
+    assert font.getlength(written) >= 0
+    assert written.isprintable()
+    assert wrapped(text, 14, 100)
+
+
+def test_a_font_elsewhere_is_taken_for_what_pillows_own_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = legible("plain", 14)[1]
+    assert legible("plain, 12 [3]", 14) == ("plain, 12 [3]", own)
+    monkeypatch.setattr(lettering, "_others", lambda size: ())
+    assert legible("café ж", 14) == ("cafe ?", own)
+    assert legible("tab\tand\nline", 14)[0] == "tab and line"
+
+
+def test_without_freetype_it_is_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
+    from PIL import ImageFont
+
+    bitmap = ImageFont.load_default_imagefont()
+    monkeypatch.setattr(lettering, "_own", lambda size: bitmap)
+    monkeypatch.setattr(lettering, "_others", lambda size: ())
+    written, font = legible("naïve 猫", 14)
+    assert (written, font) == ("naive ?", bitmap)
+    assert font.getlength(written) > 0
+
+
+@given(words, st.sampled_from([13, 15, 22]), st.floats(20, 60), st.floats(20, 60))
+def test_ink_that_is_kept_is_what_is_written_each_time(text: str, size: int, left: float, top: float) -> None:
+    written, pasted = Image.new("RGB", (900, 120), "white"), Image.new("RGB", (900, 120), "white")
+    ImageDraw.Draw(written).text((left, top), text, fill="#1a1a1a", font=legible(text, size)[1])
+    mask, right, below = inked(text, size, math.modf(left)[0], math.modf(top)[0])
+    pasted.paste("#1a1a1a", (int(left) + right, int(top) + below), mask)
+    assert ImageChops.difference(written, pasted).getbbox() is None

@@ -1,0 +1,367 @@
+"""Every record against autograd: cotangents through windows and whole maps, constants, and what is really seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from pathx.engine.dependence import Dependence
+from pathx.engine.fields import boxes
+from pathx.engine.freeze import Frozen, freeze
+from pathx.engine.linear import pull_back
+from pathx.engine.operations.table import OPERATIONS, known
+from pathx.engine.path import Branches
+from pathx.engine.window import Window, unravelled
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+DOUBLE = torch.float64
+MAP = (2, 4, 7, 6)
+ROWS = torch.tensor([[2, 0, 1, 3], [0, 0, 3, 2]])
+
+
+def fixed(*shape: int, seed: int = 0) -> Tensor:
+    """Positive numbers, so that what is seen never cancels out."""
+    numbers = torch.arange(prod(shape), dtype=DOUBLE) + 31 * seed
+    return 0.2 + (numbers * 0.6180339887498949).remainder(1).reshape(shape)
+
+
+def places(x: Tensor, dim: int) -> Tensor:
+    """Numbers of elements along a dimension, others for every picture."""
+    return (torch.arange(x.numel()) * 7 % x.shape[dim]).reshape(x.shape)
+
+
+def written(x: Tensor, index: Any, value: Any) -> Tensor:
+    result = x * 1
+    result[index] = value
+    return result
+
+
+def transposed(x: Tensor, **options: Any) -> Tensor:
+    return F.conv_transpose2d(x, fixed(4, 2, 3, 2), fixed(2), **options)
+
+
+def normed(x: Tensor) -> Tensor:
+    return F.batch_norm(x, fixed(4), fixed(4, seed=1), fixed(4, seed=2), fixed(4, seed=3))
+
+
+MAPS: dict[str, Callable[[Tensor], Any]] = {
+    "convolution": lambda x: F.conv2d(x, fixed(3, 4, 3, 2), fixed(3), padding=(1, 0)),
+    "convolution, strided": lambda x: F.conv2d(x, fixed(3, 4, 3, 3), stride=2, padding=1),
+    "convolution, dilated": lambda x: F.conv2d(x, fixed(3, 4, 2, 3), dilation=2, padding=(2, 1)),
+    "convolution, grouped": lambda x: F.conv2d(x, fixed(4, 2, 3, 3), groups=2, padding=1),
+    "convolution, of one element": lambda x: F.conv2d(x, fixed(3, 4, 1, 1), stride=(2, 1)),
+    "convolution, phases": lambda x: F.conv2d(x, fixed(3, 4, 5, 5), stride=2, padding=2),
+    "convolution, transposed": lambda x: transposed(x, padding=1),
+    "convolution, transposed and dilated": lambda x: transposed(x, padding=(0, 1), dilation=2),
+    "convolution, transposed and strided": lambda x: transposed(x, stride=2, output_padding=1),
+    "convolution, transposed with much padding": lambda x: transposed(x, dilation=2, output_padding=1),
+    "max_pool2d_with_indices": lambda x: F.max_pool2d(x, 3, 2, 1),
+    "max_pool2d_with_indices, dilated": lambda x: F.max_pool2d(x, 2, 1, dilation=2, ceil_mode=True),
+    "adaptive_max_pool2d": lambda x: F.adaptive_max_pool2d(x, (3, 2)),
+    "avg_pool2d": lambda x: F.avg_pool2d(x, 3, 2, 1),
+    "avg_pool2d, without padding": lambda x: F.avg_pool2d(
+        x, (3, 2), 2, (1, 0), ceil_mode=True, count_include_pad=False
+    ),
+    "_adaptive_avg_pool2d": lambda x: F.adaptive_avg_pool2d(x, (3, 4)),
+    "native_batch_norm": normed,
+    "mean": lambda x: x.mean(1, keepdim=True),
+    "mean, of places": lambda x: x.mean((2, 3), keepdim=True),
+    "sum": lambda x: x.sum(3, keepdim=True),
+    "add": lambda x: x + fixed(4, 1, 1),
+    "add, broadcast": lambda x: x[:, :, :1, :1] + x,
+    "add, with a factor": lambda x: torch.add(x, x[:, 1:2], alpha=3),
+    "sub": lambda x: x - fixed(2, 4, 1, 1),
+    "sub, of two": lambda x: torch.sub(x, x.flip(1), alpha=3),
+    "rsub": lambda x: torch.rsub(x, 3.0, alpha=2),
+    "mul": lambda x: fixed(7, 1) * x,
+    "div": lambda x: x / fixed(2, 1, 7, 6),
+    "neg": lambda x: -x,
+    "clone": lambda x: x.clone(),
+    "detach": lambda x: x.detach(),
+    "_to_copy": lambda x: x.to(torch.float64, copy=True),
+    "lerp": lambda x: torch.lerp(x, fixed(2, 4, 7, 6), 0.25),
+    "lerp, of two": lambda x: torch.lerp(x, x.flip(1), fixed(4, 1, 1)),
+    "addcmul": lambda x: torch.addcmul(x, x.flip(3), fixed(2, 1, 7, 6), value=2),
+    "where": lambda x: torch.where(fixed(7, 6) > 0.7, x, x.flip(2)),
+    "where, with a constant": lambda x: torch.where(fixed(7, 6) > 0.7, 5.0, x),
+    "masked_fill": lambda x: x.masked_fill(fixed(7, 6) > 0.7, 3.0),
+    "masked_fill, infinite": lambda x: x.masked_fill(fixed(7, 6) > 0.9, -torch.inf).amax(2, keepdim=True),
+    "maximum": lambda x: torch.maximum(x, x.flip(3)),
+    "minimum": lambda x: torch.minimum(x, x.flip(3)),
+    "fmax": lambda x: torch.fmax(x, x.flip(1)),
+    "fmin": lambda x: torch.fmin(x, x.flip(1)),
+    "max": lambda x: x.max(1, keepdim=True).values,
+    "min": lambda x: x.min(2, keepdim=True).values,
+    "median": lambda x: x.median(1, keepdim=True).values,
+    "nanmedian": lambda x: x.nanmedian(3, keepdim=True).values,
+    "mode": lambda x: x.mode(1, keepdim=True).values,
+    "kthvalue": lambda x: x.kthvalue(2, 1, keepdim=True).values,
+    "topk": lambda x: x.topk(3, 1).values,
+    "sort": lambda x: x.sort(3).values,
+    "cummax": lambda x: x.cummax(1).values,
+    "cummin": lambda x: x.cummin(2).values,
+    "max_unpool2d": lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2),
+    "view": lambda x: x.view(2, 2, 14, 6),
+    "_unsafe_view": lambda x: x @ fixed(6, 6),
+    "squeeze": lambda x: x[:, :1].squeeze(1),
+    "unsqueeze": lambda x: x.unsqueeze(2),
+    "permute": lambda x: x.permute(0, 3, 1, 2),
+    "permute, channels": lambda x: x.view(2, 2, 2, 7, 6).permute(0, 2, 1, 3, 4),
+    "transpose": lambda x: x.transpose(2, 3),
+    "transpose, channels": lambda x: x.view(2, 2, 2, 7, 6).transpose(1, 2),
+    "expand": lambda x: x[:, :1].expand(-1, 3, -1, -1),
+    "expand, places": lambda x: x[:, :, :1].expand(-1, -1, 3, -1),
+    "flip": lambda x: x.flip(2, 3),
+    "roll": lambda x: x.roll((1, -2), (2, 3)),
+    "roll, channels": lambda x: x.roll(1, 1),
+    "rot90": lambda x: x.rot90(1, (2, 3)),
+    "cumsum": lambda x: x.cumsum(3),
+    "cumsum, channels": lambda x: x.cumsum(1),
+    "unfold": lambda x: x.unfold(2, 3, 2),
+    "diagonal": lambda x: x.diagonal(0, 2, 3)[:, :, None],
+    "diag_embed": lambda x: torch.diag_embed(x[:, :, 0]),
+    "tril": lambda x: x.tril(1),
+    "triu": lambda x: x.triu(),
+    "repeat": lambda x: x.repeat(1, 1, 1, 2),
+    "pixel_shuffle": lambda x: F.pixel_shuffle(x, 2),
+    "pixel_unshuffle": lambda x: F.pixel_unshuffle(x[:, :, :6], 2),
+    "channel_shuffle": lambda x: F.channel_shuffle(x, 2),
+    "im2col": lambda x: F.unfold(x, 3, padding=1)[:, None],
+    "col2im": lambda x: F.fold(x.view(2, 4, 42), (8, 7), (2, 2)),
+    "_fft_r2c": lambda x: torch.fft.rfft(x).real,
+    "_fft_c2c": lambda x: torch.fft.fft2(x).imag,
+    "_fft_c2r": lambda x: torch.fft.irfft(torch.fft.rfft(x) * torch.complex(fixed(4), fixed(4, seed=1)), n=6),
+    "reflection_pad2d": lambda x: F.pad(x, (1, 2, 0, 1), mode="reflect"),
+    "replication_pad2d": lambda x: F.pad(x, (1, 2, 0, 1), mode="replicate"),
+    "circular padding": lambda x: F.pad(x, (1, 2, 0, 1), mode="circular"),
+    "upsample_nearest2d": lambda x: F.interpolate(x, scale_factor=2),
+    "_upsample_nearest_exact2d": lambda x: F.interpolate(x, size=(9, 5), mode="nearest-exact"),
+    "upsample_bilinear2d": lambda x: F.interpolate(x, size=(9, 5), mode="bilinear"),
+    "upsample_bicubic2d": lambda x: F.interpolate(x, size=(9, 5), mode="bicubic"),
+    "_upsample_bilinear2d_aa": lambda x: F.interpolate(x, size=(4, 5), mode="bilinear", antialias=True),
+    "_upsample_bicubic2d_aa": lambda x: F.interpolate(x, size=(4, 5), mode="bicubic", antialias=True),
+    "grid_sampler_2d": lambda x: F.grid_sample(x, 2 * fixed(2, 5, 4, 2) - 1.4, align_corners=False),
+    "cat": lambda x: torch.cat([x[:, :2], fixed(2, 1, 7, 6), x.flip(3)], 1),
+    "cat, of places": lambda x: torch.cat([x[:, :, 2:5], fixed(2, 4, 1, 6), x], 2),
+    "stack": lambda x: torch.stack([x, fixed(2, 4, 7, 6), x.flip(3)], 1),
+    "stack, of places": lambda x: torch.stack([x[:, :, 1], x[:, :, 4]], 2),
+    "slice": lambda x: x[:, :, 1:6:2, 2:-1],
+    "select": lambda x: x[:, 1],
+    "select, of places": lambda x: x[:, :, 3][:, :, None],
+    "split": lambda x: x.split(3, 2)[1],
+    "split_with_sizes": lambda x: x.split([2, 1, 1], 1)[0],
+    "unbind": lambda x: x.unbind(1)[2],
+    "slice, below a padded convolution": lambda x: F.conv2d(x[:, :, 2:-1, 1:-2], fixed(3, 4, 3, 3), padding=1),
+    "constant_pad_nd": lambda x: F.pad(x, (2, -1, -2, 1), value=0.5),
+    "constant_pad_nd, infinite": lambda x: F.max_pool2d(F.pad(x, (1, 0, 2, 0), value=-torch.inf), 3, 2),
+    "slice_scatter": lambda x: written(x, (slice(None), slice(None), slice(1, 3)), x[:, :, 3:5]),
+    "select_scatter": lambda x: written(x, (slice(None), 1), 2.0),
+    "index_select": lambda x: x.index_select(3, torch.tensor([1, 1, 4])),
+    "index_select, channels": lambda x: x.index_select(1, torch.tensor([1, 1, 3])),
+    "index": lambda x: x[:, :, torch.tensor([2, 0]), torch.tensor([1, 5])][:, :, None],
+    "index_put": lambda x: written(x, (slice(None), torch.tensor([2, 0])), x[:, 1:3]),
+    "gather": lambda x: x.gather(2, places(x, 2)),
+    "gather, by its values": lambda x: x.gather(1, x.argsort(1)),
+    "scatter": lambda x: x.scatter(1, places(x, 1)[:, :2], x[:, 2:]),
+    "scatter_add": lambda x: x.scatter_add(3, places(x, 3), x.flip(2)),
+    "index_add": lambda x: x.index_add(1, torch.tensor([1, 1]), x[:, :2], alpha=2),
+    "bmm": lambda x: torch.bmm(x.view(2, 4, 42), fixed(2, 42, 3)),
+    "bmm, second": lambda x: torch.bmm(fixed(2, 3, 4), x.view(2, 4, 42)).view(2, 3, 7, 6),
+    "baddbmm": lambda x: torch.baddbmm(x[:, :, 0, :3], x.view(2, 4, 42), fixed(2, 42, 3)),
+    "matmul": lambda x: x.transpose(2, 3) @ fixed(7, 5),
+    "relu": lambda x: F.relu(x - 0.4),
+    "relu6": lambda x: F.relu6(9 * x),
+    "leaky_relu": lambda x: F.leaky_relu(x - 0.4),
+    "hardshrink": lambda x: F.hardshrink(x - 0.4, 0.1),
+    "softshrink": lambda x: F.softshrink(x - 0.4, 0.1),
+    "hardsigmoid": lambda x: F.hardsigmoid(9 * x - 4),
+}
+VECTORS: dict[str, Callable[[Tensor], Any]] = {
+    "addmm": lambda x: F.linear(x, fixed(3, 4), fixed(3)),
+    "mm": lambda x: F.linear(x, fixed(3, 4)),
+    "mv": lambda x: (x @ fixed(4))[:, None],
+    "addmv": lambda x: torch.addmv(fixed(2), x, fixed(4))[:, None],
+    "gather, rows": lambda x: x.gather(1, ROWS),
+    "native_batch_norm, vectors": normed,
+    "flip, vectors": lambda x: x.flip(1),
+}
+LINES: dict[str, Callable[[Tensor], Any]] = {
+    "convolution, lines": lambda x: F.conv1d(x, fixed(3, 4, 3), fixed(3), 2, 1),
+    "avg_pool1d": lambda x: F.avg_pool1d(x, 3, 2, 1),
+    "adaptive_avg_pool1d": lambda x: F.adaptive_avg_pool1d(x, 4),
+    "reflection_pad1d": lambda x: F.pad(x, (1, 2), mode="reflect"),
+    "replication_pad1d": lambda x: F.pad(x, (1, 2), mode="replicate"),
+    "upsample_nearest1d": lambda x: F.interpolate(x, 11),
+    "_upsample_nearest_exact1d": lambda x: F.interpolate(x, 11, mode="nearest-exact"),
+    "upsample_linear1d": lambda x: F.interpolate(x, 11, mode="linear"),
+}
+VOLUMES: dict[str, Callable[[Tensor], Any]] = {
+    "convolution, volumes": lambda x: F.conv3d(x, fixed(2, 2, 2, 2, 2), fixed(2), padding=1),
+    "max_pool3d_with_indices": lambda x: F.max_pool3d(x, 2, 1),
+    "adaptive_max_pool3d": lambda x: F.adaptive_max_pool3d(x, 2),
+    "avg_pool3d": lambda x: F.avg_pool3d(x, 2, 1),
+    "_adaptive_avg_pool3d": lambda x: F.adaptive_avg_pool3d(x, 2),
+    "max_unpool3d": lambda x: F.max_unpool3d(*F.max_pool3d(x[..., :2, :2, :2], 2, return_indices=True), 2),
+    "reflection_pad3d": lambda x: F.pad(x, (1, 0, 1, 1, 0, 1), mode="reflect"),
+    "replication_pad3d": lambda x: F.pad(x, (1, 0, 1, 1, 0, 1), mode="replicate"),
+    "upsample_nearest3d": lambda x: F.interpolate(x, scale_factor=2),
+    "_upsample_nearest_exact3d": lambda x: F.interpolate(x, size=(3, 4, 5), mode="nearest-exact"),
+    "upsample_trilinear3d": lambda x: F.interpolate(x, size=(3, 4, 5), mode="trilinear"),
+    "grid_sampler_3d": lambda x: F.grid_sample(x, 2 * fixed(2, 2, 3, 2, 3) - 1.4, align_corners=False),
+}
+SHAPED = [(MAPS, MAP), (VECTORS, (2, 4)), (LINES, (2, 4, 9)), (VOLUMES, (2, 2, 3, 3, 3))]
+CASES = {name: (function, shape) for cases, shape in SHAPED for name, function in cases.items()}
+
+# Recorded only as what they are made of, on another device, or under a name that another case stands for.
+ELSEWHERE = {
+    *(
+        "avg_pool1d",
+        "adaptive_avg_pool1d",
+        "reshape",
+        "flatten",
+        "unflatten",
+        "chunk",
+        "contiguous",
+        "positive",
+        "dropout",
+        "linear",
+        "t",
+        "alias",
+    ),
+    *("cudnn_batch_norm", "miopen_batch_norm", "_native_batch_norm_legit_no_training", "adaptive_avg_pool2d"),
+    *("unsafe_split", "unsafe_split_with_sizes", "lift_fresh_copy", "copy", "native_channel_shuffle"),
+    *("view_as_real", "view_as_complex", "_conj", "_conj_physical", "conj_physical", "resolve_conj"),
+}
+
+
+class Above(nn.Module):
+    """An operation between a ReLU and the logits, with or without a padded convolution above it."""
+
+    def __init__(self, function: Callable[[Tensor], Any], padded: bool) -> None:
+        super().__init__()
+        self.function, self.padded = function, padded
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.function(F.relu(x))
+        if self.padded:
+            y = F.conv2d(y, fixed(2, y.shape[1], 3, 3, seed=5), padding=1)
+        return y.flatten(1) + 1  # a head, as it were: features are not explained
+
+
+def pulled(frozen: Frozen, *, windows: bool) -> tuple[Tensor, Tensor]:
+    """Weight and bias of every logit of every picture: (B, n, *input), (B, n)."""
+    network = frozen.network
+    batch, count = len(frozen.images), network.outputs
+    row, image = torch.arange(batch * count), torch.arange(batch).repeat_interleave(count)
+    shape = network.shape(network.logits)
+    seed = Window.one_hot(torch.ones(batch * count, dtype=DOUBLE), row % count, shape, row, image)
+    branches = Branches(image, row % count, max(2, count))
+    weight, bias = pull_back(frozen, branches, [(network.logits, seed if windows else seed.dense())])
+    return weight.unflatten(0, (batch, count)), bias.unflatten(0, (batch, count))
+
+
+def jacobian(model: nn.Module, images: Tensor) -> Tensor:
+    """(B, n, *input)."""
+    x = images.clone().requires_grad_()
+    logits = model(x)
+    rows = torch.eye(logits.shape[1], dtype=DOUBLE)[:, None].expand(-1, len(images), -1)
+    return torch.autograd.grad(logits, x, rows, is_grads_batched=True)[0].transpose(0, 1)
+
+
+def pictures(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.filterwarnings("ignore:.*:UserWarning")
+@pytest.mark.parametrize("padded", [False, True], ids=["alone", "below a padded convolution"])
+@pytest.mark.parametrize("name", CASES)
+def test_a_record_is_what_autograd_says(name: str, padded: bool) -> None:
+    function, shape = CASES[name]
+    images = pictures(*shape)
+    if padded and function(images.clone()).dim() != 4:
+        pytest.skip("no map")
+    model = Above(function, padded)
+    with torch.no_grad():
+        frozen = freeze(model, images)
+        logits = model(images)
+    plain = Above(lambda x: x, padded) if name == "detach" else model  # no less explained for being detached
+    expected = jacobian(plain, images)
+    tolerance = {"rtol": 1e-7 if name == "hardsigmoid" else 1e-10, "atol": 1e-12}  # of which torch has a float's sixth
+    for windows in (True, False):
+        with torch.no_grad():
+            weight, bias = pulled(frozen, windows=windows)
+        assert_close(weight, expected, **tolerance)
+        sums = (weight * images[:, None]).flatten(2).sum(2)
+        assert_close(bias, logits - sums, rtol=1e-9, atol=1e-10)
+
+
+def test_every_record_is_tried() -> None:
+    """A new operation needs its case here."""
+    tried = set()
+    for function, shape in CASES.values():
+        network = freeze(Above(function, False), pictures(*shape)).network
+        tried |= {node.kind for node in network.nodes if network.states[node.outputs[0]] is Dependence.VARIES}  # type: ignore[index]
+    linear = {name for name, operation in OPERATIONS.items() if operation.transpose is not None}
+    assert linear - tried <= ELSEWHERE
+
+
+class Seen(nn.Module):
+    """An operation between two hidden layers, all of whose units are active."""
+
+    def __init__(self, function: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = F.relu(F.conv2d(x, fixed(4, 1, 3, 2), stride=(2, 1)))
+        return F.relu(self.function(h)).flatten(1) + 1
+
+
+@pytest.mark.filterwarnings("ignore:.*:UserWarning")
+@pytest.mark.parametrize("name", [name for name in MAPS if name != "detach"])
+def test_a_field_is_what_is_seen(name: str) -> None:
+    """Nothing beside it, and nothing too much where every element of the field counts."""
+    images = fixed(2, 1, 15, 7)
+    model = Seen(MAPS[name])
+    network = freeze(model, images).network
+    gate = network.layers[-1][0]
+    field = network.fields[gate.source]
+    seen = (jacobian(model, images) != 0).any(0).any(1)  # (units, 15, 7)
+    routed = len(network.gates) > 2 or any(known(node).saves or known(node).reads for node in network.nodes)
+    found = boxes(field, unravelled(torch.arange(gate.units), gate.shape), tuple(images.shape[1:]))
+    for unit, (left, top, right, bottom) in zip(seen, found.tolist(), strict=True):
+        outside = unit.clone()
+        outside[top:bottom, left:right] = False
+        assert not outside.any()
+        if unit.any() and field is not None and not routed and name not in JOINED:
+            rows, columns = unit.any(1).nonzero(), unit.any(0).nonzero()
+            exactly = [int(columns.min()), int(rows.min()), int(columns.max()) + 1, int(rows.max()) + 1]
+            assert [left, top, right, bottom] == exactly
+
+
+# A field holds for every channel, and for every value that is put together, and theirs are not all alike; a dilated
+# kernel has holes, which at the border of a map leave less to see.
+JOINED = {
+    "addcmul",
+    "lerp, of two",
+    "where",
+    "cat",
+    "stack",
+    "where, with a constant",
+    "tril",
+    "triu",
+    "masked_fill",
+} | {name for name in MAPS if "dilated" in name or "much padding" in name}
+
+
+def test_unknown_sees_everything() -> None:
+    known_fields = {name for name, operation in OPERATIONS.items() if operation.field is not None}
+    assert not known_fields & {"matmul", "mm", "addmm", "bmm", "upsample_nearest2d", "repeat", "_adaptive_avg_pool2d"}

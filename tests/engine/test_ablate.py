@@ -1,0 +1,145 @@
+"""Units set to zero in the real network, compared with the same done by hand: a hook on the eager model's ReLUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.small import images, network, seeded
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+import pathx
+from pathx import PathxError
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+RELUS = {"1": (5, 8, 8), "3": (6, 6, 6), "6": (12,)}
+
+
+def by_hand(model: nn.Module, inputs: Tensor, edits: dict[str, Callable[[Tensor], Tensor]]) -> Tensor:
+    """The model's own logits with the outputs of some of its modules changed."""
+    hooks = [
+        model.get_submodule(name).register_forward_hook(lambda module, args, out, edit=edit: edit(out.clone()))
+        for name, edit in edits.items()
+    ]
+    try:
+        with torch.no_grad():
+            return model(inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def zeroed(*indices: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
+    def edit(out: Tensor) -> Tensor:
+        for index in indices:
+            out[(slice(None), *index)] = 0
+        return out
+
+    return edit
+
+
+@st.composite
+def places(draw: st.DrawFn) -> list[tuple[str, tuple[int, ...]]]:
+    """Units and channels anywhere in the network."""
+    found = []
+    for _ in range(draw(st.integers(1, 5))):
+        name = draw(st.sampled_from(sorted(RELUS)))
+        shape = RELUS[name][: draw(st.integers(1, len(RELUS[name])))]
+        found.append((name, tuple(draw(st.integers(0, size - 1)) for size in shape)))
+    return found
+
+
+@given(places(), st.integers(0, 50))
+def test_units_and_channels_as_by_hand(chosen: list[tuple[str, tuple[int, ...]]], seed: int) -> None:
+    model, inputs = network(), images(2, seed)
+    edits = {name: zeroed(*(index for other, index in chosen if other == name)) for name, _ in chosen}
+    made = pathx.ablate(model, inputs, chosen)
+    with torch.no_grad():
+        assert_close(torch.stack([one.before for one in made]), model(inputs))
+    assert_close(torch.stack([one.after for one in made]), by_hand(model, inputs, edits))
+
+
+@given(places())
+def test_only_the_chosen_units_stay(chosen: list[tuple[str, tuple[int, ...]]]) -> None:
+    def only(*indices: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
+        return lambda out: out - zeroed(*indices)(out.clone())
+
+    model, inputs = network(), images(2)
+    edits = {name: only(*(index for other, index in chosen if other == name)) for name, _ in chosen}
+    made = pathx.ablate(model, inputs, chosen, keep=True)
+    assert_close(torch.stack([one.after for one in made]), by_hand(model, inputs, edits))
+
+
+def test_a_path_has_each_image_s_own_units() -> None:
+    model, inputs = network(), images(3)
+    paths = pathx.explain(model, inputs, depth=2, width=4)
+    made = pathx.ablate(model, inputs, path=paths)
+    for number, (one, path) in enumerate(zip(made, paths, strict=True)):
+        edits: dict[str, Callable[[Tensor], Tensor]] = {}
+        for layer in path.path:
+            edits[layer.tensors[0].name] = zeroed(*(unit.index for unit in layer.units))
+        assert_close(one.after, by_hand(model, inputs[number : number + 1], edits)[0])
+        assert one.units == one.active == sum(len(layer.units) for layer in path.path)
+        assert one.target == path.target == one.predictions[0]
+        before, after = one.probabilities
+        assert before == pytest.approx(float(one.before.softmax(0)[one.target]))
+        assert after == pytest.approx(float(one.after.softmax(0)[one.target]))
+
+
+def test_units_can_be_set_to_their_mean() -> None:
+    model, inputs = network(), images(2)
+    per_channel, per_unit = torch.rand(5, generator=seeded(1)), torch.rand(12, generator=seeded(2))
+
+    def channel(out: Tensor) -> Tensor:
+        out[:, 3] = per_channel[3].double()
+        return out
+
+    def unit(out: Tensor) -> Tensor:
+        out[:, 7] = per_unit[7].double()
+        return out
+
+    made = pathx.ablate(model, inputs, [("1", (3,)), ("6", (7,))], means={"1": per_channel, "6": per_unit})
+    assert_close(torch.stack([one.after for one in made]), by_hand(model, inputs, {"1": channel, "6": unit}))
+
+
+def test_the_gates_follow() -> None:
+    """In the frozen network the answer would move by exactly the units' contributions; in the real one it need not."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 1), nn.ReLU(), nn.Linear(1, 2)).double().eval()
+    with torch.no_grad():
+        for parameter, values in zip(
+            model.parameters(), ([[1], [1]], [0, 0], [[1, -2]], [0.5], [[1], [0]], [0, 0]), strict=True
+        ):
+            parameter.copy_(torch.tensor(values))
+    (made,) = pathx.ablate(model, torch.ones(1, 1).double(), [("1", (1,))])
+    assert made.before.tolist() == [0, 0]  # 1 - 2 + 0.5 < 0: the second ReLU is closed
+    assert made.after.tolist() == [1.5, 0]  # and opens
+
+
+def test_the_model_is_left_as_it_was_and_scripted_ones_work() -> None:
+    model, inputs = network(), images(2)
+    scripted = torch.jit.trace(model, inputs)
+    one, other = (pathx.ablate(module, inputs, [("3", (2,))]) for module in (model, scripted))
+    for mine, theirs in zip(one, other, strict=True):
+        assert_close(mine.after, theirs.after)
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"units": [("nothing", (0,))]}, "no ReLU named 'nothing'"),
+        ({"units": [("1", (5,))]}, "out of range"),
+        ({"units": [("6", (0, 0))]}, "out of range"),
+        ({}, "no unit to change"),
+        ({"units": [("1", (0,))], "target": 4}, "target 4 is out of range"),
+        ({"units": [("1", (0,))], "means": {"1": torch.zeros(3)}}, "neither per channel nor per unit"),
+    ],
+)
+def test_what_is_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(PathxError, match=message):
+        pathx.ablate(network(), images(), **options)  # type: ignore[arg-type]

@@ -1,0 +1,128 @@
+"""Full precision, whatever the process has set; and everything is set back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+import pathx
+from pathx.engine.device import exactly, full_precision
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+READ: dict[str, Callable[[], Any]] = {
+    "products": torch.get_float32_matmul_precision,
+    "everything": lambda: torch.backends.fp32_precision,
+    "cuda products": lambda: torch.backends.cuda.matmul.fp32_precision,
+    "cuda convolutions": lambda: torch.backends.cudnn.conv.fp32_precision,
+    "cuda recurrent": lambda: torch.backends.cudnn.rnn.fp32_precision,
+    "cpu products": lambda: torch.backends.mkldnn.matmul.fp32_precision,
+    "cpu convolutions": lambda: torch.backends.mkldnn.conv.fp32_precision,
+    "cpu recurrent": lambda: torch.backends.mkldnn.rnn.fp32_precision,
+    "older switch of products": lambda: torch.backends.cuda.matmul.allow_tf32,
+    "older switch of convolutions": lambda: torch.backends.cudnn.allow_tf32,
+    "dtype": torch.get_default_dtype,
+    "device": torch.get_default_device,
+    "autocast": lambda: torch.is_autocast_enabled("cpu"),
+    "gradients": torch.is_grad_enabled,
+}
+
+
+def flags() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, read in READ.items():
+        try:
+            found[name] = read()
+        except RuntimeError:  # torch does not answer where older and newer settings disagree
+            found[name] = "mixed"
+    return found
+
+
+def put(holder: Any, name: str, value: Any) -> Callable[[], None]:
+    return lambda: setattr(holder, name, value)
+
+
+SETTINGS: dict[str, Callable[[], Any]] = {
+    "nothing": lambda: None,
+    "medium products": lambda: torch.set_float32_matmul_precision("medium"),
+    "high products": lambda: torch.set_float32_matmul_precision("high"),
+    "older switches": put(torch.backends.cuda.matmul, "allow_tf32", True),
+    "older switches off": put(torch.backends.cudnn, "allow_tf32", False),
+    "everything tf32": put(torch.backends, "fp32_precision", "tf32"),
+    "cuda products tf32": put(torch.backends.cuda.matmul, "fp32_precision", "tf32"),
+    "cpu products bf16": put(torch.backends.mkldnn.matmul, "fp32_precision", "bf16"),
+    "cpu convolutions bf16": put(torch.backends.mkldnn.conv, "fp32_precision", "bf16"),
+    "default float64": lambda: torch.set_default_dtype(torch.float64),
+    "default float16": lambda: torch.set_default_dtype(torch.float16),
+    "default device": lambda: torch.set_default_device("meta"),
+    "no gradients": lambda: torch.set_grad_enabled(False),
+}
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    yield
+    torch.set_default_device(None)
+    torch.set_default_dtype(torch.float32)
+    torch.set_grad_enabled(True)
+    torch.backends.fp32_precision = "none"
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = True
+    for part in (torch.backends.mkldnn.matmul, torch.backends.mkldnn.conv, torch.backends.mkldnn.rnn):
+        part.fp32_precision = "none"
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("context", [full_precision, exactly])
+def test_full_precision_inside_and_everything_as_it_was_after(name: str, device: str, context: Any) -> None:
+    SETTINGS[name]()
+    before = flags()
+    where = torch.device(device)
+    with context(where):
+        used = ["cpu products", "cpu convolutions", "cpu recurrent"]
+        used += ["cuda products", "cuda convolutions", "cuda recurrent"] if device == "cuda" else []
+        assert not {flags()[one] for one in used} & {"tf32", "bf16"}
+        if device == "cuda":  # torch refuses to multiply where the older switch says otherwise
+            assert flags()["older switch of products"] is False
+        assert not torch.is_grad_enabled()
+        if context is exactly:
+            assert torch.get_default_dtype() == torch.float32
+            assert torch.empty(1).device.type == "cpu"
+    assert flags() == before
+
+    def fail() -> None:
+        with context(where):
+            raise ValueError
+
+    with pytest.raises(ValueError, match=r"^$"):
+        fail()
+    assert flags() == before
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_explanations_are_the_same_whatever_is_set(name: str) -> None:
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 5), nn.ReLU(), nn.Linear(5, 3)
+    ).eval()
+    images = torch.randn(2, 3, 6, 6)
+    expected = pathx.explain(model, images, depth=2, skips="all")
+    SETTINGS[name]()
+    before = flags()
+    found = pathx.explain(model, images, depth=2, skips="all")
+    with torch.autocast("cpu", torch.bfloat16):
+        under = pathx.explain(model, images, depth=2, skips="all")
+        assert torch.is_autocast_enabled("cpu")
+    assert flags() == before
+    for other in (found, under):
+        for mine, theirs in zip(other, expected, strict=True):
+            assert mine.weight.dtype == torch.float32 and mine.weight.device.type == "cpu"
+            assert_close(mine.weight, theirs.weight, rtol=1e-5, atol=1e-7)
+            assert [u.index for layer in mine.path for u in layer.units] == [
+                u.index for layer in theirs.path for u in layer.units
+            ]

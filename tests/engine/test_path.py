@@ -1,0 +1,249 @@
+"""Law 5: whichever way the engine computes a step, the kept units are the same and the numbers agree to rounding."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from support.cases import CLOSE, Case, assert_equals_reference, cases, contrasts
+from support.work import Transfers, work_of
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.testing import assert_close
+
+from pathx import Explanation
+from pathx.engine.branches import Branches
+from pathx.engine.explain import decompose_frozen, explain_frozen, predictions
+from pathx.engine.freeze import freeze
+from pathx.engine.linear import linear_model
+from pathx.engine.path import Paths, PathSettings, descend
+from pathx.engine.search import Strategy
+from pathx.engine.selection import certain
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+STRATEGIES = {
+    "as it comes": (Strategy(), True),
+    "as on a GPU": (Strategy(), False),
+    "certificates that fail": (Strategy(slack=0), True),
+    "certificates that fail, as on a GPU": (Strategy(slack=0), False),
+    "certificates that hold": (Strategy(slack=10**6), True),
+    "full maps": (Strategy(windows=False), True),
+    "units under windows alone": (Strategy(few=math.inf), True),
+    "units under windows alone, certificates that fail, as on a GPU": (Strategy(few=math.inf, slack=0), False),
+    "every unit of a layer": (Strategy(few=0.0), True),
+    "rows in turns": (Strategy(most=200), True),
+    "rows in turns, as on a GPU": (Strategy(most=200), False),
+    "rows of classes one at a time": (Strategy(most=1), True),
+}
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@settings(max_examples=12)
+@given(case=cases())
+def test_every_strategy_equals_the_literal_method(name: str, case: Case) -> None:
+    assert_strategy_equals_reference(name, case)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@settings(max_examples=6)
+@given(case=contrasts())
+def test_every_strategy_equals_the_literal_method_of_one_class_against_another(name: str, case: Case) -> None:
+    assert_strategy_equals_reference(name, case)
+
+
+def assert_strategy_equals_reference(name: str, case: Case) -> None:
+    strategy, compact = STRATEGIES[name]
+    expected = case.reference()
+    options = dict(case.options)
+    target = options.pop("target")
+    frozen = freeze(case.network.module(), case.images)
+    frozen.compact = compact
+    targets = predictions(frozen.logits) if target is None else target
+    wanted = list(enumerate(targets if isinstance(targets, list) else [targets] * len(case.images)))
+    for mine, theirs in zip(explain_frozen(frozen, wanted, **options, strategy=strategy), expected, strict=True):
+        assert_equals_reference(mine, theirs)
+        if strategy.most > 200:  # edges are a table of units by units, which is left out where it would not fit
+            assert_edges_sum_to_contributions(mine)
+
+
+def assert_edges_sum_to_contributions(found: Explanation) -> None:
+    """Law 9, and each edge joins two layers of the path, or one with the class."""
+    units = {layer.layer: len(layer.units) for layer in found.path}
+    for layer in found.path:
+        names = [edges.layer for edges in layer.edges]
+        assert len(set(names)) == len(names)
+        assert all(above is None or above > layer.layer for above in names)
+        for edges in layer.edges:
+            assert edges.value.shape == (len(layer.units), 1 if edges.layer is None else units[edges.layer])
+        if found.skips == "adjacent":
+            assert names == [layer.layer + 1 if layer.layer < found.hidden_layers else None]
+        contributions = torch.tensor([unit.contribution for unit in layer.units], dtype=torch.float64)
+        assert_close(sum(edges.value.sum(1) for edges in layer.edges), contributions, **CLOSE)
+
+
+@settings(max_examples=40)
+@given(cases(images=2))
+def test_law_9_the_edges_are_those_of_the_literal_method(case: Case) -> None:
+    for mine, theirs in zip(case.explain(), case.reference(), strict=True):
+        order: dict[int | None, list[int]] = {None: [0]}  # equal units may change places
+        for found, expected in zip(mine.path, theirs.path, strict=True):
+            names = [tensor.name for tensor in found.tensors]
+            place = {(unit.relu, unit.index): number for number, unit in enumerate(expected.units)}
+            order[found.layer] = [place[names.index(unit.tensor), unit.index] for unit in found.units]
+            shown = {edges.layer: edges.value for edges in found.edges}
+            for above, value in expected.edges.items():
+                value = value[order[found.layer]][:, order[above]]
+                assert_close(shown.pop(above, torch.zeros_like(value)), value, **CLOSE)
+            assert not any(value.any() for value in shown.values())
+
+
+@settings(max_examples=20)
+@given(cases(images=2))
+def test_law_9_in_a_decomposition(case: Case) -> None:
+    options = {key: value for key, value in case.options.items() if key != "target"}
+    frozen = freeze(case.network.module(), case.images)
+    wanted = list(enumerate(predictions(frozen.logits)))
+    for features in decompose_frozen(frozen, wanted, **options):
+        for feature in features:
+            assert_edges_sum_to_contributions(feature)
+
+
+@settings(max_examples=20)
+@given(case=cases(images=1))
+def test_several_targets_of_one_picture_are_explained_in_one_pass(case: Case) -> None:
+    options = {key: value for key, value in case.options.items() if key != "target"}
+    frozen = freeze(case.network.module(), case.images)
+    wanted = [(0, target) for target in range(case.network.classes)]
+    together = explain_frozen(frozen, wanted, **options)
+    for target, found in enumerate(together):
+        one = replace(case, options={**options, "target": target})
+        assert_equals_reference(found, one.reference()[0])
+
+
+@pytest.mark.parametrize("skips", ["adjacent", "all"])
+@pytest.mark.parametrize("most", [400, 1 << 26])
+@settings(max_examples=3)
+@given(case=cases())
+def test_on_a_gpu_nothing_depends_on_data_and_no_tensor_stays_behind(skips: str, most: int, case: Case) -> None:
+    """Fake CUDA tensors raise where devices mix or a shape or a branch depends on values."""
+    model = case.network.module()
+    with FakeTensorMode(), _Operators(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.func, "vjp", _vjp_of_shapes)
+        fake = _on_cuda(model)
+        images = torch.empty(case.images.shape, dtype=case.images.dtype, device="cuda")
+        frozen = freeze(fake, images)
+        assert not frozen.compact
+        branches = Branches(
+            image=torch.arange(len(images), device="cuda"),
+            target=torch.zeros(len(images), dtype=torch.long, device="cuda"),
+            classes=max(2, frozen.logits.shape[1]),
+            alone=frozen.logits.shape[1] == 1,
+        )
+        layers = frozen.network.depth
+        widths = dict.fromkeys(range(1, layers + 1), 3)
+        how = PathSettings(layers, widths, None, skips, strategy=Strategy(slack=1, most=most))
+        paths = descend(frozen, Paths(branches), range(layers, 0, -1), how)
+        paths = descend(frozen, paths.above(1), range(1, 0, -1), how, more=8)
+        evidence = [kept.evidence for kept in paths.layers if kept.evidence is not None]
+        sure = certain(evidence, 0.0).device.type if evidence else "cuda"
+        model_of_path = linear_model(frozen, paths)
+    assert sure == "cuda"
+    assert model_of_path.weight.shape == case.images.shape
+    assert model_of_path.weight.device.type == "cuda"
+    assert model_of_path.bias.device.type == model_of_path.score.device.type == "cuda"
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@settings(max_examples=10)
+@given(case=cases(images=3))
+def test_the_host_reads_twice_whatever_is_explained(batch: int, case: Case) -> None:
+    """Once whether every choice is certain, and once the numbers of the explanations; more only where one is not."""
+    images = case.images[:batch]
+    options = {key: value for key, value in case.options.items() if key != "target"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATHX_DEVICE_FORM", "1")
+        frozen = freeze(case.network.module(), images)
+        wanted = [(image, None) for image in range(batch)]
+        with Transfers() as read:
+            explain_frozen(frozen, wanted, **options, strategy=Strategy(slack=10**6))
+    assert read.count <= 2
+
+
+def test_reading_is_counted() -> None:
+    table = torch.arange(6).reshape(2, 3)
+    with Transfers() as read:
+        table.sum(1), table[:, 1:], table.topk(2)
+        assert read.count == 0
+        table.tolist(), int(table.sum()), table[table > 2], table.nonzero()
+    assert read.count == 4
+
+
+def test_bytes_are_counted_as_they_are_read_and_written() -> None:
+    table, index = torch.zeros(1000, dtype=torch.float32), torch.arange(10)
+    values = torch.ones(10)
+    assert work_of(lambda: table + 1).moved == 2 * 4000
+    assert work_of(lambda: table[:5] * 2).moved == 2 * 20
+    assert work_of(lambda: table.index_select(0, index)).moved == 80 + 2 * 40
+    assert work_of(lambda: table.index_fill_(0, index, 1.0)).moved == 80 + 40
+    assert work_of(lambda: table.index_copy_(0, index, values)).moved == 80 + 40 + 40
+    assert work_of(lambda: table.index_add_(0, index, values)).moved == 80 + 40 + 2 * 40
+
+
+def _vjp_of_shapes(apply: Any, probe: Tensor) -> tuple[Tensor, Any]:
+    """Autograd aborts the process on fake CUDA tensors in a build without CUDA; the shapes are those of the probe."""
+    return apply(probe), lambda cotangent: (torch.empty_like(probe),)
+
+
+class _Operators(TorchFunctionMode):
+    """Python's `[]` and `~` in terms of operations: a build without CUDA takes neither on fake CUDA tensors."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.__getitem__:
+            return _getitem(*args)
+        if func is Tensor.__invert__:
+            return torch.bitwise_not(*args)
+        if func is Tensor.__setitem__:
+            tensor, index, value = args
+            index = list(index) if isinstance(index, tuple) else [index]
+            return torch.ops.aten.index_put_.default(tensor, index, value)
+        return func(*args, **(kwargs or {}))
+
+
+def _getitem(tensor: Tensor, index: Any) -> Tensor:
+    indices: list[Tensor | None] = []
+    dim = 0
+    parts = list(index) if isinstance(index, tuple) else [index]
+    dots = [at for at, part in enumerate(parts) if part is Ellipsis]
+    for at in dots:
+        named = sum(part is not None and part is not Ellipsis for part in parts)
+        parts[at : at + 1] = [slice(None)] * (tensor.ndim - named)
+    for part in parts:
+        if part is None:
+            tensor = tensor.unsqueeze(dim)
+        elif isinstance(part, int):
+            tensor = tensor.select(dim, part)
+            continue
+        elif isinstance(part, slice):
+            tensor = torch.ops.aten.slice.Tensor(tensor, dim, part.start, part.stop, part.step or 1)
+        indices.append(part if isinstance(part, Tensor) else None)
+        dim += 1
+    return torch.ops.aten.index.Tensor(tensor, indices) if any(i is not None for i in indices) else tensor
+
+
+def _on_cuda(model: torch.nn.Module) -> torch.nn.Module:
+    """The model with fake CUDA parameters and buffers of the same shapes."""
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                fake = torch.empty(parameter.shape, dtype=parameter.dtype, device="cuda")
+                module._parameters[name] = torch.nn.Parameter(fake, requires_grad=False)
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype, device="cuda")
+    return model

@@ -1,0 +1,99 @@
+"""`pathx check` says in words what can be trusted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.command_line import Pathx
+from support.measured import document
+from torch import Tensor, nn
+
+from pathx.commands import output
+from pathx.engine.replay import Classifier
+from pathx.evaluation.check import cascade, judged
+from pathx.evaluation.choices import METHODS
+from pathx.evaluation.methods import Subject
+from pathx.evaluation.prepared import prepare
+from pathx.images.folders import images_in
+from pathx.models.load import load_model
+
+pytest.importorskip("captum")
+pytest.importorskip("matplotlib")
+pytestmark = pytest.mark.usefixtures("one_thread", "measured", "undrawn")
+
+
+@pytest.mark.usefixtures("drawn")
+def test_a_sound_model_passes_with_a_verdict_in_words(pathx_: Pathx) -> None:
+    done = pathx_(
+        "check", "pictures/cat/0.png", "--model", "model.pt", "--depth", "all", "--dtype", "float64", "--out", "out"
+    )
+    found = document("out/check.json")
+    assert found["schema"] == "pathx/check@1"
+    checks = found["checks"]
+    assert list(checks) == ["completeness", "unwrapping", "randomisation", "stability", "device"]
+    assert checks["completeness"]["passed"] and checks["completeness"]["figures"]["share"] < 1e-10
+    assert checks["unwrapping"]["passed"] and checks["unwrapping"]["figures"]["share"] < 1e-10
+    layers = checks["randomisation"]["figures"]["layers"]
+    assert [line["module"] for line in layers] == ["7", "5", "2", "0"]  # from the output down
+    assert "which is rounding" in done.out and "rank correlation" in done.out
+    assert Path("out/randomisation.png").exists() and Path("out/randomisation.svg").exists()
+    assert done.status == (0 if found["passed"] else 1)
+
+
+def test_the_model_is_not_randomised_itself(pathx_: Pathx) -> None:
+    before = Path("model.pt").read_bytes()
+    first = pathx_("check", "pictures/cat/0.png", "--model", "model.pt", "--format", "json", "--out", "out")
+    again = pathx_("check", "pictures/cat/0.png", "--model", "model.pt", "--format", "json", "--out", "out")
+    close = json.loads(first.out, parse_float=lambda text: pytest.approx(float(text), rel=1e-3, abs=1e-6))
+    assert json.loads(again.out) == close
+    assert Path("model.pt").read_bytes() == before
+
+
+def test_progress_counts_every_run(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "EVERY", 0)
+    done = pathx_("check", "pictures/cat/0.png", "--model", "model.pt", "--out", "out")
+    lines = [line.split(",")[0] for line in done.err.splitlines() if "checking" in line]
+    total = 3 * 4 + 3  # three runs down four modules, and three more checks
+    assert lines == [f"pathx: checking: {count} of {total}" for count in range(1, total + 1)]
+
+
+def test_a_verdict_says_what_noise_does(pathx_: Pathx) -> None:
+    """Beside units that change under a little noise, nothing is called right."""
+    for width in (1, 5, "all"):
+        arguments = ("--model", "model.pt", "--depth", "all", "--width", width, "--alpha", 0)
+        done = pathx_("check", "pictures/cat/0.png", *arguments, "--out", "out")
+        found = document("out/check.json")
+        figures = found["checks"]["stability"]["figures"]
+        steady = min(figures["correlation"], figures["units_in_common"]) >= 0.7
+        assert figures["steady"] == steady and found["verdict"] in done.out
+        assert ("trusted as far as this goes" in found["verdict"]) == (steady and found["passed"])
+        assert "right" not in found["verdict"]
+
+
+def test_the_cascade_is_judged_along_the_way() -> None:
+    """What keeps its shape until the first layers are reached fails, whatever is left of it in the end."""
+    edges = [{"module": str(n), "signed": value} for n, value in enumerate((0.99, 0.98, 0.97, 0.96, 0.9, 0.6, 0.09))]
+    finding = judged(edges)
+    assert finding.passed is False and "0.96 down to 3, 0.09 down to 6" in finding.verdict
+    depends = [{"module": str(n), "signed": value} for n, value in enumerate((0.5, 0.2, -0.1, 0.1, None, 0.1))]
+    assert judged(depends).passed is True
+    mirrored = [{"module": str(n), "signed": value} for n, value in enumerate((-0.9, -0.8, -0.9))]
+    assert judged(mirrored).passed is False  # the same shape with its signs turned
+    assert judged([{"module": "0", "signed": None}]).passed is None
+
+
+@pytest.mark.slow
+def test_guided_backprop_fails(shared_data: Path) -> None:
+    model = load_model("mobilenet_v2", weights=shared_data / "models" / "mobilenet_v2.safetensors")
+    ready = prepare(model)
+    file = sorted((shared_data / "imagenet").glob("*.JPEG"))[0]
+    ((seen,),) = ready.see(images_in([str(file)]), 1, lambda source, error: None)
+
+    def maps(module: nn.Module) -> dict[str, Tensor]:
+        subject = Subject(Classifier(module, seen.input), seen.input[None], [seen.target], ["a"])
+        return {"signed": METHODS["guided_backprop"].compute(subject)[0].sum(0)}
+
+    finding = judged(cascade(ready, maps(ready.module), maps))
+    assert finding.passed is False

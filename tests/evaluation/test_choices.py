@@ -1,0 +1,51 @@
+"""What can be chosen by name is what there is, and what the command line offers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from typer.main import get_command
+
+from pathx.cli import app
+from pathx.detail import DETAILS
+from pathx.drawing.colours import COLOURS, HEATS
+from pathx.errors import PathxError
+from pathx.evaluation import methods
+from pathx.evaluation.choices import METHODS, PATHS, PROTOCOLS, TIES, chosen
+
+
+def test_every_method_has_its_function() -> None:
+    for name, method in METHODS.items():
+        assert method.compute is getattr(methods, name)
+    for name in PATHS:
+        assert METHODS[name].settings == {"depth": 3, "width": 5, "alpha": None, "skips": "adjacent"}
+    assert METHODS["random"].settings == {}
+
+
+def test_settings_of_protocols_are_settings_of_their_methods() -> None:
+    for protocol in PROTOCOLS.values():
+        for name, settings in protocol.settings.items():
+            assert settings.keys() <= METHODS[name].settings.keys()
+
+
+def test_a_name_that_is_not_there_is_answered_with_those_that_are() -> None:
+    assert chosen("protocol", "paper", PROTOCOLS) is PROTOCOLS["paper"]
+    with pytest.raises(PathxError, match="there is no protocol 'x': choose rise or paper"):
+        chosen("protocol", "x", PROTOCOLS)
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "names"),
+    [
+        ("evaluate", "--methods", METHODS),
+        ("evaluate", "--protocol", PROTOCOLS),
+        ("evaluate", "--ties", TIES),
+        ("explain", "--colours", COLOURS),
+        ("explain", "--heat", HEATS),
+        ("explain", "--detail", DETAILS),
+    ],
+)
+def test_registries_are_the_choices_of_the_command_line(command: str, option: str, names: Iterable[str]) -> None:
+    (found,) = [one for one in get_command(app).commands[command].params if option in one.opts]  # type: ignore[attr-defined]
+    assert all(name in f"{found.metavar} {found.help}" for name in names)

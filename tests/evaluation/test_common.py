@@ -1,0 +1,182 @@
+"""`pathx common`: what the paths of many images share."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from support.command_line import Pathx
+from support.measured import document, picture, save
+from torch import Tensor, nn
+
+pytest.importorskip("captum")
+pytest.importorskip("matplotlib")
+pytestmark = pytest.mark.usefixtures("one_thread", "measured", "undrawn")
+
+
+@pytest.mark.usefixtures("drawn")
+def test_common_paths_from_pictures_and_from_results_are_the_same(pathx_: Pathx) -> None:
+    settings = ("--model", "model.pt", "--depth", "all", "--width", 3)
+    done = pathx_("common", "pictures", *settings, "--by", "folder", "--layers", "1,3", "--out", "one")
+    assert done.status == 0
+    drawn = {file.name for file in Path("one").glob("*.png")}
+    kinds = {"units-3.png", "units-1.png", "channels-1-1.png", "positions-1-1.png"}
+    assert drawn == kinds | {"overlap-units.png", "overlap-channels.png"}
+    files = sorted(map(str, Path("pictures").rglob("*.png")))
+    pathx_("explain", *files, *settings, "--out", "explained", "--quiet")
+    Path("model.pt").unlink()  # the network is not needed any more
+    assert pathx_("common", "explained", "--by", "folder", "--layers", "3", "--out", "other").status == 0
+    one, other = document("one/common.json"), document("other/common.json")
+    assert one["schema"] == "pathx/common@1"
+    assert one["classes"] == other["classes"] and one["overlap"] == other["overlap"]
+    assert one["settings"] == other["settings"]
+
+
+def test_features_of_a_decomposition_are_not_counted_beside_the_whole(pathx_: Pathx) -> None:
+    settings = ("--model", "model.pt", "--depth", 2, "--width", 3)
+    assert pathx_("decompose", "pictures/cat/0.png", *settings, "--out", "parts", "--quiet").status == 0
+    assert len(list(Path("parts").rglob("path.json"))) > 1
+    assert pathx_("common", "parts", "--out", "out").status == 0
+    assert document("out/common.json")["pictures"] == 1
+
+
+def test_results_among_pictures_are_not_taken_for_all_there_is(pathx_: Pathx) -> None:
+    settings = ("--model", "model.pt", "--depth", 2)
+    assert pathx_("explain", "pictures/cat", *settings, "--out", "pictures/explained").status == 0
+    assert pathx_("common", "pictures", *settings, "--out", "out").status == 0
+    assert document("out/common.json")["pictures"] == 6
+    done = pathx_("common", "pictures/explained", "pictures/explained/pictures", "--out", "twice")
+    assert "note: 3 explanations are there twice and count once" in done.err
+    assert document("twice/common.json")["pictures"] == 3
+
+
+@pytest.mark.usefixtures("drawn")
+def test_each_tensor_of_a_layer_has_its_plots(pathx_: Pathx) -> None:
+    class Branches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.left, self.right = (nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU()) for _ in range(2))
+            self.last = nn.Linear(144, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(torch.cat([self.left(x), self.right(x)], 1).flatten(1))
+
+    save(Branches().eval())
+    assert pathx_("common", "pictures", "--model", "model.pt", "--depth", 1, "--out", "out").status == 0
+    plots = {file.name for file in Path("out").glob("positions-1-*.png")}
+    tensors = document("out/common.json")["layers"][0]["tensors"]
+    assert len(tensors) == 2 and plots == {f"positions-1-{tensor['name']}.png" for tensor in tensors}
+
+
+def test_names_that_are_not_text(pathx_: Pathx) -> None:
+    odd = os.fsdecode(b"odd/a b\n\xff.png")
+    try:
+        picture(odd, 1)
+    except OSError:
+        pytest.skip("this file system takes text only")
+    arguments = ("odd", "--model", "model.pt", "--depth", 2)
+    assert pathx_("evaluate", *arguments, "--methods", "pathx,random", "--out", "out").status == 0
+    with Path("out/pictures.csv").open(newline="") as stream:
+        assert [row[0] for row in csv.reader(stream)][1:] == ["odd/a b\n\\udcff.png"] * 2
+    Path(odd).write_bytes(b"no picture")
+    picture("odd/b.png", 2)
+    assert pathx_("evaluate", *arguments, "--methods", "pathx", "--out", "out").status == 1
+    assert list(document("out/evaluation.json")["unread"]) == [odd]
+    assert pathx_("common", *arguments, "--out", "shared").status == 1
+    assert list(document("shared/common.json")["unread"]) == [odd]
+
+
+def test_shares_are_counted_over_the_paths(pathx_: Pathx) -> None:
+    settings = ("--model", "model.pt", "--depth", "all", "--width", 3)
+    files = sorted(map(str, Path("pictures/cat").glob("*.png")))
+    pathx_("explain", *files, *settings, "--out", "explained", "--quiet")
+    pathx_("common", "explained", "--by", "folder", "--threshold", "0.6", "--out", "out")
+    paths = [json.loads(file.read_text()) for file in Path("explained").rglob("path.json")]
+    paths = [path for path in paths if path["target"]["rank"] == 1 and "against" not in path]  # explain may add others
+    (group,) = document("out/common.json")["classes"]
+    assert group["label"] == "cat" and group["pictures"] == 3
+    for layer in group["layers"]:
+        own = [next(n for n in path["layers"] if n["layer"] == layer["layer"])["units"] for path in paths]
+        for kind, part in (("units", slice(None)), ("channels", slice(1)), ("positions", slice(1, None))):
+            for entry in layer[kind]:
+                holds = [
+                    any(u["tensor"] == entry["tensor"] and u["index"][part] == entry["index"] for u in p) for p in own
+                ]
+                assert entry["share"] == pytest.approx(sum(holds) / 3)
+        often = [{"tensor": u["tensor"], "index": u["index"]} for u in layer["units"] if u["share"] >= 0.6]
+        assert layer["common_path"] == often
+        assert bool(layer["positions"]) == (len(own[0][0]["index"]) == 3)
+
+
+def test_what_common_prints_fits_a_terminal(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    arguments = ("--model", "model.pt", "--depth", "all", "--width", 5, "--by", "folder")
+    done = pathx_("common", "pictures", *arguments, "--out", "out")
+    assert done.status == 0 and "cat: 3 images" in done.out and "  layer 1 (1): " in done.out
+    assert max(map(len, done.out.splitlines())) <= 80
+
+
+def test_one_class_is_the_same_as_itself(pathx_: Pathx) -> None:
+    done = pathx_("common", "pictures/cat", "--model", "model.pt", "--depth", 2, "--by", "prediction", "--out", "out")
+    found = document("out/common.json")
+    for matrix in (found["overlap"]["units"], found["overlap"]["channels"]):
+        for number, row in enumerate(matrix):
+            assert row[number] == 1 and all(0 <= value <= 1 for value in row)
+    assert done.status == 0
+    done = pathx_("common", "pictures", "--model", "model.pt", "--depth", 2, "--by", "folder", "--out", "two")
+    assert document("two/common.json")["overlap"]["classes"] == ["cat", "dog"]
+    picture("single/cat/1.png", 3)
+    done = pathx_("common", "single", "--model", "model.pt", "--depth", 2, "--by", "folder", "--out", "single-out")
+    assert done.status == 0 and "there is one class only, cat" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("pictures/cat", "--by", "folder"), "none of the images lie in folders named after classes"),
+        (("pictures", "--threshold", "2"), "threshold 2 is out of range"),
+        (("pictures", "--layers", "9"), "layer 9 is not on the paths, which have 3, 2, 1"),
+        (("pictures", "--classes", "cow"), "no class is called 'cow'"),
+    ],
+)
+def test_what_is_wrong_with_common_is_said(pathx_: Pathx, arguments: tuple[str, ...], text: str) -> None:
+    done = pathx_("common", *arguments, "--model", "model.pt", "--out", "out")
+    assert done.status == 2 and text in done.err
+
+
+def test_explanations_of_several_kinds_are_not_mixed(pathx_: Pathx) -> None:
+    for depth in (1, 2):
+        pathx_(
+            "explain",
+            "pictures/cat/0.png",
+            "--model",
+            "model.pt",
+            "--depth",
+            depth,
+            "--out",
+            f"mixed/{depth}",
+            "--quiet",
+        )
+    done = pathx_("common", "mixed", "--out", "out")
+    assert done.status == 2 and "not of one kind (model.pt, depth 1" in done.err
+    done = pathx_("common", "mixed/1", "--depth", 3, "--out", "out")
+    assert done.status == 2 and "these are finished explanations" in done.err
+    pathx_(
+        "explain",
+        "pictures/cat/0.png",
+        "--model",
+        "model.pt",
+        "--depth",
+        1,
+        "--target",
+        "top:3",
+        "--out",
+        "top",
+        "--quiet",
+    )
+    done = pathx_("common", "top", "--out", "out")
+    assert done.status == 0 and "2 explanations of classes that were not predicted are left out" in done.err

@@ -1,0 +1,116 @@
+"""Short memory costs time and nothing else, in every command that runs over images."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.command_line import Pathx, network, scripted
+from support.faults import photos
+
+import pathx.evaluation.common
+import pathx.evaluation.evaluate
+import pathx.units.folder
+from pathx.engine.device import in_parts
+from pathx.errors import PathxError
+
+pytestmark = pytest.mark.usefixtures("one_thread", "here")
+RUNS = {
+    "evaluate": ("--methods", "saliency,pathx,random", "--steps", "3"),
+    "sweep": ("--depth", "1,2", "--width", "1,2", "--steps", "3"),
+    "common": (),
+    "units": (),
+}
+
+
+def short_of_memory(patch: pytest.MonkeyPatch, most: int) -> list[int]:
+    """Every step that takes a batch fails where it is larger than that; the sizes that were tried."""
+    sizes = []
+
+    def limit(place: Any, name: str, size: Callable[..., int]) -> None:
+        whole = getattr(place, name)
+
+        def limited(*arguments: Any, **options: Any) -> Any:
+            sizes.append(size(*arguments))
+            if sizes[-1] > most:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+            return whole(*arguments, **options)
+
+        patch.setattr(place, name, limited)
+
+    limit(pathx.evaluation.common, "freeze", lambda _, images: len(images))
+    limit(pathx.units.folder, "freeze", lambda _, images: len(images))
+    limit(pathx.evaluation.evaluate, "_measured", lambda *arguments: len(arguments[3]))
+    return sizes
+
+
+def without_time(value: Any) -> Any:
+    """A document without what is said of time and place."""
+    if isinstance(value, dict):
+        left_out = ("seconds", "created_by", "key", "files", "records", "batch_size")
+        return {key: without_time(one) for key, one in value.items() if key not in left_out}
+    return [without_time(one) for one in value] if isinstance(value, list) else value
+
+
+def close_to(value: Any) -> Any:
+    """The same with numbers to a few digits, as parts of a batch are other sums."""
+    if isinstance(value, dict):
+        return {key: close_to(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [close_to(one) for one in value]
+    return pytest.approx(value, rel=1e-4, abs=1e-6) if isinstance(value, float) else value
+
+
+@pytest.mark.parametrize("command", RUNS)
+def test_a_batch_that_does_not_fit_is_taken_in_parts(
+    command: str, pathx_: Pathx, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    photos(9)
+    arguments = (command, "photos", "--model", scripted(network()), *RUNS[command], "--batch-size", "8")
+    done = pathx_(*arguments, "--out", "whole")
+    assert done.status == 0, done.err
+    sizes = short_of_memory(monkeypatch, 3)
+    done = pathx_(*arguments, "--out", "parts")
+    assert done.status == 0, done.err
+    assert max(sizes) > 3 and sizes.count(2) > 1  # it was short, and went on with halves of halves
+    documents = [file for file in Path("whole").rglob("*.json") if file.name != "run.json"]
+    assert documents
+    for file in documents:
+        made = json.loads((Path("parts") / file.relative_to("whole")).read_text())
+        assert without_time(made) == close_to(without_time(json.loads(file.read_text())))
+
+
+@pytest.mark.parametrize("command", ["evaluate", "common", "units"])
+def test_no_memory_for_even_one_image_is_one_line(command: str, pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
+    photos(3)
+    short_of_memory(monkeypatch, 0)
+    done = pathx_(command, "photos", "--model", scripted(network()), *RUNS[command])
+    assert done.status == 1
+    assert "out of memory, even for one image alone" in done.err and "unexpected" not in done.err
+
+
+def test_other_errors_are_not_tried_again() -> None:
+    tried = []
+
+    def work(part: list[int]) -> None:
+        tried.append(part)
+        raise RuntimeError("shapes do not match")
+
+    with pytest.raises(RuntimeError, match="shapes"):
+        list(in_parts([1, 2, 3], work))
+    assert tried == [[1, 2, 3]]
+
+
+def test_parts_come_in_order_and_the_one_that_never_fits_is_said() -> None:
+    def work(part: list[int]) -> list[int]:
+        if len(part) > 1 or part == [9]:
+            raise MemoryError
+        return part
+
+    assert list(in_parts([1, 2, 3, 4, 5], work)) == [[1], [2], [3], [4], [5]]
+    with pytest.raises(PathxError, match="even for one image alone"):
+        list(in_parts([1, 9], work))

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+import pathx
+from pathx.engine.replay import Classifier
+from pathx.errors import PathxError
+from pathx.evaluation.choices import METHODS
+from pathx.evaluation.methods import Subject
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+NAMES = (
+    *("path_map", "pathx", "grad_cam", "saliency", "input_x_gradient", "integrated_gradients", "guided_backprop"),
+    *("guided_gradcam", "blur_ig", "random", "edges", "constant"),
+)
+IMAGES = torch.randn(2, 3, 9, 7, generator=torch.Generator().manual_seed(0))
+
+
+def network() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(4)
+        layers = nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Conv2d(6, 5, 3), nn.ReLU(), nn.Flatten()
+        return nn.Sequential(*layers, nn.Linear(5 * 5 * 3, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
+
+
+def subject(images: Tensor = IMAGES, names: tuple[str, ...] = ("a", "b")) -> Subject:
+    module = network().to(images.dtype)
+    classifier = Classifier(module, images[0])
+    return Subject(classifier, images, module(images).argmax(1).tolist(), list(names))
+
+
+def test_the_names_are_those_that_users_script_against() -> None:
+    assert tuple(METHODS) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_method_attributes_picture_by_picture(name: str) -> None:
+    """A batch gives what its pictures give alone, and two calls give the same."""
+    if METHODS[name].captum:
+        pytest.importorskip("captum")
+    compute = METHODS[name].compute
+    both = compute(subject())
+    assert both.shape == IMAGES.shape and not both.requires_grad
+    assert_close(both, compute(subject()))
+    assert torch.allclose(both[1:], compute(subject(IMAGES[1:], ("b",))), atol=1e-6)
+    assert (float(both[0].std()) > 0) != (name == "constant")
+
+
+def test_paths_are_those_of_explain() -> None:
+    found = METHODS["pathx"].compute(subject(), depth="all", width=3, alpha=None, skips="adjacent")
+    expected = pathx.explain(network(), IMAGES, depth="all", width=3)
+    assert_close(found, torch.stack([explanation.attribution for explanation in expected]))
+
+
+def test_gradients_are_gradients() -> None:
+    pytest.importorskip("captum")
+    images = IMAGES.clone().requires_grad_()
+    module = network()
+    logits = module(images)
+    (gradient,) = torch.autograd.grad(logits.max(1).values.sum(), images)
+    assert torch.allclose(METHODS["saliency"].compute(subject()), gradient.abs(), atol=1e-7)
+    assert torch.allclose(METHODS["saliency"].compute(subject(), absolute=False), gradient, atol=1e-7)
+    assert torch.allclose(METHODS["input_x_gradient"].compute(subject()), gradient * IMAGES, atol=1e-7)
+
+
+def test_integrated_gradients_are_complete() -> None:
+    pytest.importorskip("captum")
+    of = subject()
+    with torch.no_grad():
+        rows = list(range(len(IMAGES)))
+        change = (of.classifier(IMAGES) - of.classifier(torch.zeros_like(IMAGES)))[rows, of.targets]
+    found = METHODS["integrated_gradients"].compute(of).sum((1, 2, 3))
+    assert torch.allclose(found, change, rtol=0.02, atol=1e-3)
+
+
+def slow_gaussian(image: Tensor, sigma: float) -> Tensor:
+    """Pixel by pixel, from the definition: normalised up to 4 sigma, zeros outside the picture."""
+    if sigma == 0:
+        return image
+    reach = int(4 * sigma + 0.5)
+    weights = [math.exp(-0.5 * (offset / sigma) ** 2) for offset in range(-reach, reach + 1)]
+    weights = [weight / sum(weights) for weight in weights]
+    for dim in (1, 2):
+        size, blurred = image.shape[dim], torch.zeros_like(image)
+        for place in range(size):
+            for offset in range(-reach, reach + 1):
+                if 0 <= place + offset < size:
+                    row = image.select(dim, place + offset) * weights[offset + reach]
+                    blurred.select(dim, place).add_(row)
+        image = blurred
+    return image
+
+
+def test_blur_ig_is_the_sum_along_the_blur() -> None:
+    of = subject(IMAGES[:1].double(), ("a",))
+    image, target = of.images[0], of.targets[0]
+    total = torch.zeros_like(image)
+    for step in range(100):
+        sigma = step * 50 / 100
+        state = slow_gaussian(image, sigma)
+        change = (slow_gaussian(image, sigma + 0.01) - state) / 0.01
+        state = state.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(of.classifier.module(state[None]).softmax(1)[0, target], state)
+        total -= 0.5 * change * gradient
+    assert torch.allclose(METHODS["blur_ig"].compute(of)[0], total, rtol=1e-6, atol=1e-10)
+
+
+def test_random_goes_by_the_name_of_the_picture() -> None:
+    first = METHODS["random"].compute(subject(names=("a", "b")))
+    second = METHODS["random"].compute(subject(names=("c", "a")))
+    assert torch.equal(first[0], second[1]) and not torch.equal(first[0], first[1])
+
+
+def test_edges_are_steep_places() -> None:
+    images = torch.zeros(1, 3, 9, 7)
+    images[:, :, :, 3:] = 1
+    found = METHODS["edges"].compute(subject(images, ("a",)))[0]
+    assert torch.equal(found > 0, torch.tensor([False, False, True, True, False, False, False]).expand(3, 9, 7))
+
+
+def test_guided_gradcam_wants_a_convolution() -> None:
+    pytest.importorskip("captum")
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    images = torch.randn(1, 3, 2, 2)
+    with pytest.raises(PathxError, match="no convolution"):
+        METHODS["guided_gradcam"].compute(Subject(Classifier(model, images[0]), images, [0], ["a"]))

@@ -1,0 +1,212 @@
+"""Insertion and deletion: equal to a slow, literal reading of the published procedures, and right where it is known."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from pathx.engine.replay import Classifier
+from pathx.errors import PathxError
+from pathx.evaluation.choices import DRAWS, PROTOCOLS
+from pathx.evaluation.protocols import area, blur_taps, blurred, make_protocol, tied_share
+from pathx.evaluation.statistics import generator_of
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+TAPS = (0.087958, 0.088896, 0.090474, 0.092191, 0.093489, 0.093982)
+
+
+def network(size: int = 6, seed: int = 0) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        head = nn.Linear(5 * (size - 2) ** 2, 4)
+        return nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU(), nn.Flatten(), head).eval()
+
+
+def noise(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def literal(model: nn.Module, image: Tensor, attribution: Tensor, protocol: str, step: int, mode: str) -> list[float]:
+    """One picture, one forward pass per step, pixels changed one by one."""
+    target = int(model(image[None]).argmax())
+    pixels = image.shape[1] * image.shape[2]
+    maps = [attribution.sum(0)] if protocol == "rise" else list(attribution)
+    orders = [sorted(range(pixels), key=lambda p, m=m: (-float(m.flatten()[p]), p)) for m in maps]  # type: ignore[misc]
+    start = blurred(image[None])[0] if mode == "insertion" else image.clone()
+    finish = image if mode == "insertion" else torch.zeros_like(image)
+    state = start.clone().reshape(3, pixels)
+    scores = [float(model(state.reshape(image.shape)[None]).softmax(1)[0, target])]
+    for first in range(0, pixels, step):
+        for order in orders:
+            for pixel in order[first : first + step]:
+                state[:, pixel] = finish.reshape(3, pixels)[:, pixel]
+        scores.append(float(model(state.reshape(image.shape)[None]).softmax(1)[0, target]))
+    return scores
+
+
+@pytest.mark.parametrize("protocol", ["rise", "paper"])
+@pytest.mark.parametrize("step", [1, 6, 7, 36])
+@torch.no_grad()
+def test_batched_steps_are_the_literal_procedure(protocol: str, step: int) -> None:
+    model, images, attribution = network(), noise(3, 3, 6, 6, seed=1), noise(3, 3, 6, 6, seed=2).round(decimals=1)
+    classifier = Classifier(model, images[0])
+    classifier.chunk = 10  # so that a picture's steps are cut in the middle
+    targets = model(images).argmax(1).tolist()
+    rows = make_protocol(protocol, 6, 6, step_pixels=step, ties="rows")
+    found = rows.curves(classifier, images, targets, attribution, ["a", "b", "c"])
+    for image, one, curves in zip(images, attribution, found, strict=True):
+        for mode, curve in (("insertion", curves.insertion), ("deletion", curves.deletion)):
+            assert curve == pytest.approx(literal(model, image, one, protocol, step, mode), abs=1e-6)
+
+
+def test_the_blur_has_the_known_taps() -> None:
+    assert blur_taps().tolist() == pytest.approx([*TAPS, *TAPS[-2::-1]], abs=5e-7)
+    assert float(blur_taps().sum()) == pytest.approx(1)
+
+
+def test_the_blur_is_zero_padded_and_keeps_channels_apart() -> None:
+    image = torch.zeros(1, 3, 20, 20)
+    image[0, 1, 0, 10] = 1
+    found = blurred(image)[0]
+    taps = blur_taps().float()
+    assert torch.allclose(found[1, 0, 5:16], taps[5] * taps)
+    assert float(found[1].sum()) == pytest.approx(float(taps[5:].sum()), abs=1e-6)  # the rest fell off the edge
+    assert not found[0].any() and not found[2].any()
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=30))
+def test_the_area_is_that_of_trapezia(curve: list[float]) -> None:
+    slices = [(one + other) / 2 for one, other in pairwise(curve)]
+    assert area(curve) == pytest.approx(sum(slices) / len(slices))
+
+
+def test_areas_that_are_known() -> None:
+    assert area([1, 1, 1]) == 1
+    assert area([0, 1]) == 0.5
+    assert area([0, 1, 0]) == 0.5
+    assert area([1, 0, 0, 0, 0]) == 0.125
+
+
+@settings(max_examples=40)
+@given(seed=st.integers(0, 1000))
+@torch.no_grad()
+def test_on_a_linear_model_the_right_ranking_inserts_and_deletes_best(seed: int) -> None:
+    """Against zero, each pixel of a linear model adds its weight times itself: that order beats any other."""
+    weight, image = noise(16, seed=seed).abs(), noise(1, 1, 4, 4, seed=seed + 1)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2, bias=False), nn.ReLU(), nn.Linear(2, 2, bias=False)).eval()
+    model[1].weight.copy_(torch.stack([weight, -weight]))
+    model[3].weight.copy_(torch.tensor([[1.0, -1.0], [-1.0, 1.0]]))  # logits +-(weight . x), which is linear
+    classifier = Classifier(model, image[0])
+    target = int(model(image).argmax())
+    sign = 1 if target == 0 else -1
+    right = (sign * weight * image.flatten()).reshape(1, 1, 4, 4)
+    protocol = make_protocol("rise", 4, 4, step_pixels=1)
+    (best,) = protocol.curves(classifier, image, [target], right, ["a"])
+    any_order = noise(1, 1, 4, 4, seed=seed + 2)
+    (other,) = protocol.curves(classifier, image, [target], any_order, ["a"])
+    assert area(best.deletion) <= area(other.deletion) + 1e-6
+    # From an empty picture, insertion is deletion in the reverse order, read backwards.
+    (best,) = protocol.curves(classifier, image, [target], -right, ["a"])
+    (other,) = protocol.curves(classifier, image, [target], -any_order, ["a"])
+    assert area(best.deletion[::-1]) >= area(other.deletion[::-1]) - 1e-6
+
+
+@torch.no_grad()
+def test_a_constant_map_is_taken_row_by_row_only_where_that_is_asked_for() -> None:
+    model, images = network(), noise(1, 3, 6, 6)
+    classifier, targets = Classifier(model, images[0]), [int(model(images).argmax())]
+    rows = -torch.arange(36.0).reshape(1, 1, 6, 6).expand(1, 3, 6, 6)
+    for name in PROTOCOLS:
+        protocol = make_protocol(name, 6, 6, ties="rows")
+        (flat,) = protocol.curves(classifier, images, targets, torch.full((1, 3, 6, 6), 0.5), ["a"])
+        (falling,) = protocol.curves(classifier, images, targets, rows, ["a"])
+        assert flat.tied == 1 and falling.tied == 0
+        assert flat.insertion == pytest.approx(falling.insertion) and flat.deletion == pytest.approx(falling.deletion)
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+@torch.no_grad()
+def test_ties_are_the_mean_of_seeded_random_orders(name: str) -> None:
+    """A map that ties in parts is what a literal reading gives for each draw of an order, on average."""
+    model, images = network(), noise(1, 3, 6, 6)
+    classifier, targets = Classifier(model, images[0]), [int(model(images).argmax())]
+    attribution = noise(1, 3, 6, 6, seed=5).round(decimals=0)
+    (found,) = make_protocol(name, 6, 6, step_pixels=5).curves(classifier, images, targets, attribution, ["a"])
+    curves = []
+    for draw in range(DRAWS):
+        order = torch.randperm(36, generator=generator_of("a", str(draw)))
+        place = torch.empty(36)
+        place[order] = torch.arange(36.0)
+        apart = attribution - 1e-3 * place.reshape(6, 6)  # no ties any more, and no other order
+        curves.append(literal(model, images[0], apart[0], name, 5, "insertion"))
+    assert found.insertion == pytest.approx(torch.tensor(curves).mean(0).tolist(), abs=1e-6)
+    again = make_protocol(name, 6, 6, step_pixels=5).curves(classifier, images, targets, attribution, ["b"])
+    assert again[0].insertion != found.insertion  # another picture, another order
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+@torch.no_grad()
+def test_states_that_several_orders_share_are_run_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures of a batch that tie nowhere, in one pixel in two, and everywhere: each gets what it gets alone."""
+    model, images = network(), noise(3, 3, 6, 6)
+    classifier, targets = Classifier(model, images[0]), model(images).argmax(1).tolist()
+    attribution = noise(3, 3, 6, 6, seed=5)
+    attribution[1] = attribution[1].clamp(min=0)
+    attribution[2] = 1
+    protocol, names = make_protocol(name, 6, 6, step_pixels=3), ["a", "b", "c"]
+    states: list[int] = []
+    run = classifier.probabilities
+
+    def counted(part: Tensor) -> Tensor:
+        states.append(len(part))
+        return run(part)
+
+    monkeypatch.setattr(classifier, "probabilities", counted)
+    found = protocol.curves(classifier, images, targets, attribution, names)
+    together = sum(states)
+    for place, curves in enumerate(found):
+        own = slice(place, place + 1)
+        (alone,) = protocol.curves(classifier, images[own], targets[own], attribution[own], names[own])
+        assert curves.insertion == pytest.approx(alone.insertion, abs=1e-6)
+        assert curves.deletion == pytest.approx(alone.deletion, abs=1e-6)
+    size = protocol.steps + 1
+    assert set(states) == {size}  # a network is traced again for every size of batch
+    if name == "rise":  # nearly half of the second's steps come before any tie
+        assert together <= 2 * size * (1 + 2 + DRAWS)
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=30))
+def test_the_share_of_ties_is_that_of_values_that_others_equal(values: list[int]) -> None:
+    expected = sum(values.count(value) > 1 for value in values) / len(values)
+    assert tied_share(torch.tensor(values, dtype=torch.float32)) == pytest.approx(expected)
+
+
+def test_a_step_is_a_row_unless_told_otherwise() -> None:
+    assert make_protocol("rise", 224, 224).step_pixels == 224
+    assert make_protocol("paper", 10, 32).step_pixels == 32 and make_protocol("paper", 10, 32).steps == 10
+    assert make_protocol("rise", 10, 10, steps=3).step_pixels == 34
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"name": "rise", "ties": "columns"}, "there is no order of ties 'columns': choose random or rows"),
+        ({"name": "road"}, "there is no protocol 'road': choose rise or paper"),
+        ({"name": "rise", "steps": 0}, "0 steps are out of range; use 1 to 16"),
+        ({"name": "rise", "step_pixels": 17}, "17 pixels per step are out of range; use 1 to 16"),
+        (
+            {"name": "rise", "steps": 2, "step_pixels": 3},
+            "`steps` and `step_pixels` say the same thing: give one of them",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said(arguments: dict[str, object], text: str) -> None:
+    with pytest.raises(PathxError) as raised:
+        make_protocol(height=4, width=4, **arguments)  # type: ignore[arg-type]
+    assert str(raised.value) == text and raised.value.usage

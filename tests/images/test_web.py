@@ -1,0 +1,151 @@
+"""Images on the web: fetched over https within limits, and everything else is refused in one line."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from threading import Event
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.clips import number_of, still
+from support.server import certificate, leads_to, sends, serving
+
+from pathx.errors import PathxError
+from pathx.images.find import find_images
+from pathx.images.read import decoded, open_image, sha256_of_image
+from pathx.images.web import address_name, fetch
+
+_GO_ON = Event()
+
+
+def image() -> bytes:
+    stream = io.BytesIO()
+    still(7).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def never_ends(request: BaseHTTPRequestHandler) -> None:
+    """Sends a byte now and then, so that no single wait is long."""
+    request.send_response(200)
+    request.end_headers()
+    while not _GO_ON.wait(0.05):
+        request.wfile.write(b"x")
+
+
+def is_missing(request: BaseHTTPRequestHandler) -> None:
+    request.send_error(404)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    files = certificate(tmp_path_factory.mktemp("server"))
+    answers = {
+        "/x.png": sends(image()),
+        "/unannounced": sends(image(), announced=-1),
+        "/katze%20%C3%B6.png?gr%C3%B6%C3%9Fe=1%202": sends(image()),
+        "/text": sends(b"<html>"),
+        "/short": sends(image()[:50], announced=5000),
+        "/announced": sends(b"", announced=10**12),
+        "/endless": sends(bytes(3 << 20), announced=-1),
+        "/slow": never_ends,
+        "/gone": is_missing,
+        "/moved": leads_to("/x.png"),
+        "/circle": leads_to("/circle"),
+        "/file": leads_to("file:///etc/passwd"),
+        "/data": leads_to("data:image/png;base64,AAAA"),
+        "/http": leads_to("http://127.0.0.1:1/x.png"),
+        "/ftp": leads_to("ftp://127.0.0.1/x.png"),
+        "/password": leads_to("https://me:secret@127.0.0.1/x.png"),
+    }
+    with pytest.MonkeyPatch.context() as patch, serving(answers, files) as address:
+        patch.setenv("SSL_CERT_FILE", str(files[0]))
+        patch.setenv("NO_PROXY", "127.0.0.1")
+        patch.setenv("no_proxy", "127.0.0.1")
+        yield address
+        _GO_ON.set()
+
+
+@pytest.mark.parametrize("path", ["/x.png", "/unannounced", "/moved"])
+def test_an_image_is_fetched(server: str, path: str) -> None:
+    with decoded(server + path, web=True) as picture:
+        assert (picture.file, number_of(picture.pixels)) == (server + path, 7)
+        assert picture.sha256 == sha256_of_image(server + path)
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("/text", "is not an image that pathx reads"),
+        ("/short", "was cut short on the way: try again"),
+        ("/announced", "is larger than 1 MiB"),
+        ("/endless", "is larger than 1 MiB"),
+        ("/slow", "took more than 1 seconds"),
+        ("/gone", "the server says 404 Not Found; check the address"),
+        ("/circle", "infinite loop"),
+        ("/file", "leads to file:///etc/passwd: pathx fetches https:// only"),
+        ("/data", "leads to data:image/png;base64,AAAA: pathx fetches https:// only"),
+        ("/http", "leads to http://127.0.0.1:1/x.png: pathx fetches https:// only"),
+        ("/ftp", "leads to ftp://127.0.0.1/x.png: pathx fetches https:// only"),
+        ("/password", "an address on 127.0.0.1 holds a user name"),
+    ],
+)
+def test_what_is_refused(server: str, path: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {"size": 1 << 20, "seconds": 1.0 if path == "/slow" else 30.0}
+    monkeypatch.setattr("pathx.images.read.fetch", lambda address: fetch(address, **limits))  # type: ignore[arg-type]
+    with pytest.raises(PathxError, match=re.escape(reason)) as refused, decoded(server + path, web=True):
+        pass
+    assert "\n" not in str(refused.value) and "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "address", ["http://127.0.0.1/x.png", "file:///etc/passwd", "ftp://a/b", "https://", "https://[", "https://a:b/c"]
+)
+def test_other_addresses_are_refused(address: str) -> None:
+    with pytest.raises(PathxError, match=r"https:// only|has no host|cannot be fetched"):
+        fetch(address)
+
+
+def test_a_certificate_that_nobody_vouches_for_is_refused(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SSL_CERT_FILE")
+    with pytest.raises(PathxError, match="cannot be fetched"):
+        fetch(f"{server}/x.png")
+
+
+def test_an_address_in_a_document_is_never_fetched(server: str) -> None:
+    with pytest.raises(PathxError, match="no such file"):
+        open_image(f"{server}/x.png")
+
+
+@given(st.text(max_size=30), st.text(max_size=30), st.sampled_from(["", "[", "[::1", "]", "?", "#", "..", "//", "\0"]))
+def test_any_address_has_a_place_below_the_output_folder(host: str, path: str, odd: str) -> None:
+    name = address_name(f"https://{host}{odd}/{path}{odd}")
+    assert not name.startswith("/") and not {"", ".", ".."} & set(name.split("/"))
+    assert name.isprintable()
+
+
+@given(st.text(max_size=20), st.sampled_from(["[", "[::1", ":x", ":99999999", " ", "\n", "\ud800", "@", ".."]))
+def test_any_address_is_refused_in_one_line(path: str, odd: str) -> None:
+    with pytest.raises(PathxError) as refused:
+        fetch(f"https://{odd}.invalid/{path}{odd}", seconds=20.0)
+    assert "\n" not in str(refused.value) and str(refused.value).isprintable()
+
+
+def test_addresses_as_browsers_show_them(server: str) -> None:
+    assert fetch(f"{server}/katze ö.png?größe=1 2#oben") == image()
+
+
+def test_results_of_addresses_stay_below_the_output_folder(here: Path) -> None:
+    assert address_name("https://example.org/a/cat.jpg") == "example.org/a/cat.jpg"
+    assert address_name("https://me:secret@example.org:8443/../../x y.jpg") == "example.org_8443/x_y.jpg"
+    one, other = (find_images([f"https://example.org/cat.jpg?size={size}"])[0] for size in (1, 2))
+    assert one.file == "https://example.org/cat.jpg?size=1"
+    assert one.name != other.name and one.name.startswith("example.org/cat.jpg-")
+    Path("list.txt").write_text(
+        "https://example.org/cat.jpg\nhttps://example.org/cat.jpg\nhttps://example.org//cat.jpg\n"
+    )
+    assert [found.name for found in find_images(["list.txt"])] == ["example.org/cat.jpg", "example.org/cat.jpg-2"]

@@ -1,0 +1,228 @@
+"""`pathx models` and `pathx layers`, and what they are made of."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+import pathx.models.catalogue
+import pathx.models.named
+from pathx import PathxError
+from pathx.cli import run
+from pathx.models.catalogue import TIMM_TABLE, catalogue, hidden_layers, layers_of, survey, survey_timm
+from pathx.models.named import TABLE, model_names
+from pathx.models.torchvision import torchvision
+
+SAMPLE = ["alexnet", "resnet18", "squeezenet1_1", "mobilenet_v2", "shufflenet_v2_x0_5", "efficientnet_b0", "vit_b_32"]
+
+
+def called(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        run(arguments)
+    return int(ended.value.code or 0)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of weights."""
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    (tmp_path / "hub" / "checkpoints").mkdir(parents=True)
+    return tmp_path / "hub" / "checkpoints"
+
+
+# The table
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in SAMPLE else pytest.mark.slow) for name in model_names()]
+)
+def test_the_table_is_true(name: str) -> None:
+    assert survey(name) == json.loads(TABLE.read_text())["models"][name]
+
+
+def test_parameters_and_files_are_torchvisions() -> None:
+    for name, facts in json.loads(TABLE.read_text())["models"].items():
+        weights = torchvision.models.get_model_weights(name).DEFAULT
+        assert weights.url.endswith(f"/{facts['file']}")
+        if name != "inception_v3":  # built without its auxiliary head
+            assert facts["parameters"] == weights.meta["num_params"], name
+
+
+def test_names_that_the_table_does_not_know_are_looked_into(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    table = {"torchvision": "0.0", "models": {"alexnet": json.loads(TABLE.read_text())["models"]["alexnet"]}}
+    (tmp_path / "models.json").write_text(json.dumps(table))
+    monkeypatch.setattr(pathx.models.named, "TABLE", tmp_path / "models.json")
+    monkeypatch.setattr(pathx.models.catalogue, "model_names", lambda: ["alexnet", "efficientnet_b0", "squeezenet1_0"])
+    assert [(entry.name, entry.hidden_layers, entry.refused) for entry in catalogue(refused=True)] == [
+        ("alexnet", 7, None),
+        ("efficientnet_b0", None, "silu in features.0.2"),
+        ("squeezenet1_0", 18, None),
+    ]
+
+
+def test_whereabouts_of_weights(cache: Path) -> None:
+    (cache / "resnet18-f37072fd.pth").touch()
+    found = {entry.name: entry.weights for entry in catalogue()}
+    assert {name: found.pop(name) for name in ("squeezenet1_1", "resnet18")} == {
+        "squeezenet1_1": "bundled",
+        "resnet18": "cached",
+    }
+    assert set(found.values()) == {"download"}
+
+
+# pathx models
+
+
+def test_models_as_text(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert called("models") == 0
+    heading, *lines = capsys.readouterr().out.splitlines()
+    assert heading.split("  ")[0] == "model"
+    rows = {line.split()[0]: line.split()[1:] for line in lines}
+    assert rows["vgg16"] == ["15", "138.4", "M", "3x224x224", "download"]
+    assert rows["squeezenet1_1"] == ["18", "1.2", "M", "3x224x224", "bundled"]
+    assert "efficientnet_b0" not in rows
+
+    assert called("models", "--all") == 0
+    text = capsys.readouterr().out
+    assert "\nefficientnet_b0     silu in features.0.2\n" in text
+    assert {line.split()[0] for line in text.splitlines() if line} == {"model", "refused", *model_names()}
+
+
+def test_models_as_json(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert called("models", "--all", "--format", "json") == 0
+    entries = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert entries["resnet18"] == {
+        "name": "resnet18",
+        "hidden_layers": 17,
+        "refused": None,
+        "parameters": 11689512,
+        "input_size": [3, 224, 224],
+        "weights": "download",
+    }
+    assert entries["vit_b_16"]["hidden_layers"] is None
+    assert entries["vit_b_16"]["refused"] == "native_layer_norm in encoder.layers.encoder_layer_0.ln_1"
+
+
+# pathx layers
+
+
+def test_layers_of_a_small_network() -> None:
+    network = nn.Sequential(
+        nn.Conv2d(3, 4, 3, stride=2), nn.ReLU(), nn.Conv2d(4, 5, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(6), nn.ReLU(),
+        nn.Linear(6, 2),
+    )  # fmt: skip
+    network(torch.zeros(1, 3, 15, 11))
+    found = hidden_layers(network, (3, 15, 11))
+    tensors = [
+        (layer.layer, *((t.name, t.shape, t.units, t.receptive_field) for t in layer.tensors)) for layer in found
+    ]
+    assert tensors == [
+        (3, ("6", (6,), 6, (11, 15))),
+        (2, ("3", (5, 5, 3), 75, (7, 7))),
+        (1, ("1", (4, 7, 5), 140, (3, 3))),
+    ]
+
+
+def test_vectors_have_no_receptive_field() -> None:
+    (layer,) = hidden_layers(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), (3,))
+    assert [(tensor.shape, tensor.receptive_field) for tensor in layer.tensors] == [((4,), ())]
+
+
+def test_layers_need_no_weights(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(*arguments: Any, **options: Any) -> None:
+        raise AssertionError("weights were fetched")
+
+    monkeypatch.setattr(torch.hub, "download_url_to_file", offline)
+    found = layers_of("ResNet18", input_size=(3, 64, 96))
+    assert [layer.layer for layer in found] == list(range(17, 0, -1))
+    assert [tensor.shape for tensor in found[-1].tensors] == [(64, 32, 48)]
+
+
+def test_classes_follow_the_weights_that_are_asked_for(tmp_path: Path) -> None:
+    state = torchvision.models.squeezenet1_0(weights=None, num_classes=7).state_dict()
+    save_file(state, tmp_path / "seven.safetensors")
+    found = layers_of("squeezenet1_0", weights=tmp_path / "seven.safetensors", input_size=(3, 64, 64))
+    assert found[0].tensors[0].shape[0] == 7
+
+
+def test_layers_of_a_file_need_its_input_size_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(tmp_path / "model.pt")
+    network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2)).eval()
+    torch.jit.save(torch.jit.script(network), file)
+    assert called("layers", "--model", file, "--input-size", "1,8,8") == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == ["1", "1", "1", "4x6x6", "144", "3x3"]
+    assert called("layers", "--model", file) == 2
+    assert "does not say its input_size" in capsys.readouterr().err
+
+
+def test_layers_as_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert called("layers", "--input-size", "3,64,64") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines[:4]] == [
+        ["depth", "layer", "tensor", "shape", "units", "sees"],
+        ["1", "18", "classifier.2", "1000x3x3", "9000", "64x64"],
+        ["2", "17", "features.12.expand1x1_activation", "256x3x3", "2304", "64x64"],
+        ["features.12.expand3x3_activation", "256x3x3", "2304", "64x64"],
+    ]
+    assert lines[-1].split() == ["18", "1", "features.1", "64x31x31", "61504", "3x3"]
+
+    assert called("layers", "--input-size", "3,64,64", "--format", "json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document[-1] == {
+        "layer": 1,
+        "tensors": [{"name": "features.1", "shape": [64, 31, 31], "units": 61504, "receptive_field": [3, 3]}],
+        "units": 61504,
+    }
+    assert [layer["units"] for layer in document[:2]] == [9000, 4608]
+
+
+def test_a_model_that_is_refused_has_no_layers() -> None:
+    with pytest.raises(PathxError, match=r"silu in features\.0\.2"):
+        layers_of("efficientnet_b0")
+    with pytest.raises(PathxError, match="input_size must be three whole numbers above 0"):
+        layers_of("alexnet", input_size=(3, 0, 5))
+
+
+# timm
+
+
+def timm_table() -> dict[str, Any]:
+    table: dict[str, Any] = json.loads(TIMM_TABLE.read_text())
+    return table
+
+
+@pytest.mark.slow
+def test_the_table_of_timm_is_true() -> None:
+    """Prints how many work, are refused, and why."""
+    timm = pytest.importorskip("timm")
+    if timm.__version__ != timm_table()["timm"]:
+        pytest.skip(f"the table is of timm {timm_table()['timm']}")
+    known = timm_table()["models"]
+    wrong = {name: (facts, found) for name, facts in known.items() if (found := survey_timm(name)) != facts}
+    reasons = Counter((facts["refused"] or "works").split(" in ")[0] for facts in known.values())
+    print(f"{len(known)} of {len(timm.list_models())} names: {dict(reasons.most_common())}")
+    assert wrong == {}
+
+
+def test_models_of_timm(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("timm")
+    assert called("models", "--from", "timm", "resnet1[08]*") == 0
+    rows = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()}
+    assert rows["timm:resnet18"] == ["17", "11.7", "M", "3x224x224", "hub"]
+    assert called("models", "--from", "timm", "resnot*") == 2
+    assert "timm has no model that matches 'resnot*'" in capsys.readouterr().err
+    assert called("models", "squeeze*") == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
+        "model",
+        "squeezenet1_0",
+        "squeezenet1_1",
+    ]
+    name = min(timm_table()["models"])
+    assert survey_timm(name) == timm_table()["models"][name]

@@ -1,0 +1,218 @@
+"""`--model file.py:build` and `package.module:build`: the user's own code, with the checkpoints that trainers write."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from support.command_line import Pathx, check_document, picture
+from torch import nn
+
+from pathx.errors import PathxError
+from pathx.models.load import load_model
+
+CODE = """
+import torch
+from torch import nn
+print("importing")
+
+class Net(nn.Module):
+    def __init__(self, classes=3, hidden=4):
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(3, hidden, 3), nn.BatchNorm2d(hidden), nn.ReLU())
+        self.head = nn.Linear(hidden * 36, classes)
+    def forward(self, x):
+        return self.head(self.features(x).flatten(1))
+
+def build(classes=3):
+    print("building")
+    import helper
+    return Net(classes)
+
+class Holder:
+    made = build
+    ready = Net()
+
+def needs(size, depth): return Net()
+def nothing(): return 3
+def broken(): raise ValueError("no such\\ndataset")
+def leaves(): raise SystemExit(3)
+number = 7
+"""
+SIDECAR = {"input_size": [3, 8, 8], "mean": 0.5, "std": 0.25, "labels": ["cat", "dog", "fox"]}
+
+
+@pytest.fixture(autouse=True)
+def code(here: Path) -> None:
+    Path("nets").mkdir()
+    Path("nets/net.py").write_text(CODE)
+    Path("nets/helper.py").write_text("")
+    Path("nets/pathx.json").write_text(json.dumps(SIDECAR))
+
+
+def network(classes: int = 3) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(9)
+        module: nn.Module = load_model("nets/net.py:Net", arguments={"classes": classes}, labels=["x"] * classes).module
+        for value in module.state_dict().values():
+            if value.is_floating_point():
+                value.copy_(torch.rand(value.shape) + 0.1)
+        return module
+
+
+def refusal(*arguments: Any, **options: Any) -> str:
+    with pytest.raises(PathxError) as caught:
+        load_model(*arguments, **options)
+    assert caught.value.usage
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["Net", "build", "Holder.made", "Holder.ready"])
+def test_functions_classes_and_modules(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    loaded = load_model(f"nets/net.py:{name}")
+    assert loaded.labels == ("cat", "dog", "fox")
+    assert loaded.preprocessing.std == (0.25, 0.25, 0.25)
+    assert loaded.module(torch.zeros(2, 3, 8, 8)).shape == (2, 3)
+    assert not loaded.module.training
+    assert (loaded.name, loaded.weights) == (f"net.py:{name}", "as built")
+    assert loaded.origin["code_sha256"] == hashlib.sha256(CODE.encode()).hexdigest()
+    assert capsys.readouterr().out == ""
+
+
+def test_by_the_name_of_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("nets/__init__.py").write_text("")
+    Path("nets/other.py").write_text("from nets.net import Net\ndef make(): return Net(2)\n")
+    loaded = load_model("nets.other:make", labels=["a", "b"])
+    assert loaded.module(torch.zeros(1, 3, 8, 8)).shape == (1, 2)
+    assert loaded.name == "nets.other:make"
+
+
+def shapes(state: dict[str, Any]) -> dict[str, Any]:
+    """A state dict in the shapes that trainers write."""
+
+    def with_prefix(prefix: str) -> dict[str, Any]:
+        return {prefix + key: value for key, value in state.items()}
+
+    return {
+        "plain": state,
+        "state_dict": {"epoch": 3, "state_dict": state, "optimizer": {"state": {}, "param_groups": [{"lr": 0.1}]}},
+        "model": {"model": state, "args": argparse.Namespace(lr=0.1, data="x")},
+        "ema": {"ema": state, "updates": 9},
+        "parallel": {"model_state_dict": with_prefix("module.")},
+        "compiled": with_prefix("_orig_mod."),
+        "both": {"state_dict": with_prefix("module._orig_mod.")},
+        "lightning": {
+            "state_dict": with_prefix("net.") | {"criterion.weight": torch.ones(3)},
+            "pytorch-lightning_version": "2",
+        },
+        "lightning-model": {"state_dict": with_prefix("model.") | {"metric.count": torch.zeros(1)}, "epoch": 1},
+    }
+
+
+@pytest.mark.parametrize("shape", shapes({}))
+def test_checkpoints_of_trainers(shape: str) -> None:
+    module = network()
+    torch.save(shapes(dict(module.state_dict()))[shape], "last.ckpt")
+    loaded = load_model("nets/net.py:build", weights="last.ckpt")
+    image = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(loaded.module(image), module(image))
+    assert loaded.weights == "last.ckpt"
+    assert loaded.sha256 == hashlib.sha256(Path("last.ckpt").read_bytes()).hexdigest()
+
+
+def test_what_is_wrong_is_said() -> None:
+    where = "nets/net.py"
+    assert refusal("nets/no.py:build") == "there is no file nets/no.py: check the path"
+    assert refusal("no_such.module:build").startswith("there is no Python module no_such.module: ")
+    assert refusal(f"{where}:bild") == f"{where} has no bild: it has Net, build, Holder, needs, nothing, broken, leaves"
+    assert refusal(f"{where}:needs").endswith(
+        """'size' and 'depth'): give its arguments as `arguments` '{"name": value}'"""
+    )
+    assert refusal(f"{where}:build", arguments={"clases": 3}).startswith(f"{where}:build cannot be called (")
+    assert refusal(f"{where}:nothing") == f"{where}:nothing gave a int, not a torch.nn.Module: return the network"
+    assert refusal(f"{where}:number").startswith(f"{where}:number is a int: give a function or a class")
+    assert refusal(f"{where}:broken").startswith(f"{where}:broken failed with ValueError: no such")
+    assert refusal(f"{where}:leaves").startswith(f"{where}:leaves failed with SystemExit: 3")
+    assert refusal("squeezenet1_1", arguments={"x": 1}) == "squeezenet1_1 takes no arguments: leave `arguments` out"
+    save_file({"conv.weight": torch.zeros(3)}, "other.safetensors")
+    assert "do not fit nets/net.py:build: missing features.0.weight, features.0.bias" in refusal(
+        f"{where}:build", weights="other.safetensors"
+    )
+    Path("nets/bad.py").write_text("import no_such_package\n")
+    assert refusal("nets/bad.py:x") == "nets/bad.py needs no_such_package, which is not installed: install it"
+    Path("nets/pathx.json").unlink()
+    assert refusal(f"{where}:build").startswith(f"{where}:build does not say its input_size, mean, std: ")
+
+
+def test_json_stays_clean(pathx_: Pathx) -> None:
+    picture()
+    save_file(network(2).state_dict(), "two.safetensors")
+    options = ("--model-args", '{"classes": 2}', "--weights", "two.safetensors", "--depth", "1", "--format", "json")
+    Path("labels.txt").write_text("yes\nno\n")
+    done = pathx_("explain", "photo.png", "--model", "nets/net.py:build", *options, "--labels", "labels.txt")
+    assert done.status == 0, done.err
+    (document,) = done.documents
+    check_document(document)
+    assert document["model"]["origin"]["source"] == "python"
+    assert "importing" in done.err and "building" in done.err
+    assert (
+        pathx_("layers", "--model", "nets/net.py:build", "--input-size", "3,8,8").out.splitlines()[1].split()[2]
+        == "features.2"
+    )
+    for text, problem in (("{", "is not valid JSON"), ("[1]", "takes an object"), ('{"a": NaN}', "is not valid JSON")):
+        done = pathx_("explain", "photo.png", "--model", "nets/net.py:build", "--model-args", text)
+        assert (done.status, done.err.count("\n")) == (2, 1)
+        assert f"--model-args {problem}" in done.err
+
+
+CHATTY = """
+import os, sys
+from torch import nn
+os.system("echo a program")
+os.write(1, b"past Python\\n")
+
+class Loud(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
+    def forward(self, x):
+        print("a look at", x.shape)
+        return self.net(x)
+
+def inside():
+    return nn.Sequential(nn.Identity(), Loud())
+"""
+
+
+@pytest.mark.parametrize("name", ["Loud", "inside"])
+def test_whatever_the_code_prints_goes_to_stderr(name: str, pathx_: Pathx) -> None:
+    Path("nets/chatty.py").write_text(CHATTY)
+    picture()
+    for command in (("explain", "photo.png", "--format", "json"), ("check", "photo.png", "--format", "json")):
+        done = pathx_(*command, "--model", f"nets/chatty.py:{name}", "--depth", "1")
+        assert done.status == 0, done.err
+        assert len(done.documents) == 1 and "a look at" in done.err
+
+
+def test_whatever_other_programs_print_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("nets/chatty.py").write_text(CHATTY)
+    loaded = load_model("nets/chatty.py:Loud")
+    copied = copy.deepcopy(loaded.module)
+    with torch.no_grad():
+        for parameter in copied.parameters():
+            parameter.zero_()
+    assert (
+        float(copied(torch.rand(1, 3, 8, 8)).abs().sum())
+        == 0
+        < float(loaded.module(torch.rand(1, 3, 8, 8)).abs().sum())
+    )
+    out, err = capfd.readouterr()
+    assert out == "" and all(text in err for text in ("a program", "past Python", "a look at"))

@@ -1,0 +1,229 @@
+"""Model files at the command line: several forms of one network, files that are no models, weights that do not fit."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import urllib.error
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import ExifTags, Image
+from safetensors.torch import save_file
+from support.command_line import (
+    SCHEMA,
+    SIDECAR,
+    Pathx,
+    check_document,
+    check_types,
+    network,
+    picture,
+    refused,
+    same,
+    scripted,
+)
+from torch import Tensor, nn
+
+from pathx.models.torchvision import torchvision
+
+pytestmark = pytest.mark.usefixtures("one_thread", "here")
+
+
+# Models
+
+
+def test_one_network_in_three_forms_gives_one_path(pathx_: Pathx) -> None:
+    module = network()
+    torch.jit.save(torch.jit.trace(module, torch.zeros(2, 3, 8, 8)), "traced.bin")
+    torch.export.save(torch.export.export(module, (torch.zeros(1, 3, 8, 8),)), "exported.pt2")
+    options = ("--depth", "all", "--format", "json")
+    results = []
+    for file in (scripted(module), "traced.bin", "exported.pt2"):
+        Path(file).with_suffix(".json").write_text(json.dumps(SIDECAR))
+        done = pathx_("explain", picture(), "--model", file, *options, "--out", f"out-{file}")
+        assert (done.status, done.err) == (0, ""), file
+        (made,) = done.documents
+        check_document(made)
+        assert (made["model"].pop("name"), made["model"].pop("weights")) == (file, file)
+        made["model"].pop("sha256")
+        assert made["model"].pop("origin") == {"source": "file", "name": file}
+        for layer in made["layers"]:
+            layer.pop("tensors")
+            for unit in layer["units"]:
+                unit.pop("tensor")
+        results.append(made)
+    assert same(results[0], results[1])
+    assert same(results[0], results[2])
+
+
+def test_a_file_made_for_one_picture_at_a_time_takes_several(pathx_: Pathx) -> None:
+    torch.export.save(torch.export.export(network(), (torch.zeros(1, 3, 8, 8),)), "model.pt2")
+    Path("model.json").write_text(json.dumps(SIDECAR))
+    names = [picture("a.png"), "none.png", picture("b.png", seed=1), picture("c.png", seed=2)]
+    arguments = ("explain", *names, "--model", "model.pt2", "--format", "json")
+    several = pathx_(*arguments)
+    assert several.status == 1
+    assert several.err.splitlines()[0] == "pathx: none.png: no such file; check the path"
+    assert [made["image"]["file"] for made in several.documents] == ["a.png", "b.png", "c.png"]
+    assert several == pathx_(*arguments, "--batch-size", 1, "--overwrite")
+
+
+@pytest.mark.parametrize("file", ["weights.safetensors", "weights.pth"])
+def test_a_name_with_a_state_dict_of_its_own(pathx_: Pathx, file: str) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        state = torchvision.models.get_model("squeezenet1_0", weights=None, num_classes=4).state_dict()
+    save_file(state, file) if file.endswith("safetensors") else torch.save(state, file)
+    options = ("--model", "squeezenet1_0", "--weights", file, "--input-size", "3,48,48", "--target", 3)
+    done = pathx_("explain", picture(), *options, "--format", "json")
+    assert (done.status, done.err) == (0, "")
+    (made,) = done.documents
+    check_document(made, (48, 48))
+    assert (made["model"]["name"], made["model"]["weights"]) == ("squeezenet1_0", file)
+    assert (made["model"]["classes"], made["target"]["label"]) == (4, "class 3")
+
+
+def test_a_grey_model_gets_a_grey_picture(pathx_: Pathx) -> None:
+    module = network(channels=1)
+    model = scripted(module, sidecar={"input_size": [1, 8, 8], "mean": 0.5, "std": 0.25})
+    (made,) = pathx_("explain", picture(size=(8, 8)), "--model", model, "--target", 0, "--format", "json").documents
+    check_document(made)
+    with Image.open("photo.png") as image:
+        grey = torch.tensor(list(image.convert("L").tobytes()), dtype=torch.float32).view(1, 1, 8, 8)
+    assert made["target"]["logit"] == pytest.approx(float(module((grey / 255 - 0.5) / 0.25)[0, 0].detach()), rel=1e-5)
+
+
+def test_one_logit_is_two_classes(pathx_: Pathx) -> None:
+    sidecar = {key: SIDECAR[key] for key in ("input_size", "mean", "std")}
+    arguments = ("explain", picture(), "--model", scripted(network(classes=1), sidecar=sidecar), "--format", "json")
+    done = pathx_(*arguments, "--target", "negative", "--target", "positive")
+    negative, positive = (made["target"] for made in done.documents)
+    assert (negative["index"], positive["index"], negative["logit"]) == (0, 1, 0.0)
+    assert positive["probability"] + negative["probability"] == pytest.approx(1)
+    assert positive["probability"] == pytest.approx(torch.tensor(positive["logit"]).sigmoid().item(), rel=1e-5)
+    for made in done.documents:
+        check_types(made, SCHEMA, "path.json")
+        assert (made["alpha"], made["model"]["classes"]) == (0.5, 2)
+    (predicted,) = pathx_(*arguments).documents
+    assert predicted["target"] == (positive if positive["logit"] > 0 else negative)
+
+
+def test_a_rotated_photo_is_upright(pathx_: Pathx) -> None:
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    file = picture("photo.jpg", size=(60, 30), exif=exif)
+    (made,) = pathx_("explain", file, "--model", scripted(network()), "--target", "cat", "--format", "json").documents
+    assert (made["image"]["width"], made["image"]["height"]) == (30, 60)
+    with Image.open("pathx-out/photo.jpg/cat/overlay.png") as overlay:
+        assert overlay.height == 2 * overlay.width
+
+
+# Networks that are no ReLU networks
+
+
+class Gated(nn.Module):
+    """A squeeze-and-excitation block, whose sigmoid is at block.1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = nn.Sequential(nn.Conv2d(4, 4, 1), nn.Sigmoid())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.block(x)  # type: ignore[no-any-return]
+
+
+class Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), Gated())
+        self.classifier = nn.Linear(144, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.features(x).flatten(1))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("form", ["scripted", "traced", "exported"])
+def test_a_file_that_is_no_relu_network(pathx_: Pathx, form: str) -> None:
+    module, example = Network().eval(), torch.zeros(1, 3, 8, 8)
+    if form == "scripted":
+        torch.jit.save(torch.jit.script(module), "model.pt")
+    elif form == "traced":
+        torch.jit.save(torch.jit.trace(module, example), "model.pt")
+    else:
+        with open("model.pt", "wb") as stream:
+            torch.export.save(torch.export.export(module, (example,)), stream)
+    Path("model.json").write_text(json.dumps(SIDECAR))
+    refused(pathx_("explain", picture(), "--model", "model.pt"), "sigmoid in features.1.block.1 ")
+
+
+@pytest.mark.parametrize(
+    ("name", "operation", "kind"),
+    [("regnet_y_400mf", "sigmoid", nn.Sigmoid), ("mobilenet_v3_small", "hardswish", nn.Hardswish)],
+)
+def test_a_name_that_is_no_relu_network(pathx_: Pathx, name: str, operation: str, kind: type[nn.Module]) -> None:
+    done = pathx_("explain", picture(), "--model", name, "--weights", "none", "--input-size", "3,32,32")
+    refused(done, f"the model is not a ReLU network: {operation} in ", "is not linear for a given input")
+    place = done.err.partition(f"{operation} in ")[2].split()[0]
+    module = torchvision.models.get_model(name, weights=None)
+    assert isinstance(module.get_submodule(place), kind)
+    assert place == next(path for path, part in module.named_modules() if isinstance(part, kind))
+
+
+# Files that are no models, and weights
+
+
+class Trap:
+    """A pickle that leaves a mark where it is executed."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (Path("executed"),)
+
+
+def test_no_pickle_is_executed(pathx_: Pathx) -> None:
+    torch.save({"features.0.weight": Trap()}, "unsafe.pth")
+    torch.save(network(), "module.pt")
+    for file in ("unsafe.pth", "module.pt"):
+        refused(pathx_("explain", picture(), "--model", file), f"{file} is a pickle, a program that pathx never runs: ")
+        done = pathx_("explain", picture(), "--model", "resnet18", "--weights", file)
+        refused(done, f"{file} is damaged or holds more than tensors", "save model.state_dict(), best as safetensors")
+    assert not Path("executed").exists()
+    pickle.loads(pickle.dumps(Trap()))
+    assert Path("executed").exists()  # the trap would have worked
+
+
+def test_models_and_weights_that_are_not_there(pathx_: Pathx) -> None:
+    file = picture()
+    refused(pathx_("explain", file, "--model", "no.pt"), "there is no model file no.pt: check the path")
+    refused(pathx_("explain", file, "--model", "resnet19"), "there is no model called 'resnet19': did you mean resnet1")
+    refused(pathx_("explain", file, "--model", file), "photo.png is damaged or not a model file: save the model with")
+    refused(pathx_("explain", file, "--weights", "V9"), "no weights called 'V9', nor is that a file: give one of")
+
+
+def test_weights_that_do_not_fit(pathx_: Pathx) -> None:
+    save_file({f"layer{number}.weight": torch.zeros(2) for number in range(5)}, "w.safetensors")
+    done = pathx_("explain", picture(), "--model", "squeezenet1_0", "--weights", "w.safetensors")
+    refused(done, "the weights in w.safetensors do not fit squeezenet1_0: missing features.0.weight, ", " more; ")
+    assert "unexpected layer0.weight, layer1.weight, layer2.weight and 2 more" in done.err
+
+
+def test_a_file_without_a_description(pathx_: Pathx) -> None:
+    done = pathx_("explain", picture(), "--model", scripted(network(), sidecar=None))
+    refused(done, "model.pt does not say its input_size, mean, std: give them as options or write model.json such as {")
+
+
+def test_labels_that_are_too_few(pathx_: Pathx) -> None:
+    Path("labels.txt").write_text("cat\ndog\n")
+    done = pathx_("explain", picture(), "--model", scripted(network()), "--labels", "labels.txt")
+    refused(done, "2 labels were given, but model.pt has 3 classes: give one label per class")
+
+
+def test_weights_that_cannot_be_downloaded(pathx_: Pathx, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(*arguments: Any, **options: Any) -> None:
+        raise urllib.error.URLError("Name or service not known")
+
+    monkeypatch.setenv("TORCH_HOME", str(here))
+    monkeypatch.setattr(torch.hub, "download_url_to_file", offline)
+    done = pathx_("explain", picture(), "--model", "resnet18")
+    refused(done, "the IMAGENET1K_V1 weights of resnet18 could not be downloaded", "--weights a local", status=1)

@@ -1,0 +1,227 @@
+"""`timm:NAME`, `hf:NAME` and folders of `save_pretrained`: real loading code on real files made here, without a network."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from support.command_line import Pathx, document, picture
+from support.small import seeded
+
+import pathx.models.torchvision  # noqa: F401  (before timm and transformers, which import torchvision)
+from pathx.errors import PathxError
+from pathx.models import hubs
+from pathx.models.load import load_model
+
+IMAGE = torch.rand(1, 3, 64, 64, generator=seeded(0))
+
+
+def refusal(*arguments: Any, **options: Any) -> str:
+    with pytest.raises(PathxError) as caught:
+        load_model(*arguments, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.fixture
+def cache(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of the hub, and no network."""
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(here / "hub"))
+    return here / "hub"
+
+
+def cached(cache: Path, repository: str, files: dict[str, bytes], revision: str = "a" * 40) -> None:
+    """Files as a download leaves them in the hub's cache."""
+    folder = cache / f"models--{repository.replace('/', '--')}"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text(revision)
+    (folder / "snapshots" / revision).mkdir(parents=True)
+    for name, content in files.items():
+        (folder / "snapshots" / revision / name).write_bytes(content)
+
+
+# timm
+
+
+def checkpoint(name: str, **settings: Any) -> tuple[Any, dict[str, Any]]:
+    timm = pytest.importorskip("timm")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(4)
+        module = timm.create_model(name, pretrained=False, **settings).eval()
+    return module, module.state_dict()
+
+
+def test_timm_by_name_from_the_cache(cache: Path) -> None:
+    module, state = checkpoint("resnet10t")
+    save_file(state, "model.safetensors")
+    content = Path("model.safetensors").read_bytes()
+    cached(cache, "timm/resnet10t.c3_in1k", {"model.safetensors": content})
+    loaded = load_model("timm:resnet10t.c3_in1k")
+    torch.testing.assert_close(loaded.module(IMAGE), module(IMAGE))
+    assert loaded.sha256 == hashlib.sha256(content).hexdigest()
+    assert loaded.origin == {
+        "source": "timm",
+        "name": "resnet10t.c3_in1k",
+        "repository": "timm/resnet10t.c3_in1k",
+        "revision": "a" * 40,
+    }
+    assert (loaded.name, loaded.weights) == ("timm:resnet10t.c3_in1k", "c3_in1k")
+    config = module.pretrained_cfg
+    assert loaded.preprocessing.input_size == tuple(config["input_size"])
+    assert loaded.preprocessing.resize == int(config["input_size"][1] / config["crop_pct"])
+    assert loaded.preprocessing.interpolation == config["interpolation"]
+    assert loaded.labels[1] == "goldfish"
+
+
+def test_timm_preprocesses_as_timm_does(here: Path) -> None:
+    timm = pytest.importorskip("timm")
+    photo = Image.open(picture("photo.png", size=(301, 257)))
+    module, _ = checkpoint("resnet18")
+    theirs = timm.data.create_transform(**timm.data.resolve_model_data_config(module), is_training=False)
+    ours = load_model("timm:resnet18", weights="none").preprocessing
+    torch.testing.assert_close(ours(photo), theirs(photo))
+
+
+def test_timm_with_a_file(here: Path, pathx_: Pathx) -> None:
+    module, state = checkpoint("resnet18", num_classes=7)
+    torch.save({"state_dict_ema": {f"module.{key}": value for key, value in state.items()}}, "last.pth")
+    loaded = load_model("timm:resnet18", weights="last.pth")
+    torch.testing.assert_close(loaded.module(IMAGE), module(IMAGE))
+    assert loaded.labels_for(7)[6] == "class 6"
+    picture()
+    options = ("--weights", "last.pth", "--input-size", "3,64,64", "--depth", "1", "--no-pictures")
+    assert pathx_("explain", "photo.png", "--model", "timm:resnet18", *options).status == 0
+    (folder,) = Path("pathx-out/photo.png").iterdir()
+    assert document(folder)["model"]["origin"] == {"source": "file", "name": "last.pth"}
+    assert "layer4.1.act2" in pathx_("layers", "--model", "timm:resnet18").out
+    seven = pathx_("layers", "--model", "timm:resnet18", "--model-args", '{"width": 8}')
+    assert seven.status == 2
+    assert "timm cannot build resnet18" in seven.err
+
+
+def test_timm_names_and_weights_that_are_not_there(cache: Path) -> None:
+    pytest.importorskip("timm")
+    assert refusal("timm:resnet1").startswith("timm has no model called 'resnet1': did you mean resnet1")
+    assert refusal("timm:resnet18.x").startswith("timm has no weights 'x' of resnet18: it has ")
+    assert refusal("timm:resnet18.a1_in1k") == (
+        "the weights of resnet18.a1_in1k are not in the cache and cannot be downloaded (LocalEntryNotFoundError): "
+        "go online, or give `weights` FILE, or none for an untrained network"
+    )
+
+
+# transformers
+
+
+@pytest.fixture
+def folder(here: Path) -> str:
+    transformers = pytest.importorskip("transformers")
+    names = {0: "cat", 1: "dog", 2: "fox"}
+    config = transformers.ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 8], depths=[1, 1], layer_type="basic", num_labels=3, id2label=names
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        transformers.ResNetForImageClassification(config).save_pretrained("net")
+    processor = {
+        "image_processor_type": "ConvNextImageProcessor",
+        "size": {"shortest_edge": 64},
+        "crop_pct": 0.875,
+        "image_mean": [0.1, 0.2, 0.3],
+        "image_std": [0.4, 0.5, 0.6],
+        "resample": 3,
+    }
+    Path("net/preprocessor_config.json").write_text(json.dumps(processor))
+    return "net"
+
+
+def test_a_folder_of_save_pretrained(folder: str, pathx_: Pathx) -> None:
+    transformers = pytest.importorskip("transformers")
+    module = transformers.AutoModelForImageClassification.from_pretrained(folder).eval()
+    loaded = load_model(folder)
+    torch.testing.assert_close(loaded.module(IMAGE).logits, module(IMAGE).logits)
+    assert loaded.labels == ("cat", "dog", "fox")
+    assert loaded.preprocessing.input_size == (3, 64, 64)
+    assert (loaded.preprocessing.resize, loaded.preprocessing.interpolation) == (73, "bicubic")
+    assert loaded.preprocessing.mean == (0.1, 0.2, 0.3)
+    picture()
+    assert pathx_("explain", "photo.png", "--model", folder, "--depth", "1", "--no-pictures").status == 0
+    assert "resnet.encoder" in pathx_("layers", "--model", "./net").out
+
+
+def test_by_name_from_the_cache(folder: str, cache: Path) -> None:
+    files = {file.name: file.read_bytes() for file in Path(folder).iterdir()}
+    cached(cache, "someone/net", files, revision="b" * 40)
+    loaded = load_model("hf:someone/net")
+    assert loaded.origin == {"source": "transformers", "name": "someone/net", "revision": "b" * 40}
+    assert loaded.labels == ("cat", "dog", "fox")
+    assert loaded.sha256 == load_model(folder).sha256
+    assert refusal("hf:someone/else").startswith("someone/else is not in the cache and cannot be downloaded (")
+
+
+def test_no_pickle_and_no_code_of_others(folder: str, here: Path) -> None:
+    state = load_model(folder).module.state_dict()
+    Path("net/model.safetensors").unlink()
+    torch.save(state, "net/pytorch_model.bin")
+    assert refusal(folder) == (
+        "net has no model.safetensors, and pathx reads no pickles: save it with save_pretrained(safe_serialization=True)"
+    )
+    torch.testing.assert_close(load_model(folder, weights="net/pytorch_model.bin").module.state_dict(), state)
+    config = json.loads(Path("net/config.json").read_text())
+    mark = here / "mark"
+    Path("net/code.py").write_text(f"open({str(mark)!r}, 'w')")
+    config |= {"model_type": "mine", "auto_map": {"AutoConfig": "code.C", "AutoModelForImageClassification": "code.M"}}
+    Path("net/config.json").write_text(json.dumps(config))
+    assert refusal(folder, weights="none")
+    assert not mark.exists()
+
+
+def test_folders_that_are_wrong(folder: str, here: Path) -> None:
+    Path("empty").mkdir()
+    assert refusal("./empty").startswith("./empty cannot be read: Is a directory without the config.json")
+    Path("net/preprocessor_config.json").write_text('{"size": {"longest_edge": 3}}')
+    assert refusal(folder).startswith("the preprocessor_config.json of net cannot be read (")
+    Path("net/config.json").write_text("{")
+    assert "net" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    ("said", "size", "resize", "squash"),
+    [
+        ({"size": 224, "crop_size": {"height": 224, "width": 224}, "do_center_crop": True}, 224, 224, False),
+        (
+            {"size": {"shortest_edge": 256}, "crop_size": {"height": 224, "width": 224}, "do_center_crop": True},
+            224,
+            256,
+            False,
+        ),
+        ({"size": {"height": 192, "width": 192}}, 192, None, True),
+        ({"size": {"shortest_edge": 384}, "crop_pct": 0.9}, 384, None, True),
+    ],
+)
+def test_image_processors(said: dict[str, Any], size: int, resize: int | None, squash: bool) -> None:
+    class Config:
+        num_channels = 3
+
+    found = hubs.preprocessing_of(said, Config())
+    assert (found.input_size, found.resize, found.squash) == ((3, size, size), resize, squash)
+    wide = Image.new("RGB", (40, 20))
+    assert found(wide).shape == (3, size, size)
+    assert found.region(40, 20) == ((0, 0, 40, 20) if squash else found.region(40, 20))
+
+
+def test_a_missing_library_is_named_with_the_way_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    for name in ("timm", "transformers"):
+        monkeypatch.setitem(sys.modules, name, None)
+        assert refusal(f"{'hf' if name == 'transformers' else name}:x") == (
+            f"this needs {name}: pip install 'pathx-relu[{name}]'"
+        )

@@ -1,0 +1,200 @@
+"""ONNX files: real exports of torch's exporters, of operators one by one, and of networks as a whole."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import random
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.command_line import Pathx, picture
+from support.small import seeded
+from torch import Tensor, nn
+
+import pathx
+from pathx.errors import PathxError
+from pathx.models.load import load_model
+from pathx.models.torchvision import torchvision
+
+onnx = pytest.importorskip("onnx")
+
+OPTIONS: dict[str, Any] = {"input_size": (3, 16, 16), "mean": 0.5, "std": 0.5}
+
+
+def exported(module: nn.Module, file: Path, size: tuple[int, ...] = (3, 16, 16), *, current: bool) -> Path:
+    """By torch's current exporter (needs onnxscript), or by its older one."""
+    if current:
+        pytest.importorskip("onnxscript")
+    image = torch.zeros(2, *size)
+    how: dict[str, Any] = {"dynamo": True, "external_data": False} if current else {"dynamo": False}
+    batch: dict[str, Any] = {"dynamic_shapes": ({0: "batch"},)} if current else {"dynamic_axes": {"x": {0: "batch"}}}
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        torch.onnx.export(module.eval(), (image,), str(file), input_names=["x"], **how, **batch)
+    return file
+
+
+class Applied(nn.Module):
+    """Convolutions around some other operation."""
+
+    def __init__(self, between: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.between = nn.Conv2d(3, 8, 3, padding=1), between
+        self.last = nn.LazyLinear(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.between(self.first(x).relu()).flatten(1))  # type: ignore[no-any-return]
+
+
+F = nn.functional
+OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "max pool": lambda x: F.max_pool2d(x, 3, 2, 1),
+    "max pool, ceiling": lambda x: F.max_pool2d(x, 3, 2, ceil_mode=True),
+    "average pool": lambda x: F.avg_pool2d(x, 3, 2, 1),
+    "average pool without padding": lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+    "adaptive pool": lambda x: F.adaptive_avg_pool2d(x, 4),
+    "mean": lambda x: x.mean((2, 3)),
+    "maximum": lambda x: x.amax((2, 3)),
+    "leaky": lambda x: F.leaky_relu(x - 0.3, 0.1),
+    "clip": lambda x: F.hardtanh(x - 0.3),
+    "relu6": lambda x: F.relu6(x * 5),
+    "pad": lambda x: F.pad(x, (1, 2, 0, 3)),
+    "pad by -inf": lambda x: F.max_pool2d(F.pad(x, (0, 1, 0, 1), value=-torch.inf), 2),
+    "reflect": lambda x: F.pad(x, (1, 2, 1, 1), mode="reflect"),
+    "crop": lambda x: x[:, 2:, 1:-1, ::2],
+    "split": lambda x: torch.cat(x.chunk(2, 1)[::-1], 1),
+    "shuffle": lambda x: x.view(-1, 2, 4, 16, 16).transpose(1, 2).reshape(-1, 8, 16, 16),
+    "pixel shuffle": lambda x: F.pixel_shuffle(x, 2),
+    "nearest": lambda x: F.interpolate(x, scale_factor=2, mode="nearest"),
+    "bilinear": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+    "arithmetic": lambda x: (x * 2 - 1) / 3 + x,
+    "squeeze": lambda x: x[:, :, :1].squeeze(2).unsqueeze(-1),
+    "group norm of constants": lambda x: x * torch.ones(8, 1, 1),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operations(tmp_path: Path, name: str) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = Applied(OPERATIONS[name])
+        module(torch.zeros(1, 3, 16, 16))
+    loaded = load_model(exported(module, tmp_path / "net.onnx", current=False), **OPTIONS)
+    images = torch.randn(3, 3, 16, 16, generator=seeded(1))
+    torch.testing.assert_close(loaded.module(images), module(images), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("current", [True, False])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "squeezenet1_1",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in (
+                *("resnet18", "mobilenet_v2", "densenet121", "googlenet", "mnasnet0_5", "regnet_x_400mf"),
+                *("shufflenet_v2_x0_5", "resnext50_32x4d", "wide_resnet50_2", "squeezenet1_0"),
+            )
+        ),
+    ],
+)
+def test_networks(tmp_path: Path, name: str, current: bool) -> None:
+    settings = {"aux_logits": False, "init_weights": False} if name == "googlenet" else {}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = torchvision.models.get_model(name, weights=None, **settings)
+    file = exported(module, tmp_path / "net.onnx", (3, 64, 64), current=current)
+    loaded = load_model(file, mean=0.5, std=0.5)
+    assert loaded.preprocessing.input_size == (3, 64, 64)  # which the file says
+    image = torch.randn(1, 3, 64, 64, generator=seeded(2))
+    torch.testing.assert_close(loaded.module(image), module(image), rtol=1e-4, atol=1e-5)
+    (ours,), (theirs,) = (pathx.explain(network, image, depth=2, width=3) for network in (loaded.module, module))
+    assert ours.hidden_layers == theirs.hidden_layers
+    assert [[unit.index for unit in layer.units] for layer in ours.path] == [
+        [unit.index for unit in layer.units] for layer in theirs.path
+    ]
+
+
+def test_the_command_line(here: Path, pathx_: Pathx) -> None:
+    picture()
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2))
+    exported(module, Path("net.bin"), (3, 8, 8), current=False)  # told by its content
+    Path("net.json").write_text(json.dumps({"mean": 0, "std": 1, "labels": ["yes", "no"]}))
+    done = pathx_("explain", "photo.png", "--model", "net.bin", "--depth", "1", "--no-pictures")
+    assert done.status == 0, done.err
+    assert pathx_("layers", "--model", "net.bin").out.splitlines()[1].split()[3] == "4x6x6"
+    assert "is a whole model, not a state dict" in pathx_("explain", "photo.png", "--weights", "net.bin").err
+
+
+def test_what_cannot_be_converted_is_said_by_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = onnx.helper.make_node("LSTM", ["x"], ["y"])
+    other = onnx.helper.make_node("Fused", ["y"], ["z"], domain="com.microsoft")
+    values = [onnx.helper.make_tensor_value_info(name, 1, [1, 3, 8, 8]) for name in "xz"]
+    file = tmp_path / "net.onnx"
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node, other], "g", values[:1], values[1:])), str(file))
+    with pytest.raises(
+        PathxError, match=r"has operators that pathx cannot convert \(LSTM, com\.microsoft\.Fused\): export the"
+    ):
+        load_model(file, **OPTIONS)
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(PathxError, match=r"^this needs onnx: pip install 'pathx-relu\[onnx\]'$"):
+        load_model(file, **OPTIONS)
+
+
+def test_damaged_files(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(784, 2))
+    file = exported(module, tmp_path / "net.onnx", current=False)
+    whole = file.read_bytes()
+    for cut in range(40, len(whole), len(whole) // 25):
+        file.write_bytes(whole[:cut])
+        with pytest.raises(PathxError) as caught:
+            load_model(file, **OPTIONS).module(torch.zeros(1, 3, 16, 16))
+        assert caught.value.usage
+        assert "\n" not in str(caught.value)
+
+
+def small(relu: str = "r", **about: Any) -> bytes:
+    """A network that no exporter of a framework wrote."""
+    make, weights = onnx.helper.make_node, torch.randn(4, 3, 3, 3, generator=seeded(0)).numpy()
+    nodes = [make("Conv", ["x", "w"], ["c"]), make("Relu", ["c"], [relu], name=relu), make("Flatten", [relu], ["f"])]
+    head = torch.randn(144, 3, generator=seeded(1)).numpy()
+    constants = [onnx.numpy_helper.from_array(value, name) for name, value in (("w", weights), ("h", head))]
+    values = [
+        onnx.helper.make_tensor_value_info(name, 1, shape) for name, shape in (("x", [1, 3, 8, 8]), ("y", [1, 3]))
+    ]
+    graph = onnx.helper.make_graph([*nodes, make("MatMul", ["f", "h"], ["y"])], "g", values[:1], values[1:], constants)
+    return bytes(onnx.helper.make_model(graph, **about).SerializeToString())
+
+
+@pytest.mark.parametrize("about", [{}, {"producer_name": "x" * 200}, {"doc_string": "mine"}, {"domain": "org.example"}])
+def test_a_file_that_names_no_framework(tmp_path: Path, about: dict[str, Any]) -> None:
+    file = tmp_path / "net.onnx"
+    file.write_bytes(small(**about))
+    assert load_model(file, mean=0.5, std=0.5).module(torch.zeros(2, 3, 8, 8)).shape == (2, 3)
+
+
+@pytest.mark.parametrize("name", ["forward", "training", "values", "keys", "type", "a.b", "/a/b", "__class__", ""])
+def test_any_name_of_a_node(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "net.onnx"
+    file.write_bytes(small(name or "r"))
+    loaded = load_model(file, mean=0.5, std=0.5)
+    (found,) = pathx.explain(loaded.module, torch.randn(1, 3, 8, 8, generator=seeded(3)), depth=1)
+    assert found.path[0].units
+
+
+def test_bytes_that_flip(tmp_path: Path) -> None:
+    file, chance, whole = tmp_path / "net.onnx", random.Random(0), small()
+    for _ in range(300):
+        data = bytearray(whole)
+        for _ in range(chance.randrange(1, 6)):
+            data[chance.randrange(len(data) // 2 if chance.random() < 0.5 else 200)] = chance.randrange(256)
+        file.write_bytes(data)
+        with contextlib.suppress(PathxError):
+            load_model(file, input_size=(3, 8, 8), mean=0.5, std=0.5)

@@ -1,0 +1,139 @@
+"""Pictures redrawn from what was saved are those that the run made; what cannot be is one line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from support.small import files, loaded, picture
+
+from pathx.drawing.render import Drawing
+from pathx.errors import PathxError
+from pathx.results.redraw import redraw
+from pathx.results.saved import read_explanation
+from pathx.runs.run import Settings, explain_files
+from pathx.runs.tasks import decompose_task
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+DRAWINGS = [Drawing(), Drawing(smoothing=0.1, colours="orange-purple", percentile=90, show_units=True, magnify=False)]
+
+
+def run(tmp_path: Path, out: str = "out", *, decompose: bool = False, **options: Any) -> Path:
+    settings = Settings(**{"depth": 2, "save_tensors": True, **options})
+    task = decompose_task() if decompose else None
+    file = picture(tmp_path / "photo.png", (40, 24))
+    results = list(
+        explain_files(loaded(), [file], tmp_path / out, targets=("cat", "dog"), settings=settings, task=task)
+    )
+    assert not any(result.failed for result in results)
+    return tmp_path / out
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in files(folder)}
+
+
+@pytest.mark.parametrize("decompose", [False, True])
+@pytest.mark.parametrize("drawing", DRAWINGS)
+def test_what_is_drawn_anew_is_what_the_run_draws(tmp_path: Path, decompose: bool, drawing: Drawing) -> None:
+    expected = contents(run(tmp_path, "expected", decompose=decompose, drawing=drawing))
+    folder = run(tmp_path, decompose=decompose)
+    results = list(redraw(folder, drawing))
+    assert all(not result.failed and not result.notes for result in results)
+    assert len(results) == 4  # two classes, the one against the other, and a contrast
+    found = contents(folder)
+    assert found.keys() == expected.keys()
+    assert [name for name in expected if found[name] != expected[name]] == []
+
+
+def test_several_ways_of_one_decision_are_compared(tmp_path: Path) -> None:
+    for width in (1, 4):
+        run(tmp_path, f"runs/{width}", width=width)
+    run(tmp_path, "runs/again", width=4)  # the same once more: nothing to compare
+    made = {name for result in redraw(tmp_path / "runs") if not result.failed for name in result.files}
+    assert {"compare-photo.png-cat.png", "compare-photo.png-dog.png"} < made
+    assert (tmp_path / "runs/compare-photo.png-cat.png").is_file()
+
+
+def test_without_the_photo_it_is_drawn_on_grey(tmp_path: Path) -> None:
+    folder = run(tmp_path)
+    photo = tmp_path / "photo.png"
+    picture(photo, seed=5)
+    results = list(redraw(folder))
+    assert all(not r.failed and r.notes == (f"{photo} has changed since; drawn without it",) for r in results)
+    photo.unlink()
+    results = list(redraw(folder))
+    assert all(not r.failed and "is not there any more" in r.notes[0] for r in results)
+    with Image.open(folder / "photo.png/cat/overlay.png") as shown:
+        assert shown.size == (520, 520)
+
+
+def test_a_saved_explanation_is_the_one_that_was_made(tmp_path: Path) -> None:
+    folder = run(tmp_path) / "photo.png" / "cat"
+    saved = read_explanation(folder)
+    document = json.loads((folder / "path.json").read_text())
+    assert saved.document == document
+    made = saved.explanation
+    assert made.score == document["linear_model"]["score"] and made.bias == document["linear_model"]["bias"]
+    assert float(made.attribution.double().sum()) == document["linear_model"]["attribution_sum"]
+    assert [unit.contribution for unit in made.path[0].units] == [
+        unit["contribution"] for unit in document["layers"][0]["units"]
+    ]
+
+
+def problem(folder: Path) -> str:
+    (failed,) = {str(result.error) for result in redraw(folder) if result.failed}
+    return failed
+
+
+def test_results_without_tensors(tmp_path: Path) -> None:
+    folder = run(tmp_path, save_tensors=False) / "photo.png"
+    shutil.rmtree(folder / "dog")
+    shutil.rmtree(folder / "cat-against-dog")
+    (folder / "contrast.json").unlink()
+    assert problem(folder) == f"{folder / 'cat'} has no tensors.safetensors to draw from: run again with `save_tensors`"
+
+
+def test_results_of_different_runs_are_not_mixed(tmp_path: Path) -> None:
+    folder = run(tmp_path, decompose=True) / "photo.png"
+    shutil.rmtree(folder / "dog")
+    (folder / "contrast.json").unlink()
+    other = run(tmp_path, "other", width=2) / "photo.png" / "cat"
+    for name in files(other):
+        shutil.copy(other / name, folder / "cat" / name)
+    assert problem(folder) == f"{folder / 'cat'} holds parts of different runs: run pathx decompose again"
+    shutil.copy(run(tmp_path, "third", width=3) / "photo.png/cat/path.json", other)
+    assert problem(other).endswith("is of another explanation than path.json beside it: make it again")
+
+
+def test_a_contrast_of_explanations_made_since(tmp_path: Path) -> None:
+    folder = run(tmp_path) / "photo.png"
+    shutil.rmtree(folder / "cat")
+    shutil.copytree(run(tmp_path, "other", width=2) / "photo.png" / "cat", folder / "cat")
+    assert problem(folder) == f"{folder} holds explanations of different runs: run pathx explain again"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("tensors.safetensors", b"torn", "cannot be read (SafetensorError): make it again"),
+        ("path.json", b"{", "cannot be read (it is not valid JSON): make it again"),
+        ("path.json", b"{}", "was not written by pathx: it has no schema of pathx"),
+        ("path.json", b'{"schema": "pathx/path@1"}', "is damaged (the document has no image): make it again"),
+    ],
+)
+def test_files_that_are_broken(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    folder = run(tmp_path) / "photo.png" / "cat"
+    (folder / name).write_bytes(content)
+    assert problem(folder).endswith(message)
+
+
+def test_folders_without_results(tmp_path: Path) -> None:
+    for folder, message in ((tmp_path, "holds no results of pathx"), (tmp_path / "x", "is not a folder")):
+        with pytest.raises(PathxError, match=message) as caught:
+            list(redraw(folder))
+        assert caught.value.usage

@@ -1,0 +1,558 @@
+"""Runs over many pictures lose nothing: they go on where they stopped, share work, and survive every kind of bad file."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from support.command_line import (
+    FILES,
+    INDEX,
+    ROOT,
+    Finished,
+    Pathx,
+    document,
+    files,
+    network,
+    picture,
+    same,
+    scripted,
+)
+from support.faults import in_a_child
+
+import pathx.runs.computing
+from pathx.commands import following
+from pathx.runs.run import Settings, State, explain_files
+
+pytestmark = pytest.mark.usefixtures("one_thread", "here")
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No lines of progress, however slow the machine is."""
+    monkeypatch.setattr(following, "EVERY", 1e9)
+
+
+def photos(count: int, folder: str = "photos") -> str:
+    """A folder of small pictures in three folders, made fast."""
+    chance = random.Random(count)
+    for number in range(count):
+        file = Path(folder, "abc"[number % 3], f"{number // 3}.png")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.frombytes("RGB", (12, 9), chance.randbytes(324)).save(file)
+    return folder
+
+
+def lines(out: str, name: str = "index.jsonl") -> list[dict[str, Any]]:
+    return [json.loads(text) for text in Path(out, name).read_text().splitlines()]
+
+
+def tree(out: str) -> dict[str, Any]:
+    """Every file of a run to the byte, but for what the index says of the time.
+
+    Runs agree to the byte on one machine, with the same torch, number of threads and batches, as they have here.
+    """
+    contents: dict[str, Any] = {name: Path(out, name).read_bytes() for name in files(out) if "index" not in name}
+    index = [{**line, "seconds": None} for line in lines(out)]
+    return contents | {"index.jsonl": sorted(index, key=lambda line: line["name"])}
+
+
+def started(*arguments: object, **options: Any) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "pathx", "explain", *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, env=environment, **pipes | options)
+
+
+# Going on
+
+
+def in_the_middle(phase: str, number: signal.Signals, *arguments: str) -> str:
+    """Run a command that gets a signal at the middle one of its events of a kind; what it printed."""
+    log = Path("log.txt")
+    status, phases = in_a_child((*arguments, "--out", "undisturbed"), log)
+    assert status == 0, log.read_text()
+    events = [at for at, one in enumerate(phases) if one == phase]
+    status, _ = in_a_child((*arguments, "--out", "pathx-out"), log, events[len(events) // 2], number)
+    assert status == (-9 if number == signal.SIGKILL else 128 + number), log.read_text()
+    return log.read_text()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked")
+def test_a_killed_run_goes_on_and_writes_what_it_would_have_written(pathx_: Pathx) -> None:
+    arguments = ("explain", photos(60), "--batch-size", "4")
+    scripted(network())
+    in_the_middle("name", signal.SIGKILL, *arguments, "--workers", "2")
+    with open("pathx-out/index.jsonl", "a") as stream:
+        stream.write('{"file": "photos/a/')  # and the disk lost the rest of a line
+    documents = [Path("pathx-out", file) for file in files("pathx-out") if file.endswith("path.json")]
+    before = {file: file.stat().st_mtime_ns for file in documents}
+    done = pathx_(*arguments, "--model", "model.pt")
+    assert done.status == 0, done.err
+    made, kept = re.findall(r"(\d+) explained, (\d+) done before in", done.err)[0]
+    assert int(made) + int(kept) == 60 and int(made) > 0 and int(kept) > 0
+    assert sum(file.stat().st_mtime_ns == at for file, at in before.items()) == int(kept)
+    assert tree("pathx-out") == tree("undisturbed")
+    assert len(lines("pathx-out")) == 60
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_run_in_good_order(pathx_: Pathx, number: signal.Signals) -> None:
+    arguments = ("explain", photos(120), "--batch-size", "4", "--no-pictures")
+    scripted(network())
+    said = in_the_middle("compute", number, *arguments)
+    written = lines("pathx-out")
+    done_so_far = f"{len(written)} of 120 images are done"
+    assert said.splitlines()[-1] == f"pathx: interrupted: {done_so_far}; run the same command again to go on"
+    assert len([file for file in files("pathx-out") if file.endswith("path.json")]) == len(written)
+    assert not [file for file in files("pathx-out") if file.endswith(".part")]
+    done = pathx_(*arguments, "--model", "model.pt")
+    assert done.status == 0
+    assert f"pathx: {120 - len(written)} explained, {len(written)} done before in " in done.err
+
+
+def remade(pathx_: Pathx, *arguments: object) -> list[str]:
+    """Which pictures a run makes again; it is the second one into the same folder."""
+    before = {file: Path("pathx-out", file).stat().st_mtime_ns for file in files("pathx-out")}
+    done = pathx_("explain", "photos", *arguments)
+    assert done.status == 0, done.err
+    after = {file: Path("pathx-out", file).stat().st_mtime_ns for file in files("pathx-out") if "path.json" in file}
+    return sorted({str(Path(file).parents[1]) for file, at in after.items() if before.get(file) != at})
+
+
+def test_only_what_is_whole_and_the_same_is_left_alone(pathx_: Pathx) -> None:
+    everything = [f"photos/{folder}/{number}.png" for folder in "abc" for number in range(2)]
+    photos(6)
+    arguments = ("--model", scripted(network()), "--target", "cat", "--batch-size", 3)
+    assert remade(pathx_, *arguments) == everything
+    assert remade(pathx_, *arguments) == []
+    assert remade(pathx_, *arguments, "--workers", 3) == []  # how it is made does not matter
+    assert remade(pathx_, *arguments, "--overwrite") == everything
+    for changed in (("--depth", 1), ("--width", 2), ("--alpha", 0), ("--skips", "all"), ("--dtype", "float64")):
+        assert remade(pathx_, *arguments, *changed) == everything
+        assert remade(pathx_, *arguments, *changed) == []
+    for changed in (("--mean", 0), ("--target", "dog"), ("--no-pictures",), ("--save-tensors",)):
+        assert remade(pathx_, *arguments, *changed) == everything
+    assert remade(pathx_, *arguments) == everything
+    shutil.copy("photos/b/0.png", "photos/a/1.png")  # another picture of that name
+    (Path("pathx-out/photos/a/0.png/cat/path.json")).unlink()
+    document_ = Path("pathx-out/photos/b/1.png/cat/path.json")
+    document_.write_bytes(document_.read_bytes()[:-9])
+    Path("pathx-out/photos/c/0.png/cat/overlay.png").unlink()
+    shutil.rmtree("pathx-out/photos/c/1.png")
+    assert remade(pathx_, *arguments) == [f"photos/{name}.png" for name in ("a/0", "a/1", "b/1", "c/0", "c/1")]
+    assert remade(pathx_, *arguments) == []
+    pathx_(
+        "explain", "photos/a/0.png", *arguments, "--depth", 1
+    )  # which is named alone: always made, never in the index
+    assert remade(pathx_, *arguments) == ["photos/a/0.png"]
+    Path("pathx-out/index.jsonl").unlink()
+    assert remade(pathx_, *arguments) == everything
+    scripted(network(classes=4), sidecar={"input_size": [3, 8, 8], "mean": 0.5, "std": 0.25})
+    assert remade(pathx_, *arguments[:2], "--target", "0") == everything
+
+
+def test_failures_are_tried_again(pathx_: Pathx) -> None:
+    photos(4)
+    Path("photos/a/0.png").rename("aside.png")
+    Path("photos/a/0.png").write_text("no picture")
+    arguments = ("explain", "photos", "--model", scripted(network()), "--target", "cat")
+    done = pathx_(*arguments)
+    assert done.status == 1
+    assert done.err.splitlines()[-1] == "pathx: 1 of 4 images failed; the rest is in pathx-out"
+    failed = next(line for line in lines("pathx-out") if "error" in line)
+    assert (failed["file"], failed["explanations"]) == ("photos/a/0.png", [])
+    assert failed["error"].startswith("photos/a/0.png is not an image that pathx reads")
+    shutil.move("aside.png", "photos/a/0.png")
+    done = pathx_(*arguments)
+    assert (done.status, done.err.splitlines()[-1].partition(" in ")[0]) == (0, "pathx: 1 explained, 3 done before")
+    assert [line for line in lines("pathx-out") if "error" in line] == []
+    assert len(lines("pathx-out")) == 4
+
+
+def test_the_index_says_what_the_folders_hold(pathx_: Pathx) -> None:
+    assert pathx_("explain", photos(3), "--model", scripted(network()), "--target", "top:2").status == 0
+    for line in lines("pathx-out"):
+        assert list(line) == [
+            *("file", "name", "explanations", "contrast", "label", "correct", "top", "seconds", "command", "run")
+        ]
+        assert line["contrast"]["folder"] == line["name"]
+        assert line["file"] == line["name"] and line["seconds"] > 0
+        assert len(line["explanations"]) == 2
+        for made in line["explanations"]:
+            written = document(Path("pathx-out", made["folder"]))
+            assert made["folder"].startswith(f"{line['name']}/")
+            assert written["image"]["file"] == line["file"]
+            assert (written["target"]["index"], written["target"]["label"]) == (made["target"], made["label"])
+            assert written["target"]["probability"] == made["probability"]
+            assert written["linear_model"]["score"] == made["score"]
+            assert set(made["files"]) == files(Path("pathx-out", made["folder"])) == FILES
+
+
+def test_decompositions_go_on_as_well(pathx_: Pathx) -> None:
+    folder, model = photos(3), scripted(network())
+    arguments = ("decompose", folder, "--model", model, "--target", "top:2", "--no-pictures", "--format", "json")
+    arguments += ("--save-tensors",)
+    first = pathx_(*arguments)
+    assert first.status == 0, first.err
+    assert not [file for file in files("pathx-out") if file.endswith(".png") and Path("pathx-out", file).is_file()]
+    again = pathx_(*arguments)
+    assert again.err.startswith("pathx: 0 taken apart, 3 done before in ")
+    assert again.documents == first.documents
+    assert [made["schema"] for made in again.documents] == ["pathx/decomposition@1"] * 6
+    for gone in ("*/feature-01/path.json", "*/feature-01/tensors.safetensors", "contrast.json", "*/decomposition.json"):
+        next(Path("pathx-out/photos/a/0.png").glob(gone)).unlink()
+        assert pathx_(*arguments).err.startswith("pathx: 1 taken apart, 2 done before in "), gone
+    for line in lines("pathx-out"):
+        assert all(set(made["files"]) == files(Path("pathx-out", made["folder"])) for made in line["explanations"])
+    other = pathx_(*arguments, "--no-group")  # all of them, as that is another way to take apart
+    replaced = "results of 3 images with group True are replaced, as these settings are others; "
+    assert other.err == f"pathx: note: {replaced}to keep both, choose another folder with --out\n"
+    assert pathx_("explain", *arguments[1:]).err == ""
+    assert sorted(line["command"] for line in lines("pathx-out")) == ["decompose"] * 3 + ["explain"] * 3
+
+
+def test_nothing_rests_on_an_explanation_that_was_replaced(pathx_: Pathx) -> None:
+    """The parts and contrasts of an older explanation go with it, and are made again where they are asked for."""
+    folder, model = photos(3), scripted(network())
+    arguments = (folder, "--model", model, "--no-pictures", "--format", "json")
+    apart = (*arguments, "--target", "top:2")
+    first = pathx_("decompose", *apart)
+    assert pathx_("explain", *arguments, "--depth", 1, "--width", 1).status == 0
+    of_one = [line for line in lines("pathx-out") if line["command"] == "explain"]
+    for made in (line["explanations"][0] for line in of_one):
+        assert not Path("pathx-out", made["folder"], "decomposition.json").exists()
+        assert not Path("pathx-out", made["folder"]).parent.joinpath("contrast.json").exists()
+    again = pathx_("decompose", *apart)
+    assert again.documents == first.documents
+    replaced = "results with depth 1, width 1, skips adjacent in pathx-out/photos/a/0.png are replaced, "
+    replaced += "as these settings are others; "
+    assert again.err == f"pathx: note: {replaced}to keep both, choose another folder with --out\n"
+
+
+def test_workers_change_nothing(pathx_: Pathx) -> None:
+    folder, model = photos(16), scripted(network())
+    for workers in (0, 1, 4):
+        options = ("--workers", workers, "--out", f"by{workers}", "--batch-size", 4)
+        assert pathx_("explain", folder, "--model", model, *options).status == 0
+    assert tree("by0") == tree("by1") == tree("by4")
+
+
+# Shards
+
+
+def test_shards_at_once_are_one_run(pathx_: Pathx) -> None:
+    folder, model = photos(24), scripted(network())
+    arguments = (folder, "--model", model, "--target", "cat")
+    shards = [started(*arguments, "--out", "parts", "--shard", f"{number}/2") for number in (1, 2)]
+    assert [shard.wait(120) for shard in shards] == [0, 0], [shard.communicate() for shard in shards]
+    done = pathx_("merge", "parts")
+    assert done == Finished(0, "parts/index.jsonl: 24 images, 24 done, 0 failed\n", "")
+    assert pathx_("explain", *arguments, "--out", "whole").status == 0
+    assert files("parts") == files("whole")
+    for file in files("whole"):
+        if file.endswith("path.json"):
+            assert same(document(Path("parts", file).parent), document(Path("whole", file).parent))
+    again = pathx_("explain", *arguments, "--out", "parts")
+    assert again.err.startswith("pathx: 0 explained, 24 done before in ")
+
+
+def test_the_environment_names_the_shard(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ("explain", photos(12), "--model", scripted(network()))
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    done = pathx_(*arguments)
+    assert done.err.splitlines()[0] == "pathx: note: this is shard 1/3, says RANK; for everything use --shard 1/1"
+    assert 0 < len(lines("pathx-out", "index.1-of-3.jsonl")) < 12
+    merged = pathx_("merge", "pathx-out", "--format", "json")
+    assert merged.status == 1
+    assert merged.documents[0]["shards"] == ["2/3", "3/3"]
+    assert "pathx: shard 2/3 has not been run: run it with --shard 2/3\n" in merged.err
+    assert len(lines("pathx-out")) == len(lines("pathx-out", "index.1-of-3.jsonl"))
+    assert pathx_(*arguments, "--shard", "1/1", "--out", "all").err.startswith("pathx: 12 explained in ")
+    assert len(lines("all")) == 12
+    assert pathx_("explain", "photos/a/0.png", "--model", "model.pt", "--quiet").status == 0  # named alone: no share
+    assert Path("pathx-out/photos/a/0.png").is_dir()
+
+
+def test_a_shard_without_pictures_has_been_run_all_the_same(pathx_: Pathx) -> None:
+    arguments = ("explain", photos(1), "--model", scripted(network()))
+    done = [pathx_(*arguments, "--shard", f"{number}/3") for number in (1, 2, 3)]
+    assert [one.status for one in done] == [0, 0, 0]
+    assert sum(one.err == f"pathx: note: no image falls to shard {at}/3\n" for at, one in enumerate(done, 1)) == 2
+    assert pathx_("merge", "pathx-out").out == "pathx-out/index.jsonl: 1 images, 1 done, 0 failed\n"
+
+
+# Many
+
+
+def test_five_hundred_pictures(pathx_: Pathx) -> None:
+    done = pathx_("explain", photos(500), "--model", scripted(network()), "--no-pictures", "--batch-size", 64)
+    assert (done.status, done.out) == (0, "")
+    assert done.err.startswith("pathx: 500 explained in ")
+    assert done.err.endswith(": pathx-out/index.jsonl\n")
+    assert len({line["name"] for line in lines("pathx-out")}) == len(lines("pathx-out")) == 500
+    assert len(files("pathx-out")) == 502
+    again = pathx_("explain", "photos", "--model", "model.pt", "--no-pictures", "--batch-size", 64, "--format", "json")
+    assert again.err.startswith("pathx: 0 explained, 500 done before in ")
+    assert len(again.documents) == 500
+
+
+def test_every_way_of_naming_pictures(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
+    photos(6)
+    Path("list.txt").write_text("photos/c\n")
+    stdin = SimpleNamespace(buffer=io.BytesIO(b"photos/b/0.png\nphotos/b/1.png\n"))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    options = ("--model", scripted(network()), "--target", "cat", "--format", "json")
+    done = pathx_("explain", "photos/a/*.png", "-", "list.txt", "photos", *options, "--out", "photos/out")
+    assert done.status == 0
+    expected = [f"photos/{folder}/{number}.png" for folder in "abc" for number in range(2)]
+    assert [made["image"]["file"] for made in done.documents] == expected
+    assert len(pathx_("explain", "photos", *options, "--out", "photos/out").documents) == 6
+    assert len(pathx_("explain", "photos", *options, "--out", "photos/other").documents) == 6
+
+
+def test_progress_in_plain_lines(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "EVERY", 0)
+    arguments = ("explain", photos(12), "none.png", "--model", scripted(network()), "--no-pictures")
+    done = pathx_(*arguments)
+    assert done.status == 1
+    progress = [line for line in done.err.splitlines() if " per second" in line]
+    assert len(progress) == 13
+    assert progress[2].startswith("pathx: 3 of 13 images, ") and progress[2].endswith(" left")
+    assert ", 1 failed" in progress[-1]
+    *_, summary, last = done.err.splitlines()
+    assert summary.startswith("pathx: 12 explained, 1 failed (1 no such file) in ")
+    assert last == "pathx: 1 of 13 images failed; the rest is in pathx-out"
+    assert pathx_(*arguments, "--quiet", "--overwrite").err.splitlines() == [
+        "pathx: none.png: no such file; check the path",
+        last,
+    ]
+
+
+def test_a_bar_where_there_is_a_terminal() -> None:
+    photos(40)
+    Path("photos/a/bad.jpg").write_text("no picture")
+    ours, theirs = pty.openpty()
+    process = started("photos", "--model", scripted(network()), "--no-pictures", "--batch-size", 1, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            data = os.read(ours, 1 << 16)
+        except OSError:  # the other end is closed
+            break
+        if not data:
+            break
+        shown += data
+    assert process.wait(60) == 1
+    text = shown.decode()
+    assert "━" in text and "/41" in text and " per second" in text and "1 failed" in text
+    assert "pathx: photos/a/bad.jpg is not an image" in text
+
+
+def test_the_first_failure_may_end_it(pathx_: Pathx) -> None:
+    photos(30)
+    Path("photos/a/1.png").write_text("no picture")
+    arguments = ("explain", "photos", "--model", scripted(network()), "--batch-size", 1, "--workers", 1)
+    done = pathx_(*arguments, "--fail-fast", "--no-pictures")
+    assert done.status == 1
+    assert done.err.splitlines()[-1] == "pathx: stopped at the first failure; run the same command again to go on"
+    assert 2 <= len(lines("pathx-out")) < 20
+    done = pathx_(*arguments, "--no-pictures")
+    assert len(lines("pathx-out")) == 30
+    assert done.status == 1
+
+
+# Memory
+
+
+def short_of_memory(monkeypatch: pytest.MonkeyPatch, most: int, error: Exception) -> list[int]:
+    whole, sizes = pathx.runs.computing.freeze, []
+
+    def freeze(module: torch.nn.Module, images: torch.Tensor) -> object:
+        sizes.append(len(images))
+        if len(images) > most:
+            raise error
+        return whole(module, images)
+
+    monkeypatch.setattr(pathx.runs.computing, "freeze", freeze)
+    return sizes
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+        MemoryError(),
+    ],
+)
+def test_short_memory_halves_the_batch_and_skips_nothing(
+    pathx_: Pathx, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    sizes = short_of_memory(monkeypatch, 3, error)
+    arguments = ("explain", photos(20), "--model", scripted(network()), "--no-pictures", "--batch-size", 8)
+    done = pathx_(*arguments)
+    assert done.status == 0
+    assert sizes == [8, 4, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2]
+    assert done.err.splitlines()[:2] == [
+        "pathx: note: memory is short: going on with 4 at once instead of 8",
+        "pathx: note: memory is short: going on with 2 at once instead of 4",
+    ]
+    assert len(lines("pathx-out")) == 20
+
+
+def test_no_memory_for_even_one_picture_is_a_failure(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
+    short_of_memory(monkeypatch, 0, torch.OutOfMemoryError("CUDA out of memory."))
+    done = pathx_("explain", photos(3), "--model", scripted(network()))
+    assert done.status == 1
+    assert done.err.count(".png: out of memory, even for one image alone: take a smaller --width or --depth") == 3
+    assert [line["explanations"] for line in lines("pathx-out")] == [[], [], []]
+
+
+def test_other_errors_are_not_taken_for_it(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
+    short_of_memory(monkeypatch, 0, RuntimeError("shapes do not match"))
+    done = pathx_("explain", photos(3), "--model", scripted(network()))
+    assert done.err == "pathx: unexpected RuntimeError: shapes do not match (set PATHX_DEBUG=1 for the traceback)\n"
+
+
+# Hostile folders
+
+
+def test_a_folder_of_odd_files_costs_a_line_each(pathx_: Pathx) -> None:
+    whole = Path(picture("p/good.png")).read_bytes()
+    bad = {
+        "empty.jpg": b"",
+        "text.jpg": b"Dear diary",
+        "cut.png": whole[: len(whole) // 2],
+        "bomb.png": whole[:16] + (60_000).to_bytes(4, "big") * 2 + whole[24:],
+        "two\nlines.gif": b"GIF89a",
+    }
+    for name, content in bad.items():
+        Path("p", name).write_bytes(content)
+    os.symlink("nowhere", "p/dangling.webp")
+    os.mkfifo("p/pipe.jpg")
+    Path("p/really a jpeg.png").write_bytes(Path(picture("q/x.jpg")).read_bytes())
+    picture("p/1x1.png", (1, 1))
+    picture("p/tall.png", (1, 5000))
+    picture("p/wide.png", (5000, 1))
+    picture("p/Zoë's café.png")
+    odd = os.fsdecode(b"p/caf\xe9.png")
+    shutil.copy("p/good.png", odd)
+    good = {"p/good.png", "p/really a jpeg.png", "p/1x1.png", "p/tall.png", "p/wide.png", "p/Zoë's café.png", odd}
+    done = pathx_("explain", "p", "--model", scripted(network()), "--target", "cat", "--batch-size", 5)
+    assert done.status == 1
+    found = lines("pathx-out")
+    assert {line["file"] for line in found if "error" not in line} == good
+    failed = {f"p/{name}" for name in (*bad, "dangling.webp", "pipe.jpg")}
+    assert {line["file"] for line in found if "error" in line} == failed
+    assert all(files(Path("pathx-out", file, "cat")) == FILES for file in good)
+    *failures, summary, last = done.err.splitlines()
+    assert len(failures) == len(failed) and all(line.startswith("pathx: ") for line in failures)
+    assert summary.startswith("pathx: 7 explained, 7 failed (")
+    assert last == "pathx: 7 of 14 images failed; the rest is in pathx-out"
+
+
+def test_files_that_vanish_or_change_while_it_runs() -> None:
+    photos(9)
+    names = [f"photos/{folder}/{number}.png" for folder in "abc" for number in range(3)]
+    model = pathx.load_model(scripted(network()))
+    results = explain_files(model, ["photos"], "out", settings=Settings(batch_size=1, workers=1))
+    next(results)
+    Path(names[-1]).unlink()
+    shutil.copy(names[0], names[-2])
+    *rest, changed, gone = results
+    assert all(result.state is State.done for result in rest)
+    assert gone.state is State.failed and "no such file" in str(gone.error)
+    assert changed.state is State.done
+    first = document(f"out/{names[0]}/{next(Path('out', names[0]).iterdir()).name}")
+    assert changed.document["image"]["sha256"] == first["image"]["sha256"]
+
+
+def test_a_picture_that_trips_us_costs_a_line(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pathx.models import inputs
+
+    whole = inputs.decoded
+
+    def decoded(file: str, **options: bool) -> object:
+        if file.endswith("b/0.png"):
+            raise ZeroDivisionError("by zero")
+        return whole(file, **options)
+
+    monkeypatch.setattr(inputs, "decoded", decoded)
+    done = pathx_("explain", photos(4), "--model", scripted(network()), "--quiet")
+    assert done.status == 1
+    assert done.err.startswith("pathx: photos/b/0.png: unexpected ZeroDivisionError: by zero (set PATHX_DEBUG=1 ")
+    assert len([line for line in lines("pathx-out") if "error" not in line]) == 3
+
+
+@pytest.fixture
+def small_disk(here: Path) -> Iterator[Path]:
+    """A file system of 2 MB of its own."""
+    folder = here / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a small file system can only be mounted by root")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_ends_the_run_and_can_be_gone_on_from(pathx_: Pathx, small_disk: Path) -> None:
+    arguments = ("explain", photos(40), "--model", scripted(network()), "--out", "disk/o", "--batch-size", 4)
+    done = pathx_(*arguments)
+    assert done.status == 1
+    assert "No space left on device" in done.err or "no space left on device" in done.err
+    assert len(done.err.splitlines()) < 12
+    whole = [file for file in files("disk/o") if file.endswith("path.json")]
+    assert 2 < len(whole) < 38
+    for file in whole:
+        assert set(document(Path("disk/o", file).parent)["files"].values()) | {"path.json"} == FILES
+        for name in ("heatmap.png", "overlay.png"):
+            with Image.open(Path("disk/o", file).with_name(name)) as image:
+                image.load()
+    subprocess.run(["mount", "-o", "remount,size=50m", str(small_disk)], check=True)
+    done = pathx_(*arguments)
+    assert done.status == 0, done.err
+    assert len(lines("disk/o")) == 40
+    assert pathx_(*arguments, "--out", "whole").status == 0
+    assert tree("disk/o") == tree("whole")
+
+
+def test_a_read_only_output_is_refused_before_any_work(pathx_: Pathx, small_disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    done = pathx_("explain", photos(3), "--model", scripted(network()), "--out", "disk/o")
+    message = "cannot write to the output folder disk/o (permission denied): choose another with --out"
+    assert done == Finished(2, "", f"pathx: {message}\n")
+
+
+def test_single_pictures_leave_no_index(pathx_: Pathx) -> None:
+    model = scripted(network())
+    for _ in range(2):  # and are made again
+        done = pathx_("explain", picture(), "--model", model, "--target", "cat")
+        assert (done.status, done.err) == (0, "")
+        assert done.out.startswith("photo.png\n")
+        assert files("pathx-out") == {f"photo.png/cat/{name}" for name in FILES}
+    done = pathx_("explain", photos(1), "--model", model, "--target", "cat")
+    assert done.out.startswith("photos/a/0.png\n")
+    assert files("pathx-out") > INDEX
+    done = pathx_("explain", "photos", "--model", model, "--target", "cat")
+    assert done.out.startswith("photos/a/0.png: done before: cat ")
+    assert Path("pathx-out/run.json").exists()

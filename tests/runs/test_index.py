@@ -1,0 +1,155 @@
+"""The index: a line per picture, whatever was torn, replaced or written at the same time; shards join without a loss."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.indexes import index, line, write_many
+
+from pathx.errors import PathxError
+from pathx.runs.index import merge
+from pathx.runs.shards import Shard
+
+
+def lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in file.read_text().splitlines()]
+
+
+def test_what_was_written_is_known_to_the_next_run_of_the_same_kind(tmp_path: Path) -> None:
+    first = index(tmp_path, "a", "b", "c")
+    assert first.known("a") is None
+    first.begin()
+    first.append(line(tmp_path, "a"))
+    first.append({"file": "b", "name": "b", "explanations": [], "error": "no such file"})
+    again = index(tmp_path, "a", "b", "c")
+    assert again.known("a") == line(tmp_path, "a", command="explain", run="r1")
+    assert again.known("b") is None
+    assert again.known("c") is None
+    with pytest.raises(PathxError, match=r"another run with other settings is writing to .* just now: wait until"):
+        index(tmp_path, "a", run="r2")
+    first.close()
+    assert index(tmp_path, "a", run="r2").known("a") is None
+    assert index(tmp_path, "a", command="decompose").known("a") is None
+    assert index(tmp_path, "a", shard=Shard(1, 2)).known("a") is not None
+
+
+@pytest.mark.parametrize("torn", [b'{"file": "c", "na', b"\xff\xfe{}\n", b"[]\n{}\n\n", b'{"name": "x"}'])
+def test_torn_lines_are_mended(tmp_path: Path, torn: bytes) -> None:
+    first = index(tmp_path, "a", "b")
+    first.begin()
+    first.append(line(tmp_path, "a"))
+    with (tmp_path / "index.jsonl").open("ab") as stream:
+        stream.write(torn)
+    again = index(tmp_path, "a", "b")
+    assert again.known("a") is not None
+    again.begin()
+    again.append(line(tmp_path, "b"))
+    assert [one["name"] for one in lines(tmp_path / "index.jsonl")] == ["a", "b"]
+
+
+def test_it_begins_with_what_still_holds(tmp_path: Path) -> None:
+    first = index(tmp_path, "kept", "gone", "failed")
+    first.begin()
+    first.append(line(tmp_path, "kept"))
+    first.append(line(tmp_path, "gone"))
+    first.append({"file": "failed", "name": "failed", "explanations": [], "error": "x"})
+    (tmp_path / "gone" / "cat" / "path.json").unlink()
+    first.close()
+    other = index(tmp_path, "elsewhere", run="r2")
+    other.begin()  # of another run's lines, only those without results go
+    other.close()
+    assert [one["name"] for one in lines(tmp_path / "index.jsonl")] == ["kept", "failed"]
+    again = index(tmp_path, "kept", "failed")
+    again.begin()
+    again.close()
+    assert [one["name"] for one in lines(tmp_path / "index.jsonl")] == ["kept"]
+    index(tmp_path, "kept", run="r2").begin()
+    assert lines(tmp_path / "index.jsonl") == []
+
+
+def test_later_lines_replace_earlier_ones(tmp_path: Path) -> None:
+    one = index(tmp_path, "a", "b")
+    one.begin()
+    for seconds in (1, 2):
+        for name in ("a", "b"):
+            one.append(line(tmp_path, name, seconds=seconds))
+    one.finish()
+    assert [(found["name"], found["seconds"]) for found in lines(tmp_path / "index.jsonl")] == [("a", 2), ("b", 2)]
+
+
+def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=write_many, args=(tmp_path, 1000 * number)) for number in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+    assert [writer.exitcode for writer in writers] == [0, 0, 0]
+    expected = {str(1000 * number + count) for number in range(3) for count in range(40)}
+    assert sorted(one["name"] for one in lines(tmp_path / "index.jsonl")) == sorted(expected)
+
+
+def test_a_write_cut_short_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = index(tmp_path, "a", "b")
+    one.begin()
+    one.append(line(tmp_path, "a"))
+    whole, before = os.write, (tmp_path / "index.jsonl").read_bytes()
+    monkeypatch.setattr(os, "write", lambda descriptor, data: whole(descriptor, data[:7]))
+    with pytest.raises(OSError, match="No space left"):
+        one.append(line(tmp_path, "b"))
+    assert (tmp_path / "index.jsonl").read_bytes() == before
+
+
+# Merging
+
+
+def test_shards_are_joined_and_their_files_go(tmp_path: Path) -> None:
+    for number, names in ((1, ("c", "a")), (2, ("b",))):
+        one = index(tmp_path, *names, shard=Shard(number, 2))
+        one.begin()
+        for name in names:
+            one.append(line(tmp_path, name))
+        one.finish()
+    assert {file.name for file in tmp_path.iterdir() if file.is_file()} == {
+        *("index.1-of-2.jsonl", "run.1-of-2.json", "index.2-of-2.jsonl", "run.2-of-2.json")
+    }
+    merged = merge(tmp_path)
+    assert (merged.done, merged.failed, merged.missing, merged.shards) == (3, (), (), ())
+    assert {file.name for file in tmp_path.iterdir() if file.is_file()} == {"index.jsonl", "run.json"}
+    assert [one["name"] for one in lines(tmp_path / "index.jsonl")] == ["a", "b", "c"]
+    assert json.loads((tmp_path / "run.json").read_text())["pictures"] == ["a", "b", "c"]
+    assert merge(tmp_path) == merged
+    assert index(tmp_path, "a").known("a") is not None
+
+
+def test_what_is_missing_is_said_and_nothing_is_thrown_away(tmp_path: Path) -> None:
+    one = index(tmp_path, "a", "b", "c", shard=Shard(1, 3))
+    one.begin()
+    one.append(line(tmp_path, "a"))
+    one.append({"file": "x/b", "name": "b", "explanations": [], "error": "no such file"})
+    other = index(tmp_path, "d", shard=Shard(2, 3))
+    other.begin()
+    other.append(line(tmp_path, "d"))
+    (tmp_path / "d" / "cat" / "path.json").write_text("torn")
+    merged = merge(tmp_path)
+    assert merged.done == 1
+    assert merged.failed == (("x/b", "no such file"),)
+    assert merged.missing == ("c", "d")
+    assert merged.shards == ("3/3",)
+    one.append(line(tmp_path, "c"))
+    other.append(line(tmp_path, "d"))
+    last = index(tmp_path, shard=Shard(3, 3))
+    last.begin()
+    assert merge(tmp_path).missing == merge(tmp_path).shards == ()
+    assert len(lines(tmp_path / "index.jsonl")) == 4
+
+
+def test_a_folder_without_an_index(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "none"):
+        with pytest.raises(PathxError, match="holds no index to join: give the folder that `out` named"):
+            merge(folder)

@@ -1,0 +1,398 @@
+"""What others wrote stays, what is true stays, and nothing waits for ever."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from support.command_line import ROOT, Pathx, document, files, network, picture, scripted
+
+from pathx.images.read import UserImage, _Room
+from pathx.runs.index import Index
+
+pytestmark = pytest.mark.usefixtures("one_thread", "here")
+
+
+def photos(count: int = 3) -> str:
+    for number in range(count):
+        picture(f"photos/{number}.png", (12, 9), seed=number)
+    return "photos"
+
+
+def lines() -> list[dict[str, Any]]:
+    return [json.loads(text) for text in Path("pathx-out/index.jsonl").read_text().splitlines()]
+
+
+# What a restart compares
+
+
+BASE = ("--depth", 2, "--width", 3, "--target", "cat", "--batch-size", 3)
+CHANGES: dict[str, tuple[object, ...]] = {
+    "depth": ("--depth", 1),
+    "width": ("--width", 2),
+    "alpha": ("--alpha", 0.2),
+    "skips": ("--skips", "all"),
+    "dtype": ("--dtype", "float64"),
+    "mean": ("--mean", 0.1),
+    "std": ("--std", 0.5),
+    "target": ("--target", "dog"),
+    "label": ("--label", "dog"),
+    "pictures": ("--no-pictures",),
+    "tensors": ("--save-tensors",),
+    "colours": ("--colours", "orange-purple"),
+    "percentile": ("--percentile", 90),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_every_setting_that_matters_is_compared_by_itself(pathx_: Pathx, change: str) -> None:
+    arguments = ("explain", photos(), "--model", scripted(network()), *BASE)
+    assert pathx_(*arguments).status == 0
+    assert pathx_(*arguments).err.startswith("pathx: 0 explained, 3 done before")
+    other = pathx_(*arguments, *CHANGES[change])
+    assert other.status == 0 and "done before" not in other.err, change
+    assert len({line["run"] for line in lines()}) == 1
+
+
+def test_of_several_indexes_the_one_written_last_counts(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    about = {"file": "a", "name": "a", "explanations": [], "command": "explain", "run": "r"}
+    for name, second, seconds in (
+        ("index.jsonl", 100, 1),
+        ("index.1-of-2.jsonl", 300, 2),
+        ("index.2-of-2.jsonl", 200, 3),
+    ):
+        (folder / name).write_text(json.dumps({**about, "seconds": seconds}) + "\n")
+        os.utime(folder / name, (second, second))
+    (folder / "run.json").write_text('{"schema": "pathx/run@1", "run": "r", "command": "explain", "pictures": []}')
+    known = Index(folder, None, {"command": "explain", "run": "r"}, ["a"]).known("a")
+    assert known is not None and known["seconds"] == 2
+
+
+# Results do not vanish
+
+
+def test_fewer_files_are_no_reason_to_remove_any(pathx_: Pathx) -> None:
+    arguments = ("explain", photos(), "--model", scripted(network()), *BASE)
+    assert pathx_(*arguments).status == 0
+    before = {name: Path("pathx-out", name).read_bytes() for name in files("pathx-out") if name.endswith(".png")}
+    assert before and pathx_(*arguments, "--no-pictures").status == 0
+    assert {name: Path("pathx-out", name).read_bytes() for name in before} == before
+    assert all("heatmap.png" in line["explanations"][0]["files"] for line in lines())
+
+
+def test_explaining_after_taking_apart_keeps_the_parts(pathx_: Pathx) -> None:
+    arguments = (photos(), "--model", scripted(network()), *BASE)
+    assert pathx_("decompose", *arguments).status == 0
+    before = files("pathx-out")
+    assert pathx_("explain", *arguments).status == 0
+    assert files("pathx-out") == before
+    other = pathx_("explain", *arguments, "--depth", 1)
+    assert "are replaced, as these settings are others; to keep both, choose another folder with --out" in other.err
+    left = files("pathx-out")
+    assert not [name for name in left if "feature-" in name or "sheet" in name or "decomposition" in name]
+
+
+def test_another_model_leaves_no_class_of_the_one_before(pathx_: Pathx) -> None:
+    photo, model = picture(), scripted(network())
+    assert pathx_("explain", photo, "--model", model, "--target", "cat", "--depth", 3).status == 0
+    done = pathx_("explain", photo, "--model", model, "--target", "dog", "--depth", 1)
+    assert done.err.count("are replaced") == 1 and "results with depth 3 in pathx-out/photo.png" in done.err
+    assert os.listdir("pathx-out/photo.png") == ["dog"]
+    assert pathx_("explain", photo, "--model", model, "--target", "cat", "--depth", 1).err == ""
+    assert sorted(os.listdir("pathx-out/photo.png")) == ["cat", "dog"]
+
+
+def test_accuracy_and_where_to_look(pathx_: Pathx) -> None:
+    for number, label in enumerate(("cat", "dog", "red fox", "dog", "else")):
+        picture(f"photos/{label}/{number}.png", (12, 9), seed=number)
+    done = pathx_("explain", "photos", "--model", scripted(network()), "--no-pictures")
+    assert done.status == 0
+    found = {line["file"]: line for line in lines()}
+    assert found["photos/else/4.png"]["label"] is None and found["photos/else/4.png"]["correct"] is None
+    labelled = [line for line in found.values() if line["label"] is not None]
+    assert [line["label"] for line in labelled] == ["cat", "dog", "dog", "red fox"]
+    for line in labelled:
+        assert line["correct"] is (line["top"][0]["label"] == line["label"]) and len(line["top"]) == 3
+    right = sum(line["correct"] for line in labelled)
+    assert f"pathx: {right} of 4 images with a label are predicted as labelled ({right / 4:.1%})\n" in done.err
+    wrong = [line for line in done.err.splitlines() if line.startswith("pathx: wrong: ")]
+    assert len(wrong) == 4 - right
+    again = pathx_("explain", "photos", "--model", "model.pt", "--no-pictures")
+    assert [line for line in again.err.splitlines() if "wrong: " in line] == wrong
+
+
+# Files of others
+
+
+@pytest.mark.parametrize("name", ["index.jsonl", "run.json"])
+@pytest.mark.parametrize("content", ['{"mine": 1}\n', "no JSON at all", "[1, 2]"])
+def test_files_of_others_in_the_place_of_ours(pathx_: Pathx, name: str, content: str) -> None:
+    Path("pathx-out").mkdir()
+    Path("pathx-out", name).write_text(content)
+    done = pathx_("explain", photos(), "--model", scripted(network()))
+    assert done.status == 2
+    assert (
+        done.err
+        == f"pathx: pathx-out/{name} was not written by pathx and is left alone: choose another folder with --out\n"
+    )
+    assert files("pathx-out") == {name} and Path("pathx-out", name).read_text() == content
+
+
+def test_a_path_json_of_somebody_else(pathx_: Pathx) -> None:
+    place = Path("pathx-out/photo.png/cat/path.json")
+    place.parent.mkdir(parents=True)
+    place.write_text("mine")
+    done = pathx_("explain", picture(), "--model", scripted(network()), "--target", "cat")
+    assert done.status == 1 and f"{place} was not written by pathx and is left alone" in done.err
+    assert files("pathx-out") == {"photo.png/cat/path.json"} and place.read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["evaluation.json", "records.jsonl", "pictures.csv"])
+def test_evaluations_leave_files_of_others_alone(pathx_: Pathx, name: str) -> None:
+    Path("out").mkdir()
+    Path("out", name).write_text("mine\n")
+    arguments = ("evaluate", photos(), "--model", scripted(network()), "--methods", "random", "--steps", 2)
+    done = pathx_(*arguments, "--out", "out")
+    assert done.status == 2 and done.err.startswith(f"pathx: out/{name} was not written by pathx")
+    assert files("out") == {name} and Path("out", name).read_text() == "mine\n"
+
+
+def test_results_among_the_photos_are_no_photos(pathx_: Pathx) -> None:
+    model = scripted(network())
+    for out in ("photos", "photos/deeper"):
+        options = ("--model", model, "--methods", "random", "--steps", 2, "--out", out)
+        assert pathx_("evaluate", photos(1), *options).status == 0
+        assert pathx_("common", "photos", "--model", model, "--out", out).status == 0
+        assert Path(out, "curves.png").exists()
+    done = pathx_("explain", "photos", "--model", model, "--no-pictures", "--out", "photos/results")
+    assert done.status == 0
+    index = Path("photos/results/index.jsonl").read_text().splitlines()
+    assert [json.loads(line)["file"] for line in index] == ["photos/0.png"]
+
+
+# One bad image
+
+
+@pytest.mark.parametrize("command", ["evaluate", "sweep", "common"])
+def test_one_bad_image_costs_itself(pathx_: Pathx, command: str) -> None:
+    photos(2)
+    Path("photos/00.png").write_text("no picture")  # the first of all
+    os.symlink("nowhere", "photos/dangling.png")
+    options = ("--methods", "random", "--steps", 2) if command != "common" else ()
+    options += ("--depth", "1", "--width", "2") if command == "sweep" else ()
+    done = pathx_(command, "photos", "none.png", "--model", scripted(network()), *options, "--out", "out", "--quiet")
+    assert done.status == 1
+    assert len(done.err.splitlines()) == 3 and all(line.startswith("pathx: ") for line in done.err.splitlines())
+    document_ = next(Path("out").glob(f"{command.replace('evaluate', 'evaluation')}.json"))
+    assert json.loads(document_.read_text())["pictures"] == 2
+    assert command != "sweep" or Path("out/sheet.png").exists()
+    assert pathx_(command, "none.png", "--model", "model.pt", *options).status == 2
+
+
+# Nothing waits for ever
+
+
+def test_pipes_in_the_place_of_files(pathx_: Pathx) -> None:
+    arguments = ("explain", photos(), "--model", scripted(network()), "--no-pictures")
+    assert pathx_(*arguments).status == 0
+    Path("photos/1.png").unlink()
+    os.mkfifo("photos/1.png")  # in the place of an image that was done
+    done = pathx_(*arguments)
+    assert done.status == 1 and "photos/1.png is not a regular file" in done.err
+    Path("pathx-out/run.json").unlink()
+    os.mkfifo("pathx-out/run.json")
+    assert pathx_(*arguments).err.startswith("pathx: pathx-out/run.json was not written by pathx")
+
+
+@pytest.mark.skipif(not Path("/proc/self/pagemap").exists(), reason="there is no /proc")
+def test_links_into_proc(pathx_: Pathx) -> None:
+    photos(1)
+    for name in ("pagemap", "mem", "stat", "fd/0"):
+        os.symlink(f"/proc/self/{name}", f"photos/{name.replace('/', '-')}.png")
+    done = pathx_("explain", "photos", "--model", scripted(network()), "--no-pictures", "--quiet")
+    assert done.status == 1 and len(done.err.splitlines()) == 5
+
+
+def test_a_great_many_shards(pathx_: Pathx) -> None:
+    arguments = ("explain", photos(), "--model", scripted(network()), "--no-pictures", "--shard", "999999999/999999999")
+    assert pathx_(*arguments).status == 0
+    done = pathx_("merge", "pathx-out")
+    assert done.status == 1 and "pathx: shard 1/999999999 has not been run" in done.err
+    assert len(done.err.splitlines()) < 30
+
+
+# Two at once
+
+
+def test_a_second_run_with_other_settings_is_told_before_it_begins(pathx_: Pathx) -> None:
+    import pathx
+    from pathx.runs.run import Settings, explain_files
+
+    model = pathx.load_model(scripted(network()))
+    first = explain_files(model, [photos(6)], "pathx-out", settings=Settings(batch_size=1, depth=2, pictures=False))
+    next(first)
+    done = pathx_("explain", "photos", "--model", "model.pt", "--depth", 1)
+    assert done.status == 2
+    assert done.err.startswith("pathx: another run with other settings is writing to pathx-out just now: wait until it")
+    assert len(list(first)) == 5
+    assert {document(Path(file).parent)["depth"] for file in Path("pathx-out").rglob("path.json")} == {2}
+    assert pathx_("explain", "photos", "--model", "model.pt", "--depth", 1, "--no-pictures").status == 0
+
+
+def test_two_of_the_same_do_not_disturb_each_other() -> None:
+    import pathx
+    from pathx.runs.run import Settings, explain_files
+
+    photos(8)
+    model = pathx.load_model(scripted(network()))
+    results: list[Any] = []
+
+    def run() -> None:
+        results.extend(explain_files(model, ["photos"], "out", settings=Settings(batch_size=2, workers=0)))
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 16 and not [result.error for result in results if result.failed]
+    assert not list(Path("out").rglob("*.part"))
+    for file in Path("out").rglob("path.json"):
+        assert all((file.parent / name).is_file() for name in document(file.parent)["files"].values())
+
+
+# Memory
+
+
+def test_of_a_large_image_a_small_copy_is_kept() -> None:
+    large = UserImage("x.png", "0", Image.new("RGB", (6000, 3000)))
+    kept = large.reduced()
+    assert (kept.width, kept.height) == (6000, 3000) and kept.pixels.size == (2000, 1000)
+    assert kept.on_pixels((600.0, 300.0, 6000.0, 3000.0)) == (200.0, 100.0, 2000.0, 1000.0)
+    small = UserImage("y.png", "0", Image.new("RGB", (2000, 2000)))
+    assert small.reduced() is small
+
+
+def test_a_long_strip(pathx_: Pathx) -> None:
+    Image.new("RGB", (5_000_000, 1), "red").save("strip.png", compress_level=1)
+    done = pathx_("explain", "strip.png", "--model", scripted(network()), "--target", "cat")
+    assert (done.status, done.err) == (0, "")
+    assert document("pathx-out/strip.png/cat")["image"]["width"] == 5_000_000
+
+
+def test_what_threads_hold_together_is_bounded() -> None:
+    room, now, most = _Room(100), 0, 0
+    lock = threading.Lock()
+
+    def take(pixels: int) -> None:
+        nonlocal now, most
+        for _ in range(30):
+            with room.taken(pixels):
+                with lock:
+                    now += pixels
+                    most = max(most, now)
+                with lock:
+                    now -= pixels
+
+    threads = [threading.Thread(target=take, args=(pixels,)) for pixels in (10, 40, 60, 90, 500)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 500 and now == 0  # the one that is too large was alone
+
+
+def test_short_memory_while_files_are_written_is_tried_again(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pathx.runs.tasks as tasks
+
+    whole, failed = tasks.save, set()
+
+    def save(explanation: Any, folder: Path, **options: Any) -> Any:
+        if folder not in failed:
+            failed.add(folder)
+            raise MemoryError
+        return whole(explanation, folder, **options)
+
+    monkeypatch.setattr(tasks, "save", save)
+    done = pathx_("explain", photos(), "--model", scripted(network()), "--no-pictures", "--quiet")
+    assert (done.status, done.err, len(failed)) == (0, "", 3)
+
+
+# Where output goes
+
+
+def shell(command: str) -> tuple[int, str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=environment, check=False)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_output_that_cannot_be_written() -> None:
+    pathx = f"{sys.executable} -m pathx"
+    for command, status in ((f"{pathx} --version > /dev/full", 1), (f"{pathx} --help >&-", 2)):
+        code, err = shell(command)
+        assert code == status and len(err.splitlines()) == 1 and err.startswith("pathx: "), err
+    assert shell(f"{pathx} --version 2>&- >/dev/null") == (0, "")
+
+
+@pytest.mark.parametrize("number", [2, 15])
+def test_signals_while_everything_is_loaded(number: int) -> None:
+    """The interpreter is told to stop in the middle of `import torch`."""
+    script = f"""
+import os, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            os.kill(os.getpid(), {number})
+sys.meta_path.insert(0, Finder())
+sys.argv = ["pathx", "explain", "x.png"]
+from pathx.__main__ import run
+run()
+"""
+    Path("script.py").write_text(script)
+    code, err = shell(f"{sys.executable} script.py")
+    assert (code, err) == (128 + number, "pathx: interrupted; run the same command again to go on\n")
+
+
+def test_the_second_signal_does_not_wait() -> None:
+    script = """
+import os, signal
+from pathx.runs.stop import Stop, end_at_once
+end_at_once()
+stop = Stop()
+with stop.on_signals():
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert stop.asked == signal.SIGTERM
+    print("goes on", flush=True)
+    os.kill(os.getpid(), signal.SIGINT)
+    print("never", flush=True)
+"""
+    Path("script.py").write_text(script)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stdout) == (130, "goes on\n")
+    assert done.stderr.splitlines()[-1] == "pathx: interrupted; run the same command again to go on"
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_common_paths_are_the_same_whatever_the_hash_seed() -> None:
+    photos(4)
+    scripted(network())
+    for seed in (1, 2, 3):
+        command = f"{sys.executable} -m pathx common photos --model model.pt --width 4 --out out{seed}"
+        assert shell(f"PYTHONHASHSEED={seed} OMP_NUM_THREADS=1 {command} > /dev/null")[0] == 0
+    assert Path("out1/common.json").read_bytes() == Path("out2/common.json").read_bytes()
+    assert Path("out1/common.json").read_bytes() == Path("out3/common.json").read_bytes()
+    shutil.rmtree("out1")

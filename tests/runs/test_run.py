@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import pathx
+from pathx.errors import PathxError
+from pathx.models.load import LoadedModel
+from pathx.models.preprocessing import Preprocessing
+from pathx.runs.run import Settings, State, explain_files
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+# Pictures to explanations
+
+
+@pytest.fixture
+def model() -> LoadedModel:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layers = nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 6), nn.ReLU(), nn.Linear(6, 3)
+        module = nn.Sequential(*layers).eval()
+    preprocessing = Preprocessing((3, 8, 8), (0.5,) * 3, (0.25,) * 3)
+    return LoadedModel(module, "net", "none", "0" * 64, preprocessing, ("cat", "dog", "fox"))
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> list[Path]:
+    """Five files, of which the second and the last are no pictures."""
+    names = [tmp_path / f"{number}.png" for number in range(5)]
+    for number, name in enumerate(names):
+        pixels = torch.randint(0, 256, (300,), generator=torch.Generator().manual_seed(number))
+        Image.frombytes("RGB", (10, 10), bytes(pixels.tolist())).save(name)
+    names[1].write_text("no picture")
+    names[4].unlink()
+    return names
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 8])
+def test_results_come_in_the_order_of_the_pictures(
+    model: LoadedModel, pictures: list[Path], tmp_path: Path, batch_size: int
+) -> None:
+    settings = Settings(depth=1, batch_size=batch_size)
+    results = list(explain_files(model, pictures, tmp_path / "out", targets=("fox", "top:1"), settings=settings))
+    order = [result.file for result in results]
+    assert order == sorted(order)
+    assert set(order) == set(map(str, pictures))
+    failures = [result for result in results if result.failed]
+    assert [failure.file for failure in failures] == [str(pictures[1]), str(pictures[4])]
+    assert not any(failure.error is None or failure.error.usage for failure in failures)
+    for result in results:
+        if result.state is State.done:
+            assert result.folder.parent == tmp_path / "out" / Path(result.file).name
+            assert json.loads((result.folder / "path.json").read_text()) == result.document
+            assert result.document["depth"] == result.explanation.depth == 1
+            assert sum(probability for _, probability in result.predictions) == pytest.approx(1)
+    assert next(r for r in results if r.state is State.done).explanation.target == 2
+
+
+def test_only_bad_pictures(model: LoadedModel, pictures: list[Path], tmp_path: Path) -> None:
+    results = list(explain_files(model, [pictures[4], pictures[1]], tmp_path / "out"))
+    assert [result.file for result in results if result.failed] == [str(pictures[4]), str(pictures[1])]
+    assert len(results) == 2
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {"index.jsonl", "run.json"}
+    assert list(explain_files(model, [], tmp_path / "none")) == []
+    assert not (tmp_path / "none").exists()
+
+
+def test_the_files_say_what_the_engine_says(model: LoadedModel, pictures: list[Path], tmp_path: Path) -> None:
+    settings = Settings(depth="all", width=3, alpha=0.25, dtype="float64")
+    (done,) = explain_files(model, pictures[:1], tmp_path / "out", settings=settings)
+    assert done.state is State.done
+    with Image.open(pictures[0]) as image:
+        inputs = model.preprocessing(image)[None].double()
+    (expected,) = pathx.explain(model.module, inputs, depth="all", width=3, alpha=0.25)
+    for layer, like in zip(done.explanation.path, expected.path, strict=True):
+        assert [(u.tensor, u.index) for u in layer.units] == [(u.tensor, u.index) for u in like.units]
+        assert [u.weight for u in layer.units] == pytest.approx([u.weight for u in like.units])
+    assert torch.allclose(done.explanation.attribution, expected.attribution, rtol=1e-9)
+    assert done.explanation.attribution.dtype == torch.float64
+    assert done.document["linear_model"]["score"] == pytest.approx(expected.score)
+    assert done.predictions[0][0] == done.document["target"]["label"] == model.labels[expected.target]
+
+
+def test_the_model_is_left_as_it_was(model: LoadedModel, pictures: list[Path], tmp_path: Path) -> None:
+    before = {name: value.clone() for name, value in model.module.state_dict().items()}
+    list(explain_files(model, pictures, tmp_path / "out", settings=Settings(depth=2, dtype="float64")))
+    after = model.module.state_dict()
+    assert all(torch.equal(after[name], value) and after[name].dtype == value.dtype for name, value in before.items())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "float16"}, "dtype is float32 or float64, not 'float16'"),
+        ({"batch_size": 0}, "batch size 0 is out of range; use 1 or more, or auto"),
+        ({"batch_size": "many"}, "batch size many is out of range; use 1 or more, or auto"),
+        ({"workers": -1}, "workers -1 is out of range; use 0 or more"),
+        ({"skips": "some"}, "skips is 'adjacent' or 'all', not 'some'"),
+        ({"depth": 3}, "depth 3 is out of range: the network has 2 hidden layers; use 1 to 2, half or all"),
+    ],
+)
+def test_a_wrong_call_is_raised(
+    model: LoadedModel, pictures: list[Path], tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(PathxError) as caught:
+        list(explain_files(model, pictures, tmp_path / "out", settings=Settings(**options)))
+    assert str(caught.value) == message
+    assert caught.value.usage
+    assert not (tmp_path / "out").exists()
+
+
+def machine(monkeypatch: pytest.MonkeyPatch, *, gpus: int = 0, mps: bool = False) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+
+
+def test_float64_on_mps_is_refused(
+    model: LoadedModel, pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine(monkeypatch, mps=True)
+    with pytest.raises(PathxError, match=r"^mps has no float64; use float32, or `device` cpu$"):
+        list(explain_files(model, pictures, tmp_path / "out", settings=Settings(dtype="float64")))
+
+
+def test_an_output_that_is_no_number_fails_that_picture_alone(
+    model: LoadedModel, pictures: list[Path], tmp_path: Path
+) -> None:
+    class Fragile(nn.Module):
+        """Overflows for bright pictures."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model.module
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            bright = torch.relu(x.mean((1, 2, 3), keepdim=True) - 0.2) * 3e38
+            return self.inner(x) + bright.flatten(1)  # type: ignore[no-any-return]
+
+    Image.new("RGB", (9, 9), "white").save(pictures[2])
+    fragile = LoadedModel(Fragile().eval(), "net", "none", "0" * 64, model.preprocessing, model.labels)
+    files = [pictures[0], pictures[2], pictures[3]]
+    results = list(explain_files(fragile, files, tmp_path / "out", settings=Settings(depth=1)))
+    assert [result.state for result in results] == [State.done, State.failed, State.done]
+    assert "NaN or infinite" in str(results[1].error)
+    assert {folder.name for folder in (tmp_path / "out").iterdir()} == {"0.png", "3.png", "index.jsonl", "run.json"}
+
+
+def test_several_devices_share_the_batches_and_change_nothing(model: LoadedModel, tmp_path: Path) -> None:
+    for number in range(11):
+        pixels = torch.randint(0, 256, (300,), generator=torch.Generator().manual_seed(number))
+        Image.frombytes("RGB", (10, 10), bytes(pixels.tolist())).save(tmp_path / f"{number:02}.png")
+    (tmp_path / "05.png").write_text("no picture")
+    files = sorted(tmp_path.glob("*.png"))
+    trees = []
+    for devices in ("cpu", "cpu,cpu", "cpu, cpu,cpu"):
+        settings = Settings(depth=2, batch_size=2, device=devices)
+        results = list(explain_files(model, files, tmp_path / devices, settings=settings))
+        assert [result.file for result in results] == list(map(str, files))
+        written = [file for file in (tmp_path / devices).rglob("*") if file.is_file() and file.name != "index.jsonl"]
+        trees.append({str(file.relative_to(tmp_path / devices)): file.read_bytes() for file in written})
+    assert trees[0] == trees[1] == trees[2] and len(trees[0]) > 40
+
+
+def test_computers_take_turns(model: LoadedModel, pictures: list[Path], tmp_path: Path) -> None:
+    """Each has a network of its own, as one is never run by two threads at once."""
+    from pathx.runs.computing import Computer, computed
+    from pathx.runs.stop import Stop
+
+    def note(text: str) -> None: ...
+
+    about: dict[str, Any] = {"device": torch.device("cpu"), "dtype": torch.float32, "size": 1, "note": note}
+    computers = [Computer(model.module, lambda frozen, read: [], **about, own=number > 0) for number in range(2)]
+    modules = [computer._module for computer in computers]
+    assert modules[0] is model.module and modules[1] is not model.module
+    turns: list[tuple[int, int]] = []
+    for number, computer in enumerate(computers):
+        computer.compute = lambda batch, number=number: turns.append((number, batch[0])) or {}  # type: ignore
+    batches = [(str(n), [], [n]) for n in range(6)]
+    assert [slots for slots, _, _ in computed(computers, batches, Stop())] == list("012345")  # type: ignore[arg-type]
+    assert sorted(turns) == [(0, 0), (0, 2), (0, 4), (1, 1), (1, 3), (1, 5)]

@@ -1,0 +1,52 @@
+"""Results of the small network that reports are made of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from support.small import LABELS, loaded, picture
+
+from pathx.report.page import data_in
+from pathx.runs.run import Settings, explain_files
+from pathx.runs.tasks import decompose_task
+
+HOSTILE = (
+    "</script><img src=x onerror=\"console.log('run')\">",
+    "\"quotes' & <b>bold</b> \u202egnikcart \U0001f63a",
+    "<script>console.log(1)</script>" + "x" * 300,
+    "{{script}} NaN",
+)
+
+
+def results(
+    folder: Path,
+    names: Sequence[str] = ("photo.png",),
+    *,
+    targets: Sequence[str] = (),
+    labels: Sequence[str] = LABELS,
+    decompose: bool = False,
+    **how: Any,
+) -> Path:
+    """Explanations of random images below `folder`/out."""
+    model = replace(loaded(), labels=tuple(labels))
+    pictures = [picture(folder / name, seed=number) for number, name in enumerate(names)]
+    settings = Settings(**{"depth": 3, "width": 6, "workers": 0, **how})
+    task = decompose_task() if decompose else None
+    made = list(explain_files(model, pictures, folder / "out", targets=targets, settings=settings, task=task))
+    assert not any(result.failed for result in made), [result.error for result in made]
+    return folder / "out"
+
+
+def only_document(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """The one path.json below a folder."""
+    (file,) = (file for file in folder.rglob("path.json") if not file.parent.name.startswith("feature-"))
+    return file, json.loads(file.read_text())
+
+
+def data_of(page: Path | str) -> dict[str, Any]:
+    """The data that a page holds."""
+    return data_in(page.read_text(encoding="utf-8") if isinstance(page, Path) else page)

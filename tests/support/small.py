@@ -1,0 +1,46 @@
+"""A small network for pictures of 3 x 10 x 10, as a module and as the command line loads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from pathx.models.load import LoadedModel
+from pathx.models.preprocessing import Preprocessing
+
+LABELS = ("cat", "red fox", "dog", "cup")
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def network(seed: int = 0, classes: int = 4) -> nn.Module:
+    """Three hidden layers; input 3 x 10 x 10."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layers = nn.Conv2d(3, 5, 3), nn.ReLU(), nn.Conv2d(5, 6, 3), nn.ReLU(), nn.Flatten()
+        return nn.Sequential(*layers, nn.Linear(216, 12), nn.ReLU(), nn.Linear(12, classes)).eval().double()
+
+
+def images(count: int = 1, seed: int = 0) -> Tensor:
+    return torch.randn(count, 3, 10, 10, generator=seeded(seed), dtype=torch.float64)
+
+
+def loaded(seed: int = 0) -> LoadedModel:
+    preprocessing = Preprocessing((3, 10, 10), (0.5,) * 3, (0.25,) * 3)
+    return LoadedModel(network(seed).float(), "small", "none", "0" * 64, preprocessing, LABELS)
+
+
+def picture(file: Path, size: tuple[int, int] = (14, 12), seed: int = 0) -> Path:
+    pixels = torch.randint(0, 256, (3 * size[0] * size[1],), generator=torch.Generator().manual_seed(seed))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.frombytes("RGB", size, bytes(pixels.tolist())).save(file)
+    return file
+
+
+def files(folder: Path) -> set[str]:
+    return {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}

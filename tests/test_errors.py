@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import json
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pathx.errors import as_text, harmless, parse_json
+
+HOSTILE = [chr(code) for code in (*range(32), *range(127, 160), 0x2028, 0x2029, *range(0x202A, 0x202F))]
+HOSTILE += [chr(code) for code in (*range(0x2060, 0x2070), 0xFEFF, 0xAD, 0xD800, 0xDCFF, 0xE0001, 0x10FFFF)]
+
+
+@given(st.text(st.characters(codec=None) | st.sampled_from(HOSTILE)))
+def test_nothing_that_acts_on_a_terminal_is_left(text: str) -> None:
+    shown = harmless(text)
+    kinds = {unicodedata.category(character) for character in shown if character not in "\u200c\u200d"}
+    assert not kinds & {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+    assert harmless(shown) == shown
+    shown.encode("utf-8")
+
+
+def test_what_people_write_stays_as_it_is() -> None:
+    for text in (
+        "tiger cat",
+        "Straße",
+        "狐",
+        "赤 い\u3000狐",
+        "क्\u200dष",
+        "naïve\u00a0café",
+        "👩\u200d🔬",
+    ):
+        assert harmless(text) == text
+    assert harmless("\x1b]0;title\x07\u202egnp.exe\n") == r"\x1b]0;title\x07\u202egnp.exe\n"
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1"])
+def test_no_text_is_a_formula(text: str) -> None:
+    assert as_text(text) == "'" + text
+    assert as_text("a" + text) == "a" + text
+    assert as_text(-1.5) == -1.5
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[" * 100_000, "it is nested too deeply"),
+        ("9" * 5000, "Exceeds the limit"),
+        ("[NaN]", "NaN is not a number"),
+        ("[-Infinity]", "-Infinity is not a number"),
+        (b"\xff\xfe\xff", "it is not UTF-8 text"),
+        ("[1,]", "line 1 column"),
+    ],
+)
+def test_json_that_others_wrote(text: str | bytes, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason) as caught:
+        parse_json(text)
+    assert "\n" not in str(caught.value)
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
+def test_json_that_is_sound(value: object) -> None:
+    assert parse_json(json.dumps(value)) == value

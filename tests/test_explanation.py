@@ -1,0 +1,45 @@
+"""What people hold in their hands says itself: briefly as text, as figures in a notebook, with labels where there are any."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+
+import pytest
+import torch
+from support.small import images, network
+from torch.testing import assert_close
+
+import pathx
+from pathx.explanation import Explanations
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_its_text_is_short_whatever_it_holds() -> None:
+    (made,) = pathx.explain(network(), images(), target=1, depth="all", width="all")
+    units = sum(len(layer.units) for layer in made.path)
+    assert repr(made) == f"<Explanation of 'class 1': {units} units in 3 of 3 layers, score {made.score:.4g}>"
+    (against,) = pathx.explain(network(), images(), target=1, against=0, depth=1)
+    assert repr(against).startswith("<Explanation of 'class 1' against 'class 0': ")
+
+
+def test_a_loaded_model_brings_its_labels() -> None:
+    module = network()
+    classes = pathx.explain(module, images())[0].logits.numel()
+    loaded = SimpleNamespace(module=module, labels=[f"label {number}" for number in range(classes)])
+    (made,) = pathx.explain(loaded, images(), target=2, against=1)
+    assert (made.label, made.other_label) == ("label 2", "label 1")
+    (plain,) = pathx.explain(module, images(), target=2, against=1)
+    assert (plain.label, plain.other_label) == ("class 2", "class 1")
+    assert_close(made.attribution, plain.attribution)
+
+
+def test_a_notebook_shows_the_figures_of_a_list() -> None:
+    several = pathx.explain(network(), images().expand(12, -1, -1, -1), depth=1)
+    assert isinstance(several, Explanations) and len(several) == 12
+    page = several._repr_html_()
+    assert page is not None and len(re.findall("<img ", page)) == Explanations.MOST_SHOWN and "and 2 more" in page
+    assert Explanations()._repr_html_() is None
+    flat = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    assert pathx.explain(flat, torch.rand(1, 4), depth=1)._repr_html_() is None  # type: ignore[attr-defined]

@@ -1,0 +1,238 @@
+"""The house keeps its rules: which room may import which, imports inside functions included, and which words are used."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from keyword import iskeyword
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from pathx.cli import app
+from pathx.commands.output import ARGUMENTS, with_options
+
+PACKAGE = Path(__file__).resolve().parents[1] / "pathx"
+
+DATA = {"explanation", "decomposition", "contrast"}
+"""What people hold in their hands."""
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "detail": set(),
+    "cluster": set(),
+    "engine.graph": set(),
+    "engine.window": set(),
+    "engine.operations": {"engine.graph", "engine.window"},
+    "engine": {"engine.graph", "engine.window", "engine.operations", "explanation"},
+    "images": set(),
+    "maps": set(),
+    "models": {"images"},
+    "models.catalogue": {"models", "images", "engine"},
+    "explanation": {"maps"},
+    "decomposition": {"engine", "maps", "explanation"},
+    "contrast": {"engine", "maps", "explanation"},
+    "drawing": {"maps", *DATA},
+    "results": {"maps", "images", "drawing", "models.labels", *DATA},
+    "report": {"maps", "images", "drawing", "models.labels", "models.preprocessing", "results", "engine", *DATA},
+    "runs": {"maps", "images", "models", "engine", "drawing", "results", "detail", "cluster", *DATA},
+    "units": {"maps", "images", "models", "engine", "drawing", "results", "runs", "evaluation", "detail", *DATA},
+    "evaluation": {"maps", "images", "models", "engine", "drawing", "results", "detail", "cluster", *DATA},
+}
+"""A room, and the rooms it may import from; its own and `errors` always. The longest name that fits a module is its room."""
+
+INSIDE_FUNCTIONS: dict[str, set[str]] = {
+    "explanation": {"decomposition", "drawing", "report"},
+    "decomposition": {"drawing", "report"},
+    "contrast": {"drawing", "report"},
+}
+"""What a room may import inside functions only, because it is needed only when somebody asks for it."""
+
+FRONT_DOOR = {"__init__", "__main__", "cli"}
+"""The way in: these may import everything."""
+
+
+def modules() -> dict[str, Path]:
+    """Modules by their name below `pathx`."""
+    found = {}
+    for file in sorted(PACKAGE.rglob("*.py")):
+        parts = file.relative_to(PACKAGE).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)] = file
+    return found
+
+
+MODULES = modules()
+
+
+def imports(tree: ast.AST, inside: bool = False) -> Iterator[tuple[str, bool]]:
+    """Modules of ours that a piece of source imports, and whether it does so inside a function."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue  # names for annotations; nothing is loaded
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, inside) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are written out"
+            for alias in node.names:
+                deeper = f"{node.module}.{alias.name}"
+                yield (deeper if deeper.removeprefix("pathx.") in MODULES else str(node.module)), inside
+        else:
+            yield from imports(node, inside or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)))
+
+
+def room(module: str, rooms: set[str]) -> str:
+    """The longest of the rooms that a module is in."""
+    fitting = [name for name in rooms if module == name or module.startswith(f"{name}.")]
+    return max(fitting, key=len, default=module.split(".")[0])
+
+
+def problems(module: str, source: str) -> list[str]:
+    """Imports of a module that the table does not allow."""
+    own = room(module, {*MAY_IMPORT})
+    found = []
+    for name, inside in imports(ast.parse(source)):
+        if not name.startswith("pathx.") or name.removeprefix("pathx.") == module:
+            continue
+        other = name.removeprefix("pathx.")
+        if own == "commands":
+            shared = other.split(".")[-1] in SHARED_BY_COMMANDS
+            allowed = not other.startswith("commands.") or shared or module.split(".")[-1] in SHARED_BY_COMMANDS
+        else:
+            may = {own, "errors", *MAY_IMPORT.get(own, set()), *(INSIDE_FUNCTIONS.get(own, set()) if inside else set())}
+            allowed = any(other == one or other.startswith(f"{one}.") for one in may)
+        if not allowed and f"{module} imports {other}" not in found:
+            found.append(f"{module} imports {other}")
+    return found
+
+
+SHARED_BY_COMMANDS = {"options", "output", "loading", "following", "running", "progress", "reporting"}
+"""What commands share; a command never imports another."""
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name not in FRONT_DOOR])
+def test_a_module_imports_only_what_its_room_may(module: str) -> None:
+    assert not problems(module, MODULES[module].read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("engine.path", "import pathx.runs.run"),
+        ("engine.graph.trace", "from pathx.engine import window"),
+        ("results.saved", "def f():\n    from pathx.runs.run import explain_files"),
+        ("evaluation.check", "from pathx.runs.run import explain_files"),
+        ("images.read", "from pathx.maps import plane"),
+        ("explanation", "from pathx.drawing.render import heatmap"),
+        ("models.load", "def f():\n    from pathx.engine.freeze import freeze"),
+        ("commands.explain", "from pathx.commands.decompose import decompose"),
+    ],
+)
+def test_what_breaks_the_rule_is_found(module: str, source: str) -> None:
+    assert problems(module, source)
+
+
+def messages(source: str) -> Iterator[str]:
+    """Texts of a module that are no docstrings."""
+    for node in ast.walk(ast.parse(source)):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Constant) and isinstance(child.value, str) and not isinstance(node, ast.Expr):
+                yield child.value
+
+
+def options_in(source: str) -> list[str]:
+    """Options of the command line that a module's messages speak of, but for those of a whole command to run."""
+    words = (re.sub(r"`[^`]* [^`]*`", "", text) for text in messages(source) if not text.startswith("--"))
+    return [option for text in words for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)]
+
+
+LIBRARY = [name for name in MODULES if name not in FRONT_DOOR and not name.startswith("commands")]
+
+
+@pytest.mark.parametrize("module", LIBRARY)
+def test_the_library_does_not_speak_of_options(module: str) -> None:
+    assert not options_in(MODULES[module].read_text(encoding="utf-8"))
+
+
+def test_an_option_in_a_message_is_found() -> None:
+    assert options_in('raise PathxError(f"{file} is full: choose another with --out")') == ["--out"]
+    assert not options_in('def f():\n    """Like --out."""\n    raise PathxError("run `pathx merge --out here`")')
+
+
+def test_the_command_line_names_the_options_of_what_the_library_asks_for() -> None:
+    sources = [MODULES[name].read_text(encoding="utf-8") for name in LIBRARY]
+    named = {name for source in sources for text in messages(source) for name in re.findall("`([a-z_]+)`", text)}
+    assert {name for name in named if not iskeyword(name)} == {*ARGUMENTS}
+    known = {name for command in get_command(app).commands.values() for one in command.params for name in one.opts}
+    assert {*ARGUMENTS.values()} <= known
+    assert with_options("cuda is not there: use `device` auto, not `this`") == (
+        "cuda is not there: use --device auto, not `this`"
+    )
+
+
+# Words: one meaning each, and none that a reader stops at
+
+
+ROOT = PACKAGE.parent
+UNWANTED = [
+    r"held against",
+    r"speaks? (for|against)",
+    r"\banew\b",
+    r"come by\b",
+    r"drawn so\b",
+    r"hopeful",
+    r"\bless (each|that|the|[A-Z])\b",
+]
+"""Compare, supports, redraw, rebuild, again, minus: there is a plainer word for each of these."""
+
+TEXTS = [
+    file
+    for pattern in ("pathx/**/*.py", "pathx/report/assets/*", "tests/**/*.py", "benchmarks/*.py", "docs/*.md", "*.md")
+    for file in sorted(ROOT.glob(pattern))
+    if file != Path(__file__).resolve()
+]
+
+
+@pytest.mark.parametrize("unwanted", UNWANTED)
+def test_plain_words(unwanted: str) -> None:
+    lines = ((file, line) for file in TEXTS for line in file.read_text(encoding="utf-8").splitlines())
+    assert not [f"{file.relative_to(ROOT)}: {line}" for file, line in lines if re.search(unwanted, line)]
+
+
+def test_an_image_is_what_the_user_gives_and_a_picture_what_we_draw() -> None:
+    rooms = [file for room in ("engine", "images", "models") for file in sorted((PACKAGE / room).rglob("*.py"))]
+    lines = [line for file in rooms for line in file.read_text(encoding="utf-8").splitlines() if "icture" in line]
+    assert (
+        lines
+        == [
+            '"""Tensors in, explanations out: knows no files, no terminal, no pictures."""',
+            'IMAGES = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "photo")',  # columns of other people's tables
+        ]
+    )
+
+
+def test_no_two_classes_have_one_name() -> None:
+    homes: dict[str, list[str]] = {}
+    for module, file in MODULES.items():
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and "Protocol" not in map(ast.unparse, node.bases):
+                homes.setdefault(node.name, []).append(module)
+    assert not {name: modules for name, modules in homes.items() if len(modules) > 1}
+
+
+# The guide to the rooms
+
+
+def named_in_the_guide() -> set[str]:
+    """Modules that docs/design.md names: by their path, or in the row of their room."""
+    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    found = set(re.findall(r"`(pathx/[\w/]+\.py)`", text))
+    for room, files in re.findall(r"^\| `(pathx/[\w/]*)` \| (.*)$", text, re.MULTILINE):
+        found |= {f"{room}{name}" for name in re.findall(r"`(\w+\.py)`", files)}
+    return found
+
+
+def test_the_guide_names_every_module_and_no_other() -> None:
+    files = {file.relative_to(ROOT).as_posix() for file in MODULES.values() if file.name != "__init__.py"}
+    assert named_in_the_guide() == files

@@ -1,0 +1,108 @@
+"""Running lists of the best places, compared with all places of all images kept and sorted."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.small import images, network
+from torch import Tensor
+
+import pathx
+from pathx.engine.freeze import freeze
+from pathx.explanation import LayerTensor
+from pathx.units.gather import NOBODY, Gathered, explain_predictions, wanted_channels
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+RELUS = {1: LayerTensor("1", (5, 8, 8)), 2: LayerTensor("3", (6, 6, 6)), 3: LayerTensor("6", (12,))}
+PATH: dict[str, Any] = {"depth": 2, "width": 7, "alpha": 0.0, "skips": "adjacent"}
+
+
+def gathered(inputs: Tensor, by: str, top: int, batch: int, numbers: list[int] | None = None) -> Gathered:
+    layers = {layer: [RELUS[layer]] for layer in (2, 3)}
+    made = wanted_channels(layers, by=by, top=top, classes=4)
+    order = numbers if numbers is not None else list(range(len(inputs)))
+    model = network()
+    for start in range(0, len(order), batch):
+        some = order[start : start + batch]
+        frozen = freeze(model, inputs[some])
+        targets = frozen.logits.argmax(1).tolist()
+        made.see(frozen, explain_predictions(frozen, targets, PATH), some)
+    return made
+
+
+def everything(inputs: Tensor, by: str) -> dict[tuple[str, int], list[tuple[float, int, int]]]:
+    """By ReLU and channel, (value, image, unit) of the best unit of every image that has one, best first."""
+    model = network()
+    found: dict[tuple[str, int], list[tuple[float, int, int]]] = {}
+    for number, image in enumerate(inputs):
+        best: dict[tuple[str, int], tuple[float, int]] = {}
+        if by == "contribution":
+            (explanation,) = pathx.explain(model, image[None], **PATH)
+            for layer in explanation.path:
+                for unit in layer.units:
+                    place = unit.index[1] * 6 + unit.index[2] if len(unit.index) == 3 else 0
+                    key = unit.tensor, unit.index[0]
+                    best[key] = max(best.get(key, (-math.inf, 0)), (unit.contribution, -place))
+        else:
+            for name in ("3", "6"):
+                with torch.no_grad():
+                    out = model[: int(name) + 1](image[None])[0]
+                for channel, row in enumerate(out.reshape(len(out), -1).tolist()):
+                    if max(row) > 0:
+                        best[name, channel] = max((value, -place) for place, value in enumerate(row))
+        for key, (value, place) in best.items():
+            found.setdefault(key, []).append((value, number, -place))
+    return {key: sorted(entries, key=lambda entry: (-entry[0], entry[1])) for key, entries in found.items()}
+
+
+@settings(max_examples=12)
+@given(st.integers(1, 9), st.integers(1, 4), st.sampled_from(["contribution", "activation"]), st.integers(0, 30))
+def test_the_lists_are_those_of_brute_force(count: int, batch: int, by: str, seed: int) -> None:
+    inputs = images(count, seed)
+    made, expected = gathered(inputs, by, 3, batch), everything(inputs, by)
+    assert made.count == count
+    for own in made.channels.values():
+        for channel in range(own.tensor.shape[0]):
+            entries = expected.get((own.tensor.name, channel), [])[:3]
+            assert own.images[channel].tolist() == [e[1] for e in entries] + [NOBODY] * (3 - len(entries))
+            assert own.units[channel].tolist()[: len(entries)] == [entry[2] for entry in entries]
+            assert own.values[channel].tolist()[: len(entries)] == pytest.approx([entry[0] for entry in entries])
+
+
+def test_paths_shares_and_means_are_those_of_each_explanation() -> None:
+    inputs, model = images(6, 5), network()
+    made = gathered(inputs, "contribution", 2, 4)
+    explanations = [pathx.explain(model, image[None], **PATH)[0] for image in inputs]
+    for own in made.channels.values():
+        with torch.no_grad():
+            out = model[: int(own.tensor.name) + 1](inputs)
+        assert own.totals.tolist() == pytest.approx(out.reshape(6, len(own.totals), -1).mean(2).sum(0).tolist())
+        for channel in range(own.tensor.shape[0]):
+            shares, counts = 0.0, [0] * 4
+            for made_of in explanations:
+                (layer,) = (layer for layer in made_of.path if layer.layer == own.layer)
+                mine = [abs(unit.contribution) for unit in layer.units if unit.index[0] == channel]
+                if mine:
+                    counts[made_of.target] += 1
+                    shares += sum(mine) / sum(abs(unit.contribution) for unit in layer.units)
+            assert own.paths[channel].tolist() == counts
+            assert float(own.shares[channel]) == pytest.approx(shares)
+
+
+@given(st.permutations(list(range(7))), st.integers(1, 6))
+@settings(max_examples=10)
+def test_parts_in_any_order_join_to_the_whole(order: list[int], cut: int) -> None:
+    inputs = images(7, 2)
+    whole = gathered(inputs, "contribution", 3, 1)
+    one = gathered(inputs, "contribution", 3, 1, sorted(order[:cut]))
+    one.add(gathered(inputs, "contribution", 3, 1, sorted(order[cut:])))
+    again = whole.restored(one.tensors())
+    assert again.count == whole.count
+    for name, own in whole.channels.items():
+        for part in own.NAMES:
+            torch.testing.assert_close(getattr(again.channels[name], part), getattr(own, part))

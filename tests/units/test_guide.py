@@ -1,0 +1,203 @@
+"""What units look for, beside explanations, decompositions and reports; and statistics that do not belong to them."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from support.command_line import SIDECAR, Pathx, document, network, picture, scripted
+from support.reports import data_of
+
+pytestmark = pytest.mark.usefixtures("one_thread", "here")
+OPTIONS = ("--model", "model.pt", "--depth", "3", "--width", "4")
+
+
+@pytest.fixture
+def units(pathx_: Pathx) -> str:
+    """What the channels of a network look for in five photos."""
+    scripted(network())
+    for number in range(5):
+        picture(f"photos/{number}.png", seed=number)
+    picture("photo.png")
+    assert pathx_("units", "photos", *OPTIONS, "--out", "units", "--quiet", "--no-pictures").status == 0
+    return "units"
+
+
+def channels(folder: str) -> dict[tuple[str, int], dict[str, Any]]:
+    made = json.loads(Path(folder, "units.json").read_text())
+    return {
+        (tensor["name"], entry["channel"]): entry
+        for layer in made["layers"]
+        for tensor in layer["tensors"]
+        for entry in tensor["channels"]
+    }
+
+
+def the(pattern: str) -> Path:
+    (found,) = Path().glob(pattern)
+    return found
+
+
+def height(file: Path) -> int:
+    with Image.open(file) as image:
+        return image.height
+
+
+def test_explanations_have_a_strip_and_words(pathx_: Pathx, units: str) -> None:
+    assert pathx_("explain", "photo.png", *OPTIONS, "--out", "without").status == 0
+    done = pathx_("explain", "photo.png", *OPTIONS, "--units", units, "--report", "--out", "with")
+    told = [line for line in done.out.splitlines() if " looks for " in line]
+    known = channels(units)
+    shares = []
+    for layer in document(the("with/photo.png/*"))["layers"]:
+        total = sum(abs(unit["contribution"]) for unit in layer["units"])
+        shares += [(abs(unit["contribution"]) / total, unit["tensor"], unit["index"]) for unit in layer["units"]]
+    _, tensor, index = max(shares)
+    assert len(told) == 3
+    place = ",".join(map(str, index))
+    assert f"{tensor} [{place}] looks for {known[tensor, index[0]]['words']}" in told
+    assert height(the("with/photo.png/*/figure.png")) > height(the("without/photo.png/*/figure.png"))
+    shown = data_of(the("with/photo.png/*/report.html"))["references"]
+    assert shown[f"{tensor} {index[0]}"]["words"] == known[tensor, index[0]]["words"]
+    assert shown[f"{tensor} {index[0]}"]["crops"]
+
+
+def test_features_have_strips_and_words(pathx_: Pathx, units: str) -> None:
+    assert pathx_("decompose", "photo.png", *OPTIONS, "--out", "without").status == 0
+    done = pathx_("decompose", "photo.png", *OPTIONS, "--units", units, "--report", "--out", "with")
+    made = json.loads(the("with/photo.png/*/decomposition.json").read_text())
+    known = channels(units)
+    unit = made["features"][made["groups"][0]["features"][0] - 1]["unit"]
+    words = known[unit["tensor"], unit["index"][0]]["words"]
+    place = ",".join(map(str, unit["index"]))
+    assert f"A: {unit['tensor']} [{place}] looks for {words}" in done.out
+    for name in ("sheet.png", "figure.png", "feature-01/figure.png"):
+        assert height(the(f"with/photo.png/*/{name}")) > height(the(f"without/photo.png/*/{name}"))
+    page = data_of(the("with/photo.png/*/report.html"))
+    assert page["features"]["items"]
+    assert page["references"][f"{unit['tensor']} {unit['index'][0]}"]["words"] == words
+
+
+def test_a_report_of_finished_results_shows_them(pathx_: Pathx, units: str) -> None:
+    pathx_("explain", "photos", *OPTIONS, "--out", "out", "--quiet")
+    assert pathx_("report", "out", "--units", units, "--quiet").status == 0
+    pages = list(Path("out/report/pages").glob("*.html"))
+    assert len(pages) == 5
+    known = channels(units)
+    for page in pages:
+        shown = data_of(page)["references"]
+        assert shown
+        for place, entry in shown.items():
+            tensor, channel = place.rsplit(" ", 1)
+            assert entry["words"] == known[tensor, int(channel)]["words"]
+
+
+def test_the_default_path_is_that_of_explain(pathx_: Pathx) -> None:
+    scripted(network())
+    picture("photos/0.png")
+    picture("photo.png")
+    assert pathx_("units", "photos", "--model", "model.pt", "--out", "units", "--quiet", "--no-pictures").status == 0
+    assert pathx_("explain", "photo.png", "--model", "model.pt", "--out", "out", "--quiet").status == 0
+    path = document(the("out/photo.png/*"))
+    made = json.loads(Path("units/units.json").read_text())
+    assert [layer["layer"] for layer in made["layers"]] == [layer["layer"] for layer in path["layers"]]
+    for layer in path["layers"]:
+        for unit in layer["units"]:
+            best = channels("units")[unit["tensor"], unit["index"][0]]["references"][0]["value"]
+            assert best >= unit["contribution"] - abs(unit["contribution"]) * 1e-4
+
+
+def other_weights() -> None:
+    model = network()
+    with torch.no_grad():
+        next(model.parameters()).mul_(1.5)
+    scripted(model)
+
+
+def other_preprocessing() -> None:
+    scripted(network(), sidecar={**SIDECAR, "mean": [0.4]})
+
+
+def damaged(key: str) -> None:
+    file = Path("units/units.json")
+    file.write_text(json.dumps(json.loads(file.read_text()) | {key: "x"}))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        *((partial(damaged, key), "is damaged") for key in ("model", "preprocessing", "settings", "images", "layers")),
+        (other_weights, "model.pt has other weights or layers than when the units in units were gathered"),
+        (other_preprocessing, "the units in units were gathered with other preprocessing (mean)"),
+        (lambda: Path("units/units.json").write_text('{"schema": "pathx/units@2"}'), "not of the schema pathx/units@1"),
+        (lambda: Path("units/units.json").write_text('{"schema": "pathx/units@1"}'), "is damaged"),
+        (lambda: Path("units/units.json").write_text("no JSON"), "units.json"),
+        (lambda: Path("units/units.json").unlink(), "gather units there first with pathx units"),
+    ],
+)
+@pytest.mark.parametrize("command", ["explain", "decompose"])
+def test_units_of_something_else_are_refused(
+    pathx_: Pathx, units: str, command: str, change: Any, message: str
+) -> None:
+    change()
+    done = pathx_(command, "photo.png", *OPTIONS, "--units", units, "--out", "out")
+    assert done.status == 2
+    assert message in done.err
+    assert len(done.err.splitlines()) == 1
+    assert not Path("out").exists()
+
+
+def test_a_report_says_that_units_are_of_another_model(pathx_: Pathx, units: str) -> None:
+    other_weights()
+    pathx_("explain", "photo.png", *OPTIONS, "--out", "out", "--quiet")
+    done = pathx_("report", "out", "--units", units)
+    assert done.status == 0
+    assert "the units are of another model (model.pt); they are not shown" in done.err
+    assert data_of(the("out/photo.png/*/report.html"))["references"] == {}
+
+
+def test_references_whose_images_are_gone_or_changed_are_said_and_left_out(pathx_: Pathx, units: str) -> None:
+    for number in (1, 2):
+        Path(f"photos/{number}.png").unlink()
+    picture("photos/3.png", seed=99)
+    picture("photos/4.png", seed=98)
+    done = pathx_("explain", "photo.png", *OPTIONS, "--units", units, "--out", "out")
+    assert done.status == 0
+    assert any(f"photos/{number}.png: " in done.err for number in (1, 2))
+    assert "is not the image any more that units were gathered from" in done.err
+    assert len(done.err.splitlines()) == len(set(done.err.splitlines()))
+
+
+def test_channels_that_are_on_no_path_say_so(pathx_: Pathx) -> None:
+    scripted(network())
+    picture("photos/0.png")
+    pathx_("units", "photos", "--model", "model.pt", "--width", "1", "--depth", "2", "--out", "units", "--quiet")
+    lonely = next(place for place, entry in channels("units").items() if not entry["paths"]["images"])
+    done = pathx_("unit", *map(str, lonely), "--units", "units")
+    assert done.status == 0
+    assert "no references; on no path" in done.out
+
+
+@pytest.mark.parametrize("command", ["explain", "decompose"])
+def test_a_folder_that_says_nothing_of_these_units_says_so(pathx_: Pathx, units: str, command: str) -> None:
+    file = Path(units, "units.json")
+    made = json.loads(file.read_text())
+    for layer in made["layers"]:
+        for tensor in layer["tensors"]:
+            tensor["channels"] = [{**entry, "references": []} for entry in tensor["channels"]]
+    file.write_text(json.dumps(made))
+    done = pathx_(command, "photo.png", *OPTIONS, "--units", units, "--out", "out")
+    assert done.status == 0
+    assert "units has no references of these units: gather units over images of this class" in done.out
+
+
+def test_a_field_as_large_as_the_image_is_the_whole_photo(pathx_: Pathx, units: str) -> None:
+    whole = [entry for (tensor, _), entry in channels(units).items() if tensor == "6"]
+    assert whole
+    fields = {tuple(one["receptive_field"]) for entry in whole for one in entry["references"]}
+    assert fields == {(0, 0, 8, 8)}
