@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 
+from benchmarks import cluster as _cluster  # noqa: F401  its parts
+from benchmarks import counted as _counted  # noqa: F401  its parts
 from benchmarks import folders as _folders  # noqa: F401  its parts
 from benchmarks import report
 from benchmarks.measure import ROOT, THREADS, Effort, limit_memory, machine
@@ -56,7 +58,7 @@ def main() -> None:
             failed.append(name)
             print(f"  failed: {str(error).strip().splitlines()[-1]}", flush=True)
             continue
-        # After each part, so that an interrupted run keeps what it measured, and read anew, as others may have added theirs.
+        # After each part, so that an interrupted run keeps what it measured, and read again, as others may have added theirs.
         results = report.read(options.out)
         results[name] = report.entry(part.title, date.today().isoformat(), here, rows)
         report.write(results, options.out)

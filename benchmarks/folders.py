@@ -1,7 +1,7 @@
-"""Folders of pictures: how much of the engine's speed is left, and whether memory grows.
+"""Folders of images: how much of the engine's speed is left, and whether memory grows.
 
 `python -m benchmarks.folders FOLDER OUT` explains a folder in a process of its own, and prints JSON: the MiB that it held
-after a tenth of the pictures and at the end.
+after a tenth of the images and at the end.
 """
 
 from __future__ import annotations
@@ -22,19 +22,23 @@ import pathx
 from benchmarks.measure import ROOT, THREADS, Effort, Row, run_python, seconds
 from benchmarks.memory import resident
 from benchmarks.parts import part
-from pathx.pictures import open_picture
-from pathx.run import Done, Settings, explain_files
+from pathx.evaluation.prepared import prepare
+from pathx.images.folders import images_in
+from pathx.images.read import open_image
+from pathx.runs.run import Settings, State, explain_files
+from pathx.units.files import save_units
+from pathx.units.folder import Pass, Request
 
 BATCH = 8
 
 
-@part("folder", "A folder of photos (depth 3, width 5), per picture, against the engine alone on tensors in memory")
+@part("folder", "A folder of photos (depth 3, width 5), per image, against the engine alone on tensors in memory")
 def folder(effort: Effort) -> Iterator[Row]:
     count, rounds = (48, 1) if effort.quick else (1000, 3)
     model = pathx.load_model()
     with TemporaryDirectory() as place:
         files = photos(Path(place, "photos"), count)
-        tensors = torch.stack([model.preprocessing(open_picture(file).image) for file in files[:200]])
+        tensors = torch.stack([model.preprocessing(open_image(file).pixels) for file in files[:200]])
 
         def engine() -> None:
             for start in range(0, count, BATCH):
@@ -42,9 +46,9 @@ def folder(effort: Effort) -> Iterator[Row]:
                 pathx.explain(model.module, tensors[at : at + BATCH], depth=3, width=5)
 
         def run(name: str, **settings: bool) -> None:
-            how = Settings(batch_size=BATCH, **settings)  # type: ignore[arg-type]
+            how = Settings(depth=3, width=5, skips="adjacent", batch_size=BATCH, **settings)  # type: ignore[arg-type]
             for result in explain_files(model, [Path(place, "photos")], Path(place, name), settings=how):
-                assert isinstance(result, Done), result
+                assert result.state is State.done, result
 
         pathx.explain(model.module, tensors[:BATCH])  # the network is traced once, in either case
         times = [
@@ -57,8 +61,39 @@ def folder(effort: Effort) -> Iterator[Row]:
         ]
     alone, whole, bare = (median(column) / count for column in zip(*times, strict=True))
     for what, value in (("with pictures", whole), ("--no-pictures", bare)):
-        note = f"{1 / value:.1f} pictures per second, {alone / value:.2f} of the engine's"
+        note = f"{1 / value:.1f} images per second, {alone / value:.2f} of the engine's"
         yield Row(f"{count} photos, {what}", value, "engine alone", alone, limit=2.0, note=note)
+
+
+@part("units", "What units look for, over a folder of photos, per image, against explain over the same folder")
+def units(effort: Effort) -> Iterator[Row]:
+    count, rounds = (48, 1) if effort.quick else (300, 3)
+    with TemporaryDirectory() as place:
+        photos(Path(place, "photos"), count)
+        model = pathx.load_model()
+        ready = prepare(model, device="cpu")
+
+        def explain(name: str, pictures: bool) -> None:
+            how = Settings(batch_size=BATCH, pictures=pictures)
+            for result in explain_files(model, [Path(place, "photos")], Path(place, name), settings=how):
+                assert result.state is State.done, result
+
+        def gather(name: str, pictures: bool) -> None:
+            found = images_in([Path(place, "photos")])
+            one = Pass(ready, found, Request(), Path(place, name), batch_size=BATCH)
+            save_units(one.units(one.run()), Path(place, name), ready, draw=pictures)
+
+        gather("warm-up", False)
+        for pictures in (True, False):
+            calls = {
+                "units": lambda n, p=pictures: gather(f"units-{n}", p),
+                "explain": lambda n, p=pictures: explain(f"explain-{n}{p}", p),
+            }
+            times = [{name: seconds(lambda c=call, n=n: c(n)) for name, call in calls.items()} for n in range(rounds)]  # type: ignore[misc]
+            per = {name: median(one[name] for one in times) / count for name in calls}
+            what = f"{count} photos, {'with pictures' if pictures else '--no-pictures'}"
+            note = f"{per['explain'] / per['units']:.2f} of explain's throughput"
+            yield Row(what, per["units"], "explain", per["explain"], limit=1 / 0.7, note=note)
 
 
 @part("flat", "Memory over a folder of photos: at its end against after a tenth of it")
@@ -67,7 +102,7 @@ def flat(effort: Effort) -> Iterator[Row]:
     with TemporaryDirectory() as place:
         photos(Path(place, "photos"), count)
         held = json.loads(run_python(["-m", "benchmarks.folders", str(Path(place, "photos")), str(Path(place, "out"))]))
-    note = f"{(held['end'] - held['tenth']) * 1024 / (0.9 * count):.2f} KiB per picture"
+    note = f"{(held['end'] - held['tenth']) * 1024 / (0.9 * count):.2f} KiB per image"
     yield Row(f"{count} photos", held["end"], "after a tenth", held["tenth"], "MiB", limit=1.1, note=note)
 
 

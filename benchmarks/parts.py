@@ -9,14 +9,15 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 import torch
+from support.reference import literal_algorithm_1
 from torch import Tensor
 
 import pathx
 from benchmarks.measure import Effort, Row, in_process, interleaved, run_python, seconds
-from benchmarks.subjects import NAMES, Subject, literal_algorithm_1, photos, subject
-from pathx.frozen import freeze
-from pathx.protocols import Protocol, make_protocol
-from pathx.replay import Classifier
+from benchmarks.subjects import NAMES, Subject, photos, subject
+from pathx.engine.freeze import freeze
+from pathx.engine.replay import Classifier
+from pathx.evaluation.protocols import Protocol, make_protocol
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,7 @@ def _tracing(measured: Subject) -> str:
 @part("literal", "Complete path, width 5, VGG-16 with 10 classes, against the literal Algorithm 1")
 def literal(effort: Effort) -> Iterator[Row]:
     measured = subject("vgg16", classes=10)
-    algorithm = literal_algorithm_1()
-    slow = lambda: algorithm(measured.module, measured.images[0], measured.target, "all", 5)  # noqa: E731
+    slow = lambda: literal_algorithm_1(measured.module, measured.images[0], measured.target, "all", 5)  # noqa: E731
     fast = measured.path(depth="all", width=5)
     same = _units_in_common(measured, slow().kept)  # which is also the warm-up of the slow one
     fast()
@@ -127,7 +127,7 @@ def wide(effort: Effort) -> Iterator[Row]:
         yield Row(f"{name}, 10 classes", times["path"], "backward pass", backward, limit=10.0)
 
 
-@part("batch", "A picture of a batch of 16 against one at a time")
+@part("batch", "An image of a batch of 16 against one at a time")
 def batch(effort: Effort) -> Iterator[Row]:
     images = photos(16)
     for name in ("squeezenet1_1",) if effort.quick else ("squeezenet1_1", "resnet18"):
@@ -230,7 +230,7 @@ def _curves(
     }
 
 
-@part("evaluate", "Insertion and deletion of one picture, the steps batched, against the forward passes alone")
+@part("evaluate", "Insertion and deletion of one image, the steps batched, against the forward passes alone")
 def evaluate(effort: Effort) -> Iterator[Row]:
     for name in ("squeezenet1_1",) if effort.quick else ("squeezenet1_1", "resnet18"):
         measured = subject(name)
@@ -248,7 +248,7 @@ def evaluate(effort: Effort) -> Iterator[Row]:
             attribution: Tensor = attribution,
         ) -> None:
             with torch.no_grad():
-                protocol.curves(run, measured.images, [measured.target], attribution)
+                protocol.curves(run, measured.images, [measured.target], attribution, ["image"])
 
         def forward(measured: Subject = measured, batches: list[int] = batches) -> None:
             with torch.no_grad():
@@ -266,7 +266,7 @@ def command(effort: Effort) -> Iterator[Row]:
         explain = ["-m", "pathx", "explain", "examples/cat.png", "--out", out, "--quiet"]
         calls = {
             "explain": lambda: run_python(explain),
-            "imports": lambda: run_python(["-c", "from pathx.vision import torchvision"]),
+            "imports": lambda: run_python(["-c", "from pathx.models.torchvision import torchvision"]),
             "help": lambda: run_python(["-m", "pathx", "--help"]),
         }
         times = interleaved(calls, effort.repeats)

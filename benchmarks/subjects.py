@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 
 import pathx
 from benchmarks.measure import ROOT, seconds
-from pathx.vision import torchvision
+from pathx.models.torchvision import torchvision
 
 PHOTO = ROOT / "examples" / "cat.png"
 NAMES = ("vgg16", "resnet18", "resnet50", "squeezenet1_1")
@@ -21,7 +20,7 @@ NAMES = ("vgg16", "resnet18", "resnet50", "squeezenet1_1")
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A network, a picture for it, and the class it predicts there.
+    """A network, an image for it, and the class it predicts there.
 
     Args:
         images: (1, 3, 224, 224).
@@ -35,12 +34,16 @@ class Subject:
     traced: float
 
     def path(self, images: Tensor | None = None, **settings: Any) -> Callable[[], object]:
-        """The call that explains the picture, or others with the same target."""
+        """The call that explains the image, or others with the same target."""
         images = self.images if images is None else images
         return lambda: pathx.explain(self.module, images, target=self.target, **settings)
 
+    def layers(self) -> int:
+        """N, the number of hidden layers."""
+        return pathx.explain(self.module, self.images, target=self.target, depth=1, width=1)[0].hidden_layers
+
     def saliency(self) -> Callable[[], object]:
-        """Captum's Saliency of the picture: one forward and one backward pass."""
+        """Captum's Saliency of the image: one forward and one backward pass."""
         from captum.attr import Saliency
 
         method = Saliency(self.module)
@@ -83,29 +86,18 @@ def network(name: str, classes: int = 1000) -> nn.Module:
 
 def photo() -> Tensor:
     """The photo as the networks take it, (1, 3, 224, 224). All of them share torchvision's preprocessing."""
-    with Image.open(PHOTO) as picture:
-        return pathx.load_model().preprocessing(picture.convert("RGB"))[None]
+    with Image.open(PHOTO) as image:
+        return pathx.load_model().preprocessing(image.convert("RGB"))[None]
 
 
 def photos(count: int) -> Tensor:
-    """Different pictures, (count, 3, 224, 224): the photo, cut closer and closer and mirrored in turn."""
+    """Different images, (count, 3, 224, 224): the photo, cut closer and closer and mirrored in turn."""
     preprocessing = pathx.load_model().preprocessing
-    with Image.open(PHOTO) as picture:
-        whole = picture.convert("RGB")
+    with Image.open(PHOTO) as image:
+        whole = image.convert("RGB")
     cuts = []
     for number in range(count):
         edge = 4 * number
         cut = whole.crop((edge, edge // 2, whole.width - edge, whole.height - edge // 2))
         cuts.append(preprocessing(cut.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if number % 2 else cut))
     return torch.stack(cuts)
-
-
-def literal_algorithm_1() -> Callable[..., Any]:
-    """Algorithm 1 as published, from the tests, where it is what the engine must equal."""
-    tests = str(ROOT / "tests")
-    if tests not in sys.path:
-        sys.path.append(tests)
-    from reference import literal_algorithm_1
-
-    found: Callable[..., Any] = literal_algorithm_1
-    return found
