@@ -124,8 +124,8 @@ def _padded(input: Tensor, pad: Any, mode: str = "constant", value: Any = None) 
         dim, (before, after) = x.dim() - 1 - number, pad[2 * number : 2 * number + 2]
         size = x.shape[dim]
         inner = x.narrow(dim, max(0, -before), size - max(0, -before) - max(0, -after))
-        parts = [x.narrow(dim, size - before, before)] if before > 0 else []
-        x = torch.cat([*parts, inner, *([x.narrow(dim, 0, after)] if after > 0 else [])], dim)
+        parts = [inner.narrow(dim, inner.shape[dim] - before, before)] if before > 0 else []
+        x = torch.cat([*parts, inner, *([inner.narrow(dim, 0, after)] if after > 0 else [])], dim)
     return x
 
 
