@@ -222,25 +222,6 @@ def test_the_gallery_knows_labels_predictions_and_failures(here: Path, pathx_: P
     assert chain[0]["previous"] is None and chain[-1]["next"] is None
 
 
-def test_explain_report_holds_a_grid_and_the_command_line_does_not_run_a_network(here: Path, pathx_: Pathx) -> None:
-    model, photo = scripted(network()), picture()
-    ran = pathx_("explain", photo, "--model", model, "--out", "out", "--report", "--format", "json")
-    assert ran.status == 0 and len(ran.documents) == 1  # stdout is JSON still
-    file, document = only_document(Path("out"))
-    data = data_of(file.with_name("report.html"))
-    assert [path["width"] for path in data["paths"]] == sorted({1, 5, 20, document["width"]})
-    own = next(path for path in data["paths"] if path["width"] == document["width"])
-    assert own["models"][str(document["depth"])]["score"] == document["linear_model"]["score"]
-    assert data["unit_maps"]
-    Path(model).unlink()
-    ran = pathx_("report", "out", "--out", "other/page.html")
-    assert ran.status == 0 and ran.out == "other/page.html\n" and ran.err == ""
-    assert data_of(Path("other/page.html")) == data  # what took the network is taken from the page that has it
-    file.with_name("report.html").unlink()
-    pathx_("report", "out", "--out", "other/page.html")
-    assert [path["width"] for path in data_of(Path("other/page.html"))["paths"]] == [document["width"]]
-
-
 def test_a_gallery_keeps_what_took_the_network(here: Path, pathx_: Pathx) -> None:
     model = scripted(network())
     photos = [picture(f"{number}.png", seed=number) for number in range(3)]
@@ -271,48 +252,6 @@ def test_a_page_of_something_else_adds_nothing(here: Path, pathx_: Pathx, spoil:
     page.write_text(spoil(page.read_text()))
     assert pathx_("report", "out", "--quiet").status == 0
     assert [path["width"] for path in data_of(page)["paths"]] == [document["width"]]
-
-
-def test_a_run_that_was_stopped_writes_no_report(here: Path, pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = scripted(network())
-    for number in range(3):
-        picture(f"photos/{number}.png", seed=number)
-
-    def stopped(*arguments: Any, **options: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("pathx.commands.following._print", stopped)
-    ran = pathx_("explain", "photos", "--model", model, "--out", "out", "--report")
-    assert ran.status == 130 and "interrupted" in ran.err
-    assert Path("out/photos").is_dir() or list(Path("out").rglob("path.json"))
-    assert not list(Path("out").rglob("*.html"))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("nowhere",), "no such file or folder"),
-        (("empty",), "holds no results of pathx"),
-        (("out", "--out", "empty"), "is a folder"),
-        ((), "Missing argument"),
-    ],
-)
-def test_what_is_wrong_with_a_call_is_one_line(
-    here: Path, pathx_: Pathx, arguments: tuple[str, ...], said: str
-) -> None:
-    results(here)
-    Path("empty").mkdir()
-    ran = pathx_("report", *arguments)
-    assert ran.status == 2 and said in ran.err and ran.err.count("\n") == 1
-
-
-def test_an_opened_page_is_the_one_that_was_written(here: Path, pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[str] = []
-    monkeypatch.setattr("webbrowser.open", opened.append)
-    results(here)
-    assert pathx_("report", "out", "--open").status == 0
-    file, _ = only_document(here / "out")
-    assert opened == [file.with_name("report.html").as_uri()]
 
 
 def test_sizes_are_small(tmp_path: Path) -> None:
