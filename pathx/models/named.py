@@ -172,7 +172,9 @@ class no_initialisation(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _DRAWN:  # trunc_normal_ draws again and again until it likes the values
-            return (args or (kwargs["tensor"],))[0].zero_()
+            tensor = args[0] if args else kwargs["tensor"]
+            tensor.detach().zero_()
+            return tensor
         return args[0] if func is Tensor.uniform_ else func(*args, **(kwargs or {}))
 
 

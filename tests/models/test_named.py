@@ -73,7 +73,12 @@ def test_a_structure_needs_no_weights_and_takes_another_input_size() -> None:
     assert size == (3, 64, 48) and not module.training
     assert module(torch.zeros(1, *size)).shape == (1, 1000)
     with no_initialisation():
-        for draw in (torch.nn.init.normal_, torch.nn.init.uniform_, torch.nn.init.kaiming_uniform_, torch.nn.init.trunc_normal_):
+        for draw in (
+            torch.nn.init.normal_,
+            torch.nn.init.uniform_,
+            torch.nn.init.kaiming_uniform_,
+            torch.nn.init.trunc_normal_,
+        ):
             assert not draw(torch.ones(3, 3)).any()
     assert torch.nn.init.normal_(torch.zeros(30)).any()  # outside of it torch does as it always does
 
