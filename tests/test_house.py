@@ -107,7 +107,7 @@ def problems(module: str, source: str) -> list[str]:
     return found
 
 
-SHARED_BY_COMMANDS = {"options", "output", "loading", "following", "running", "progress", "reporting"}
+SHARED_BY_COMMANDS = {"options", "parsing", "output", "loading", "following", "running", "progress", "reporting"}
 """What commands share; a command never imports another."""
 
 

@@ -6,7 +6,7 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pathx.commands import options
+from pathx.commands import options, parsing
 from pathx.commands.following import follow
 from pathx.commands.options import Dtype, Format
 from pathx.commands.output import (
@@ -79,13 +79,13 @@ def explain(
     """
     with errors("the explanations that have a path.json are whole"):
         check_report(report, out, pack)
-        layers, most, jumps = options.path(detail, depth, width, skips)
-        size, step = options.size(input_size), options.every(every, frames)
-        means, deviations = options.numbers(mean, "--mean"), options.numbers(std, "--std")
-        arguments = options.arguments(model_args)
-        batch, least, part = options.batch_size(batch_size), options.alpha(alpha), options.shard(shard, quiet)
+        layers, most, jumps = parsing.path(detail, depth, width, skips)
+        size, step = parsing.size(input_size), parsing.every(every, frames)
+        means, deviations = parsing.numbers(mean, "--mean"), parsing.numbers(std, "--std")
+        arguments = parsing.arguments(model_args)
+        batch, least, part = parsing.batch_size(batch_size), parsing.alpha(alpha), parsing.shard(shard, quiet)
 
-        drawing = options.drawing(smoothing, colours, percentile, show_units, heat=heat)
+        drawing = parsing.drawing(smoothing, colours, percentile, show_units, heat=heat)
 
         with loading(f"torch and {model}", quiet):
             from pathx.models.load import load_model

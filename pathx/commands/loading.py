@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pathx.commands import options
-from pathx.commands.output import complain, notes
+from pathx.commands import options, parsing
+from pathx.commands.output import about, complain, notes
 from pathx.evaluation.choices import METHODS, PROTOCOLS, TIES
 
 if TYPE_CHECKING:
@@ -84,8 +84,8 @@ def loader(
     std: str | None,
 ) -> Callable[[], LoadedModel]:
     """What loads the model that the options mean, here or in another process."""
-    size, arguments = options.size(input_size), options.arguments(model_args)
-    means, deviations = options.numbers(mean, "--mean"), options.numbers(std, "--std")
+    size, arguments = parsing.size(input_size), parsing.arguments(model_args)
+    means, deviations = parsing.numbers(mean, "--mean"), parsing.numbers(std, "--std")
 
     from pathx.models.load import load_model
 
@@ -98,14 +98,9 @@ def several(texts: list[str] | None) -> list[str]:
     return [part.strip() for text in texts or () for part in text.split(",") if part.strip()]
 
 
-def count(text: str | None, option: str) -> int | None:
-    """A whole number that may be left out."""
-    return None if text is None else options.parsed(text, int, f"{option} takes a whole number, not {text!r}")
-
-
 def say(result: Evaluation, quiet: bool) -> None:
     """Failures, and unless it is to be quiet what else a reader must know."""
     for name, reason in result.unread.items():
-        complain(reason if name in reason else f"{name}: {reason}")
+        complain(about(name, reason))
     for note in () if quiet else result.notes:
         complain(f"note: {note}")

@@ -99,7 +99,7 @@ class ParquetShard:
 SHARDS: dict[str, type[TarShard] | type[ParquetShard]] = {"tar": TarShard, "parquet": ParquetShard}
 """Kinds of shards, by the endings of their names."""
 
-Read = Callable[[str, tuple[int, int] | None], Any]
+ReadShard = Callable[[str, tuple[int, int] | None], Any]
 """Gives bytes of a shard from a place on, or the shard opened where no place is given."""
 
 
@@ -111,7 +111,7 @@ def check_pack(kind: str) -> None:
         _arrow()
 
 
-def packed_bytes(read: Read, name: str, place: Any) -> bytes:
+def packed_bytes(read: ReadShard, name: str, place: Any) -> bytes:
     """A file in a shard. Raises OSError, ValueError, TypeError and PathxError."""
     first, second = map(int, place)
     if name != os.path.basename(name) or min(first, second) < 0:
@@ -128,7 +128,7 @@ def packed_bytes(read: Read, name: str, place: Any) -> bytes:
     return found
 
 
-def unpack(read: Read, lines: list[dict[str, Any]], into: Path) -> int:
+def unpack(read: ReadShard, lines: list[dict[str, Any]], into: Path) -> int:
     """Write the files of packed results to folders, as a run without shards would have; how many images there were.
 
     Args:
@@ -148,7 +148,7 @@ def unpack(read: Read, lines: list[dict[str, Any]], into: Path) -> int:
     return sum(map(len, wanted.values()))
 
 
-def _files(read: Read, shard: str) -> Iterator[tuple[str, bytes]]:
+def _files(read: ReadShard, shard: str) -> Iterator[tuple[str, bytes]]:
     """All files of a shard, documents after the files that they vouch for."""
     stream: BinaryIO
     with read(shard, None) as stream:
