@@ -11,6 +11,7 @@ import typer
 
 from pathx.commands import options, parsing
 from pathx.commands.following import follow
+from pathx.commands.loading import loader
 from pathx.commands.options import Dtype, Format
 from pathx.commands.output import (
     errors,
@@ -107,22 +108,18 @@ def decompose(
     with errors("the decompositions that have a decomposition.json are whole"):
         check_report(report, out, pack)
         layers, widest, jumps = parsing.path(detail, depth, width, skips)
-        size, step = parsing.size(input_size), parsing.every(every, frames)
-        means, deviations = parsing.numbers(mean, "--mean"), parsing.numbers(std, "--std")
-        arguments = parsing.arguments(model_args)
+        step, seen = parsing.every(every, frames), {"input_size": input_size, "mean": mean, "std": std}
+        load = loader(model, weights=weights, model_args=model_args, labels=labels, **seen)
         batch, least, part = parsing.batch_size(batch_size), parsing.alpha(alpha), parsing.shard(shard, quiet)
         most = parsing.whole_number(features, "--features")
         split = parsing.whole_number(from_layer, "--from-layer")
         drawing = parsing.drawing(smoothing, colours, percentile, show_units, no_magnify, heat)
 
         with loading(f"torch and {model}", quiet):
-            from pathx.models.load import load_model
             from pathx.runs.run import Plan, Settings
             from pathx.runs.stop import Stop
             from pathx.runs.tasks import decompose_task
 
-            given: dict[str, Any] = {"input_size": size, "mean": means, "std": deviations, "labels": labels}
-            load = partial(load_model, model, weights=weights, arguments=arguments, **given)
             loaded = load()
         settings = Settings(
             *(layers, widest, least, jumps, device, dtype.value, batch, save_tensors, label, drawing),

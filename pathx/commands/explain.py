@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pathx.commands import options, parsing
 from pathx.commands.following import follow
+from pathx.commands.loading import loader
 from pathx.commands.options import Dtype, Format
 from pathx.commands.output import (
     errors,
@@ -80,20 +81,16 @@ def explain(
     with errors("the explanations that have a path.json are whole"):
         check_report(report, out, pack)
         layers, most, jumps = parsing.path(detail, depth, width, skips)
-        size, step = parsing.size(input_size), parsing.every(every, frames)
-        means, deviations = parsing.numbers(mean, "--mean"), parsing.numbers(std, "--std")
-        arguments = parsing.arguments(model_args)
+        step, seen = parsing.every(every, frames), {"input_size": input_size, "mean": mean, "std": std}
+        load = loader(model, weights=weights, model_args=model_args, labels=labels, **seen)
         batch, least, part = parsing.batch_size(batch_size), parsing.alpha(alpha), parsing.shard(shard, quiet)
 
         drawing = parsing.drawing(smoothing, colours, percentile, show_units, heat=heat)
 
         with loading(f"torch and {model}", quiet):
-            from pathx.models.load import load_model
             from pathx.runs.run import Plan, Settings
             from pathx.runs.stop import Stop
 
-            given: dict[str, Any] = {"input_size": size, "mean": means, "std": deviations, "labels": labels}
-            load = partial(load_model, model, weights=weights, arguments=arguments, **given)
             loaded = load()
         settings = Settings(
             *(layers, most, least, jumps, device, dtype.value, batch, save_tensors, label, drawing),

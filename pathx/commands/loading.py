@@ -45,22 +45,13 @@ StepPixels = Annotated[
 ]
 
 
-def prepared(
-    model: str,
-    *,
-    weights: str | None,
-    model_args: str | None,
-    labels: str | None,
-    input_size: str | None,
-    mean: str | None,
-    std: str | None,
-    device: str,
-    dtype: options.Dtype,
-    quiet: bool = False,
-) -> Prepared:
-    """The model that the options mean, on its device."""
-    given = {"labels": labels, "input_size": input_size, "mean": mean, "std": std}
-    return on_device(loader(model, weights=weights, model_args=model_args, **given), device, dtype, quiet)
+def prepared(model: str, *, device: str, dtype: options.Dtype, quiet: bool = False, **given: str | None) -> Prepared:
+    """The model that the options mean, on its device.
+
+    Args:
+        given: as for `loader`.
+    """
+    return on_device(loader(model, **given), device, dtype, quiet)
 
 
 def on_device(load: Callable[[], LoadedModel], device: str, dtype: options.Dtype, quiet: bool) -> Prepared:
@@ -86,11 +77,15 @@ def loader(
     """What loads the model that the options mean, here or in another process."""
     size, arguments = parsing.size(input_size), parsing.arguments(model_args)
     means, deviations = parsing.numbers(mean, "--mean"), parsing.numbers(std, "--std")
+    given: dict[str, Any] = {"input_size": size, "mean": means, "std": deviations, "labels": labels}
+    return partial(_load, model, weights=weights, arguments=arguments, **given)
 
+
+def _load(model: str, **given: Any) -> LoadedModel:
+    """As `load_model`, which takes torch, and so is imported only then."""
     from pathx.models.load import load_model
 
-    given: dict[str, Any] = {"input_size": size, "mean": means, "std": deviations, "labels": labels}
-    return partial(load_model, model, weights=weights, arguments=arguments, **given)
+    return load_model(model, **given)
 
 
 def several(texts: list[str] | None) -> list[str]:

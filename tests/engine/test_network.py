@@ -17,11 +17,7 @@ from torch.testing import assert_close
 import pathx
 from pathx import PathxError
 
-pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
-    pytest.mark.filterwarnings("ignore:.*torch.ao.quantization.*:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*quantize.*:UserWarning"),
-]
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(autouse=True)
