@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from support.command_line import Finished, Pathx
+from torch import Tensor
 
 from pathx.cli import run
 
@@ -57,3 +58,40 @@ def pathx_(capsys: pytest.CaptureFixture[str]) -> Pathx:
         return Finished(int(ended.value.code or 0), *capsys.readouterr())
 
     return call
+
+
+# What tests of `evaluate`, `sweep`, `common` and `check` share.
+
+
+@pytest.fixture
+def measured(here: Path) -> Path:
+    """A folder with a model and six pictures in two classes."""
+    from support.measured import network, picture, save
+
+    save(network())
+    for number in range(6):
+        picture(f"pictures/{('cat', 'dog')[number % 2]}/{number}.png", number)
+    return here
+
+
+@pytest.fixture
+def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No plots, which take most of the time, unless a test is marked `drawn`."""
+    import pathx.evaluation.plots
+
+    if "drawn" not in request.fixturenames:
+        for name in [name for name in vars(pathx.evaluation.plots) if name.startswith("plot_")]:
+            monkeypatch.setattr(pathx.evaluation.plots, name, lambda *figures: None)
+
+
+@pytest.fixture
+def drawn() -> None:
+    """Plots are drawn."""
+
+
+@pytest.fixture
+def method(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[..., Tensor]], None]:
+    """Put another method in the place of one, for a test."""
+    import pathx.evaluation.methods
+
+    return lambda name, compute: monkeypatch.setattr(pathx.evaluation.methods, name, compute)

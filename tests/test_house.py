@@ -171,6 +171,39 @@ def test_the_command_line_names_the_options_of_what_the_library_asks_for() -> No
     )
 
 
+# An operation is one record
+
+
+SPELLINGS = {"engine.graph.rewrites", "engine.graph.folds", "engine.graph.scopes"}
+"""What brings the spellings of operations to the one that has the record, and reads the code of TorchScript."""
+
+
+def operations_in(source: str) -> list[str]:
+    """Operations that a module knows by name: `torch.ops.aten.relu`, `node.kind == "relu"`, `node.kind in ("relu", …)`."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value).split(".")[-1] == "aten":
+            found.append(node.attr)
+        elif isinstance(node, ast.Compare) and ast.unparse(node.left).endswith((".kind", ".op_name")):
+            found += [
+                leaf.value for side in node.comparators for leaf in ast.walk(side) if isinstance(leaf, ast.Constant)
+            ]
+    return found
+
+
+ENGINE = [name for name in MODULES if name.startswith("engine") and not name.startswith("engine.operations")]
+
+
+@pytest.mark.parametrize("module", [name for name in ENGINE if name not in SPELLINGS])
+def test_only_its_record_knows_an_operation_by_name(module: str) -> None:
+    assert not operations_in(MODULES[module].read_text(encoding="utf-8"))
+
+
+def test_an_operation_that_is_known_by_name_is_found() -> None:
+    source = "if node.kind in ('mul', 'div') or other.kind == 'neg':\n    torch.ops.aten.relu_.default(x)"
+    assert sorted(operations_in(source)) == ["div", "mul", "neg", "relu_"]
+
+
 # Words: one meaning each, and none that a reader stops at
 
 

@@ -176,7 +176,7 @@ def _reason(file: str, text: str) -> str:
     from pathx.errors import shown
 
     for name in (shown(file), file):
-        text = text.replace(name, "") if name else text
+        text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", "", text) if name else text
     return re.split(r"[:;(]", text.strip(" :;"))[0].strip()
 
 

@@ -22,6 +22,7 @@ from pathx.engine.graph.trace import (
     Value,
     evaluation_view,
     filled,
+    in_place,
     named_tensors,
     trace,
     trace_call,
@@ -260,7 +261,7 @@ _PLAIN = frozenset([bool, int, float, type(None)])
 
 def _forward(network: Network, values: dict[Value, Tensor], dtype: torch.dtype) -> dict[Value, Tensor]:
     """Run the nodes that the logits need, dropping every value after its last use unless a rule will ask for it."""
-    relu_, overwritable, dropped = torch.ops.aten.relu_.default, network.overwritable, network.dropped
+    overwritable, dropped = network.overwritable, network.dropped
     cpu = _as_on_the_cpu(values[network.graph.input].device)
 
     def actual(leaf: Any) -> Any:
@@ -275,7 +276,7 @@ def _forward(network: Network, values: dict[Value, Tensor], dtype: torch.dtype) 
         quicker = known(node).forward if cpu else None
         out = None if quicker is None else quicker(*args, **kwargs)
         if out is None:
-            out = (relu_ if node.index in overwritable else node.op)(*args, **kwargs)
+            out = (in_place(node.op) if node.index in overwritable else node.op)(*args, **kwargs)
         outputs = out if isinstance(out, (tuple, list)) else (out,)
         for value, tensor in zip(node.outputs, outputs, strict=True):
             if value is not None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from pathx.engine.explain import class_logits
 from pathx.engine.freeze import network_and_tensors
-from pathx.engine.graph.trace import Node, Value, filled
+from pathx.engine.graph.trace import Node, Value, filled, in_place
 from pathx.engine.network import Gate, Network
 from pathx.engine.operations.table import known
 from pathx.errors import PathxError
@@ -153,7 +153,7 @@ class Replay(nn.Module):
             value = values[source].view_as(values[source])
             out = operation(value, run=lambda v: self._run(node, {**values, source: v}))
         elif overwrite and node.index in network.overwritable:
-            out = values[node.inputs[0]].relu_()
+            out = in_place(node.op)(values[node.inputs[0]])
         else:
             out = self._run(node, values)
         if edit is not None and node.index in network.gates:

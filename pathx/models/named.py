@@ -171,9 +171,14 @@ class no_initialisation(TorchFunctionMode):
     but RegNet computes its widths with tensors.)"""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is Tensor.normal_:  # trunc_normal_ draws again and again until it likes the values
-            return args[0].zero_()
+        if func in _DRAWN:  # trunc_normal_ draws again and again until it likes the values
+            tensor = args[0] if args else kwargs["tensor"]
+            tensor.detach().zero_()
+            return tensor
         return args[0] if func is Tensor.uniform_ else func(*args, **(kwargs or {}))
+
+
+_DRAWN = frozenset([Tensor.normal_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_])
 
 
 def architecture(name: str, input_size: Sequence[int] | None = None) -> tuple[nn.Module, tuple[int, int, int]]:

@@ -8,10 +8,8 @@ import os
 from pathlib import Path
 
 import pytest
-import torch
 from support.command_line import Pathx
-from support.measured import document, picture, save
-from torch import Tensor, nn
+from support.measured import document, picture
 
 pytest.importorskip("captum")
 pytest.importorskip("matplotlib")
@@ -54,24 +52,6 @@ def test_results_among_pictures_are_not_taken_for_all_there_is(pathx_: Pathx) ->
     assert document("twice/common.json")["pictures"] == 3
 
 
-@pytest.mark.usefixtures("drawn")
-def test_each_tensor_of_a_layer_has_its_plots(pathx_: Pathx) -> None:
-    class Branches(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.left, self.right = (nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU()) for _ in range(2))
-            self.last = nn.Linear(144, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.last(torch.cat([self.left(x), self.right(x)], 1).flatten(1))
-
-    save(Branches().eval())
-    assert pathx_("common", "pictures", "--model", "model.pt", "--depth", 1, "--out", "out").status == 0
-    plots = {file.name for file in Path("out").glob("positions-1-*.png")}
-    tensors = document("out/common.json")["layers"][0]["tensors"]
-    assert len(tensors) == 2 and plots == {f"positions-1-{tensor['name']}.png" for tensor in tensors}
-
-
 def test_names_that_are_not_text(pathx_: Pathx) -> None:
     odd = os.fsdecode(b"odd/a b\n\xff.png")
     try:
@@ -112,14 +92,6 @@ def test_shares_are_counted_over_the_paths(pathx_: Pathx) -> None:
         assert bool(layer["positions"]) == (len(own[0][0]["index"]) == 3)
 
 
-def test_what_common_prints_fits_a_terminal(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    arguments = ("--model", "model.pt", "--depth", "all", "--width", 5, "--by", "folder")
-    done = pathx_("common", "pictures", *arguments, "--out", "out")
-    assert done.status == 0 and "cat: 3 images" in done.out and "  layer 1 (1): " in done.out
-    assert max(map(len, done.out.splitlines())) <= 80
-
-
 def test_one_class_is_the_same_as_itself(pathx_: Pathx) -> None:
     done = pathx_("common", "pictures/cat", "--model", "model.pt", "--depth", 2, "--by", "prediction", "--out", "out")
     found = document("out/common.json")
@@ -132,20 +104,6 @@ def test_one_class_is_the_same_as_itself(pathx_: Pathx) -> None:
     picture("single/cat/1.png", 3)
     done = pathx_("common", "single", "--model", "model.pt", "--depth", 2, "--by", "folder", "--out", "single-out")
     assert done.status == 0 and "there is one class only, cat" in done.err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (("pictures/cat", "--by", "folder"), "none of the images lie in folders named after classes"),
-        (("pictures", "--threshold", "2"), "threshold 2 is out of range"),
-        (("pictures", "--layers", "9"), "layer 9 is not on the paths, which have 3, 2, 1"),
-        (("pictures", "--classes", "cow"), "no class is called 'cow'"),
-    ],
-)
-def test_what_is_wrong_with_common_is_said(pathx_: Pathx, arguments: tuple[str, ...], text: str) -> None:
-    done = pathx_("common", *arguments, "--model", "model.pt", "--out", "out")
-    assert done.status == 2 and text in done.err
 
 
 def test_explanations_of_several_kinds_are_not_mixed(pathx_: Pathx) -> None:

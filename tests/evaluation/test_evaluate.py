@@ -11,7 +11,7 @@ import pytest
 import torch
 from support.command_line import Pathx
 from support.measured import FAST, document, network, picture, save
-from torch import Tensor, nn
+from torch import Tensor
 
 import pathx.evaluation.evaluate
 import pathx.evaluation.methods
@@ -126,25 +126,6 @@ def test_without_captum_its_methods_are_named_and_the_others_go_on(
     assert pathx_(*arguments, "--methods", "saliency,random").status == 1  # what was asked for was not done
 
 
-def test_without_matplotlib_there_are_no_plots(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pathx.evaluation.plots, "plots_are_missing", lambda: True)
-    done = pathx_("evaluate", "pictures", "--model", "model.pt", "--methods", "random", "--out", "out")
-    assert done.status == 0 and "matplotlib is not installed" in done.err
-    assert not Path("out/curves.png").exists() and Path("out/evaluation.json").exists()
-    assert "curves" not in done.out
-    done = pathx_("evaluate", "pictures", "--model", "model.pt", "--methods", "random", "--out", "out", "--quiet")
-    assert done.err == ""
-
-
-def test_a_method_that_cannot_run_is_named_and_the_others_go_on(pathx_: Pathx) -> None:
-    save(nn.Sequential(nn.Flatten(), nn.Linear(192, 6), nn.ReLU(), nn.Linear(6, 3)).eval(), "flat.pt")
-    done = pathx_("evaluate", "pictures", "--model", "flat.pt", "--methods", FAST, "--depth", "all", "--out", "out")
-    assert done.status == 1
-    assert "Guided GradCAM was not run: the model has no convolution" in done.err
-    found = document("out/evaluation.json")
-    assert set(found["methods"]) == {"pathx", "saliency", "random"} and set(found["not_run"]) == {"guided_gradcam"}
-
-
 def test_maps_that_are_not_finite_are_counted_and_left_out(
     pathx_: Pathx, method: Callable[[str, Callable[..., Tensor]], None]
 ) -> None:
@@ -207,33 +188,6 @@ def test_pictures_that_cannot_be_read_are_listed(pathx_: Pathx) -> None:
     assert done.status == 1 and "broken.png is not an image" in done.err
     found = document("out/evaluation.json")
     assert found["pictures"] == 6 and list(found["unread"]) == ["pictures/cat/broken.png"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (("empty",), "empty holds no images"),
-        (("nowhere",), "nowhere: no such file or folder"),
-        (("pictures", "--methods", "magic"), "there is no method 'magic': choose path_map or pathx or grad_cam"),
-        (("pictures", "--protocol", "road"), "there is no protocol 'road': choose rise or paper"),
-        (("pictures", "--ties", "columns"), "there is no order of ties 'columns': choose random or rows"),
-        (("pictures", "--depth", "9"), "depth 9 is out of range: the network has 3 hidden layers"),
-        (("pictures", "--steps", "few"), "--steps takes a whole number, not 'few'"),
-        (("pictures", "--steps", "3", "--step-pixels", "3"), "say the same thing"),
-        (("pictures", "--batch-size", "0"), "batch size 0 is out of range"),
-    ],
-)
-def test_what_is_wrong_with_a_call_is_said(pathx_: Pathx, arguments: tuple[str, ...], text: str) -> None:
-    Path("empty").mkdir()
-    done = pathx_("evaluate", *arguments, "--model", "model.pt", "--out", "out")
-    assert done.status == 2 and text in done.err and len(done.err.splitlines()) == 1
-    assert not Path("out").exists()
-
-
-def test_a_folder_that_cannot_be_written_to_is_no_fault_of_a_method(pathx_: Pathx) -> None:
-    Path("out").write_text("a file")
-    done = pathx_("evaluate", "pictures", "--model", "model.pt", "--methods", "random", "--out", "out")
-    assert done.status == 2 and "choose another folder with --out" in done.err and "not run" not in done.err
 
 
 def test_a_model_whose_output_is_not_finite_says_so(pathx_: Pathx) -> None:

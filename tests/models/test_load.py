@@ -301,32 +301,6 @@ def test_the_default_has_torchvisions_preprocessing_and_categories() -> None:
         assert torch.equal(loaded.module.state_dict()[key], value)
 
 
-def test_names_are_forgiving_and_near_misses_are_suggested() -> None:
-    assert load_model("SqueezeNet1-1").name == "squeezenet1_1"
-    assert str(refusal("resnet19")).startswith("there is no model called 'resnet19': did you mean resnet1")
-    assert str(refusal("xyz")) == "there is no model called 'xyz': `pathx models` lists the names, or give a file"
-    for name, kind in [
-        ("fcn_resnet50", "segmentation"),
-        ("ssd300_vgg16", "detection"),
-        ("r3d_18", "video"),
-        ("quantized_resnet18", "quantization"),
-        ("raft_small", "optical flow"),
-    ]:
-        message = f"{name} is one of torchvision's {kind} models: pathx explains plain classifiers"
-        assert str(refusal(name)) == message
-
-
-def test_untrained_weights_are_reproducible_and_leave_the_random_state_alone() -> None:
-    before = torch.random.get_rng_state()
-    first, second = (load_model("shufflenet_v2_x0_5", weights="none") for _ in range(2))
-    assert torch.equal(torch.random.get_rng_state(), before)
-    assert first.weights == "none"
-    assert first.sha256 == second.sha256
-    for name, value in first.module.state_dict().items():
-        assert torch.equal(value, second.module.state_dict()[name])
-    assert first.labels[1] == "goldfish"
-
-
 def checkpoint(name: str, **settings: Any) -> tuple[nn.Module, dict[str, Tensor]]:
     """A torchvision model with weights that no initialisation would give, and its state dict."""
     with torch.random.fork_rng(devices=[]):
@@ -420,13 +394,6 @@ def test_weights_that_do_not_fit_name_the_first_keys(tmp_path: Path) -> None:
     assert str(refusal("resnet18", weights=file)).startswith(f"{file} holds no state dict: ")
 
 
-def test_options_change_torchvisions_preprocessing() -> None:
-    theirs = load_model().preprocessing
-    assert load_model(input_size=[3, 224, 224]).preprocessing == theirs
-    ours = load_model(input_size=[3, 96, 160], mean=0.5).preprocessing
-    assert (ours.input_size, ours.mean, ours.std, ours.resize) == ((3, 96, 160), (0.5, 0.5, 0.5), theirs.std, None)
-
-
 # Downloads
 
 
@@ -467,13 +434,6 @@ def test_downloaded_weights_come_from_the_cache_and_are_no_programs(offline: Pat
     torch.save({"x": Trap(tmp_path / "executed")}, offline / "densenet121-a639ec97.pth")
     refusal("densenet121")
     assert not (tmp_path / "executed").exists()
-
-
-def test_unknown_weights_list_the_known_ones() -> None:
-    assert str(refusal("resnet50", weights="V3")) == (
-        "resnet50 has no weights called 'V3', nor is that a file: give one of IMAGENET1K_V1, IMAGENET1K_V2, DEFAULT, "
-        "none, or a state dict (.safetensors or .pth)"
-    )
 
 
 def test_model_files_need_no_torchvision(network: nn.Module, tmp_path: Path) -> None:

@@ -13,11 +13,8 @@ from support.small import images, network
 
 import pathx
 from pathx.drawing.render import heatmap
-from pathx.engine.freeze import freeze
-from pathx.maps import plane
 from pathx.report.build import report
 from pathx.report.encoding import read_heatmap, signed_map
-from pathx.report.growth import grow, unit_maps
 from pathx.report.made import explanation_report
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -93,21 +90,6 @@ def test_place_maps_sum_to_the_contributions_of_their_layer() -> None:
     assert found
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3])
-@pytest.mark.parametrize("width", [1, 6, 20])
-def test_the_grid_is_what_explain_gives(depth: int, width: int) -> None:
-    module, batch = network(), images()
-    (own,) = pathx.explain(module, batch, depth=2, width=6)
-    growth = grow(freeze(module, batch), own)
-    (expected,) = pathx.explain(module, batch, depth=depth, width=width)
-    assert growth.models[width, depth]["score"] == pytest.approx(expected.score)
-    assert growth.models[width, depth]["bias"] == pytest.approx(expected.bias)
-    assert torch.allclose(growth.pixels[width, depth], plane(expected.attribution))
-    document = next(one for one in growth.documents if one["width"] == width)
-    found = [[unit["index"] for unit in layer["units"]] for layer in document["layers"][:depth]]
-    assert found == [[list(unit.index) for unit in layer.units] for layer in expected.path]
-
-
 def test_units_that_a_page_does_not_list_still_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = results(tmp_path)
     _, document = only_document(folder)
@@ -118,35 +100,3 @@ def test_units_that_a_page_does_not_list_still_count(tmp_path: Path, monkeypatch
         total = sum(unit["contribution"] for unit in shown["units"]) + shown["unlisted"]
         assert total == pytest.approx(sum(unit["contribution"] for unit in layer["units"]))
     assert all(start < 2 and end < 2 for _, start, _, end, _ in path["edges"])
-
-
-def test_a_units_map_is_its_gradient_times_the_input() -> None:
-    module, batch = network(), images()
-    (made,) = pathx.explain(module, batch, depth=3, width=4)
-    wanted = [(layer.layer, at) for layer in made.path for at in range(len(layer.units))]
-    maps = unit_maps(freeze(module, batch), made, wanted)
-    parts = list(module.children())
-    before = {1: parts[:1], 2: parts[:3], 3: parts[:6]}  # what makes the pre-activations of each layer
-    for layer in made.path:
-        for at, unit in enumerate(layer.units):
-            x = batch.clone().requires_grad_()
-            hidden = torch.nn.Sequential(*before[layer.layer])(x)[0][tuple(unit.index)]
-            (gradient,) = torch.autograd.grad(hidden, x)
-            expected = plane(unit.weight * gradient[0] * batch[0])
-            assert torch.allclose(maps[layer.layer, at], expected, rtol=1e-6, atol=1e-9)
-
-
-def test_an_explanation_without_its_model_says_what_it_cannot_show() -> None:
-    from dataclasses import replace
-
-    (made,) = pathx.explain(network(), images(), depth=2, width=3)
-    data = data_of(explanation_report(replace(made, origin=None)).html)
-    assert [path["width"] for path in data["paths"]] == [3]
-    assert any("without the model" in note for note in data["notes"])
-
-
-def test_a_notebook_shows_the_page_in_a_frame_of_its_own() -> None:
-    (made,) = pathx.explain(network(), images(), depth=2, width=3)
-    shown = made.report(label="<b>cat</b>")._repr_html_()
-    assert shown.startswith("<iframe srcdoc=") and 'sandbox="allow-scripts"' in shown
-    assert shown.count("<") == 2  # the frame, and nothing of the page outside of its attribute

@@ -1,19 +1,19 @@
-"""The files of decompositions and contrasts: decomposition.json last, nothing stale, every number finite."""
+"""The files of decompositions: decomposition.json last, nothing stale, every number finite."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
-from support.small import LABELS, files, loaded, picture
+from support.contrasted import contrasted, numbers
+from support.small import files, loaded, picture
 
-from pathx import Contrast, PathxError
+from pathx import PathxError
 from pathx.drawing.render import Drawing
 from pathx.models.load import LoadedModel
 from pathx.results.result import Kind, Result
@@ -40,16 +40,6 @@ def decomposed(tmp_path: Path, model: LoadedModel | None = None, **options: Any)
         raise result.error
     assert result.kind is Kind.decomposition
     return result
-
-
-def numbers(value: Any) -> Iterator[float]:
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list):
-        for entry in value:
-            yield from numbers(entry)
-    elif isinstance(value, float):
-        yield value
 
 
 def test_a_folder_per_feature_and_a_document_that_tells_the_same(tmp_path: Path) -> None:
@@ -163,68 +153,3 @@ def test_an_attribution_of_zeros(tmp_path: Path) -> None:
     assert all(entry["centre"] is entry["box"] is entry["share"] is None for entry in done.document["features"])
     contrast = contrasted(tmp_path, model, ("cat", "dog"))
     assert contrast.document["pairs"][0]["for_first"] == {"sum": 0.0, "centre": None, "box": None}
-
-
-# Contrasts
-
-
-def contrasted(tmp_path: Path, model: LoadedModel | None, targets: tuple[str, ...], **options: Any) -> Result:
-    file = picture(tmp_path / "photo.png")
-    results = list(
-        explain_files(model or loaded(), [file], tmp_path / "out", targets=targets, settings=Settings(**options))
-    )
-    last = results[-1]
-    assert last.kind is Kind.contrast
-    return last
-
-
-def test_the_first_of_several_targets_is_compared_with_each_other(tmp_path: Path) -> None:
-    done = contrasted(tmp_path, None, ("dog", "cat", "cup"), dtype="float64")
-    document = json.loads((done.folder / "contrast.json").read_text())
-    assert document == done.document and done.folder == tmp_path / "out" / "photo.png"
-    assert " ".join(document) == (
-        "schema image model reason depth width alpha skips targets pairs colour_scale files created_by region"
-    )
-    assert [target["label"] for target in document["targets"]] == ["dog", "cat", "cup"]
-    assert [(pair["first"], pair["second"]) for pair in document["pairs"]] == [(2, 0), (2, 3)]
-    for target in document["targets"]:
-        path = json.loads((done.folder / target["folder"] / "path.json").read_text())
-        assert path["linear_model"]["score"] == target["score"]
-    for pair, target in zip(document["pairs"], document["targets"][1:], strict=True):
-        between = json.loads((done.folder / pair["folder"] / "path.json").read_text())
-        assert (between["target"]["label"], between["against"]["label"]) == ("dog", target["label"])
-        assert pair["score"] == between["linear_model"]["score"]
-        assert pair["share"] == pytest.approx(pair["score"] / (document["targets"][0]["logit"] - target["logit"]))
-        assert pair["attribution_sum"] + pair["bias"] == pytest.approx(pair["score"])
-        assert pair["for_first"]["sum"] - pair["for_second"]["sum"] == pytest.approx(pair["attribution_sum"])
-    assert all(map(math.isfinite, numbers(document)))
-
-
-def test_many_classes_are_all_in_the_document_and_the_first_in_the_picture(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Contrast, "MOST_SHOWN", 2)
-    done = contrasted(tmp_path, None, ("top:4",))
-    assert len(done.document["targets"]) == 4 and len(done.document["pairs"]) == 3
-    with Image.open(done.folder / "contrast.png") as shown:
-        assert shown.width < 1560
-
-
-@pytest.mark.parametrize("task", [None, decompose_task()])
-def test_a_wrong_prediction_is_explained_against_the_folders_name(tmp_path: Path, task: Any) -> None:
-    names = [picture(tmp_path / label / f"{seed}.png", seed=seed) for label in (*LABELS, "other") for seed in range(2)]
-    settings = Settings(depth=1, width=1)
-    results = list(explain_files(loaded(), names, tmp_path / "out", settings=settings, task=task))
-    said: dict[Path, list[str]] = {}
-    for result in results:
-        assert not result.failed
-        if result.kind is not Kind.contrast:
-            said.setdefault(Path(result.file), []).append(result.document["target"]["label"])
-    reasons = {Path(r.file): r.document["reason"] for r in results if r.kind is Kind.contrast}
-    wrong = {file for file, labels in said.items() if file.parent.name in LABELS and labels[0] != file.parent.name}
-    assert 0 < len(wrong) < len(names) - 2
-    for file, labels in said.items():
-        assert labels[1:] == ([file.parent.name] if file in wrong else [])
-    assert reasons == {file: f"The network says {said[file][0]}; the label is {file.parent.name}." for file in wrong}
-    asked = explain_files(loaded(), names, tmp_path / "out", targets=("top:1",), settings=settings, task=task)
-    assert not any(result.kind is Kind.contrast for result in asked)

@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 from PIL import Image
-from support.small import files, loaded, picture
+from support.saved import run
+from support.small import files, picture
 
 from pathx.drawing.render import Drawing
 from pathx.errors import PathxError
 from pathx.results.redraw import redraw
-from pathx.results.saved import read_explanation
-from pathx.runs.run import Settings, explain_files
-from pathx.runs.tasks import decompose_task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 DRAWINGS = [Drawing(), Drawing(smoothing=0.1, colours="orange-purple", percentile=90, show_units=True, magnify=False)]
-
-
-def run(tmp_path: Path, out: str = "out", *, decompose: bool = False, **options: Any) -> Path:
-    settings = Settings(**{"depth": 2, "save_tensors": True, **options})
-    task = decompose_task() if decompose else None
-    file = picture(tmp_path / "photo.png", (40, 24))
-    results = list(
-        explain_files(loaded(), [file], tmp_path / out, targets=("cat", "dog"), settings=settings, task=task)
-    )
-    assert not any(result.failed for result in results)
-    return tmp_path / out
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -70,19 +55,6 @@ def test_without_the_photo_it_is_drawn_on_grey(tmp_path: Path) -> None:
     assert all(not r.failed and "is not there any more" in r.notes[0] for r in results)
     with Image.open(folder / "photo.png/cat/overlay.png") as shown:
         assert shown.size == (520, 520)
-
-
-def test_a_saved_explanation_is_the_one_that_was_made(tmp_path: Path) -> None:
-    folder = run(tmp_path) / "photo.png" / "cat"
-    saved = read_explanation(folder)
-    document = json.loads((folder / "path.json").read_text())
-    assert saved.document == document
-    made = saved.explanation
-    assert made.score == document["linear_model"]["score"] and made.bias == document["linear_model"]["bias"]
-    assert float(made.attribution.double().sum()) == document["linear_model"]["attribution_sum"]
-    assert [unit.contribution for unit in made.path[0].units] == [
-        unit["contribution"] for unit in document["layers"][0]["units"]
-    ]
 
 
 def problem(folder: Path) -> str:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import io
-import json
 import os
-import pty
-import random
 import re
 import shutil
 import signal
@@ -18,12 +15,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from PIL import Image
 from support.command_line import (
     FILES,
     INDEX,
-    ROOT,
     Finished,
     Pathx,
     document,
@@ -34,6 +29,7 @@ from support.command_line import (
     scripted,
 )
 from support.faults import in_a_child
+from support.many import lines, photos, started
 
 import pathx.runs.computing
 from pathx.commands import following
@@ -48,20 +44,6 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "EVERY", 1e9)
 
 
-def photos(count: int, folder: str = "photos") -> str:
-    """A folder of small pictures in three folders, made fast."""
-    chance = random.Random(count)
-    for number in range(count):
-        file = Path(folder, "abc"[number % 3], f"{number // 3}.png")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        Image.frombytes("RGB", (12, 9), chance.randbytes(324)).save(file)
-    return folder
-
-
-def lines(out: str, name: str = "index.jsonl") -> list[dict[str, Any]]:
-    return [json.loads(text) for text in Path(out, name).read_text().splitlines()]
-
-
 def tree(out: str) -> dict[str, Any]:
     """Every file of a run to the byte, but for what the index says of the time.
 
@@ -70,13 +52,6 @@ def tree(out: str) -> dict[str, Any]:
     contents: dict[str, Any] = {name: Path(out, name).read_bytes() for name in files(out) if "index" not in name}
     index = [{**line, "seconds": None} for line in lines(out)]
     return contents | {"index.jsonl": sorted(index, key=lambda line: line["name"])}
-
-
-def started(*arguments: object, **options: Any) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "pathx", "explain", *map(str, arguments)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, env=environment, **pipes | options)
 
 
 # Going on
@@ -273,32 +248,6 @@ def test_shards_at_once_are_one_run(pathx_: Pathx) -> None:
     assert again.err.startswith("pathx: 0 explained, 24 done before in ")
 
 
-def test_the_environment_names_the_shard(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = ("explain", photos(12), "--model", scripted(network()))
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    done = pathx_(*arguments)
-    assert done.err.splitlines()[0] == "pathx: note: this is shard 1/3, says RANK; for everything use --shard 1/1"
-    assert 0 < len(lines("pathx-out", "index.1-of-3.jsonl")) < 12
-    merged = pathx_("merge", "pathx-out", "--format", "json")
-    assert merged.status == 1
-    assert merged.documents[0]["shards"] == ["2/3", "3/3"]
-    assert "pathx: shard 2/3 has not been run: run it with --shard 2/3\n" in merged.err
-    assert len(lines("pathx-out")) == len(lines("pathx-out", "index.1-of-3.jsonl"))
-    assert pathx_(*arguments, "--shard", "1/1", "--out", "all").err.startswith("pathx: 12 explained in ")
-    assert len(lines("all")) == 12
-    assert pathx_("explain", "photos/a/0.png", "--model", "model.pt", "--quiet").status == 0  # named alone: no share
-    assert Path("pathx-out/photos/a/0.png").is_dir()
-
-
-def test_a_shard_without_pictures_has_been_run_all_the_same(pathx_: Pathx) -> None:
-    arguments = ("explain", photos(1), "--model", scripted(network()))
-    done = [pathx_(*arguments, "--shard", f"{number}/3") for number in (1, 2, 3)]
-    assert [one.status for one in done] == [0, 0, 0]
-    assert sum(one.err == f"pathx: note: no image falls to shard {at}/3\n" for at, one in enumerate(done, 1)) == 2
-    assert pathx_("merge", "pathx-out").out == "pathx-out/index.jsonl: 1 images, 1 done, 0 failed\n"
-
-
 # Many
 
 
@@ -326,111 +275,6 @@ def test_every_way_of_naming_pictures(pathx_: Pathx, monkeypatch: pytest.MonkeyP
     assert [made["image"]["file"] for made in done.documents] == expected
     assert len(pathx_("explain", "photos", *options, "--out", "photos/out").documents) == 6
     assert len(pathx_("explain", "photos", *options, "--out", "photos/other").documents) == 6
-
-
-def test_progress_in_plain_lines(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "EVERY", 0)
-    arguments = ("explain", photos(12), "none.png", "--model", scripted(network()), "--no-pictures")
-    done = pathx_(*arguments)
-    assert done.status == 1
-    progress = [line for line in done.err.splitlines() if " per second" in line]
-    assert len(progress) == 13
-    assert progress[2].startswith("pathx: 3 of 13 images, ") and progress[2].endswith(" left")
-    assert ", 1 failed" in progress[-1]
-    *_, summary, last = done.err.splitlines()
-    assert summary.startswith("pathx: 12 explained, 1 failed (1 no such file) in ")
-    assert last == "pathx: 1 of 13 images failed; the rest is in pathx-out"
-    assert pathx_(*arguments, "--quiet", "--overwrite").err.splitlines() == [
-        "pathx: none.png: no such file; check the path",
-        last,
-    ]
-
-
-def test_a_bar_where_there_is_a_terminal() -> None:
-    photos(40)
-    Path("photos/a/bad.jpg").write_text("no picture")
-    ours, theirs = pty.openpty()
-    process = started("photos", "--model", scripted(network()), "--no-pictures", "--batch-size", 1, stderr=theirs)
-    os.close(theirs)
-    shown = b""
-    while True:
-        try:
-            data = os.read(ours, 1 << 16)
-        except OSError:  # the other end is closed
-            break
-        if not data:
-            break
-        shown += data
-    assert process.wait(60) == 1
-    text = shown.decode()
-    assert "━" in text and "/41" in text and " per second" in text and "1 failed" in text
-    assert "pathx: photos/a/bad.jpg is not an image" in text
-
-
-def test_the_first_failure_may_end_it(pathx_: Pathx) -> None:
-    photos(30)
-    Path("photos/a/1.png").write_text("no picture")
-    arguments = ("explain", "photos", "--model", scripted(network()), "--batch-size", 1, "--workers", 1)
-    done = pathx_(*arguments, "--fail-fast", "--no-pictures")
-    assert done.status == 1
-    assert done.err.splitlines()[-1] == "pathx: stopped at the first failure; run the same command again to go on"
-    assert 2 <= len(lines("pathx-out")) < 20
-    done = pathx_(*arguments, "--no-pictures")
-    assert len(lines("pathx-out")) == 30
-    assert done.status == 1
-
-
-# Memory
-
-
-def short_of_memory(monkeypatch: pytest.MonkeyPatch, most: int, error: Exception) -> list[int]:
-    whole, sizes = pathx.runs.computing.freeze, []
-
-    def freeze(module: torch.nn.Module, images: torch.Tensor) -> object:
-        sizes.append(len(images))
-        if len(images) > most:
-            raise error
-        return whole(module, images)
-
-    monkeypatch.setattr(pathx.runs.computing, "freeze", freeze)
-    return sizes
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
-        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
-        MemoryError(),
-    ],
-)
-def test_short_memory_halves_the_batch_and_skips_nothing(
-    pathx_: Pathx, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    sizes = short_of_memory(monkeypatch, 3, error)
-    arguments = ("explain", photos(20), "--model", scripted(network()), "--no-pictures", "--batch-size", 8)
-    done = pathx_(*arguments)
-    assert done.status == 0
-    assert sizes == [8, 4, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2]
-    assert done.err.splitlines()[:2] == [
-        "pathx: note: memory is short: going on with 4 at once instead of 8",
-        "pathx: note: memory is short: going on with 2 at once instead of 4",
-    ]
-    assert len(lines("pathx-out")) == 20
-
-
-def test_no_memory_for_even_one_picture_is_a_failure(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
-    short_of_memory(monkeypatch, 0, torch.OutOfMemoryError("CUDA out of memory."))
-    done = pathx_("explain", photos(3), "--model", scripted(network()))
-    assert done.status == 1
-    assert done.err.count(".png: out of memory, even for one image alone: take a smaller --width or --depth") == 3
-    assert [line["explanations"] for line in lines("pathx-out")] == [[], [], []]
-
-
-def test_other_errors_are_not_taken_for_it(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
-    short_of_memory(monkeypatch, 0, RuntimeError("shapes do not match"))
-    done = pathx_("explain", photos(3), "--model", scripted(network()))
-    assert done.err == "pathx: unexpected RuntimeError: shapes do not match (set PATHX_DEBUG=1 for the traceback)\n"
 
 
 # Hostile folders

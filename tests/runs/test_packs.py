@@ -203,30 +203,3 @@ def test_shards_of_a_run_and_packs_go_together(pathx_: Pathx) -> None:
     ended = pathx_("merge", "out")
     assert ended.status == 0 and "5 done" in ended.out
     assert set(index("out")) == set(index("local"))
-
-
-def test_what_cannot_be_packed_is_one_line(pathx_: Pathx) -> None:
-    model = scripted(network())
-    ended = pathx_("explain", photos(1), "--model", model, "--pack", "zip")
-    assert ended.status == 2 and "into tar or parquet, not into 'zip'" in ended.err
-    ended = pathx_("explain", "photos", "--model", model, "--pack", "tar", "--report")
-    assert ended.status == 2 and "--report" in ended.err
-    assert pathx_("explain", "photos", "--model", model, *QUICK, "--pack", "tar").status == 0
-    for command in ("report", "sheet"):
-        ended = pathx_(command, "pathx-out")
-        assert ended.status == 2 and "pathx unpack pathx-out FOLDER" in ended.err
-    ended = pathx_("unpack", "photos", "elsewhere")
-    assert ended.status == 2 and "holds no packed results" in ended.err
-
-
-def test_unpacking_stays_in_its_folder(here: Path) -> None:
-    shard = packs.TarShard(here / "results-1-1.tar")
-    for name in ("../up/path.json", "/abs/path.json", "a/../../b/path.json", "a/cat/path.json", "older/cat/path.json"):
-        shard.add(name, b"{}")
-    shard.close()
-    line = {"name": "a", "explanations": [{"pack": "results-1-1.tar"}]}
-    everything = [{"name": name, "explanations": line["explanations"]} for name in ("a", "..", "../up", "/abs", "/")]
-    packs.unpack(home_of(here).read, everything, here / "into")
-    assert [str(file.relative_to(here)) for file in here.rglob("*.json")] == ["into/a/cat/path.json"]
-    with pytest.raises((PathxError, ValueError, OSError)):
-        packs.packed_bytes(home_of(here).read, "../results-1-1.tar", (0, 10))

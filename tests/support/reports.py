@@ -10,6 +10,7 @@ from typing import Any
 
 from support.small import LABELS, loaded, picture
 
+from pathx.report.build import report
 from pathx.report.page import data_in
 from pathx.runs.run import Settings, explain_files
 from pathx.runs.tasks import decompose_task
@@ -50,3 +51,16 @@ def only_document(folder: Path) -> tuple[Path, dict[str, Any]]:
 def data_of(page: Path | str) -> dict[str, Any]:
     """The data that a page holds."""
     return data_in(page.read_text(encoding="utf-8") if isinstance(page, Path) else page)
+
+
+def changed(folder: Path, **changes: Any) -> None:
+    """The one path.json below a folder with other contents; None takes a key out."""
+    file, document = only_document(folder)
+    document |= changes
+    file.write_text(json.dumps({key: value for key, value in document.items() if value is not None}))
+
+
+def reported(folder: Path, **options: Any) -> tuple[dict[str, Any], list[str]]:
+    """The data of a report of a folder, and what was said while it was made."""
+    notes: list[str] = []
+    return data_of(report([folder], note=notes.append, **options)), notes

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from pathx.engine.graph.listen import Departed, Listener, is_plain, run, written
+from pathx.engine.graph.rewrites import spelled
 from pathx.engine.graph.trace import (
     Graph,
     Node,
@@ -22,9 +22,9 @@ from pathx.engine.graph.trace import (
     factor_of,
     filled,
     has_global_hooks,
+    in_place,
     modules_of,
     out_of_place,
-    spelled,
 )
 
 
@@ -184,12 +184,12 @@ class _Follower(Listener):
             raise Departed
         step = self.course.steps[self.position]
         self.position += 1
-        in_place = func._schema.is_mutable
-        plain, given = spelled(out_of_place(func) if in_place else func, args)
+        writes = func._schema.is_mutable
+        plain, given = spelled(out_of_place(func) if writes else func, args)
         if plain is not step.node.op:
             raise Departed
         self._check(step, given, kwargs)
-        return self._took(step, self._written(func, args, kwargs) if in_place else self._made(step.node, given, kwargs))
+        return self._took(step, self._written(func, args, kwargs) if writes else self._made(step.node, given, kwargs))
 
     def _check(self, step: _Step, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Compare the arguments of a call, and where it is made, with the graph."""
@@ -252,7 +252,7 @@ class _Follower(Listener):
         if self.scattered:
             args = tuple(filled(arg, self.here) for arg in args)
         if node.index in self.overwritable:
-            return torch.ops.aten.relu_.default(*args)
+            return in_place(node.op)(*args)
         output = node.outputs[0]
         other = self.quicker.get(node.index) if output is not None and self.graph.contiguous[output.index] else None
         out = None if other is None else other(*args, **kwargs)

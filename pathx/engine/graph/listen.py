@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pathx.engine.graph.rewrites import FUNCTIONS, REWRITES
+from pathx.engine.graph.rewrites import FUNCTIONS, REWRITES, UNSAID
 from pathx.engine.graph.scopes import Scope, is_leaf
 from pathx.engine.graph.untouched import Writes, untouched
 from pathx.errors import PathxError
@@ -72,8 +72,6 @@ class Listener(TorchDispatchMode):
     def _dispatched(self, func: Any, args: Any, kwargs: Any) -> Any:
         if func.namespace == "prim":  # a question about a tensor, such as its device
             return func(*args, **kwargs)
-        if func is torch.ops.aten.equal.default and not isinstance(args[0], Tensor):
-            return args[0] == args[1]  # TorchScript's optimiser compares constants, which arrive here as plain numbers
         if _is_composite(func):  # as they arrive where tensors were made in inference mode
             with self:
                 return func.decompose(*args, **kwargs)
@@ -223,8 +221,8 @@ def written(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
         if argument.alias_info is not None and argument.alias_info.is_write:
             given = args[number] if number < len(args) else kwargs.get(argument.name)
             yield from (one for one in (given if isinstance(given, (list, tuple)) else [given]) if _is_tensor(one))
-    if func.overloadpacket is torch.ops.aten.native_batch_norm and args[5]:  # its schema keeps quiet about this
-        yield from filter(_is_tensor, args[3:5])
+    if func.overloadpacket in UNSAID:
+        yield from filter(_is_tensor, UNSAID[func.overloadpacket](args))
 
 
 def _is_tensor(item: Any) -> bool:
@@ -246,7 +244,7 @@ def _plain(outputs: Any) -> Any:
 
 def is_plain(func: Any) -> bool:
     """Whether an operation is always heard as what it is."""
-    other = func in REWRITES or func.namespace == "prim" or func is torch.ops.aten.equal.default
+    other = func in REWRITES or func.namespace == "prim"
     return not (other or func._schema.is_mutable or _is_composite(func))
 
 

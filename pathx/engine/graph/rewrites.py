@@ -1,4 +1,4 @@
-"""Operations recorded as others that do the same and that the tables know.
+"""Operations recorded as others that do the same and that the tables know, and what their schemas do not say of them.
 
 Each rewrite takes a call's arguments and returns what to run instead, or None where the call stays as it is. `FUNCTIONS`
 does the same for what torch offers in Python, where the operations that it is made of no longer show what was meant.
@@ -94,10 +94,17 @@ def _mean_slope(leaky_relu: Callable[[Tensor, float], Tensor]) -> Rewrite:
 
 _RRELU_DEFAULTS = (1 / 8, 1 / 3, False)  # which calls leave out
 
+
+def _compared(factor: Factor, first: Any, second: Any) -> Callable[[], Any] | None:
+    """TorchScript's optimiser compares constants, which arrive as plain numbers."""
+    return None if isinstance(first, Tensor) else lambda: first == second
+
+
 REWRITES: dict[Any, Rewrite] = {
     aten.amax.default: _extreme(torch.max),
     aten.amin.default: _extreme(torch.min),
     aten.as_strided_.default: _restrided,
+    aten.equal.default: _compared,
     aten.index_put.default: _filled(in_place=False),
     aten.index_put_.default: _filled(in_place=True),
     aten.maximum.default: _choice(torch.gt),
@@ -117,8 +124,8 @@ def _padded(input: Tensor, pad: Any, mode: str = "constant", value: Any = None) 
         dim, (before, after) = x.dim() - 1 - number, pad[2 * number : 2 * number + 2]
         size = x.shape[dim]
         inner = x.narrow(dim, max(0, -before), size - max(0, -before) - max(0, -after))
-        parts = [x.narrow(dim, size - before, before)] if before > 0 else []
-        x = torch.cat([*parts, inner, *([x.narrow(dim, 0, after)] if after > 0 else [])], dim)
+        parts = [inner.narrow(dim, inner.shape[dim] - before, before)] if before > 0 else []
+        x = torch.cat([*parts, inner, *([inner.narrow(dim, 0, after)] if after > 0 else [])], dim)
     return x
 
 
@@ -176,3 +183,26 @@ def _summed(equation: Any, *operands: Any) -> Tensor | None:
 
 
 FUNCTIONS: dict[Any, Callable[..., Any]] = {F.pad: _padded, torch.rnn_relu: _recurrent, torch.einsum: _summed}
+
+
+def spelled(func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """A call in the one spelling that graphs have."""
+    if func is aten._convolution.default:  # as TorchScript spells it, with settings for one library
+        return aten.convolution.default, args[:9]
+    return func, args
+
+
+FACTORS: dict[str, Callable[[int, Callable[[], Any]], Any]] = {
+    "mul": lambda place, other: other(),
+    "div": lambda place, other: 1 / other() if place == 0 else None,
+    "neg": lambda place, other: -1.0,
+}
+"""Operations that make k times one of their arguments: k by the place of that argument, and from the other; None for none."""
+
+UNSAID: dict[Any, Callable[..., Any]] = {aten.native_batch_norm: lambda args: args[3:5] if args[5] else ()}
+"""Operations that write into arguments without their schema saying so: into which."""
+
+
+def hands_out_parts(func: Any) -> bool:
+    """Whether an operation hands out parts of a tensor to be changed without regard to each other (`unsafe_split`)."""
+    return str(func.name()).startswith("aten::unsafe_")

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from pathx.engine.graph.listen import Aliased, Listener, run
+from pathx.engine.graph.rewrites import FACTORS, hands_out_parts, spelled
 from pathx.engine.graph.scopes import Scope, exported_interpreter, script_scopes
 from pathx.errors import PathxError
 
@@ -264,7 +265,7 @@ class _Recorder(Listener):
             out = func(*(filled(arg, self.here) for arg in args), **kwargs)
         func, known_args = spelled(func, known_args)
         outputs = tuple(out) if isinstance(out, (tuple, list)) else (out,)
-        if func.name().startswith("aten::unsafe_"):
+        if hands_out_parts(func):
             self.apart.update(map(id, outputs))
         values = tuple(self._value(o) if isinstance(o, Tensor) else None for o in outputs)
         node = Node(len(self.nodes), func, known_args, known_kwargs, values, self.place())
@@ -308,15 +309,15 @@ class _Recorder(Listener):
 
 def factor_of(node: Node | None, value: Value | None, tensor: Callable[[Value], Tensor]) -> Any:
     """The number or tensor k where a node makes k times `value`; None where it does not."""
-    if node is None or value is None or value not in node.args or node.kind not in ("mul", "div", "neg"):
+    if node is None or value is None or value not in node.args or node.kind not in FACTORS:
         return None
-    if node.kind == "neg":
-        return -1.0
     place = node.args.index(value)
-    other = tensor(factor) if isinstance(factor := node.args[1 - place], Value) else factor
-    if node.kind == "div":
-        return 1 / other if place == 0 else None
-    return other
+
+    def other() -> Any:
+        factor = node.args[1 - place]
+        return tensor(factor) if isinstance(factor, Value) else factor
+
+    return FACTORS[node.kind](place, other)
 
 
 @cache
@@ -327,8 +328,7 @@ def out_of_place(func: Any) -> Any:
     return getattr(functional, overload, None) if name.endswith("_") and functional is not None else None
 
 
-def spelled(func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-    """A call in the one spelling that graphs have."""
-    if func is torch.ops.aten._convolution.default:  # as TorchScript spells it, with settings for one library
-        return torch.ops.aten.convolution.default, args[:9]
-    return func, args
+@cache
+def in_place(func: Any) -> Any:
+    """The operation that writes what another one computes over its first argument."""
+    return getattr(getattr(torch.ops.aten, f"{func.overloadpacket.__name__}_"), func._overloadname)

@@ -122,8 +122,7 @@ class _Before:
                 held.clear()
         for own, before in self.dicts:
             if list(own) != list(before) or not all(map(operator.is_, own.values(), before.values())):
-                dict.clear(own)
-                dict.update(own, before)
+                _refill(own, before)
         for several, order in self.items:
             if len(several) != len(order) or not all(map(operator.is_, several, order)):
                 several.clear()
@@ -143,6 +142,14 @@ _FAMILIES: tuple[tuple[type | None, tuple[type, ...]], ...] = (
     (None, _APART),
     (torch.jit.ScriptModule, (torch.jit.ScriptModule,)),
 )
+
+
+def _refill(own: dict[Any, Any], before: dict[Any, Any]) -> None:
+    """Put back what a dict held, past what classes of their own make of it; an OrderedDict keeps its order beside it."""
+    kind = OrderedDict if isinstance(own, OrderedDict) else dict
+    kind.clear(own)
+    for key, value in before.items():
+        kind.__setitem__(own, key, value)
 
 
 def _set_slot(item: Any, name: str, before: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from pathx.engine.window import Window
@@ -32,7 +33,10 @@ def grown(cotangent: Window, data: Tensor, channel: int | Tensor, shape: tuple[i
         beyond = (cotangent.shape[dim] - 1) * step + reach > shape[dim]
         if isinstance(start, int):
             first, last = max(0, -start), min(data.shape[dim + 1], shape[dim] - start)
-            data, start = data.narrow(dim + 1, first, last - first), start + first
+            if first < last:
+                data, start = data.narrow(dim + 1, first, last - first), start + first
+            else:  # it saw nothing but padding
+                data, start = torch.zeros_like(data.narrow(dim + 1, 0, 1)), 0
             overhang.append(False)
         else:
             overhang.append(pad > 0 or beyond or cotangent.overhang[dim])

@@ -1,0 +1,55 @@
+"""`pathx common`: its plots, its table and its refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from support.command_line import Pathx
+from support.measured import document, save
+from torch import Tensor, nn
+
+pytest.importorskip("captum")
+pytest.importorskip("matplotlib")
+pytestmark = pytest.mark.usefixtures("one_thread", "measured", "undrawn")
+
+
+@pytest.mark.usefixtures("drawn")
+def test_each_tensor_of_a_layer_has_its_plots(pathx_: Pathx) -> None:
+    class Branches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.left, self.right = (nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU()) for _ in range(2))
+            self.last = nn.Linear(144, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(torch.cat([self.left(x), self.right(x)], 1).flatten(1))
+
+    save(Branches().eval())
+    assert pathx_("common", "pictures", "--model", "model.pt", "--depth", 1, "--out", "out").status == 0
+    plots = {file.name for file in Path("out").glob("positions-1-*.png")}
+    tensors = document("out/common.json")["layers"][0]["tensors"]
+    assert len(tensors) == 2 and plots == {f"positions-1-{tensor['name']}.png" for tensor in tensors}
+
+
+def test_what_common_prints_fits_a_terminal(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    arguments = ("--model", "model.pt", "--depth", "all", "--width", 5, "--by", "folder")
+    done = pathx_("common", "pictures", *arguments, "--out", "out")
+    assert done.status == 0 and "cat: 3 images" in done.out and "  layer 1 (1): " in done.out
+    assert max(map(len, done.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("pictures/cat", "--by", "folder"), "none of the images lie in folders named after classes"),
+        (("pictures", "--threshold", "2"), "threshold 2 is out of range"),
+        (("pictures", "--layers", "9"), "layer 9 is not on the paths, which have 3, 2, 1"),
+        (("pictures", "--classes", "cow"), "no class is called 'cow'"),
+    ],
+)
+def test_what_is_wrong_with_common_is_said(pathx_: Pathx, arguments: tuple[str, ...], text: str) -> None:
+    done = pathx_("common", *arguments, "--model", "model.pt", "--out", "out")
+    assert done.status == 2 and text in done.err

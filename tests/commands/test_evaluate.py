@@ -1,0 +1,62 @@
+"""`pathx evaluate`: what is wrong with a call, what could not be done, and what is written without plots."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.command_line import Pathx
+from support.measured import FAST, document, save
+from torch import nn
+
+import pathx.evaluation.plots
+
+pytest.importorskip("captum")
+pytest.importorskip("matplotlib")
+pytestmark = pytest.mark.usefixtures("one_thread", "measured", "undrawn")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("empty",), "empty holds no images"),
+        (("nowhere",), "nowhere: no such file or folder"),
+        (("pictures", "--methods", "magic"), "there is no method 'magic': choose path_map or pathx or grad_cam"),
+        (("pictures", "--protocol", "road"), "there is no protocol 'road': choose rise or paper"),
+        (("pictures", "--ties", "columns"), "there is no order of ties 'columns': choose random or rows"),
+        (("pictures", "--depth", "9"), "depth 9 is out of range: the network has 3 hidden layers"),
+        (("pictures", "--steps", "few"), "--steps takes a whole number, not 'few'"),
+        (("pictures", "--steps", "3", "--step-pixels", "3"), "say the same thing"),
+        (("pictures", "--batch-size", "0"), "batch size 0 is out of range"),
+    ],
+)
+def test_what_is_wrong_with_a_call_is_said(pathx_: Pathx, arguments: tuple[str, ...], text: str) -> None:
+    Path("empty").mkdir()
+    done = pathx_("evaluate", *arguments, "--model", "model.pt", "--out", "out")
+    assert done.status == 2 and text in done.err and len(done.err.splitlines()) == 1
+    assert not Path("out").exists()
+
+
+def test_a_folder_that_cannot_be_written_to_is_no_fault_of_a_method(pathx_: Pathx) -> None:
+    Path("out").write_text("a file")
+    done = pathx_("evaluate", "pictures", "--model", "model.pt", "--methods", "random", "--out", "out")
+    assert done.status == 2 and "choose another folder with --out" in done.err and "not run" not in done.err
+
+
+def test_a_method_that_cannot_run_is_named_and_the_others_go_on(pathx_: Pathx) -> None:
+    save(nn.Sequential(nn.Flatten(), nn.Linear(192, 6), nn.ReLU(), nn.Linear(6, 3)).eval(), "flat.pt")
+    done = pathx_("evaluate", "pictures", "--model", "flat.pt", "--methods", FAST, "--depth", "all", "--out", "out")
+    assert done.status == 1
+    assert "Guided GradCAM was not run: the model has no convolution" in done.err
+    found = document("out/evaluation.json")
+    assert set(found["methods"]) == {"pathx", "saliency", "random"} and set(found["not_run"]) == {"guided_gradcam"}
+
+
+def test_without_matplotlib_there_are_no_plots(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pathx.evaluation.plots, "plots_are_missing", lambda: True)
+    done = pathx_("evaluate", "pictures", "--model", "model.pt", "--methods", "random", "--out", "out")
+    assert done.status == 0 and "matplotlib is not installed" in done.err
+    assert not Path("out/curves.png").exists() and Path("out/evaluation.json").exists()
+    assert "curves" not in done.out
+    done = pathx_("evaluate", "pictures", "--model", "model.pt", "--methods", "random", "--out", "out", "--quiet")
+    assert done.err == ""

@@ -1,0 +1,104 @@
+"""What people see of a run: progress, counts and failures."""
+
+from __future__ import annotations
+
+import os
+import pty
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.command_line import Pathx, network, scripted
+from support.many import lines, photos, started
+
+from pathx.commands import following
+from pathx.commands.following import Tally
+from pathx.errors import PathxError
+from pathx.results.result import Result, State
+
+pytestmark = pytest.mark.usefixtures("one_thread", "here")
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No lines of progress, however slow the machine is."""
+    monkeypatch.setattr(following, "EVERY", 1e9)
+
+
+def test_progress_in_plain_lines(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "EVERY", 0)
+    arguments = ("explain", photos(12), "none.png", "--model", scripted(network()), "--no-pictures")
+    done = pathx_(*arguments)
+    assert done.status == 1
+    progress = [line for line in done.err.splitlines() if " per second" in line]
+    assert len(progress) == 13
+    assert progress[2].startswith("pathx: 3 of 13 images, ") and progress[2].endswith(" left")
+    assert ", 1 failed" in progress[-1]
+    *_, summary, last = done.err.splitlines()
+    assert summary.startswith("pathx: 12 explained, 1 failed (1 no such file) in ")
+    assert last == "pathx: 1 of 13 images failed; the rest is in pathx-out"
+    assert pathx_(*arguments, "--quiet", "--overwrite").err.splitlines() == [
+        "pathx: none.png: no such file; check the path",
+        last,
+    ]
+
+
+def test_a_bar_where_there_is_a_terminal() -> None:
+    photos(40)
+    Path("photos/a/bad.jpg").write_text("no picture")
+    ours, theirs = pty.openpty()
+    process = started("photos", "--model", scripted(network()), "--no-pictures", "--batch-size", 1, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            data = os.read(ours, 1 << 16)
+        except OSError:  # the other end is closed
+            break
+        if not data:
+            break
+        shown += data
+    assert process.wait(60) == 1
+    text = shown.decode()
+    assert "━" in text and "/41" in text and " per second" in text and "1 failed" in text
+    assert "pathx: photos/a/bad.jpg is not an image" in text
+
+
+def test_the_first_failure_may_end_it(pathx_: Pathx) -> None:
+    photos(30)
+    Path("photos/a/1.png").write_text("no picture")
+    arguments = ("explain", "photos", "--model", scripted(network()), "--batch-size", 1, "--workers", 1)
+    done = pathx_(*arguments, "--fail-fast", "--no-pictures")
+    assert done.status == 1
+    assert done.err.splitlines()[-1] == "pathx: stopped at the first failure; run the same command again to go on"
+    assert 2 <= len(lines("pathx-out")) < 20
+    done = pathx_(*arguments, "--no-pictures")
+    assert len(lines("pathx-out")) == 30
+    assert done.status == 1
+
+
+def result(file: str, state: State = State.done, **about: Any) -> Result:
+    error = PathxError(f"{file}: no such file; check the path") if state is State.failed else None
+    return Result(file, state, error=error, **about)
+
+
+def test_images_are_counted_and_not_their_results() -> None:
+    tally = Tally(4)
+    firsts = [tally.add(one) for one in (result("a"), result("a"), result("b", State.kept), result("c", State.failed))]
+    assert firsts == [True, False, True, True] and tally.seen == 3
+    assert str(tally) == "1 explained, 1 done before, 1 failed (1 no such file)"
+
+
+def test_an_image_that_fails_after_its_first_result_has_failed() -> None:
+    tally = Tally(1)
+    tally.add(result("a"))
+    tally.add(result("a", State.failed))
+    assert (tally.made, list(tally.failed)) == (0, ["a"])
+
+
+def test_wrong_predictions_are_those_with_another_label() -> None:
+    tally = Tally(3)
+    for file, truth in (("a", "cat"), ("b", "dog"), ("c", None)):
+        tally.add(result(file, truth=truth, predictions=(("cat", 0.9), ("dog", 0.1)), folder=Path("out", file, "cat")))
+    assert tally.labelled == 2
+    assert tally.wrong == [f"b is dog, the network says cat: {Path('out', 'b')}"]

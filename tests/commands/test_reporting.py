@@ -1,0 +1,46 @@
+"""`--report`: the pages of a run, with what takes the network, unless the run was stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.command_line import Pathx, network, picture, scripted
+from support.reports import data_of, only_document
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_explain_report_holds_a_grid_and_the_command_line_does_not_run_a_network(here: Path, pathx_: Pathx) -> None:
+    model, photo = scripted(network()), picture()
+    ran = pathx_("explain", photo, "--model", model, "--out", "out", "--report", "--format", "json")
+    assert ran.status == 0 and len(ran.documents) == 1  # stdout is JSON still
+    file, document = only_document(Path("out"))
+    data = data_of(file.with_name("report.html"))
+    assert [path["width"] for path in data["paths"]] == sorted({1, 5, 20, document["width"]})
+    own = next(path for path in data["paths"] if path["width"] == document["width"])
+    assert own["models"][str(document["depth"])]["score"] == document["linear_model"]["score"]
+    assert data["unit_maps"]
+    Path(model).unlink()
+    ran = pathx_("report", "out", "--out", "other/page.html")
+    assert ran.status == 0 and ran.out == "other/page.html\n" and ran.err == ""
+    assert data_of(Path("other/page.html")) == data  # what took the network is taken from the page that has it
+    file.with_name("report.html").unlink()
+    pathx_("report", "out", "--out", "other/page.html")
+    assert [path["width"] for path in data_of(Path("other/page.html"))["paths"]] == [document["width"]]
+
+
+def test_a_run_that_was_stopped_writes_no_report(here: Path, pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = scripted(network())
+    for number in range(3):
+        picture(f"photos/{number}.png", seed=number)
+
+    def stopped(*arguments: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pathx.commands.following._print", stopped)
+    ran = pathx_("explain", "photos", "--model", model, "--out", "out", "--report")
+    assert ran.status == 130 and "interrupted" in ran.err
+    assert Path("out/photos").is_dir() or list(Path("out").rglob("path.json"))
+    assert not list(Path("out").rglob("*.html"))

@@ -1,0 +1,144 @@
+"""What `explain` takes for a class, a depth and a width, and what it says of numbers that are none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+import pytest
+import torch
+from support.branching import fire, frozen_fire
+from support.cases import kept_units
+from support.small import images, network
+from torch import nn
+from torch.testing import assert_close
+
+import pathx
+from pathx import PathxError
+from pathx.engine.explain import (
+    check_depth,
+    check_settings,
+    check_width,
+    class_logits,
+    decompose_frozen,
+    explain_frozen,
+    layer_width,
+    opened,
+    predictions,
+    targets_of,
+    whole_number,
+)
+
+
+def test_one_logit_is_two_classes() -> None:
+    logits = torch.tensor([[-2.0], [3.0]])
+    assert class_logits(logits).tolist() == [[0.0, -2.0], [0.0, 3.0]]
+    assert predictions(logits) == [0, 1]
+    assert predictions(torch.tensor([[1.0, 5.0, 2.0]])) == [1]
+
+
+def test_a_target_is_for_all_images_or_one_for_each() -> None:
+    logits = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+    assert targets_of(logits, None) == [0, 2]
+    assert targets_of(logits, 1) == targets_of(logits, torch.tensor(1)) == [1, 1]
+    assert targets_of(logits, (2, 1)) == targets_of(logits, torch.tensor([2, 1])) == [2, 1]
+    for wrong, text in (
+        ([1], "target has 1 entries for 2 images"),
+        ("1", "not 1"),
+        ([1, 0.5], "not 0.5"),
+        (torch.ones(2, 2), "one number per image"),
+        (True, "not True"),
+    ):
+        with pytest.raises(PathxError, match=text):
+            targets_of(logits, wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("value", "number"), [(3, 3), (torch.tensor(3), 3), (True, None), (3.0, None), (Fraction(3), None)]
+)
+def test_whole_numbers(value: object, number: int | None) -> None:
+    assert whole_number(value) == number
+
+
+def test_a_depth_is_a_number_of_layers() -> None:
+    known = frozen_fire()[1].network
+    assert [check_depth(depth, known) for depth in (1, 2, "half", "all", "maps:1", "maps:9")] == [1, 2, 1, 2, 1, 2]
+    for wrong in (0, 3, "maps:0", "some", 1.0):
+        with pytest.raises(PathxError, match="use 1 to 2, half or all"):
+            check_depth(wrong, known)  # type: ignore[arg-type]
+
+
+def test_a_width_is_a_number_a_share_or_all() -> None:
+    known = frozen_fire()[1].network  # layers of 75 and 125 units
+    assert [check_width(width) for width in (7, "5%", "all")] == [7, 0.05, None]
+    assert [layer_width(width, known, 2) for width in (7, 500, "5%", "0.1%", "all")] == [7, 125, 7, 1, 125]
+    assert layer_width("100%", known, 1) == 75
+    for wrong in (0, "0%", "101%", "x%", "some", 1.5):
+        with pytest.raises(PathxError, match="use a number from 1, a share such as 5%, or all"):
+            check_width(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("alpha", "skips"), [(1.0, "all"), (-0.1, "all"), (math.nan, "all"), ("0.1", "all"), (None, "none")]
+)
+def test_settings_that_no_network_could_honour(alpha: float | None, skips: str) -> None:
+    with pytest.raises(PathxError, match=r"out of range|'adjacent' or 'all'"):
+        check_settings(alpha, skips)
+
+
+def test_a_class_that_is_not_there_or_against_itself() -> None:
+    model, given = network(), images(1)
+    for wrong, text in (
+        ({"target": 4}, "target 4 is out of range: the model has classes 0 to 3"),
+        ({"target": 1, "against": 9}, "against 9 is out of range"),
+        ({"target": 1, "against": 1}, "class 1 cannot be explained against itself"),
+    ):
+        with pytest.raises(PathxError, match=text):
+            pathx.explain(model, given, **wrong)
+
+
+def test_a_layer_that_the_path_has_not_cannot_be_taken_apart() -> None:
+    _, frozen = frozen_fire()
+    with pytest.raises(PathxError, match="layer 1 is not on the path, which has layers 2 to 2"):
+        decompose_frozen(frozen, [(0, 1)], from_layer=1, depth=1)
+
+
+def test_pairs_may_be_asked_for_in_any_order() -> None:
+    _, frozen = frozen_fire()
+    wanted = [(1, 2), (0, None), (1, 0)]
+    together = explain_frozen(frozen, wanted, depth=2, width=3)
+    for pair, found in zip(wanted, together, strict=True):
+        (alone,) = explain_frozen(frozen, [pair], depth=2, width=3)
+        assert (found.target, found.score) == (alone.target, pytest.approx(alone.score))
+        assert_close(found.attribution, alone.attribution)
+        assert [kept_units(layer).keys() for layer in found.path] == [kept_units(layer).keys() for layer in alone.path]
+    assert together[1].target == int(frozen.logits[0].argmax())
+
+
+def spoiled(spoil: Callable[[nn.Module], None]) -> nn.Module:
+    model = fire()
+    with torch.no_grad():
+        spoil(model)
+    return model
+
+
+def test_numbers_that_are_none_are_refused_and_never_explained() -> None:
+    given = torch.rand(2, 2, 5, 5, dtype=torch.float64)
+    broken = spoiled(lambda model: model.head.bias.fill_(math.nan))  # type: ignore[union-attr, operator]
+    with pytest.raises(PathxError, match="output for image 0 is NaN or infinite"):
+        pathx.explain(broken, given, depth=1)
+    one_image = given.clone()
+    one_image[1] = math.inf
+    with pytest.raises(PathxError, match="output for image 1 is NaN or infinite"):
+        pathx.explain(fire(), one_image, depth=1)
+
+
+def test_what_comes_with_labels_is_opened() -> None:
+    class Loaded:
+        module, labels = nn.ReLU(), ["cat", "dog"]
+
+    assert opened(Loaded()) == (Loaded.module, ("cat", "dog"))
+    assert opened(Loaded.module) == (Loaded.module, ())
+    with pytest.raises(PathxError, match="not dict"):
+        opened({})  # type: ignore[arg-type]

@@ -1,0 +1,99 @@
+"""A frozen network: its logits, its gates at the images, and what is asked of a call."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support.branching import frozen_fire
+from support.modules import Function
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from pathx import PathxError
+from pathx.engine.freeze import _TRACES, MOST_TRACES, freeze, network_and_tensors, network_of
+from pathx.engine.window import Window
+
+
+def test_the_gates_are_those_of_the_models_own_activations() -> None:
+    model, frozen = frozen_fire(3)
+    with torch.no_grad():
+        first = model.first(frozen.images)
+        assert_close(frozen.logits, model(frozen.images))
+        (gate,), (narrow, wide) = frozen.network.layers
+        assert_close(frozen.activation(gate), F.relu(first))
+        assert_close(frozen.activation(narrow), F.relu(model.narrow(F.relu(first))))
+        assert_close(frozen.activation(wide), F.relu(model.wide(F.relu(first))))
+
+
+def test_what_a_clipped_gate_adds_is_its_offset() -> None:
+    x = torch.tensor([[-1.0, 2.0, 9.0]])
+    frozen = freeze(Function(lambda x: F.relu6(x) @ torch.ones(3, 2)), x)
+    ((gate,),) = frozen.network.layers
+    slopes = frozen.slopes(gate)
+    assert slopes.offset is not None
+    assert (slopes.gain.tolist(), slopes.offset.tolist()) == ([[0.0, 2.0, 0.0]], [[0.0, 0.0, 6.0]])
+    assert frozen.activation(gate).tolist() == [[0.0, 2.0, 6.0]]
+
+
+def test_a_node_is_pulled_by_its_rule_and_has_its_constant() -> None:
+    model, sent = nn.Sequential(nn.ReLU(), nn.Linear(3, 2)), torch.tensor([[1.0, 3.0]])
+    frozen = freeze(model, torch.rand(1, 3))
+    node, row = frozen.network.producers[frozen.network.logits], torch.zeros(1, dtype=torch.long)
+    ((_, below),) = frozen.pull(node, 0, Window.full(sent, row, row))
+    assert_close(below.data, sent @ model[1].weight.detach())
+    assert_close(frozen.constant(node, Window.full(sent, row, row)), (sent @ model[1].bias.detach()).double())
+
+
+def test_half_precision_is_computed_in_full() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).half()
+    images = torch.rand(2, 3, dtype=torch.float16)
+    frozen = freeze(model, images)
+    assert frozen.logits.dtype == frozen.images.dtype == torch.float32
+    assert_close(frozen.logits, model.float()(images.float()).detach())
+
+
+def test_no_more_shapes_are_remembered_than_that() -> None:
+    model = nn.Sequential(nn.Conv1d(1, 2, 3), nn.ReLU(), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(2, 2))
+    networks = [network_of(model, torch.rand(1, 1, size)) for size in range(4, 5 + MOST_TRACES)]
+    assert len(_TRACES[model]) == MOST_TRACES
+    assert network_of(model, torch.rand(1, 1, 4 + MOST_TRACES)) is networks[-1]
+    assert network_of(model, torch.rand(1, 1, 4)) is not networks[0]  # the one used longest ago had to go
+
+
+def test_the_tensors_of_a_model_are_those_it_has_now() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    with torch.no_grad():
+        model[0].bias.fill_(5.0)
+    network, tensors = network_and_tensors(model, torch.rand(1, 3))
+    (bias,) = (tensors[value] for name, value in network.graph.parameters.items() if name == "0.bias")
+    assert bias.tolist() == [5.0] * 4
+
+
+@pytest.mark.parametrize(
+    ("model", "images", "text"),
+    [
+        (nn.ReLU, torch.rand(1, 3), "not the class ReLU itself"),
+        (nn.ReLU(), torch.rand(3), "a tensor with the images along its first dimension"),
+        (nn.ReLU(), torch.rand(0, 3), "a tensor with the images along its first dimension"),
+        (nn.ReLU(), torch.ones(1, 3, dtype=torch.int64), "not int64"),
+        (nn.ReLU(), torch.rand(2, 3).to_sparse(), "not sparse"),
+        (nn.Sequential(nn.LazyLinear(3), nn.ReLU()), torch.rand(2, 3), "has no shape yet"),
+        (nn.Linear(3, 2, device="meta"), torch.rand(2, 3), "holds no numbers"),
+    ],
+)
+def test_calls_that_are_refused_before_anything_runs(model: nn.Module, images: Tensor, text: str) -> None:
+    with pytest.raises(PathxError, match=text) as refused:
+        freeze(model, images)
+    assert refused.value.usage
+
+
+def test_a_model_that_never_does_the_same_is_refused() -> None:
+    calls = []
+
+    def forward(x: Tensor) -> Tensor:
+        calls.append(x)
+        return F.relu(x) + len(calls)
+
+    with pytest.raises(PathxError, match="does something else each time it runs"):
+        freeze(Function(forward), torch.rand(2, 3))

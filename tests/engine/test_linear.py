@@ -1,0 +1,56 @@
+"""The linear model of a path is what autograd says of its deepest units, however the cotangents are held."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.branching import branches, frozen_fire
+from torch.testing import assert_close
+
+from pathx.engine.linear import linear_model, pull_back
+from pathx.engine.path import PathSettings, find_paths
+from pathx.engine.window import Window
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@given(st.integers(0, 40), st.integers(1, 30), st.booleans(), st.sampled_from([1, 2]))
+def test_weight_bias_and_score_are_those_of_the_deepest_units(seed: int, width: int, compact: bool, depth: int) -> None:
+    """Few units stay boxes, many become whole maps; with `compact` a box around them all."""
+    model, frozen = frozen_fire(seed=seed)
+    frozen.compact = compact
+    asked = branches([1, 3, 0], images=[1, 0, 1])
+    paths = find_paths(frozen, asked, PathSettings(depth, {1: width, 2: width}, None, "adjacent"))
+    found, deepest = linear_model(frozen, paths), paths.layers[-1]
+    for branch, image in enumerate(asked.image.tolist()):
+        x = frozen.images[image : image + 1].clone().requires_grad_()
+        h = model.first(x) if depth == 2 else model.second(torch.relu(model.first(x)))
+        active = torch.relu(h).flatten()[deepest.units[branch]]
+        score = (active * deepest.sent[branch]).sum()
+        (gradient,) = torch.autograd.grad(score, x)
+        assert_close(found.weight[branch], gradient[0])
+        assert_close(found.score[branch], score.detach())
+        assert_close(found.bias[branch], (score - (gradient * x).sum()).detach())
+
+
+def test_what_never_reaches_the_input_weighs_nothing() -> None:
+    _, frozen = frozen_fire()
+    asked = branches([0, 1])
+    weight, bias = pull_back(frozen, asked, [])
+    assert weight.shape == frozen.images.shape and not weight.any() and not bias.any()
+
+
+def test_cotangents_of_one_value_add_up_whatever_their_boxes() -> None:
+    _, frozen = frozen_fire()
+    asked, gate = branches([0, 1]), frozen.network.layers[1][1]
+    row = torch.arange(2)
+    boxes = [
+        Window.one_hot(torch.tensor([1.0, 2.0]).double(), torch.tensor([place, 30]), gate.shape, row, row)
+        for place in (0, 24, 74)
+    ]
+    weight, bias = pull_back(frozen, asked, [(gate.source, box) for box in boxes])
+    parts = [pull_back(frozen, asked, [(gate.source, box.dense())]) for box in boxes]
+    assert_close(weight, sum(part for part, _ in parts))
+    assert_close(bias, sum(part for _, part in parts))

@@ -1,0 +1,67 @@
+"""The units that the search keeps are those of a plain ranking, and it knows where it cannot be sure."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.branching import branches, frozen_fire
+from torch import Tensor
+from torch.testing import assert_close
+
+from pathx.engine.candidates import Arrival
+from pathx.engine.path import PathSettings, find_paths
+from pathx.engine.rows import rows_of_units
+from pathx.engine.search import Choice, Strategy, search
+from pathx.engine.selection import best, certain, margin
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def searched(seed: int, width: int, slack: int, careful: bool, few: float) -> tuple[Choice, Tensor]:
+    """What is kept in the lower layer, and the margins of all its units (Q, units)."""
+    _, frozen = frozen_fire(seed=seed)
+    asked, gates = branches([1, 3]), frozen.network.layers[0]
+    above = find_paths(frozen, asked, PathSettings(1, {2: 4}, 0.0, "adjacent")).layers[0]
+    rows = rows_of_units(frozen, asked, above)
+    how = Strategy(few=few)
+    found = search(*(frozen, asked, [rows], 1), width=width, slack=slack, threshold=0.0, careful=careful, strategy=how)
+    every = torch.arange(gates[0].units).expand(2, -1)
+    columns = Arrival(rows, 1, gates, 1 << 26).columns(every)
+    gain = frozen.slopes(gates[0]).gain.flatten(1)
+    return found, margin(torch.bmm(columns.transpose(1, 2), above.weights) * gain[:, :, None], asked.target)
+
+
+@given(st.integers(0, 60), st.integers(1, 6), st.integers(0, 12), st.booleans(), st.sampled_from([0.0, math.inf]))
+def test_where_it_is_certain_the_best_are_kept(seed: int, width: int, slack: int, careful: bool, few: float) -> None:
+    found, margins = searched(seed, width, slack, careful, few)
+    expected = best(margins, width, 0.0)
+    sure = [True, True] if found.evidence is None else certain([found.evidence], 0.0)[0].tolist()
+    for branch in range(2):
+        mine, theirs = found.best.valid[branch], expected.valid[branch]
+        if sure[branch]:
+            assert torch.equal(found.units[branch][mine], expected.place[branch][theirs])
+            assert_close(found.best.margin[branch][mine], expected.margin[branch][theirs])
+
+
+@given(st.integers(0, 60), st.integers(1, 4))
+def test_the_bound_of_what_was_not_looked_at_is_above_its_margins(seed: int, width: int) -> None:
+    found, margins = searched(seed, width, 1, True, 0.0)
+    if found.evidence is None:
+        return
+    bound = found.evidence.unseen
+    for branch in range(2):
+        hidden = margins[branch].clone()
+        hidden[found.units[branch]] = -math.inf
+        # One candidate more than is kept was looked at: it has the highest bound of those that are not kept.
+        assert hidden.sort(descending=True).values[1] <= bound[branch] + 1e-9
+
+
+def test_with_room_for_all_nothing_is_left_in_doubt() -> None:
+    found, margins = searched(0, 75, 10, False, 0.0)
+    assert found.evidence is None
+    alive = (margins > 0).sum(1)
+    assert torch.equal(found.best.valid.sum(1), alive) and alive.min() > 4

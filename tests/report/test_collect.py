@@ -1,0 +1,97 @@
+"""What folders of results hold: what is whole, what is not, and what is of another version."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.reports import changed, data_of, only_document, reported, results
+
+from pathx.errors import PathxError
+from pathx.report.build import report
+from pathx.report.collect import collect
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_a_newer_schema_is_shown_and_said(tmp_path: Path) -> None:
+    folder = results(tmp_path)
+    changed(folder, schema="pathx/path@7", something={"new": [1]})
+    data, notes = reported(folder)
+    assert any("pathx/path@7" in note for note in data["notes"])
+    assert any("pathx/path@7" in note for note in notes)
+    assert data["paths"][0]["edges"]
+
+
+def test_an_older_schema_has_no_ribbons_and_says_so(tmp_path: Path) -> None:
+    folder = results(tmp_path)
+    file, document = only_document(folder)
+    for layer in document["layers"]:
+        del layer["edges"], layer["edges_share"]
+        for tensor in layer["tensors"]:
+            del tensor["places"]
+    del document["region"]
+    file.write_text(json.dumps(document))
+    data, notes = reported(folder)
+    top = document["layers"][0]["layer"]
+    assert {(edge[0], edge[2]) for edge in data["paths"][0]["edges"]} == {(top, None)}  # to the class, which is known
+    assert len(notes) == len(data["notes"]) == 2
+    assert "no ribbons" in data["notes"][0] and "which part of the photo" in data["notes"][1]
+
+
+def test_half_written_folders_are_said_and_the_rest_is_shown(tmp_path: Path) -> None:
+    folder = results(tmp_path, ["a.png", "b.png", "c.png", "d.png"])
+    whole = sorted(folder.rglob("path.json"))
+    whole[0].unlink()
+    whole[1].write_text('{"schema": "pathx/path@1", "image":')
+    notes: list[str] = []
+    index = report([folder], note=notes.append)
+    rows = data_of(index)["rows"]
+    assert [Path(row["file"]).name for row in rows] == ["c.png", "d.png"]
+    assert len(notes) == 2 and any("not whole" in note for note in notes) and any("JSON" in note for note in notes)
+    assert data_of(index)["notes"] == notes
+    whole[2].unlink()
+    assert sum("not whole" in note for note in reported(folder)[0]["notes"]) == 2  # of a single page too
+
+
+@pytest.mark.parametrize("key", ["layers", "target", "linear_model", "image"])
+def test_a_document_that_lacks_something_is_one_line(tmp_path: Path, key: str) -> None:
+    folder = results(tmp_path)
+    changed(folder, **{key: None})
+    with pytest.raises(PathxError, match=f"path.json is damaged .the document has no {key}"):
+        report([folder])
+    for damage in ([], 3, {"a": 1}, [{"layer": 1}], "x"):
+        changed(folder, **{key: damage})
+        with pytest.raises(PathxError, match=r"path\.json"):
+            report([folder])
+
+
+def test_the_index_tells_labels_and_best_classes(tmp_path: Path) -> None:
+    folder = results(tmp_path, ["cat/a.png", "dog/b.png"])
+    lines = [
+        {
+            "name": str(file.parent.parent.relative_to(folder)),
+            "label": "cat",
+            "top": [{"label": "dog", "probability": 0.75}],
+        }
+        for file in folder.rglob("path.json")
+    ]
+    lines.append({"name": "gone.png", "file": "gone.png", "error": "no such file"})
+    (folder / "index.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = collect([folder])
+    assert len(found.explanations) == len(list(folder.rglob("path.json")))
+    assert {(one.truth, one.top) for one in found.explanations} == {("cat", (("dog", 0.75),))}
+    assert found.failures == [("gone.png", "no such file")]
+
+
+def test_parts_of_a_decomposition_are_no_explanations_of_their_own(tmp_path: Path) -> None:
+    folder = results(tmp_path, decompose=True)
+    assert len(list(folder.rglob("path.json"))) > 1 and len(collect([folder]).explanations) == 1
+
+
+def test_folders_that_are_not_there_or_hold_nothing(tmp_path: Path) -> None:
+    for place, text in ((tmp_path / "nowhere", "no such file or folder"), (tmp_path, "holds no results of pathx")):
+        with pytest.raises(PathxError, match=text) as refused:
+            collect([place])
+        assert refused.value.usage

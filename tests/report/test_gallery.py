@@ -1,0 +1,58 @@
+"""Galleries: rows with labels, predictions and failures, and nothing of an earlier report."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from support.command_line import Pathx, network, picture, scripted
+from support.reports import data_of, results
+from support.small import files
+
+from pathx.report.build import report
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_the_gallery_knows_labels_predictions_and_failures(here: Path, pathx_: Pathx) -> None:
+    model = scripted(network())
+    for number, folder in enumerate(("cat", "red fox", "dog", "cat")):
+        picture(f"photos/{folder}/{number}.png", seed=number)
+    Path("photos/dog/broken.png").write_text("no picture")
+    ran = pathx_("explain", "photos", "--model", model, "--out", "out", "--report")
+    assert ran.status == 1 and "out/report/index.html" in ran.err
+    data = data_of(Path("out/report/index.html"))
+    lines = {line["file"]: line for line in map(json.loads, Path("out/index.jsonl").read_text().splitlines())}
+    assert {row["file"] for row in data["rows"]} == set(lines)
+    for row in data["rows"]:
+        line = lines[row["file"]]
+        if "error" in line:
+            assert row["error"] == line["error"]
+            continue
+        top = line["top"]
+        assert (row["truth"], row["predicted"]) == (line["label"], top[0]["label"])
+        assert row["margin"] == pytest.approx(top[0]["probability"] - top[1]["probability"])
+        assert row["wrong"] is (not line["correct"])
+        assert (Path("out/report") / row["thumbnail"]).is_file()
+        around = data_of(Path("out/report") / row["page"])["around"]
+        assert Path("out/report/pages", around["index"]).resolve() == Path("out/report/index.html").resolve()
+    shown = [row for row in data["rows"] if "error" not in row]
+    assert [row["wrong"] for row in shown] == sorted((row["wrong"] for row in shown), reverse=True)  # wrong ones first
+    chain = [data_of(Path("out/report") / row["page"])["around"] for row in shown]
+    assert [one["next"] for one in chain[:-1]] == [os.path.basename(row["page"]) for row in shown[1:]]
+    assert chain[0]["previous"] is None and chain[-1]["next"] is None
+
+
+def test_pages_of_an_earlier_report_go(tmp_path: Path) -> None:
+    folder = results(tmp_path, ["a.png", "b.png", "c.png"])
+    index = report([folder])
+    (index.parent / "pages/mine.html").write_text("kept")
+    shutil.rmtree(folder / "b.png")
+    again = report([folder])
+    rows = data_of(again)["rows"]
+    ours = {"index.html", "pages/mine.html", "thumbnails/.pathx.json"}
+    used = {*ours, *(row["page"] for row in rows), *(row["thumbnail"] for row in rows)}
+    assert len(rows) == 2 and files(index.parent) == used

@@ -1,0 +1,67 @@
+"""Explanations, decompositions and contrasts read back from their files are those that were written."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from support.saved import run
+
+from pathx.errors import PathxError
+from pathx.results.saved import read_contrast, read_decomposition, read_explanation
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_a_saved_explanation_is_the_one_that_was_made(tmp_path: Path) -> None:
+    folder = run(tmp_path) / "photo.png" / "cat"
+    saved = read_explanation(folder)
+    document = json.loads((folder / "path.json").read_text())
+    assert saved.document == document
+    made = saved.explanation
+    assert made.score == document["linear_model"]["score"] and made.bias == document["linear_model"]["bias"]
+    assert float(made.attribution.double().sum()) == document["linear_model"]["attribution_sum"]
+    assert [unit.contribution for unit in made.path[0].units] == [
+        unit["contribution"] for unit in document["layers"][0]["units"]
+    ]
+
+
+def test_of_the_logits_only_those_it_is_about_are_known(tmp_path: Path) -> None:
+    folder = run(tmp_path) / "photo.png" / "cat-against-dog"
+    saved = read_explanation(folder)
+    assert (saved.explanation.target, saved.explanation.against) == (0, 2)
+    known = [not math.isnan(value) for value in saved.explanation.logits.tolist()]
+    assert known == [True, False, True, False]
+    assert float(saved.explanation.logits[0]) == pytest.approx(saved.document["target"]["logit"])
+
+
+def test_the_path_map_needs_no_network(tmp_path: Path) -> None:
+    folder = run(tmp_path, depth=3) / "photo.png" / "cat"
+    saved = read_explanation(folder).explanation
+    placed = [layer for layer in saved.path if len(layer.tensors[0].shape) == 3]
+    total = sum(unit.contribution for layer in placed for unit in layer.units)
+    assert float(saved.path_map().sum()) == pytest.approx(total, rel=1e-4)
+
+
+def test_a_decomposition_comes_back_with_its_parts(tmp_path: Path) -> None:
+    folder = run(tmp_path, decompose=True) / "photo.png" / "cat"
+    document = json.loads((folder / "decomposition.json").read_text())
+    made, whole, parts = read_decomposition(folder, document)
+    assert [feature.share for feature in made.features] == [entry["share"] for entry in document["features"]]
+    assert len(parts) == len(made.features) and whole.explanation is made.whole
+    for group, entry in zip(made.groups, document["groups"], strict=True):
+        own = torch.stack([made.features[number - 1].explanation.attribution for number in entry["features"]])
+        assert torch.equal(group.attribution, own.sum(0))
+    with pytest.raises(PathxError, match=r"decomposition\.json lacks 'reason'"):
+        read_decomposition(folder, {key: value for key, value in document.items() if key != "reason"})
+
+
+def test_a_contrast_comes_back_with_its_explanations(tmp_path: Path) -> None:
+    folder = run(tmp_path) / "photo.png"
+    document = json.loads((folder / "contrast.json").read_text())
+    contrast, several = read_contrast(folder, document)
+    assert [saved.document["target"]["label"] for saved in several] == ["cat", "dog"]
+    assert contrast.pairs[0].score == document["pairs"][0]["score"]
