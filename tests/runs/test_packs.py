@@ -14,7 +14,7 @@ from support.faults import killed_after
 
 from pathx.errors import PathxError
 from pathx.results import packs
-from pathx.results.home import Home
+from pathx.results.home import Home, files_of
 from pathx.results.homes import home_of
 
 pytestmark = pytest.mark.usefixtures("one_thread", "here")
@@ -221,12 +221,17 @@ def test_what_cannot_be_packed_is_one_line(pathx_: Pathx) -> None:
 
 def test_unpacking_stays_in_its_folder(here: Path) -> None:
     shard = packs.TarShard(here / "results-1-1.tar")
-    for name in ("../up/path.json", "/abs/path.json", "a/../../b/path.json", "a/cat/path.json", "older/cat/path.json"):
-        shard.add(name, b"{}")
+    good, other = "a/cat/path.json", "older/cat/path.json"
+    names = ("../up/path.json", "/abs/path.json", "a/../../b/path.json", "path.json", "a/cat/.bashrc", good)
+    for name in (*names, other):
+        shard.add(name, b'{"schema": "pathx/path@1"}')
     shard.close()
-    line = {"name": "a", "explanations": [{"pack": "results-1-1.tar"}]}
-    everything = [{"name": name, "explanations": line["explanations"]} for name in ("a", "..", "../up", "/abs", "/")]
-    packs.unpack(home_of(here).read, everything, here / "into")
-    assert [str(file.relative_to(here)) for file in here.rglob("*.json")] == ["into/a/cat/path.json"]
+    made = [{"pack": "results-1-1.tar", "folder": os.path.dirname(n), "files": [os.path.basename(n)]} for n in names]
+    lines = [{"name": "a", "explanations": [one]} for one in made]
+    plain = [{key: value for key, value in one.items() if key != "pack"} for one in made]
+    wanted = set().union(*(files_of({"explanations": [one]}) for one in plain))
+    assert packs.unpack(home_of(here).read, lines, wanted, here / "into") == ()
+    assert [str(file.relative_to(here)) for file in here.rglob("*.json")] == [f"into/{good}"]
+    assert not list(here.rglob(".bashrc"))
     with pytest.raises((PathxError, ValueError, OSError)):
         packs.packed_bytes(home_of(here).read, "../results-1-1.tar", (0, 10))
