@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import unicodedata
 from pathlib import Path
@@ -47,9 +48,11 @@ def _escape(character: str) -> str:
 
 
 def as_text(cell: Any) -> Any:
-    """A cell of a CSV file; a text that a spreadsheet would take for a formula is marked as text by an apostrophe."""
-    is_formula = isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r"))
-    return f"'{cell}" if is_formula else cell
+    """A cell of a CSV file: harmless where it is printed, and no formula to a spreadsheet, by an apostrophe in front."""
+    if not isinstance(cell, str):
+        return cell
+    is_formula = cell.startswith(("=", "+", "-", "@", "\t", "\r", "＝", "＋", "－", "＠"))  # noqa: RUF001, also wide
+    return harmless(f"'{cell}" if is_formula else cell)
 
 
 def reason_of(error: BaseException) -> str:
@@ -61,22 +64,34 @@ def reason_of(error: BaseException) -> str:
 def parse_json(text: str | bytes) -> Any:
     """JSON that others wrote; whatever is wrong with it is a ValueError of one line.
 
-    Also wrong: nesting too deep to read, numbers of thousands of digits, NaN and infinities, which are not JSON.
+    Also wrong: nesting too deep to read, and numbers that no float holds: NaN, infinities, hundreds of digits.
     """
-
-    def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is not a number")
-
     try:
-        return json.loads(text, parse_constant=refuse)
+        return json.loads(text, parse_constant=_refused, parse_float=_finite, parse_int=_whole)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except UnicodeDecodeError:
         raise ValueError("it is not UTF-8 text") from None
-    except json.JSONDecodeError:
-        raise
-    except ValueError as error:
-        raise ValueError(reason_of(error).split(";")[0]) from None  # not Python's advice about its limit of digits
+
+
+def _refused(constant: str) -> None:
+    raise ValueError(f"{constant} is not a number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:20]} is too large a number")
+    return number
+
+
+def _whole(text: str) -> int:
+    if len(text) > _MOST_DIGITS:  # so that arithmetic with floats never overflows
+        raise ValueError(f"{text[:20]}… is too large a number")
+    return int(text)
+
+
+_MOST_DIGITS = 300
 
 
 def shown(path: str | Path) -> str:

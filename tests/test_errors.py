@@ -36,10 +36,11 @@ def test_what_people_write_stays_as_it_is() -> None:
     assert harmless("\x1b]0;title\x07\u202egnp.exe\n") == r"\x1b]0;title\x07\u202egnp.exe\n"
 
 
-@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1"])
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "＝1"])  # noqa: RUF001
 def test_no_text_is_a_formula(text: str) -> None:
-    assert as_text(text) == "'" + text
-    assert as_text("a" + text) == "a" + text
+    assert as_text(text) == harmless("'" + text)
+    assert as_text("a" + text) == harmless("a" + text)
+    assert as_text("\x1b]0;\u202e\n") == r"\x1b]0;\u202e\n"
     assert as_text(-1.5) == -1.5
 
 
@@ -47,7 +48,9 @@ def test_no_text_is_a_formula(text: str) -> None:
     ("text", "reason"),
     [
         ("[" * 100_000, "it is nested too deeply"),
-        ("9" * 5000, "Exceeds the limit"),
+        ("9" * 5000, "99… is too large a number"),
+        ("-" + "9" * 301, "is too large a number"),
+        ("[1e400]", "1e400 is too large a number"),
         ("[NaN]", "NaN is not a number"),
         ("[-Infinity]", "-Infinity is not a number"),
         (b"\xff\xfe\xff", "it is not UTF-8 text"),

@@ -135,9 +135,9 @@ def _lines(root: Path) -> dict[Path, dict[str, Any]]:
 def _units_of_others(made: Collected) -> Iterator[str]:
     """Units that were gathered of a model that none of the results is of."""
     documents = [*(found.document for found in made.explanations), *(document for _, document in made.measures)]
-    known = {_model(document).get("sha256") for document in documents}
+    known = {str(_model(document).get("sha256")) for document in documents}
     for model in map(_model, made.units):
-        if documents and model.get("sha256") not in known:
+        if documents and str(model.get("sha256")) not in known:
             yield f"the units are of another model ({shown(str(model.get('name')))}); they are not shown"
 
 

@@ -25,9 +25,10 @@ from pathx.results.files import (
     document_bytes,
     read_document,
     replacing,
+    understood,
 )
 from pathx.results.result import Kind, Result, State
-from pathx.results.saved import Saved, read_contrast, read_decomposition, read_explanation
+from pathx.results.saved import Saved, check_feature, read_contrast, read_decomposition, read_explanation
 
 _PHOTOS_KEPT = 8  # results of one photo lie side by side
 
@@ -55,7 +56,9 @@ def redraw(folder: str | Path, drawing: Drawing | None = None) -> Iterator[Resul
                 continue
             found = True
             try:
-                yield task(file.parent)
+                with understood(file):
+                    made = task(file.parent)
+                yield made
             except PathxError as error:
                 redrawing.done.add(file.parent)  # said once
                 yield Result.failure(str(file.parent), error)
@@ -80,7 +83,7 @@ class _Redrawing:
 
     def decomposition(self, folder: Path) -> Result:
         document = read_document(folder / DECOMPOSITION)
-        self.done |= {folder, *(folder / entry["folder"] for entry in document["features"])}
+        self.done |= {folder, *(folder / check_feature(entry["folder"]) for entry in document["features"])}
         made, whole, _ = read_decomposition(folder, document)
         view, notes = self._view(whole)
         scales = Scales.of(made, self.drawing)
@@ -135,8 +138,12 @@ class _Redrawing:
             name = f"{name}-{sha256[:8]}" if name in taken else name
             taken.add(name)
             view, notes = self._view(several[0])
-            self._write(root, {f"{name}.png": png(comparison_sheet(list(ways.values()), view, self.drawing))})
-            yield _redrawn(root, (f"{name}.png",), notes)
+            try:
+                with understood(root / name):
+                    self._write(root, {f"{name}.png": png(comparison_sheet(list(ways.values()), view, self.drawing))})
+                yield _redrawn(root, (f"{name}.png",), notes)
+            except PathxError as error:
+                yield Result.failure(str(root), error)
 
     def _view(self, saved: Saved) -> tuple[View, tuple[str, ...]]:
         """What to draw on: the photo, as long as it is where it was and the same; else plain grey."""

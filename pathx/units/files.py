@@ -17,7 +17,7 @@ from pathx.engine.freeze import freeze
 from pathx.engine.units import unit_maps
 from pathx.errors import PathxError, shown
 from pathx.images.read import UserImage, open_image
-from pathx.results.files import created_by, document_bytes, read_document, replacing
+from pathx.results.files import UNFIT, created_by, document_bytes, read_document, replacing
 from pathx.results.schema import misfit
 from pathx.units.references import SCHEMA, Channel, Reference, Units
 
@@ -240,7 +240,7 @@ def read_units(folder: str | Path) -> Units:
         raise PathxError(f"{shown(file)} is damaged ({wrong}): gather the units again", usage=True)
     try:
         return Units.read(document)
-    except (KeyError, TypeError, ValueError) as error:
+    except UNFIT as error:
         raise PathxError(
             f"{shown(file)} is damaged ({type(error).__name__}): gather the units again", usage=True
         ) from None
