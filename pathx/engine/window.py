@@ -115,9 +115,12 @@ class Window:
         if start:
             index = index + start
         first: Tensor | None = None
-        for origin, stride in zip(self.origin, strides, strict=True):
+        for origin, stride in zip(reversed(self.origin), reversed(strides), strict=True):  # the last has a stride of 1
             if stride and isinstance(origin, Tensor):
-                first = origin * stride if first is None else torch.add(first, origin, alpha=stride)
+                if first is None:
+                    first = origin if stride == 1 else origin * stride
+                else:
+                    first = torch.add(first, origin, alpha=stride)
         if first is not None:
             index = index + first.reshape(-1, *(1,) * len(self.shape))
         return index.clamp(0, prod(sizes) - 1) if any(self.overhang) else index
