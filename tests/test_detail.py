@@ -6,7 +6,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.networks import Network, networks
+from support.drawn_networks import networks
+from support.networks import Network
 from torch import nn
 
 import pathx

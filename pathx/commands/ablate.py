@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pathx.commands import options
+from pathx.commands import options, parsing
 from pathx.commands.loading import prepared
 from pathx.commands.options import Dtype, Format
-from pathx.commands.output import complain, errors, print_table
+from pathx.commands.output import about, complain, errors, print_table
 from pathx.errors import PathxError
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ def ablate(
 ) -> None:
     """Set units to zero in the real network and see what becomes of its answer."""
     with errors("nothing was written"):
-        reach, most, jumps = options.path(detail, depth, width, skips)
-        settings: dict[str, Any] = {"depth": reach, "width": most, "alpha": options.alpha(alpha), "skips": jumps}
+        reach, most, jumps = parsing.path(detail, depth, width, skips)
+        settings: dict[str, Any] = {"depth": reach, "width": most, "alpha": parsing.alpha(alpha), "skips": jumps}
         places = [_place(text, "--unit") for text in unit or ()] + [_place(text, "--channel") for text in channel or ()]
         if not places and not path:
             raise PathxError(
@@ -95,7 +95,7 @@ def ablate(
                     raise image.error
                 read = read_input(image.file, ready.model.preprocessing)
             except PathxError as error:
-                complain(str(error) if image.name in str(error) else f"{image.name}: {error}")
+                complain(about(image.name, str(error)))
                 failed = True
                 continue
             inputs = read.tensor[None].to(ready.device, ready.dtype)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pathx.commands import options
+from pathx.commands import options, parsing
 from pathx.commands.loading import prepared
 from pathx.commands.options import Dtype, Format
 from pathx.commands.output import errors, notes, print_paragraph, progress_bar
@@ -44,8 +44,8 @@ def check(
     OUT gets check.json and the randomisation test as PNG and SVG. The exit status is 1 if a check fails.
     """
     with errors():
-        layers, units, jumps = options.path(detail, depth, width, skips)
-        least = options.alpha(alpha)
+        layers, units, jumps = parsing.path(detail, depth, width, skips)
+        least = parsing.alpha(alpha)
 
         from pathx.evaluation.check import check, pieces
         from pathx.evaluation.evaluate import write_json

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pathx.commands import options
+from pathx.commands import options, parsing
 from pathx.commands.loading import prepared, several
 from pathx.commands.options import Dtype, Format, Skips
-from pathx.commands.output import complain, errors, notes, print_paragraph, print_table, progress_bar
+from pathx.commands.output import about, complain, errors, notes, print_paragraph, print_table, progress_bar
 from pathx.errors import PathxError
 
 if TYPE_CHECKING:
@@ -79,11 +79,11 @@ def common(
     OUT gets common.json and plots. From a folder that pathx explain wrote, the network is not run again.
     """
     with errors():
-        share = options.parsed(threshold, float, f"--threshold takes a share from 0 to 1, not {threshold!r}")
+        share = parsing.parsed(threshold, float, f"--threshold takes a share from 0 to 1, not {threshold!r}")
         if not 0 < share <= 1:
             raise PathxError(f"threshold {threshold} is out of range; use more than 0, at most 1", usage=True)
-        shown = [options.parsed(text, int, f"--layers takes numbers, not {text!r}") for text in several(layers)]
-        batch = options.images_at_once(batch_size)
+        shown = [parsing.parsed(text, int, f"--layers takes numbers, not {text!r}") for text in several(layers)]
+        batch = parsing.images_at_once(batch_size)
 
         from pathx.evaluation.common import common_of_images, common_of_results, is_finished
         from pathx.evaluation.evaluate import write_json
@@ -111,9 +111,9 @@ def common(
                     ready,
                     images,
                     by=by.value,
-                    depth=options.depth(depth or "3"),
-                    width=options.width(width or "5"),
-                    alpha=options.alpha(alpha),
+                    depth=parsing.depth(depth or "3"),
+                    width=parsing.width(width or "5"),
+                    alpha=parsing.alpha(alpha),
                     skips=skips.value,
                     batch_size=batch,
                     progress=advance,
@@ -131,7 +131,7 @@ def common(
             if wrong:
                 _print_suspects(document["wrong"], units)
         for name, reason in found.unread.items():
-            complain(reason if name in reason else f"{name}: {reason}")
+            complain(about(name, reason))
         for note in () if quiet else found.notes:
             complain(f"note: {note}")
         if found.unread:
@@ -261,9 +261,9 @@ def _print(document: dict[str, Any], out: str) -> None:
     print()
     for group in document["classes"]:
         print(f"{group['label']}: {group['pictures']} images")
-        for layer, about in zip(group["layers"], document["layers"], strict=True):
-            single = len(about["tensors"]) == 1
-            tensor = f" ({about['tensors'][0]['name']})" if single else ""
+        for layer, facts in zip(group["layers"], document["layers"], strict=True):
+            single = len(facts["tensors"]) == 1
+            tensor = f" ({facts['tensors'][0]['name']})" if single else ""
             common = f"{len(layer['common_path'])} units in {document['threshold']:.0%} of the images"
             print(f"  layer {layer['layer']}{tensor}: {common}")
             for kind in ("units", "channels") if layer["positions"] else ("units",):

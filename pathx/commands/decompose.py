@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pathx.commands import options
+from pathx.commands import options, parsing
 from pathx.commands.following import follow
+from pathx.commands.loading import loader
 from pathx.commands.options import Dtype, Format
 from pathx.commands.output import (
     errors,
@@ -106,23 +107,19 @@ def decompose(
     """
     with errors("the decompositions that have a decomposition.json are whole"):
         check_report(report, out, pack)
-        layers, widest, jumps = options.path(detail, depth, width, skips)
-        size, step = options.size(input_size), options.every(every, frames)
-        means, deviations = options.numbers(mean, "--mean"), options.numbers(std, "--std")
-        arguments = options.arguments(model_args)
-        batch, least, part = options.batch_size(batch_size), options.alpha(alpha), options.shard(shard, quiet)
-        most = options.whole_number(features, "--features")
-        split = options.whole_number(from_layer, "--from-layer")
-        drawing = options.drawing(smoothing, colours, percentile, show_units, no_magnify, heat)
+        layers, widest, jumps = parsing.path(detail, depth, width, skips)
+        step, seen = parsing.every(every, frames), {"input_size": input_size, "mean": mean, "std": std}
+        load = loader(model, weights=weights, model_args=model_args, labels=labels, **seen)
+        batch, least, part = parsing.batch_size(batch_size), parsing.alpha(alpha), parsing.shard(shard, quiet)
+        most = parsing.whole_number(features, "--features")
+        split = parsing.whole_number(from_layer, "--from-layer")
+        drawing = parsing.drawing(smoothing, colours, percentile, show_units, no_magnify, heat)
 
         with loading(f"torch and {model}", quiet):
-            from pathx.models.load import load_model
             from pathx.runs.run import Plan, Settings
             from pathx.runs.stop import Stop
             from pathx.runs.tasks import decompose_task
 
-            given: dict[str, Any] = {"input_size": size, "mean": means, "std": deviations, "labels": labels}
-            load = partial(load_model, model, weights=weights, arguments=arguments, **given)
             loaded = load()
         settings = Settings(
             *(layers, widest, least, jumps, device, dtype.value, batch, save_tensors, label, drawing),

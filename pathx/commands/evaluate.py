@@ -10,21 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pathx.commands import options
+from pathx.commands import options, parsing
 from pathx.commands.loading import (
     Methods,
     ProtocolOption,
     StepPixels,
     Steps,
     TiesOption,
-    count,
     loader,
     on_device,
     say,
     several,
 )
 from pathx.commands.options import Dtype, Format
-from pathx.commands.output import complain, errors, notes, print_paragraph, print_table, progress_bar
+from pathx.commands.output import about, complain, errors, notes, print_paragraph, print_table, progress_bar
 from pathx.errors import PathxError
 
 if TYPE_CHECKING:
@@ -75,10 +74,10 @@ def evaluate(
     goes on.
     """
     with errors("run the same command again to go on"):
-        layers, most, jumps = options.path(detail, depth, width, skips)
-        path: dict[str, Any] = {"depth": layers, "width": most, "alpha": options.alpha(alpha), "skips": jumps}
-        batch, asked = options.images_at_once(batch_size), several(methods)
-        number, pixels = count(steps, "--steps"), count(step_pixels, "--step-pixels")
+        layers, most, jumps = parsing.path(detail, depth, width, skips)
+        path: dict[str, Any] = {"depth": layers, "width": most, "alpha": parsing.alpha(alpha), "skips": jumps}
+        batch, asked = parsing.images_at_once(batch_size), several(methods)
+        number, pixels = parsing.whole_number(steps, "--steps"), parsing.whole_number(step_pixels, "--step-pixels")
         if ray is not None and units:
             raise PathxError("orders of units are judged on this machine: leave out --units or --ray", usage=True)
 
@@ -174,7 +173,7 @@ def _evaluate_units(
         _print_orders(document)
         print(f"{folder}: unit-orders.json")
     for name, reason in document["unread"].items():
-        complain(reason if name in reason else f"{name}: {reason}")
+        complain(about(name, reason))
     if document["unread"]:
         raise typer.Exit(1)
 

@@ -6,8 +6,9 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pathx.commands import options
+from pathx.commands import options, parsing
 from pathx.commands.following import follow
+from pathx.commands.loading import loader
 from pathx.commands.options import Dtype, Format
 from pathx.commands.output import (
     errors,
@@ -79,21 +80,17 @@ def explain(
     """
     with errors("the explanations that have a path.json are whole"):
         check_report(report, out, pack)
-        layers, most, jumps = options.path(detail, depth, width, skips)
-        size, step = options.size(input_size), options.every(every, frames)
-        means, deviations = options.numbers(mean, "--mean"), options.numbers(std, "--std")
-        arguments = options.arguments(model_args)
-        batch, least, part = options.batch_size(batch_size), options.alpha(alpha), options.shard(shard, quiet)
+        layers, most, jumps = parsing.path(detail, depth, width, skips)
+        step, seen = parsing.every(every, frames), {"input_size": input_size, "mean": mean, "std": std}
+        load = loader(model, weights=weights, model_args=model_args, labels=labels, **seen)
+        batch, least, part = parsing.batch_size(batch_size), parsing.alpha(alpha), parsing.shard(shard, quiet)
 
-        drawing = options.drawing(smoothing, colours, percentile, show_units, heat=heat)
+        drawing = parsing.drawing(smoothing, colours, percentile, show_units, heat=heat)
 
         with loading(f"torch and {model}", quiet):
-            from pathx.models.load import load_model
             from pathx.runs.run import Plan, Settings
             from pathx.runs.stop import Stop
 
-            given: dict[str, Any] = {"input_size": size, "mean": means, "std": deviations, "labels": labels}
-            load = partial(load_model, model, weights=weights, arguments=arguments, **given)
             loaded = load()
         settings = Settings(
             *(layers, most, least, jumps, device, dtype.value, batch, save_tensors, label, drawing),

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pathx.commands import options
-from pathx.commands.output import complain, notes
+from pathx.commands import options, parsing
+from pathx.commands.output import about, complain, notes
 from pathx.evaluation.choices import METHODS, PROTOCOLS, TIES
 
 if TYPE_CHECKING:
@@ -45,22 +45,13 @@ StepPixels = Annotated[
 ]
 
 
-def prepared(
-    model: str,
-    *,
-    weights: str | None,
-    model_args: str | None,
-    labels: str | None,
-    input_size: str | None,
-    mean: str | None,
-    std: str | None,
-    device: str,
-    dtype: options.Dtype,
-    quiet: bool = False,
-) -> Prepared:
-    """The model that the options mean, on its device."""
-    given = {"labels": labels, "input_size": input_size, "mean": mean, "std": std}
-    return on_device(loader(model, weights=weights, model_args=model_args, **given), device, dtype, quiet)
+def prepared(model: str, *, device: str, dtype: options.Dtype, quiet: bool = False, **given: str | None) -> Prepared:
+    """The model that the options mean, on its device.
+
+    Args:
+        given: as for `loader`.
+    """
+    return on_device(loader(model, **given), device, dtype, quiet)
 
 
 def on_device(load: Callable[[], LoadedModel], device: str, dtype: options.Dtype, quiet: bool) -> Prepared:
@@ -84,13 +75,17 @@ def loader(
     std: str | None,
 ) -> Callable[[], LoadedModel]:
     """What loads the model that the options mean, here or in another process."""
-    size, arguments = options.size(input_size), options.arguments(model_args)
-    means, deviations = options.numbers(mean, "--mean"), options.numbers(std, "--std")
+    size, arguments = parsing.size(input_size), parsing.arguments(model_args)
+    means, deviations = parsing.numbers(mean, "--mean"), parsing.numbers(std, "--std")
+    given: dict[str, Any] = {"input_size": size, "mean": means, "std": deviations, "labels": labels}
+    return partial(_load, model, weights=weights, arguments=arguments, **given)
 
+
+def _load(model: str, **given: Any) -> LoadedModel:
+    """As `load_model`, which takes torch, and so is imported only then."""
     from pathx.models.load import load_model
 
-    given: dict[str, Any] = {"input_size": size, "mean": means, "std": deviations, "labels": labels}
-    return partial(load_model, model, weights=weights, arguments=arguments, **given)
+    return load_model(model, **given)
 
 
 def several(texts: list[str] | None) -> list[str]:
@@ -98,14 +93,9 @@ def several(texts: list[str] | None) -> list[str]:
     return [part.strip() for text in texts or () for part in text.split(",") if part.strip()]
 
 
-def count(text: str | None, option: str) -> int | None:
-    """A whole number that may be left out."""
-    return None if text is None else options.parsed(text, int, f"{option} takes a whole number, not {text!r}")
-
-
 def say(result: Evaluation, quiet: bool) -> None:
     """Failures, and unless it is to be quiet what else a reader must know."""
     for name, reason in result.unread.items():
-        complain(reason if name in reason else f"{name}: {reason}")
+        complain(about(name, reason))
     for note in () if quiet else result.notes:
         complain(f"note: {note}")

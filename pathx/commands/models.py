@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from pathx.commands import options
+from pathx.commands import options, parsing
 from pathx.commands.options import Format
 from pathx.commands.output import errors, millions, print_table, shape
 
@@ -77,7 +77,7 @@ def layers(
     Depth D takes the first D layers of the list. What a unit sees is its receptive field, width x height in pixels.
     """
     with errors():
-        size, arguments = options.size(input_size), options.arguments(model_args)
+        size, arguments = parsing.size(input_size), parsing.arguments(model_args)
 
         from dataclasses import asdict
 

@@ -1,22 +1,17 @@
-"""The one vocabulary of options: what each is called, what its help says, and how its text is read."""
+"""The one vocabulary of options: what each is called, and what its help says."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from pathx.commands.output import complain
 from pathx.detail import DEFAULT, DETAILS
 from pathx.drawing.colours import COLOURS, HEATS
-from pathx.errors import PathxError, parse_json
-from pathx.runs.shards import Shard, parse_shard, shard_of_environment
 
 if TYPE_CHECKING:
-    from pathx.drawing.render import Drawing
+    pass
 
 T = TypeVar("T")
 
@@ -385,120 +380,3 @@ Quiet = Annotated[
     bool,
     typer.Option("--quiet", "-q", help="Print errors only, and what --format json prints.", rich_help_panel=RESULTS),
 ]
-
-
-def parsed(text: str, parse: Callable[[str], T], problem: str) -> T:
-    """The text as a number, or the problem as an error."""
-    try:
-        return parse(text)
-    except (ValueError, OverflowError):
-        raise PathxError(problem, usage=True) from None
-
-
-def arguments(text: str | None) -> dict[str, Any] | None:
-    """--model-args."""
-    if text is None:
-        return None
-    try:
-        found = parse_json(text)
-    except ValueError as error:
-        raise PathxError(f"--model-args is not valid JSON ({error}): write {_ARGUMENTS}", usage=True) from None
-    if not isinstance(found, dict):
-        raise PathxError(f"--model-args takes an object such as {_ARGUMENTS}", usage=True)
-    return found
-
-
-_ARGUMENTS = """'{"num_classes": 10}'"""
-
-
-def depth(text: str) -> int | str:
-    """--depth: a number, or what the library makes of maps:N, half or all."""
-    problem = f"depth {text!r} is not a number of layers; use 1 or more, maps:3, half or all"
-    return text if re.fullmatch(r"all|half|maps:[1-9]\d*", text) else parsed(text, int, problem)
-
-
-def path(detail: str, depth_: str | None, width_: str | None, skips: Skips | None) -> tuple[int | str, int | str, str]:
-    """--detail, --depth, --width and --skips: depth, width and skips.
-
-    Where a depth or width is given, routes that jump do not count unless that is asked for, as in the paper.
-    """
-    if detail not in DETAILS:
-        raise PathxError(f"--detail is {', '.join(DETAILS)}, not {detail!r}", usage=True)
-    named = DETAILS[detail]
-    usual = named.skips if depth_ is None and width_ is None else Skips.adjacent.value
-    return (
-        named.depth if depth_ is None else depth(depth_),
-        named.width if width_ is None else width(width_),
-        usual if skips is None else skips.value,
-    )
-
-
-def width(text: str) -> int | str:
-    """--width: a number, or what the library makes of a share or all."""
-    return int(text) if re.fullmatch(r"[+-]?\d+", text) else text
-
-
-def numbers(text: str | None, option: str) -> list[float] | None:
-    """--mean and --std."""
-    problem = f"{option} takes numbers with commas between, such as 0.5,0.5,0.5, not {text!r}"
-    return None if text is None else [parsed(part, float, problem) for part in text.split(",")]
-
-
-def size(text: str | None) -> list[int] | None:
-    """--input-size."""
-    problem = f"--input-size takes channels,height,width such as 3,224,224, not {text!r}"
-    return None if text is None else [parsed(part, int, problem) for part in re.split("[,x]", text)]
-
-
-def batch_size(text: str) -> int | str:
-    """--batch-size: a number or auto."""
-    return text if text == "auto" else parsed(text, int, f"--batch-size takes a number of images or auto, not {text!r}")
-
-
-def images_at_once(text: str) -> int:
-    """--batch-size where auto is a fixed number."""
-    size = batch_size(text)
-    return 8 if isinstance(size, str) else size
-
-
-def shard(text: str | None, quiet: bool) -> Shard | None:
-    """--shard, or the part that a job scheduler gave to this process, which is then said."""
-    if text is not None:
-        chosen = parse_shard(text)
-        return chosen if chosen.count > 1 else None
-    found = shard_of_environment()
-    if found is None:
-        return None
-    if not quiet:
-        complain(f"note: this is shard {found[0]}, says {found[1]}; for everything use --shard 1/1")
-    return found[0]
-
-
-def whole_number(text: str | None, option: str) -> int | None:
-    """--features and --from-layer."""
-    return None if text is None else parsed(text, int, f"{option} takes a whole number, not {text!r}")
-
-
-def every(text: str | None, frames: bool) -> int | None:
-    """--every and --frames: the step from frame to frame; None to take files as single images."""
-    step = whole_number(text, "--every")
-    if step is not None and step < 1:
-        raise PathxError(f"--every takes 1 or more, not {step}: 10 is every tenth frame", usage=True)
-    return 1 if step is None and frames else step
-
-
-def alpha(text: str | None) -> float | None:
-    """--alpha."""
-    return None if text is None else parsed(text, float, f"alpha {text!r} is not a number; use 0 to 1")
-
-
-def drawing(
-    smoothing: str, colours: str, percentile: str, show_units: bool, no_magnify: bool = False, heat: str = "path"
-) -> Drawing:
-    """--smoothing, --colours, --percentile, --show-units, --no-magnify and --heat."""
-    share = parsed(smoothing, float, f"--smoothing takes a number such as 0.025, not {smoothing!r}")
-    highest = parsed(percentile, float, f"--percentile takes a number such as 99, not {percentile!r}")
-
-    from pathx.drawing.render import Drawing
-
-    return Drawing(share, colours, highest, show_units, not no_magnify, heat)

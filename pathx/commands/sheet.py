@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pathx.commands import options
+from pathx.commands import options, parsing
 from pathx.commands.output import about, complain, errors
 from pathx.drawing.words import counted
 
@@ -29,7 +29,7 @@ def sheet(
     or widths, gets a sheet that compares them, DIR/compare-IMAGE-CLASS.png.
     """
     with errors():
-        drawing = options.drawing(smoothing, colours, percentile, show_units, no_magnify, heat)
+        drawing = parsing.drawing(smoothing, colours, percentile, show_units, no_magnify, heat)
 
         from pathx.results.homes import check_in_folders
         from pathx.results.redraw import redraw

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pathx.commands import options
-from pathx.commands.loading import Methods, ProtocolOption, StepPixels, Steps, TiesOption, count, prepared, say, several
+from pathx.commands import options, parsing
+from pathx.commands.loading import Methods, ProtocolOption, StepPixels, Steps, TiesOption, prepared, say, several
 from pathx.commands.options import Dtype, Format
 from pathx.commands.output import errors, notes, print_table, progress_bar
 
@@ -70,10 +70,10 @@ def sweep(
     beside those of other methods (sheet.png, sheet.svg). The network runs once per image for the whole grid.
     """
     with errors("run the same command again to go on"):
-        depths = [options.depth(text) for text in several(depth)]
-        widths = [options.width(text) for text in several(width)]
-        least, batch = options.alpha(alpha), options.images_at_once(batch_size)
-        number, pixels = count(steps, "--steps"), count(step_pixels, "--step-pixels")
+        depths = [parsing.depth(text) for text in several(depth)]
+        widths = [parsing.width(text) for text in several(width)]
+        least, batch = parsing.alpha(alpha), parsing.images_at_once(batch_size)
+        number, pixels = parsing.whole_number(steps, "--steps"), parsing.whole_number(step_pixels, "--step-pixels")
         asked = several(methods)
 
         from pathx.evaluation.choices import METHODS, PATHS

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pathx.commands import options
+from pathx.commands import options, parsing
 from pathx.commands.loading import prepared, several
 from pathx.commands.options import Dtype, Format
-from pathx.commands.output import complain, errors, notes, print_table, progress_bar
+from pathx.commands.output import about, complain, errors, notes, print_table, progress_bar
 from pathx.errors import PathxError
 
 if TYPE_CHECKING:
@@ -63,10 +63,10 @@ def units(
     command without --shard.
     """
     with errors("run the same command again to go on"):
-        reach, most, jumps = options.path(detail, depth, width, skips)
-        path: dict[str, Any] = {"depth": reach, "width": most, "alpha": options.alpha(alpha), "skips": jumps}
-        batch, part = options.images_at_once(batch_size), options.shard(shard, quiet)
-        references = options.parsed(top, int, f"--top takes a whole number, not {top!r}")
+        reach, most, jumps = parsing.path(detail, depth, width, skips)
+        path: dict[str, Any] = {"depth": reach, "width": most, "alpha": parsing.alpha(alpha), "skips": jumps}
+        batch, part = parsing.images_at_once(batch_size), parsing.shard(shard, quiet)
+        references = parsing.parsed(top, int, f"--top takes a whole number, not {top!r}")
         wanted, numbers = _numbers(several(layers), "--layers"), _numbers(several(channels), "--channels")
 
         from pathx.images.folders import images_in
@@ -93,7 +93,7 @@ def units(
             one = Pass(ready, found, request, out, shard=part, batch_size=batch, progress=advance, stop=stop)
             state = one.run()
         for name, reason in state.failed.items():
-            complain(reason if name in reason else f"{name}: {reason}")
+            complain(about(name, reason))
         if part is not None:
             if not quiet:
                 complain(f"shard {part} is gathered; run the same command without --shard once all are")
@@ -194,8 +194,8 @@ def _numbers(texts: list[str], option: str) -> list[int]:
     for text in texts:
         first, dash, last = text.partition("-")
         wrong = f"{option} takes numbers and ranges such as 3,5-7, not {text!r}"
-        low = options.parsed(first, int, wrong)
-        high = options.parsed(last, int, wrong) if dash else low
+        low = parsing.parsed(first, int, wrong)
+        high = parsing.parsed(last, int, wrong) if dash else low
         if not 0 <= low <= high < 1_000_000:
             raise PathxError(wrong, usage=True)
         found += range(low, high + 1)

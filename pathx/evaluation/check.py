@@ -18,7 +18,7 @@ from pathx.engine.graph.trace import named_tensors, unwrapped
 from pathx.engine.network import Network
 from pathx.errors import PathxError
 from pathx.evaluation.device_check import compare_device
-from pathx.evaluation.prepared import Prepared, Seen
+from pathx.evaluation.prepared import Prepared, SeenImage
 from pathx.evaluation.statistics import spearman
 from pathx.explanation import Explanation
 from pathx.images.find import ImageFile
@@ -144,7 +144,7 @@ def completeness(explanation: Explanation) -> Finding:
     return Finding(passed, verdict, {"residual": residual, "score": explanation.score, "share": share, "limit": limit})
 
 
-def unwrapping(prepared: Prepared, seen: Seen, depth: int | str) -> Finding:
+def unwrapping(prepared: Prepared, seen: SeenImage, depth: int | str) -> Finding:
     """A path that keeps every unit must be the plain gradient of the logit."""
     layers = _affordable(prepared, check_depth(depth, prepared.network))
     everything = {"depth": layers, "width": "all", "alpha": 0.0, "skips": "all"}
@@ -192,7 +192,7 @@ def pieces(network: Network) -> int:
 
 def randomisation(
     prepared: Prepared,
-    seen: Seen,
+    seen: SeenImage,
     explanation: Explanation,
     settings: dict[str, Any],
     progress: Callable[[int], None] = lambda done: None,
@@ -283,7 +283,7 @@ def _shuffle(tensor: Tensor, generator: torch.Generator) -> None:
             tensor.copy_(tensor.detach().flatten()[order].reshape(tensor.shape))
 
 
-def stability(prepared: Prepared, seen: Seen, explanation: Explanation, settings: dict[str, Any]) -> Finding:
+def stability(prepared: Prepared, seen: SeenImage, explanation: Explanation, settings: dict[str, Any]) -> Finding:
     """Add a little noise to the image: the explanation should hardly change."""
     generator = torch.Generator().manual_seed(SEED)
     deviation = NOISE / torch.tensor(prepared.model.preprocessing.std).reshape(-1, 1, 1)

@@ -60,10 +60,10 @@ def evaluate_on_ray(
         partial(_read, prepared.model.preprocessing),
         partial(Measurer, load, device, dtype, protocol, result.running),
     )
-    made: dict[str, Measured] = {}
+    made: dict[str, MeasuredBatch] = {}
     with joined(address, actors, device) as cluster:
         for batch, found in cluster.outcomes(batches, stages):
-            one = found or Measured(unread={source.name: DIED for source, _ in batch})
+            one = found or MeasuredBatch(unread={source.name: DIED for source, _ in batch})
             for outcome in one.outcomes:
                 records.add(outcome.records)
             made[batch[0][0].name] = one
@@ -79,7 +79,7 @@ def evaluate_on_ray(
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredBatch:
     """What became of a batch: of its images that could be used, and why the others could not; and where."""
 
     outcomes: Sequence[Outcome] = ()
@@ -102,12 +102,12 @@ class Measurer:
         self._prepared = prepare(load(), device=device, dtype=dtype)
         self._protocol, self._contenders = protocol, contenders
 
-    def __call__(self, batch: tuple[Sequence[Opened], Container[str]]) -> Measured:
+    def __call__(self, batch: tuple[Sequence[Opened], Container[str]]) -> MeasuredBatch:
         opened, known = batch
         unread: dict[str, str] = {}
         seen = self._prepared.seen(opened, lambda source, error: unread.update({source.name: str(error)}))
         outcomes = list(measured(self._prepared, self._protocol, self._contenders, seen, known)) if seen else []
-        return Measured(outcomes, list(map(described, seen)), unread, str(self._prepared.device))
+        return MeasuredBatch(outcomes, list(map(described, seen)), unread, str(self._prepared.device))
 
 
 def _read(preprocessing: Preprocessing, batch: Sequence[Item]) -> tuple[list[Opened], set[str]]:

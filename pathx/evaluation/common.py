@@ -17,7 +17,7 @@ from pathx.engine.explain import explain_frozen
 from pathx.engine.freeze import freeze
 from pathx.errors import PathxError, shown
 from pathx.evaluation import shortcuts
-from pathx.evaluation.prepared import Prepared, Seen
+from pathx.evaluation.prepared import Prepared, SeenImage
 from pathx.explanation import Explanation, LayerTensor
 from pathx.images.find import ImageFile, find_images
 from pathx.models.labels import slug
@@ -232,7 +232,7 @@ def common_of_images(
     settings: dict[str, Any] = {"depth": depth, "width": width, "alpha": alpha, "skips": skips}
     for batch in prepared.see(images, batch_size, failed):
 
-        def explained(part: Sequence[Seen], settings: Mapping[str, Any] = settings) -> list[Explanation]:
+        def explained(part: Sequence[SeenImage], settings: Mapping[str, Any] = settings) -> list[Explanation]:
             frozen = freeze(prepared.module, torch.stack([seen.input for seen in part]))
             wanted = [(number, seen.target) for number, seen in enumerate(part)]
             return explain_frozen(frozen, wanted, **settings)

@@ -11,7 +11,7 @@ import torch
 
 from pathx.engine.explain import explain_frozen
 from pathx.engine.freeze import freeze
-from pathx.evaluation.prepared import Prepared, Seen
+from pathx.evaluation.prepared import Prepared, SeenImage
 from pathx.explanation import Explanation, PathLayer
 
 TIE = 1e-3
@@ -24,7 +24,7 @@ RUNS = 3
 
 
 @dataclass(frozen=True)
-class Compared:
+class DeviceComparison:
     """A device compared with the CPU.
 
     Args:
@@ -70,7 +70,7 @@ class Compared:
         return {name: getattr(self, name) for name in names}
 
 
-def compare_device(prepared: Prepared, seen: Seen, settings: dict[str, Any]) -> Compared:
+def compare_device(prepared: Prepared, seen: SeenImage, settings: dict[str, Any]) -> DeviceComparison:
     """Explain one image on the model's device and on the CPU in float64, and compare."""
     here, seconds = _timed(prepared, seen, settings, seen.input)
     exact, cpu_seconds = _timed(prepared, seen, settings, seen.input.cpu().double())
@@ -82,7 +82,7 @@ def compare_device(prepared: Prepared, seen: Seen, settings: dict[str, Any]) -> 
     name = f"{prepared.device} in {str(prepared.dtype).removeprefix('torch.')}"
     limit = CLOSE[prepared.dtype]
     timed = prepared.device.type != "cpu"
-    return Compared(
+    return DeviceComparison(
         *(len(exact.path), same, tie, difference, limit),
         seconds=seconds if timed else None,
         cpu_seconds=cpu_seconds if timed else None,
@@ -90,7 +90,9 @@ def compare_device(prepared: Prepared, seen: Seen, settings: dict[str, Any]) -> 
     )
 
 
-def _timed(prepared: Prepared, seen: Seen, settings: dict[str, Any], image: torch.Tensor) -> tuple[Explanation, float]:
+def _timed(
+    prepared: Prepared, seen: SeenImage, settings: dict[str, Any], image: torch.Tensor
+) -> tuple[Explanation, float]:
     """The explanation, and the median seconds that it takes."""
     times = []
     for _ in range(RUNS + 1):  # the first traces the network, and does not count

@@ -22,7 +22,7 @@ from pathx.engine.explain import check_depth, check_settings, check_width
 from pathx.errors import PathxError, as_text
 from pathx.evaluation.choices import METHODS, PATHS, PROTOCOLS, chosen
 from pathx.evaluation.methods import Subject, captum_is_missing
-from pathx.evaluation.prepared import Prepared, Seen
+from pathx.evaluation.prepared import Prepared, SeenImage
 from pathx.evaluation.protocols import Protocol
 from pathx.evaluation.records import Record, RecordFile, record_key
 from pathx.evaluation.statistics import bootstrap, compare
@@ -314,7 +314,7 @@ def measured(
     prepared: Prepared,
     protocol: Protocol,
     contenders: Sequence[Contender],
-    batch: Sequence[Seen],
+    batch: Sequence[SeenImage],
     known: Container[str],
 ) -> Iterator[Outcome]:
     """Measure contenders on a batch, where there is no record yet."""
@@ -340,7 +340,7 @@ def measured(
             yield Outcome(one.title, keys, tuple(records))
 
 
-def described(seen: Seen) -> tuple[str, str | None, int]:
+def described(seen: SeenImage) -> tuple[str, str | None, int]:
     """Name, label and predicted class of an image."""
     return seen.source.name, seen.source.label, seen.target
 
@@ -354,13 +354,13 @@ def _check(prepared: Prepared, result: Evaluation) -> None:
             check_settings(one.settings["alpha"], one.settings["skips"])
 
 
-def subject_of(prepared: Prepared, batch: Sequence[Seen]) -> Subject:
+def subject_of(prepared: Prepared, batch: Sequence[SeenImage]) -> Subject:
     """A batch as methods take it."""
     images = torch.stack([seen.input for seen in batch])
     return Subject(prepared.classifier, images, [seen.target for seen in batch], [seen.source.name for seen in batch])
 
 
-def _key(prepared: Prepared, protocol: Protocol, one: Contender, seen: Seen) -> str:
+def _key(prepared: Prepared, protocol: Protocol, one: Contender, seen: SeenImage) -> str:
     model = prepared.model
     network = (model.sha256, asdict(model.preprocessing), str(prepared.dtype))
     image = (seen.source.name, seen.image.sha256, seen.target)

@@ -24,7 +24,7 @@ from pathx.models.preprocessing import Preprocessing
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class SeenImage:
     """An image as the network sees it.
 
     Args:
@@ -82,7 +82,7 @@ class Prepared:
 
     def see(
         self, images: Sequence[ImageFile], batch_size: int, failed: Callable[[ImageFile, PathxError], None]
-    ) -> Iterator[list[Seen]]:
+    ) -> Iterator[list[SeenImage]]:
         """Images in batches, with what the network says of them; those that cannot be used go to `failed`."""
         for batch in self.batches(images, batch_size):
             if seen := self.seen(read_images(batch, self.model.preprocessing), failed):
@@ -93,7 +93,7 @@ class Prepared:
         size = min(batch_size, self.classifier.chunk)
         return [images[start : start + size] for start in range(0, len(images), size)]
 
-    def seen(self, batch: Sequence[Opened], failed: Callable[[ImageFile, PathxError], None]) -> list[Seen]:
+    def seen(self, batch: Sequence[Opened], failed: Callable[[ImageFile, PathxError], None]) -> list[SeenImage]:
         """What the network says of a batch; those of it that cannot be used go to `failed`."""
         opened = []
         for source, read in batch:
@@ -111,7 +111,7 @@ class Prepared:
         found = []
         for (source, read), row in zip(opened, torch.cat(list(in_parts(opened, logits))), strict=True):
             if bool(row.isfinite().all()):
-                found.append(Seen(source, read.image, read.tensor.to(self.device, self.dtype), int(row.argmax())))
+                found.append(SeenImage(source, read.image, read.tensor.to(self.device, self.dtype), int(row.argmax())))
             else:
                 failed(source, PathxError("the model's output is NaN or infinite; check its weights"))
         return found

@@ -52,10 +52,10 @@ class Decision:
     name: str
 
     @cached_property
-    def _known(self) -> dict[int, Known]:
+    def _known(self) -> dict[int, ValuesAbove]:
         return {}
 
-    def copies(self, count: int) -> Iterator[Known]:
+    def copies(self, count: int) -> Iterator[ValuesAbove]:
         """What the network computes for the image, so many times over, in as many parts as it takes."""
         for size in _parts(count, self.classifier.chunk):
             if size not in self._known:
@@ -63,27 +63,27 @@ class Decision:
             yield self._known[size]
 
     @cached_property
-    def ramp(self) -> list[Known]:
+    def ramp(self) -> list[ValuesAbove]:
         """What it computes on the way from a zero input, which is not among them, to the image, in even steps."""
         steps = torch.arange(1, INTEGRATION_STEPS + 1, dtype=self.image.dtype, device=self.image.device)
         images = self.image * (steps / INTEGRATION_STEPS).reshape(-1, 1, 1, 1)
         return [self._at(part) for part in images.split(self.classifier.chunk)]
 
     @cached_property
-    def zero(self) -> Known:
+    def zero(self) -> ValuesAbove:
         """What it computes for a zero input."""
         return self._at(torch.zeros_like(self.image))
 
-    def _at(self, images: Tensor) -> Known:
+    def _at(self, images: Tensor) -> ValuesAbove:
         replay = self.classifier.replay(images)
         entering = [replay.entering(names) for names in self.gates]
-        return Known(
+        return ValuesAbove(
             replay, replay.recorded(images, set().union(*entering)), dict(zip(self.gates, entering, strict=True))
         )
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class ValuesAbove:
     """What a network computed for a batch, as far as the parts above some layers need it.
 
     Args:
@@ -130,7 +130,7 @@ class Layer:
         (known,) = self.decision.copies(1)
         return known.activations(self.gates)[0]
 
-    def gradients(self, batches: Iterable[Known], activations: Tensor) -> Tensor:
+    def gradients(self, batches: Iterable[ValuesAbove], activations: Tensor) -> Tensor:
         """(n, units) the gradient of the class's logit where the layer puts out these activations."""
         found, rest = [], activations
         for known in batches:

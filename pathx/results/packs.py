@@ -100,7 +100,7 @@ class ParquetShard:
 SHARDS: dict[str, type[TarShard] | type[ParquetShard]] = {"tar": TarShard, "parquet": ParquetShard}
 """Kinds of shards, by the endings of their names."""
 
-Read = Callable[[str, tuple[int, int] | None], Any]
+ReadShard = Callable[[str, tuple[int, int] | None], Any]
 """Gives bytes of a shard from a place on, or the shard opened where no place is given."""
 
 
@@ -112,7 +112,7 @@ def check_pack(kind: str) -> None:
         _arrow()
 
 
-def packed_bytes(read: Read, name: str, place: Any) -> bytes:
+def packed_bytes(read: ReadShard, name: str, place: Any) -> bytes:
     """A file in a shard. Raises OSError, ValueError, TypeError and PathxError."""
     first, second = map(int, place)
     if name != os.path.basename(name) or min(first, second) < 0:
@@ -129,7 +129,7 @@ def packed_bytes(read: Read, name: str, place: Any) -> bytes:
     return found
 
 
-def unpack(read: Read, lines: list[dict[str, Any]], wanted: set[str], into: Path) -> tuple[str, ...]:
+def unpack(read: ReadShard, lines: list[dict[str, Any]], wanted: set[str], into: Path) -> tuple[str, ...]:
     """Write the files of packed results to folders, as a run without shards would have; says what went wrong.
 
     Args:
@@ -159,7 +159,7 @@ def _refusal(into: Path, name: str, data: bytes) -> list[str]:
     return []
 
 
-def _files(read: Read, shard: str, wanted: set[str]) -> Iterator[tuple[str, bytes]]:
+def _files(read: ReadShard, shard: str, wanted: set[str]) -> Iterator[tuple[str, bytes]]:
     """Files of a shard, documents after the files that they vouch for. Raises PathxError."""
     try:
         if shard != os.path.basename(shard) or not shard.endswith(tuple(f".{kind}" for kind in SHARDS)):

@@ -166,7 +166,7 @@ Image = tuple[ImageFile, Read, tuple[Computed, float] | None]
 
 
 @dataclass(frozen=True)
-class Made:
+class ComputedBatch:
     """What was computed of a batch."""
 
     images: Sequence[Image]
@@ -180,10 +180,10 @@ class Explainer:
         self._notes: list[str] = []
         (self._computer,) = computers_of(load(), out, targets, settings, task, self._notes.append)
 
-    def __call__(self, batch: Sequence[tuple[ImageFile, bool, Read]]) -> Made:
+    def __call__(self, batch: Sequence[tuple[ImageFile, bool, Read]]) -> ComputedBatch:
         made = self._computer.compute([read for _, _, read in batch if read.input is not None])
         notes, self._notes[:] = tuple(self._notes), []
-        return Made([(found, read, made.get(found.name)) for found, wanted, read in batch if wanted], notes)
+        return ComputedBatch([(found, read, made.get(found.name)) for found, wanted, read in batch if wanted], notes)
 
 
 def _read(preprocessing: Preprocessing, batch: Sequence[Item]) -> list[tuple[ImageFile, bool, Read]]:
@@ -192,7 +192,7 @@ def _read(preprocessing: Preprocessing, batch: Sequence[Item]) -> list[tuple[Ima
     return [(found, wanted, reader.read(found)) for found, wanted in batch]
 
 
-def _write(home: Home, documents: bool, made: Made) -> WrittenBatch:
+def _write(home: Home, documents: bool, made: ComputedBatch) -> WrittenBatch:
     """Draw and write what was computed of a batch; what finds no room here is written by another machine, if there is one."""
     done = dict(enumerate(_written(home, made.images)))
     machines = other_machines()

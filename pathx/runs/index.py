@@ -147,7 +147,7 @@ class Index:
 
 
 @dataclass(frozen=True)
-class Merged:
+class MergedIndex:
     """What an output folder holds after its shards were joined.
 
     Args:
@@ -163,7 +163,7 @@ class Merged:
     shards: tuple[str, ...]
 
 
-def merge(out: str | Path) -> Merged:
+def merge(out: str | Path) -> MergedIndex:
     """Join the indexes of shards into index.jsonl, one line per image, and say what is missing.
 
     The files of the shards go when nothing is missing any more; until then a shard can be run again, and joined again.
@@ -174,7 +174,7 @@ def merge(out: str | Path) -> Merged:
         return _merged(home)
 
 
-def _merged(home: Home) -> Merged:
+def _merged(home: Home) -> MergedIndex:
     out = home.records
     records = {
         Shard(*map(int, found.groups())): out / found[0] for found in map(_SHARD.fullmatch, _names(out)) if found
@@ -206,7 +206,7 @@ def _merged(home: Home) -> Merged:
         gone = []
     home.publish([out / index_name(None), out / RUN.format("")], gone)
     failed = tuple((line["file"], line["error"]) for line in ordered.values() if "error" in line)
-    return Merged(len(ordered) - len(failed), failed, tuple(name for _, name in missing), tuple(absent))
+    return MergedIndex(len(ordered) - len(failed), failed, tuple(name for _, name in missing), tuple(absent))
 
 
 @dataclass(frozen=True)

@@ -228,6 +228,27 @@ class BatchImage:
         return Result(self.image.file, State.done, kind, folder, document, tuple(files), **about)
 
 
+def _computed(
+    batch: Batch, made: Sequence[Explanation | Decomposition], save: Callable[[BatchImage, Any], Callable[[], Result]]
+) -> Iterator[Computed]:
+    """What is to be written of each image of a batch.
+
+    Args:
+        made: of every pair that was wanted, in their order.
+        save: what writes one of them.
+    """
+    waiting, differences = iter(made), batch.differences()
+    for number, several in enumerate(batch.targets):
+        of = batch.subject(number)
+        if not several:
+            yield _no_number(of)
+            continue
+        own = list(islice(waiting, len(several)))
+        wholes = [one.whole if isinstance(one, Decomposition) else one for one in own]
+        works = [Work(of.image.file, save(of, one)) for one in own]
+        yield of.computed([*works, *_contrast(of, wholes, differences)])
+
+
 # Explanations
 
 
@@ -235,15 +256,7 @@ def explain_batch(batch: Batch) -> Iterator[Computed]:
     """Explanations of a batch, computed at once."""
     others = None if batch.against is None else [batch.against] * len(batch.wanted)
     made = explain_frozen(batch.frozen, batch.wanted, against=others, **batch.how) if batch.wanted else []
-    explanations, differences = iter(made), batch.differences()
-    for number, several in enumerate(batch.targets):
-        of = batch.subject(number)
-        if not several:
-            yield _no_number(of)
-            continue
-        own = list(islice(explanations, len(several)))
-        works = [Work(of.image.file, partial(_save, of, one, batch.references(one))) for one in own]
-        yield of.computed([*works, *_contrast(of, own, differences)])
+    yield from _computed(batch, made, lambda of, one: partial(_save, of, one, batch.references(one)))
 
 
 def _save(of: BatchImage, explanation: Explanation, more: tuple[Panel, ...] = ()) -> Result:
@@ -279,18 +292,10 @@ def decompose_batch(
     how = {"from_layer": from_layer, "features": features, "group": group, **batch.how}
     if batch.against is not None:
         raise PathxError("what tells one class from another is not taken apart: explain it", usage=True)
-    made = iter(decompose_wanted(batch.frozen, batch.wanted, **how) if batch.wanted else ())
-    differences = batch.differences()
-    for number, several in enumerate(batch.targets):
-        of = batch.subject(number)
-        if not several:
-            yield _no_number(of)
-            continue
-        own = list(islice(made, len(several)))
-        works = [
-            Work(of.image.file, partial(_save_decomposition, of, one, batch.feature_references(one))) for one in own
-        ]
-        yield of.computed([*works, *_contrast(of, [one.whole for one in own], differences)])
+    made = decompose_wanted(batch.frozen, batch.wanted, **how) if batch.wanted else []
+    yield from _computed(
+        batch, made, lambda of, one: partial(_save_decomposition, of, one, batch.feature_references(one))
+    )
 
 
 def _save_decomposition(of: BatchImage, made: Decomposition, references: FeatureReferences) -> Result:

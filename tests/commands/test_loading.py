@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.command_line import SIDECAR, network, scripted
 
-from pathx.commands.loading import count, loader, on_device, say, several
+from pathx.commands.loading import loader, on_device, say, several
 from pathx.commands.options import Dtype
 from pathx.errors import PathxError
 
@@ -18,12 +18,6 @@ NOTHING: dict[str, Any] = dict.fromkeys(("weights", "model_args", "labels", "inp
 
 def test_lists_may_have_commas_and_be_repeated() -> None:
     assert several(["a, b", "c,,", ""]) == ["a", "b", "c"] and several(None) == []
-
-
-def test_a_number_may_be_left_out_and_must_be_one() -> None:
-    assert (count(None, "--steps"), count("3", "--steps")) == (None, 3)
-    with pytest.raises(PathxError, match="--steps takes a whole number, not 'few'"):
-        count("few", "--steps")
 
 
 @pytest.mark.usefixtures("here")

@@ -21,7 +21,8 @@ from support.cases import (
     cases,
     contrasts,
 )
-from support.networks import FLOAT, SEEDS, Network, networks, random_network, tiny_networks, worked_example
+from support.drawn_networks import SEEDS, networks, random_network, tiny_networks
+from support.networks import FLOAT, Network, worked_example
 from torch import Tensor, nn
 from torch.testing import assert_close
 

@@ -9,7 +9,8 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from support import reference
-from support.networks import FLOAT, SEEDS, Network, networks, random_network, tiny_networks, worked_example
+from support.drawn_networks import SEEDS, networks, random_network, tiny_networks
+from support.networks import FLOAT, Network, worked_example
 from torch.testing import assert_close
 
 pytestmark = pytest.mark.usefixtures("one_thread")

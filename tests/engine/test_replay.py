@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.networks import Network, networks
+from support.drawn_networks import networks
+from support.networks import Network
 from torch import Tensor, nn
 from torch.testing import assert_close
 

@@ -11,6 +11,7 @@ from support.branching import CLASSES, branches, frozen_fire
 from torch import Tensor
 from torch.testing import assert_close
 
+from pathx.engine.branches import Branches
 from pathx.engine.freeze import Frozen
 from pathx.engine.path import PathSettings, find_paths
 from pathx.engine.rows import Landed, Rows, merge, rows_of_classes, rows_of_units
@@ -67,6 +68,16 @@ def test_sums_of_rows_are_taken_down_as_one() -> None:
     assert_close(together, factors @ apart)
 
 
+def test_of_two_classes_the_one_is_sent_and_the_other_taken_away() -> None:
+    model, frozen = frozen_fire()
+    asked = Branches(torch.arange(2), torch.zeros(2, dtype=torch.long), 2, torch.tensor([[1, 3], [2, 0]]), whole=True)
+    rows = rows_of_classes(frozen, asked)
+    assert rows.sent.tolist() == [[1.0, -1.0]] * 2 and not rows.shared
+    landed = on_map(rows.weighed(rows.sent[:, None], 1 << 2), frozen, 2, 2)
+    weight = model.head.weight.detach()
+    assert_close(landed, torch.stack([weight[1] - weight[3], weight[2] - weight[0]]))
+
+
 def test_some_rows_are_those_of_all() -> None:
     _, frozen = frozen_fire()
     rows, _ = unit_rows(frozen)
@@ -86,8 +97,9 @@ def test_whole_maps_of_the_same_rows_become_one() -> None:
     row, image = torch.arange(2), torch.zeros(2, dtype=torch.long)
     one, other = (Window.full(torch.full((2, 3), value), row, image) for value in (1.0, 2.0))
     box = Window.one_hot(torch.ones(2), torch.tensor([0, 2]), (3,), row, image)
+    elsewhere = Window.full(torch.full((2, 3), 5.0), row.flip(0), image)  # of other rows
     windows: list[Window] = []
-    for window in (one, box, other):
+    for window in (one, box, other, elsewhere):
         merge(windows, window)
-    assert [window.data.tolist() for window in windows] == [[[3.0] * 3] * 2, [[1.0], [1.0]]]
+    assert [window.data.tolist() for window in windows] == [[[3.0] * 3] * 2, [[1.0], [1.0]], [[5.0] * 3] * 2]
     assert one.data.max() == 1  # somebody else may hold it

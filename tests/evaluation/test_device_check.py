@@ -10,8 +10,8 @@ from PIL import Image
 
 import pathx
 from pathx.evaluation import device_check
-from pathx.evaluation.device_check import Compared, _in_common, compare_device
-from pathx.evaluation.prepared import Seen, prepare
+from pathx.evaluation.device_check import DeviceComparison, _in_common, compare_device
+from pathx.evaluation.prepared import SeenImage, prepare
 from pathx.explanation import Explanation
 
 SETTINGS = {"depth": 2, "width": 3, "alpha": None, "skips": "adjacent"}
@@ -53,7 +53,7 @@ def test_the_same_units_are_counted_layer_by_layer(explanation: Explanation) -> 
     ],
 )
 def test_verdicts(same: int, tie: bool, difference: float | None, passed: bool, words: str) -> None:
-    found = Compared(2, same, tie, difference, 1e-3, 0.1, 0.2, "cuda in float32")
+    found = DeviceComparison(2, same, tie, difference, 1e-3, 0.1, 0.2, "cuda in float32")
     assert found.passed is passed
     assert words in found.verdict and "0.1 s against 0.2 s" in found.verdict
 
@@ -64,6 +64,6 @@ def test_the_cpu_in_float32_is_close_to_itself_in_float64(monkeypatch: pytest.Mo
     ready = prepare(model, device="cpu")
     with Image.open("examples/cat.png") as picture:
         image = model.preprocessing(picture.convert("RGB"))
-    found = compare_device(ready, Seen(None, None, image, 282), SETTINGS)  # type: ignore[arg-type]
+    found = compare_device(ready, SeenImage(None, None, image, 282), SETTINGS)  # type: ignore[arg-type]
     assert found.passed and found.same == found.layers == 2
     assert found.difference is not None and 0 < found.difference < 1e-4

@@ -8,7 +8,8 @@ from typing import Any
 from hypothesis import assume
 from hypothesis import strategies as st
 from support import reference
-from support.networks import SEEDS, Network, networks
+from support.drawn_networks import SEEDS, networks
+from support.networks import Network
 from torch import Tensor, nn
 from torch.testing import assert_close
 

@@ -1,15 +1,20 @@
-"""Any function of an image as a module."""
+"""Any function of an image as a module, and a small convolutional network."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+import torch
 from torch import Tensor, nn
+from torch.testing import assert_close
+
+import pathx
 
 
-class Function(nn.Module):
-    """A forward that a test writes down, over named parts."""
+class Model(nn.Module):
+    """Any forward over named parts, which it gets with the image."""
 
     def __init__(self, forward: Callable[..., Any], **parts: nn.Module) -> None:
         super().__init__()
@@ -18,4 +23,44 @@ class Function(nn.Module):
             self.add_module(name, part)
 
     def forward(self, x: Tensor) -> Any:
-        return self.function(self, x) if self._modules else self.function(x)
+        return self.function(self, x)
+
+
+class Function(nn.Module):
+    """A forward of the image alone."""
+
+    def __init__(self, forward: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.function = forward
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(x)
+
+
+def cnn(channels: int = 3, outputs: int = 4) -> nn.Sequential:
+    """Two hidden layers; maps of 6 channels before the last three modules."""
+    return nn.Sequential(
+        nn.Conv2d(channels, 5, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(5, 6, 3), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, outputs),
+    )  # fmt: skip
+
+
+def assert_unwraps(model: nn.Module, *shape: int, logits: Callable[[Any], Tensor] = lambda output: output) -> None:
+    """Laws 1 and 2 for a batch, whatever the network."""
+    model = model.double().eval()
+    images = torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+    output = logits(model(images)).reshape(len(images), -1)
+    if output.shape[1] == 1:
+        output = torch.cat([torch.zeros_like(output), output], 1)
+    (gradient,) = torch.autograd.grad(output[:, 1].sum(), images)
+    options: dict[str, Any] = {"target": 1, "depth": "all", "skips": "all"}
+    for found in pathx.explain(model, images, width=2, **options):
+        assert found.attribution.sum().item() + found.bias == pytest.approx(found.score, rel=1e-10, abs=1e-12)
+    found = pathx.explain(model, images, width="all", alpha=0.0, **options)
+    assert_close(torch.stack([one.logits for one in found]), output.detach())
+    assert_close(torch.stack([one.weight for one in found]), gradient)
+    assert gradient.abs().max() > 0
+
+
+def mlp(function: Callable[[Any, Tensor], Any], **parts: nn.Module) -> nn.Module:
+    return Model(function, a=nn.Linear(5, 6), b=nn.Linear(6, 3), **parts).eval()

@@ -35,6 +35,11 @@ FOLDED: dict[str, tuple[Callable[[Tensor], Tensor], set[str], set[str]]] = {
     ),
     "one without a bias": (lambda x: F.relu(F.linear(x, WIDE)), {"mm"}, {"matmul", "alias"}),
     "a sum of products": (lambda x: F.relu(torch.einsum("btc,cd->btd", x, WIDE.T)), {"bmm", "mm"}, {"matmul"}),
+    "a product of all rows with one matrix": (
+        lambda x: F.relu(torch.bmm(x.view(1, -1, 4), WIDE.T[None]).view(len(x), 3, 5)),
+        {"bmm"},
+        {"matmul"},
+    ),
     "a fixed normalisation of instances": (
         lambda x: F.relu(F.instance_norm(x, BIAS[:3], SCALE, use_input_stats=False)),
         set(),

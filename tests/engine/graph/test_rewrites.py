@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from support.modules import Function
+from support.modules import Function, Model
 from support.small import seeded
 from torch import Tensor, nn
 from torch.testing import assert_close
@@ -87,7 +87,7 @@ def test_a_recurrent_network_of_relus_is_written_out(options: dict[str, bool | i
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         cell = nn.RNN(5, 4, nonlinearity="relu", batch_first=True, **options).double().eval()
-    model = Function(lambda self, x: self.cell(x)[0], cell=cell)
+    model = Model(lambda self, x: self.cell(x)[0], cell=cell)
     images = numbers(2, 3, 5)
     graph = graph_of(model, images)
     assert "rnn_relu" not in {node.kind for node in graph.nodes}

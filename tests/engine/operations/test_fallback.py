@@ -24,10 +24,12 @@ def numbers(*shape: int) -> Tensor:
 
 
 ONE, HEAD, MATRIX = numbers(1, 3, 4), numbers(12, 2), numbers(4, 4)
+PLACES = torch.arange(36).reshape(3, 3, 4) % 3
 
 CASES: dict[str, Callable[[Tensor], Tensor]] = {
     # Where a first dimension of 1 is no batch, and where what is frozen has one image's numbers in each row.
     "a fixed tensor with one in front": lambda x: torch.lerp(F.relu(x), ONE, 0.25),
+    "fixed places, others for every image": lambda x: F.relu(x).gather(1, PLACES[: len(x)]),
     "places of each image's own": lambda x: F.relu(x).gather(1, x.argsort(1)),
     "written where each image's own places are": lambda x: F.relu(x).scatter_add(1, x.argsort(1), F.relu(-x)),
     "a matrix of each image's own": lambda x: torch.bmm((x > 0).double(), F.relu(x).mT).repeat(1, 1, 2)[:, :, :4],

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.modules import Function
+from support.modules import Function, Model
 from support.small import seeded
 from torch import Tensor, nn
 from torch.testing import assert_close
@@ -26,7 +26,7 @@ def numbers(*shape: int, seed: int = 4) -> Tensor:
     return torch.randn(*shape, generator=seeded(seed), dtype=torch.float64)
 
 
-JOINED = Function(
+JOINED = Model(
     lambda self, x: self.head(F.relu(torch.cat([F.relu(self.one(x)), F.relu(self.two(x)), x[:, :1]], 1)).flatten(1)),
     one=nn.Conv2d(2, 2, 3, padding=1),
     two=nn.Conv2d(2, 3, 1),

@@ -1,0 +1,261 @@
+"""Models that are refused, each with what was found and where, and those beside them that are not."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support.modules import Model, cnn, mlp
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+import pathx
+from pathx import PathxError
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:.*torch.ao.quantization.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*quantize.*:UserWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(7)
+
+
+def refuses(model: Any, images: Any, *parts: str) -> None:
+    with pytest.raises(PathxError) as caught:
+        pathx.explain(model, images)
+    message = str(caught.value)
+    assert caught.value.usage
+    assert "\n" not in message
+    for part in parts:
+        assert part in message
+
+
+NO_LOGITS: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
+    "two heads": (lambda m, x: {"age": m.n(x), "sex": m.n(x)}, "several outputs that could be logits (age of shape (2, 4), sex"),
+    "a map": (lambda m, x: m.n[:2](x), "the model returns output of shape (2, 5, 10, 10), not one row of class logits"),
+    "one number": (lambda m, x: m.n(x).sum(), "the model returns output of shape (), not one row"),
+    "nothing": (lambda m, x: None, "the model returns output NoneType, not one row"),
+    "a class": (lambda m, x: m.n(x).argmax(1), "the model returns output of shape (2,), not one row"),
+    "one row for all": (lambda m, x: m.n(x[:1]).squeeze(), "the model returns output of shape (4,), not one row"),
+    "batch in the softmax": (lambda m, x: m.n(x).softmax(0), "softmax in the model itself is taken over the batch"),
+    "no input": (lambda m, x: m.n(torch.ones_like(x)), "does not depend on its input"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NO_LOGITS)
+def test_outputs_that_are_no_logits(name: str) -> None:
+    function, message = NO_LOGITS[name]
+    refuses(Model(function, n=cnn()), torch.randn(2, 3, 10, 10), message)
+
+
+DECIDES = "the model decides by the values of its input"
+NOT_LINEAR = "is not linear for a given input, so the network has no exact path"
+REFUSALS: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
+    "an if": (lambda m, x: m.b(F.relu(m.a(x if x.sum() > 0 else -x))), DECIDES),
+    "an item": (lambda m, x: m.b(F.relu(m.a(x))) * x.max().item(), DECIDES),
+    "a list": (lambda m, x: m.b(F.relu(m.a(x))) * x.tolist()[0][0], DECIDES),
+    "numpy": (lambda m, x: m.b(F.relu(m.a(x))) * float(x.numpy()[0, 0]), DECIDES),
+    "an if below": (lambda m, x: m.b(F.relu(m.a(x))) if (m.a(x) > 0).any() else m.b(m.a(x)), f"{DECIDES} (.item() or `if`"),
+    "elements by value": (lambda m, x: m.b(F.relu(m.a(x)))[x[:, 0] > -9], "picks elements by what it computed (index"),
+    "nonzero": (lambda m, x: m.b(F.relu(m.a(x)))[x[:, 0].nonzero()[:, 0]], "nonzero in the model itself"),
+    "a product": (lambda m, x: m.b(F.relu(m.a(x)) * m.a(x)), "multiplies or divides by what it computed from the image: mul"),
+    "a quotient": (lambda m, x: m.b(F.relu(m.a(x)) / (m.a(x).abs() + 1)), "div in the model itself divides by what it computed"),
+    "a number divided": (lambda m, x: m.b(F.relu(torch.div(torch.tensor(3.0), m.a(x)))), "div in the model itself divides"),
+    "a square": (lambda m, x: m.b(F.relu(m.a(x)) ** 2), f"pow in the model itself {NOT_LINEAR}"),
+    "a matrix product": (lambda m, x: (F.relu(m.a(x))[:, :, None] @ m.a(x)[:, None]).mean(1), "bmm in the model itself"),
+    "a gate": (lambda m, x: m.b(F.relu(m.a(x)) * torch.sigmoid(m.a(x))), f"sigmoid in the model itself {NOT_LINEAR}"),
+    "gelu": (lambda m, x: m.b(F.gelu(m.a(x))), f"gelu in the model itself {NOT_LINEAR}"),
+    "a softmax inside": (lambda m, x: m.b(F.relu(m.a(x)).softmax(1)), f"softmax in the model itself {NOT_LINEAR}"),
+    "no ReLU": (lambda m, x: m.b(m.a(x)), "the model has no ReLU between its input and its output"),
+    "noise": (lambda m, x: m.b(F.relu(m.a(x)) + torch.randn(6)), "the model draws random numbers (randn in the model itself)"),
+    "dropout that stays": (lambda m, x: m.b(F.dropout(F.relu(m.a(x)))), "the model draws random numbers (bernoulli in"),
+    "random slopes": (lambda m, x: m.b(F.rrelu(m.a(x), training=True)), "the model draws random numbers (rand in"),
+    "the batch's mean": (lambda m, x: m.b(F.relu(m.a(x) - m.a(x).mean(0))), "mean in the model itself works along the batch"),
+    "all elements in turn": (lambda m, x: m.b(F.relu(m.a(x).roll(7))), "roll in the model itself works along the batch"),
+    "the first picture": (lambda m, x: m.b(F.relu(m.a(x) + m.a(x)[0])), "select in the model itself works along the batch"),
+    "other pictures after it": (
+        lambda m, x: m.b(F.relu(m.a(torch.cat([x, -x])))).view(2, 2, 3).mean(0), "run the network once for each and average",
+    ),
+    "stacked before the batch": (lambda m, x: torch.stack([m.b(F.relu(m.a(x)))]).flatten(0, 1), "stack along dim 1"),
+    "an operation without a rule": (
+        lambda m, x: m.b(F.relu(torch.nn.functional.local_response_norm(m.a(x)[:, None], 2)[:, 0])), " in the model itself",
+    ),
+    "a trapezium": (lambda m, x: m.b(F.relu(m.a(x).logcumsumexp(1))), f"logcumsumexp in the model itself {NOT_LINEAR}"),
+    "no rule": (lambda m, x: m.b(F.relu(torch.renorm(m.a(x), 2, 0, 5))), "renorm"),
+    "another picture": (lambda m, x: m.b(F.relu(m.a(x).flip(0))), "flip in the model itself works along the batch"),
+    "pictures in one": (lambda m, x: m.b(F.relu(m.a(x)).reshape(1, -1).reshape(2, 6)), "without the batch of 2 in front"),
+    "fake quantisation": (
+        lambda m, x: m.b(F.relu(torch.fake_quantize_per_tensor_affine(m.a(x), 0.1, 0, -128, 127))),
+        "fake_quantize_per_tensor_affine",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_what_no_gates_make_linear(name: str) -> None:
+    function, message = REFUSALS[name]
+    refuses(
+        mlp(function, c=nn.Linear(5, 6)),
+        torch.randn(2, 5),
+        message.replace("computed (", "computed from the image ("),
+    )
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_the_way_out_for_views_in_one_batch_is_true(batch: int) -> None:
+    """Several views of an image in one batch are refused, one image or many; run one by one they are not."""
+    parts, x = {"net": cnn()}, torch.randn(batch, 3, 10, 10)
+    joined = Model(lambda m, x: m.net(torch.cat([x, x.flip(3)])).view(2, -1, 4).mean(0), **parts).eval()
+    apart = Model(lambda m, x: torch.stack([m.net(x), m.net(x.flip(3))]).mean(0), **parts).eval()
+    with pytest.raises(PathxError, match=r"; run the network once for each and average what comes out$"):
+        pathx.explain(joined, x, depth=1)
+    found = pathx.explain(apart, x, depth=1)
+    assert_close(torch.stack([one.logits for one in found]), joined(x))
+
+
+LAST = lambda m, x: m.head(F.relu(m.cell(x)[0][:, -1]))  # noqa: E731
+SEQUENCES: dict[str, tuple[nn.Module, str]] = {
+    "LSTM": (nn.LSTM(4, 5, batch_first=True), "in cell "),
+    "GRU": (nn.GRU(4, 5, batch_first=True), "tanh in cell "),
+    "two ways": (nn.GRU(4, 5, 2, batch_first=True, bidirectional=True), "tanh in cell "),
+    "RNN": (nn.RNN(4, 5, batch_first=True), "tanh in cell "),
+}
+
+
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_recurrent_cells(name: str) -> None:
+    cell, message = SEQUENCES[name]
+    head = nn.Linear(10 if name == "two ways" else 5, 3)
+    refuses(Model(LAST, cell=cell, head=head), torch.randn(2, 6, 4), message, NOT_LINEAR)
+
+
+def test_attention() -> None:
+    attention = nn.MultiheadAttention(4, 2, batch_first=True)
+    model = Model(lambda m, x: m.head(F.relu(m.attention(x, x, x)[0][:, 0])), attention=attention, head=nn.Linear(4, 3))
+    for training in (False, True):
+        refuses(model.train(training), torch.randn(2, 6, 4), " in attention ", NOT_LINEAR)
+    model = Model(lambda m, x: m.head(F.relu(F.scaled_dot_product_attention(x, x, x)[:, 0])), head=nn.Linear(4, 3))
+    refuses(model, torch.randn(2, 6, 4), " in the model itself ", NOT_LINEAR)
+
+
+def test_normalisation_by_the_input_itself() -> None:
+    for layer in (nn.LayerNorm([4, 8, 8]), nn.GroupNorm(2, 4)):
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), layer, nn.ReLU(), nn.Flatten(), nn.Linear(256, 3))
+        refuses(model, torch.randn(2, 3, 10, 10), "norm in 1 ", NOT_LINEAR)
+    for layer in (nn.BatchNorm2d(4, track_running_stats=False), nn.InstanceNorm2d(4)):
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), layer, nn.ReLU(), nn.Flatten(), nn.Linear(256, 3)).eval()
+        refuses(model, torch.randn(2, 3, 10, 10), "in 1 normalises by its batch's own statistics")
+
+
+def test_quantised_weights() -> None:
+    plain = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3))
+    refuses(
+        torch.ao.quantization.quantize_dynamic(plain, {nn.Linear}),
+        torch.randn(2, 5),
+        "pathx has no rule for linear_dynamic in 0: ",
+    )
+    model = mlp(lambda m, x: m.b(F.relu(m.a(x))) + m.extra.dequantize())
+    model.register_buffer("extra", torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8))
+    refuses(model, torch.randn(2, 5), "extra of the model is quantised")
+
+
+def test_complex_weights() -> None:
+    model = mlp(lambda m, x: m.b(F.relu(m.a(x))))
+    model.phase = nn.Parameter(torch.ones(3, dtype=torch.complex64))  # type: ignore[assignment]
+    refuses(model, torch.randn(2, 5), "phase of the model is complex")
+
+
+class TwoInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(5, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        result: Tensor = self.b(F.relu(self.a(x + y)))
+        return result
+
+
+def test_two_inputs() -> None:
+    example = (torch.ones(2, 5), torch.ones(2, 5))
+    forms = [TwoInputs(), torch.jit.script(TwoInputs()), torch.export.export(TwoInputs(), example).module()]
+    for model in forms:
+        refuses(model, torch.randn(2, 5), "'y'", "wrap it so that its forward takes the image alone")
+
+
+def test_inputs_that_are_no_pictures() -> None:
+    words = nn.Sequential(nn.Embedding(10, 4), nn.Flatten(), nn.Linear(20, 6), nn.ReLU(), nn.Linear(6, 2))
+    refuses(
+        words, torch.randint(0, 10, (2, 5)), "images must be a dense tensor of real numbers, not int64", "embedding"
+    )
+    refuses(words, torch.rand(2, 5), "the model cannot run on an input of shape (2, 5): ")
+    plain = mlp(lambda m, x: m.b(F.relu(m.a(x))))
+    refuses(plain, torch.ones(2, 5, dtype=torch.complex64), "not complex64")
+    refuses(plain, torch.ones(2, 5).to_sparse(), "not sparse")
+    for images in (torch.ones(5), torch.ones(0, 5), [[1.0] * 5], None):
+        refuses(plain, images, "images must be a tensor with the images along its first dimension, (B, …)")
+    refuses(plain, torch.ones(2, 7), "the model cannot run on an input of shape (2, 7): ", "check the size and number")
+
+
+def test_models_that_are_none() -> None:
+    images = torch.ones(2, 5)
+    refuses(lambda x: x, images, "the model must be a torch.nn.Module, not function")
+    refuses(nn.Linear, images, "the model must be a torch.nn.Module, not the class Linear itself")
+    refuses(
+        nn.Sequential(nn.LazyLinear(4), nn.ReLU()), images, "0.weight of the model has no shape yet; run the model once"
+    )
+    refuses(nn.Linear(5, 3).to("meta"), images, "weight of the model holds no numbers")
+
+
+# What a model is for
+
+
+def test_a_detector_is_called_a_detector() -> None:
+    from pathx.models.torchvision import torchvision
+
+    model = torchvision.models.detection.ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None).eval()
+    with pytest.raises(PathxError, match=r"the model is a detector \(SSD\): it finds boxes"):
+        pathx.explain(model, torch.rand(1, 3, 64, 64))
+
+
+@pytest.mark.parametrize("name", ["resnet18", "vgg11", "densenet121", "mobilenet_v2", "googlenet"])
+def test_a_backbone_is_not_explained_as_if_its_features_were_classes(name: str) -> None:
+    from pathx.models.torchvision import torchvision
+
+    extra = {"aux_logits": False, "init_weights": False} if name == "googlenet" else {}
+    model = torchvision.models.get_model(name, weights=None, **extra).eval()
+    setattr(model, "fc" if hasattr(model, "fc") else "classifier", nn.Identity())
+    with pytest.raises(PathxError, match=r"the model ends in the features of .*; give it with its head"):
+        pathx.explain(model, torch.rand(1, 3, 64, 64), depth=1)
+
+
+def test_one_map_per_class_is_a_head() -> None:
+    from pathx.models.torchvision import torchvision
+
+    model = torchvision.models.squeezenet1_1(weights=None).eval()
+    (found,) = pathx.explain(model, torch.rand(1, 3, 64, 64), depth=1)
+    assert len(found.logits) == 1000
+
+
+def test_programs_and_frozen_modules() -> None:
+    """Exported programs as they come; frozen TorchScript; what was made for one processor says so."""
+    model, images = cnn().eval(), torch.rand(2, 3, 10, 10)
+    with torch.no_grad():
+        expected = model(images)
+    program = torch.export.export(model, (images,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        script = torch.jit.script(model)
+        frozen, fast = torch.jit.freeze(script), torch.jit.optimize_for_inference(torch.jit.script(model))
+    for form in (program, program, frozen, frozen):
+        found = pathx.explain(form, images, depth=1)
+        assert_close(torch.stack([one.logits for one in found]), expected)
+    with pytest.raises(PathxError, match="give the module it was made from"):
+        pathx.explain(fast, images, depth=1)
