@@ -9,6 +9,7 @@ import typer
 from pathx.commands import options
 from pathx.commands.output import complain, errors
 from pathx.drawing.words import counted
+from pathx.errors import shown
 
 
 def unpack(
@@ -31,6 +32,6 @@ def unpack(
         if found.lost:
             complain(
                 f"{counted(len(found.lost), 'image')} could not be unpacked, {found.lost[0]} the first: run the command that "
-                f"made {out} again, then unpack it again"
+                f"made {shown(out)} again, then unpack it again"
             )
             raise typer.Exit(1)

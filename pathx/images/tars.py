@@ -116,6 +116,8 @@ def tar_files(stream: BinaryIO, file: str) -> Iterator[tuple[str, tuple[int, int
             while (found := archive.next()) is not None:
                 archive.members.clear()  # type: ignore[attr-defined]  # it would remember them all
                 archive.pax_headers = {}
+                if found.size < 0 or archive.offset <= found.offset:  # the next one would be this one again, for ever
+                    raise tarfile.ReadError("a file of negative size")
                 if found.isdir():
                     continue
                 place = (found.offset_data, found.size) if found.isreg() and not found.issparse() else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -69,11 +70,11 @@ def collect(results: Sequence[str | Path]) -> Collected:
     lines: dict[Path, dict[str, Any]] = {}
     for given in results:
         root = Path(given)
-        if not root.exists():
+        if not os.path.exists(root):
             raise PathxError(f"{shown(given)}: no such file or folder; give results of pathx", usage=True)
         for file in _documents(root):
             _add(made, file)
-        if root.is_dir():
+        if os.path.isdir(root):
             lines |= _lines(root)
             made.problems.extend(_unfinished(root))
     made.problems.extend(_units_of_others(made))
@@ -86,7 +87,7 @@ def collect(results: Sequence[str | Path]) -> Collected:
 
 
 def _documents(root: Path) -> Iterator[Path]:
-    if root.is_file():
+    if os.path.isfile(root):
         yield root
         return
     for name in ("path.json", *MEASURES, "check.json", "units.json"):

@@ -17,7 +17,8 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from pathx.errors import PathxError, parse_json, reason_of, shown
-from pathx.images.regular import MARKER, open_regular, read_regular, written_by_pathx
+from pathx.images.regular import MARKER, open_regular, path_problem, read_regular, written_by_pathx
+from pathx.images.stores import is_stored
 from pathx.results.schema import PATH_SCHEMA, path_misfit
 
 try:
@@ -52,6 +53,19 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 class NoRoomError(PathxError):
     """Nothing more can be written: the disk is full, or can only be read by now."""
+
+
+def check_folder(out: str | Path) -> None:
+    """Refuse an output folder that cannot be written to, before any work and without making it."""
+    if is_stored(out):
+        return  # who may write there shows when the run begins
+    reason = path_problem(out)
+    there = next((path for path in (Path(out), *Path(out).parents) if os.path.lexists(path)), Path())
+    if reason is None and os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK):
+        return
+    reason = reason or ("permission denied" if os.path.isdir(there) else f"{shown(there)} is not a folder")
+    problem = f"cannot write to the output folder {shown(out)} ({reason})"
+    raise PathxError(f"{problem}: choose another with `out`", usage=True)
 
 
 def unwritable(place: Path, error: OSError) -> PathxError:

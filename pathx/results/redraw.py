@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -42,7 +43,7 @@ def redraw(folder: str | Path, drawing: Drawing | None = None) -> Iterator[Resul
     that compares them is added to the folder itself.
     """
     root = Path(folder)
-    if not root.is_dir():
+    if not os.path.isdir(root):
         raise PathxError(f"{shown(folder)} is not a folder: give one with results of pathx", usage=True)
     redrawing = _Redrawing(drawing or Drawing())
     found = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -226,7 +227,7 @@ _SHAPE = {
 def read_units(folder: str | Path) -> Units:
     """What was gathered into a folder."""
     file = Path(folder) / DOCUMENT
-    if not file.exists():
+    if not os.path.exists(file):
         raise PathxError(
             f"there is no {DOCUMENT} in {shown(folder)}: gather units there first with pathx units", usage=True
         )

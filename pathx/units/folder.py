@@ -191,7 +191,7 @@ class Pass:
     def _open(self, number: int) -> Input | PathxError:
         image = self.images[number]
         try:
-            return image.error or read_input(image.file, self.prepared.model.preprocessing)
+            return image.error or read_input(image.source, self.prepared.model.preprocessing)
         except PathxError as error:
             return error
 
