@@ -117,10 +117,7 @@ class Window:
         first: Tensor | None = None
         for origin, stride in zip(reversed(self.origin), reversed(strides), strict=True):  # the last has a stride of 1
             if stride and isinstance(origin, Tensor):
-                if first is None:
-                    first = origin if stride == 1 else origin * stride
-                else:
-                    first = torch.add(first, origin, alpha=stride)
+                first = _times(origin, stride) if first is None else torch.add(first, origin, alpha=stride)
         if first is not None:
             index = index + first.reshape(-1, *(1,) * len(self.shape))
         return index.clamp(0, prod(sizes) - 1) if any(self.overhang) else index
@@ -229,6 +226,11 @@ def _steps(extent: int, dim: int, dims: int, device: torch.device) -> Tensor:
 def _along(dim: int, extent: int, dims: int) -> tuple[int, ...]:
     """The shape of numbers for one dimension of a box, to be broadcast over the others and the rows."""
     return replaced((1,) * (dims + 1), dim + 1, extent)
+
+
+def _times(numbers: Tensor, factor: int) -> Tensor:
+    """A product; without a launch where the factor is 1."""
+    return numbers if factor == 1 else numbers * factor
 
 
 def _strides(sizes: tuple[int, ...]) -> tuple[int, ...]:
