@@ -72,7 +72,7 @@ def _note(done: Work) -> str:
 def ways(effort: Effort) -> Iterator[Row]:
     for name in ("squeezenet1_1",) if effort.quick else NAMES:
         measured = subject(name, settled=True)
-        for width in (5, 64):
+        for width in (5, 64, 1024):
             call = measured.path(depth="all", width=width)
             without = {trick: _within(off, call) for trick, off in TRICKS.items()}
             times = interleaved({"": call, **without}, min(effort.repeats, 5))
@@ -98,6 +98,7 @@ def _strategy(**changes: object) -> Callable[[], object]:
 TRICKS: dict[str, Callable[[], object]] = {
     "windows": _strategy(windows=False),
     "listing units under windows": _strategy(few=0.0),
+    "columns from what windows hold": _strategy(put=0.0),
     "summing few windows": lambda: patch("pathx.engine.candidates.FEW_BOXES", 0.0),
     "dropping empty rows, boxing the linear model": as_on_a_gpu,
 }

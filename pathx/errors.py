@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import os
+import re
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,7 @@ class PathxError(Exception):
     """
 
     def __init__(self, message: str, *, usage: bool = False) -> None:
-        super().__init__(message)
+        super().__init__(without_secrets(message))
         self.usage = usage
 
 
@@ -47,9 +50,11 @@ def _escape(character: str) -> str:
 
 
 def as_text(cell: Any) -> Any:
-    """A cell of a CSV file; a text that a spreadsheet would take for a formula is marked as text by an apostrophe."""
-    is_formula = isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r"))
-    return f"'{cell}" if is_formula else cell
+    """A cell of a CSV file: harmless where it is printed, and no formula to a spreadsheet, by an apostrophe in front."""
+    if not isinstance(cell, str):
+        return cell
+    is_formula = cell.startswith(("=", "+", "-", "@", "\t", "\r", "＝", "＋", "－", "＠"))  # noqa: RUF001, also wide
+    return harmless(f"'{cell}" if is_formula else cell)
 
 
 def reason_of(error: BaseException) -> str:
@@ -61,25 +66,111 @@ def reason_of(error: BaseException) -> str:
 def parse_json(text: str | bytes) -> Any:
     """JSON that others wrote; whatever is wrong with it is a ValueError of one line.
 
-    Also wrong: nesting too deep to read, numbers of thousands of digits, NaN and infinities, which are not JSON.
+    Also wrong: nesting too deep to read, and numbers that no float holds: NaN, infinities, hundreds of digits.
     """
-
-    def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is not a number")
-
     try:
-        return json.loads(text, parse_constant=refuse)
+        return json.loads(text, parse_constant=_refused, parse_float=_finite, parse_int=_whole)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except UnicodeDecodeError:
         raise ValueError("it is not UTF-8 text") from None
-    except json.JSONDecodeError:
-        raise
-    except ValueError as error:
-        raise ValueError(reason_of(error).split(";")[0]) from None  # not Python's advice about its limit of digits
+
+
+def _refused(constant: str) -> None:
+    raise ValueError(f"{constant} is not a number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:20]} is too large a number")
+    return number
+
+
+def _whole(text: str) -> int:
+    if len(text) > _MOST_DIGITS:  # so that arithmetic with floats never overflows
+        raise ValueError(f"{text[:20]}… is too large a number")
+    return int(text)
+
+
+_MOST_DIGITS = 300
+
+
+# A name without a password may be a token on the web; stores of Microsoft and Oracle write containers like that.
+_LOGIN = re.compile(r"(?i)\b(https?://(?=\S)|[a-z][a-z0-9+.-]*://(?=[^\s/?#@]*:))[^\s/?#]*@")
+_QUERY = re.compile(r"(?i)\b((?:https?://[^\s?#]*|[a-z][a-z0-9+.-]*://[^\s?#]*(?=\?\S*=)))\?(?!\.\.\.[0-9a-f]{8})\S*")
+
+
+def has_login(address: str) -> bool:
+    """Whether an address holds a password, or what may be one."""
+    return _LOGIN.match(address) is not None
+
+
+def without_secrets(text: str) -> str:
+    """Text whose addresses hold no user names, passwords and keys any more: who reads it may not be who may use them.
+
+    What follows a question mark is left out as a whole, as whoever signs addresses calls signatures what they like.
+    """
+    if "://" not in text:
+        return text
+    return _QUERY.sub(r"\1?...", _LOGIN.sub(r"\1", text))
+
+
+def public_address(address: str) -> str:
+    """An address as it is shown and written down: without secrets, and still told from others by a hash of its query."""
+    if "://" not in address:
+        return address
+    plain = _plain(address)
+    return plain if without_secrets(plain) == plain else f"{plain.partition('?')[0]}?...{address_hash(address)}"
+
+
+def address_hash(address: str) -> str:
+    """Tells an address from others; without what signs it, which is another every time."""
+    return hashlib.sha256(_unsigned(_plain(address)).encode(errors="replace")).hexdigest()[:8]
+
+
+def _plain(address: str) -> str:
+    """An address without a login, and without what only a browser needs to know."""
+    plain = _LOGIN.sub(r"\1", address)
+    return plain.partition("#")[0] if plain.lower().startswith(("http://", "https://")) else plain
+
+
+_SIGNING = re.compile(
+    r"(?i)(x-(amz|goog|oss)-.*|signature|expires|awsaccesskeyid|googleaccessid|ossaccesskeyid|policy|key-pair-id)"
+)
+_SIGNED = re.compile(r"(?i)[?&](x-(amz|goog|oss)-signature|signature|sig)=")
+_SHARED_ACCESS = (
+    "sv",
+    "ss",
+    "srt",
+    "sr",
+    "sp",
+    "st",
+    "se",
+    "sip",
+    "spr",
+    "sig",
+    "sks",
+    "skoid",
+    "sktid",
+    "skt",
+    "ske",
+    "skv",
+)
+
+
+def _unsigned(address: str) -> str:
+    """An address without what signs it, as stores of Amazon, Google, Alibaba and Microsoft do."""
+    if not _SIGNED.search(address):
+        return address
+    whole, _, query = address.partition("?")
+    parts = [part for part in query.split("&") if not _SIGNING.fullmatch(part.partition("=")[0])]
+    if re.search(r"(?i)[?&]sig=", address):
+        parts = [part for part in parts if part.partition("=")[0].lower() not in _SHARED_ACCESS]
+    return f"{whole}?{'&'.join(parts)}"
 
 
 def shown(path: str | Path) -> str:
     """A path as it may stand in a one-line message: quoted where it holds newlines or bytes that are not text."""
-    text = os.fspath(path)
+    text = public_address(os.fspath(path))
     return text if text and text.isprintable() else repr(text)

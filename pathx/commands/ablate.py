@@ -93,7 +93,7 @@ def ablate(
             try:
                 if image.error is not None:
                     raise image.error
-                read = read_input(image.file, ready.model.preprocessing)
+                read = read_input(image.source, ready.model.preprocessing)
             except PathxError as error:
                 complain(about(image.name, str(error)))
                 failed = True

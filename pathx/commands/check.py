@@ -50,7 +50,9 @@ def check(
         from pathx.evaluation.check import check, pieces
         from pathx.evaluation.evaluate import write_json
         from pathx.images.folders import images_in
+        from pathx.results.files import check_folder
 
+        check_folder(out)
         (file, *_) = images_in([image])
         ready = prepared(
             model,

@@ -88,8 +88,9 @@ def common(
         from pathx.evaluation.common import common_of_images, common_of_results, is_finished
         from pathx.evaluation.evaluate import write_json
         from pathx.images.folders import images_in
-        from pathx.results.files import check_own
+        from pathx.results.files import check_folder, check_own
 
+        check_folder(out)
         check_own(Path(out), ["common.json"])
         if all(map(is_finished, folders)):
             if depth is not None or width is not None:

@@ -87,8 +87,9 @@ def evaluate(
         from pathx.evaluation.protocols import make_protocol
         from pathx.evaluation.records import RecordFile
         from pathx.images.folders import images_in
-        from pathx.results.files import check_own
+        from pathx.results.files import check_folder, check_own
 
+        check_folder(out)
         names = [] if units else list(dict.fromkeys(asked or METHODS))
         contenders = [contender(name, protocol, **(path if name in PATHS else {})) for name in names]
         files = images_in(images, out)

@@ -148,7 +148,7 @@ def _summarise(tally: Tally, plan: Plan, out: str, *, many: bool, quiet: bool, s
         if stopped and tally.total > 1:
             complain("stopped at the first failure; run the same command again to go on")
         elif tally.total > 1:
-            rest = f"; the rest is in {out}" if tally.made + tally.kept else ""
+            rest = f"; the rest is in {index.parent}" if tally.made + tally.kept else ""
             complain(f"{len(tally.failed)} of {tally.total} images failed{rest}")
         raise typer.Exit(1)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import typer
 
-from pathx.errors import PathxError, harmless
+from pathx.errors import PathxError, harmless, without_secrets
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
@@ -63,8 +63,8 @@ def _stdout_is_broken() -> bool:
 def complain(text: str, error: Exception | None = None) -> None:
     """A line on stderr; with PATHX_DEBUG after the traceback of what it is about."""
     if error is not None and os.environ.get("PATHX_DEBUG"):
-        sys.stderr.write(_harmless_lines("".join(traceback.format_exception(error))))
-    print(f"pathx: {harmless(with_options(' '.join(text.split())))}", file=sys.stderr)
+        sys.stderr.write(_harmless_lines(without_secrets("".join(traceback.format_exception(error)))))
+    print(f"pathx: {harmless(with_options(without_secrets(' '.join(text.split()))))}", file=sys.stderr)
 
 
 ARGUMENTS = {

@@ -83,8 +83,9 @@ def sweep(
         from pathx.evaluation.sweep import WIDTHS, document, grid, spread
         from pathx.images.folders import images_in
         from pathx.images.read import open_image
-        from pathx.results.files import check_own
+        from pathx.results.files import check_folder, check_own
 
+        check_folder(out)
         names = [name for name in asked or METHODS if name not in PATHS]
         others = [contender(name, protocol) for name in dict.fromkeys(names)]
         files = images_in(images, out)

@@ -70,10 +70,12 @@ def units(
         wanted, numbers = _numbers(several(layers), "--layers"), _numbers(several(channels), "--channels")
 
         from pathx.images.folders import images_in
+        from pathx.results.files import check_folder
         from pathx.runs.stop import Stop
         from pathx.units.files import save_units
         from pathx.units.folder import Pass, Request
 
+        check_folder(out)
         found = images_in(images, out)
         ready = prepared(
             model,

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from pathx.commands import options
-from pathx.commands.output import errors
+from pathx.commands.output import complain, errors
 from pathx.drawing.words import counted
+from pathx.errors import shown
 
 
 def unpack(
@@ -23,6 +24,14 @@ def unpack(
     with errors():
         from pathx.runs.index import unpacked
 
-        count = unpacked(out, folder)
+        found = unpacked(out, folder)
+        for problem in found.problems:
+            complain(problem)
         if not quiet:
-            print(f"{folder}: the results of {counted(count, 'image')}")
+            print(f"{folder}: the results of {counted(found.done, 'image')}")
+        if found.lost:
+            complain(
+                f"{counted(len(found.lost), 'image')} could not be unpacked, {found.lost[0]} the first: run the command that "
+                f"made {shown(out)} again, then unpack it again"
+            )
+            raise typer.Exit(1)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pathx.engine.network import Gate
-from pathx.engine.selection import Best, Evidence
+from pathx.engine.selection import Best, Evidence, limits_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +49,20 @@ class Branches:
             rest = like.new_full((len(self), self.classes), -1 / (self.classes - 1))
             self.memory["favour"] = rest.scatter_(1, self.target[:, None], 1.0)
         return self.memory["favour"]
+
+    def rivals(self, like: Tensor) -> Tensor:
+        """(Q, C) 0 at the target and 1 / (C - 1) at the others: what makes a product their mean."""
+        if "rivals" not in self.memory:
+            mean = like.new_full((len(self), self.classes), 1 / (self.classes - 1))
+            self.memory["rivals"] = mean.scatter_(1, self.target[:, None], 0.0)
+        return self.memory["rivals"]
+
+    def limits(self, threshold: float, width: int, like: Tensor) -> Tensor:
+        """What margins must be above to be kept, as `selection.best` takes it."""
+        key = f"limits {width} {threshold}"
+        if key not in self.memory:
+            self.memory[key] = limits_of(threshold, width, like)
+        return self.memory[key]
 
     def favoured(self, weights: Tensor) -> Tensor:
         """(Q, K) how much more weights (Q, K, C) give to the target than to the mean of the other classes."""

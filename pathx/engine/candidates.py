@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pathx.engine.network import Gate
 from pathx.engine.rows import Landed, Rows
-from pathx.engine.window import Window, replaced, unravelled
+from pathx.engine.window import Window, counted, replaced, unravelled
 
 SMALL = 1 << 16  # tables of fewer numbers are not worth half as many bytes for their indices
 FEW_BOXES = 1.0  # windows are summed up while they hold less than so many whole maps; otherwise the sum is taken down
@@ -54,6 +54,7 @@ class Arrival:
         layer: n.
         most: how many numbers an intermediate result may have.
         windows: keep rows as windows; otherwise as whole maps.
+        put: as in `Strategy`.
     """
 
     rows: Rows
@@ -61,6 +62,7 @@ class Arrival:
     gates: tuple[Gate, ...]
     most: int
     windows: bool = True
+    put: float = 1.0
 
     @property
     def branches(self) -> int:
@@ -192,12 +194,46 @@ class Arrival:
                 local = units - offset if offset else units
                 inside = local if len(self.gates) == 1 else local.clamp(0, gate.units - 1)
                 here = None if inside is local else inside == local
-                places = unravelled(inside, gate.shape)
-                for window in windows:
-                    part = self._read(window, count, places, here)
+                if all(self._puts(window, count, units.shape[1]) for window in windows):
+                    part = self._put(windows, count, gate, inside, here)
                     total = part if total is None else total + part
+                else:
+                    places = unravelled(inside, gate.shape)
+                    for window in windows:
+                        part = self._read(window, count, places, here)
+                        total = part if total is None else total + part
             offset += gate.units
         return self.rows.favour.new_zeros(self.branches, count, units.shape[1]) if total is None else total
+
+    def _puts(self, window: Window, count: int, wanted: int) -> bool:
+        """Whether the boxes of a window hold so little that all of it is looked up, rather than all units in every box."""
+        whole = window.ordered and len(window.data) == self.branches * count
+        return whole and not self.rows.shared and prod(window.extent) <= self.put * wanted
+
+    def _put(self, windows: Sequence[Window], count: int, gate: Gate, units: Tensor, here: Tensor | None) -> Tensor:
+        """(Q, count, n) what windows hold at units (Q, n) of a gate: each of their elements is put where its unit is.
+
+        Args:
+            here: (Q, n) which units are on this gate at all; None for all.
+        """
+        branches, wanted = units.shape
+        first = counted(branches, units.device)[:, None] * gate.units
+        place = units if branches == 1 else units + first
+        if here is not None:
+            place = place.masked_fill(~here, branches * gate.units)
+        column = torch.full((branches * gate.units + 1,), wanted, device=units.device)  # for those not asked for
+        column.index_copy_(0, place.reshape(-1), counted(wanted, units.device).expand_as(units).reshape(-1))
+        table = windows[0].data.new_zeros(branches, count, wanted + 1)
+        for window in windows:
+            index = window.index()
+            if branches > 1:
+                index = index + first.expand(-1, count).reshape(-1, *(1,) * len(window.shape))
+            number = column.index_select(0, index.reshape(-1)).reshape(index.shape)
+            data = window.cleaned().data
+            table.scatter_add_(
+                2, number.expand_as(data).reshape(branches, count, -1), data.reshape(branches, count, -1)
+            )
+        return table[:, :, :wanted]
 
     def _read(self, window: Window, count: int, places: tuple[Tensor, ...], here: Tensor | None) -> Tensor:
         """(Q, count, n) what a window holds at places, (Q, n) for each dimension; 0 outside of the boxes.
@@ -214,7 +250,7 @@ class Arrival:
             here = None if here is None else here[branch]
 
         # Where a row's box would start if it began at the map's corner, and how far from there the place is.
-        start = torch.arange(len(data), device=data.device) * data.stride(0)
+        start = counted(len(data), data.device) * data.stride(0)
         step: Tensor | None = None
         outside = None if here is None else ~here[:, None]
         for length, stride, origin, place, dim in zip(

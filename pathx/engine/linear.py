@@ -14,7 +14,7 @@ from pathx.engine.graph.trace import Node, Value
 from pathx.engine.operations.sums import total
 from pathx.engine.operations.table import Cotangents, precise
 from pathx.engine.path import Paths
-from pathx.engine.window import Window
+from pathx.engine.window import Window, counted
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ def linear_model(frozen: Frozen, paths: Paths) -> LinearModel:
     """The exact linear model of each branch's path."""
     branches, network = paths.branches, frozen.network
     score, seeds = _from_deepest(frozen, branches, paths.layers[-1])
-    row = torch.arange(len(branches), device=branches.image.device)
+    row = counted(len(branches), branches.image.device)
     for value, maps in _jumped(frozen, paths).items():
         window = Window.full(maps, row, branches.image)
         if value == network.graph.input:
@@ -54,7 +54,7 @@ def _from_deepest(frozen: Frozen, branches: Branches, kept: Kept) -> tuple[Tenso
     """Score of the deepest path layer, and what its kept units send down, at their pre-activations."""
     score = (kept.sent * kept.gain).sum(1, dtype=precise(kept.sent))
     count = kept.sent.shape[1]
-    row = torch.arange(len(branches), device=score.device).repeat_interleave(count)
+    row = counted(len(branches), score.device).repeat_interleave(count)
     image = branches.image.repeat_interleave(count)
     seeds = []
     for gate, index, here in kept.places():
@@ -148,7 +148,7 @@ def _boxed(windows: list[Window], branches: Branches) -> Window | None:
 def _whole(windows: list[Window], branches: Branches) -> Window:
     """The sum of cotangents as one whole map for every branch."""
     shape = windows[0].shape
-    row = torch.arange(len(branches), device=branches.image.device)
+    row = counted(len(branches), branches.image.device)
     sums = [window.data for window in windows if window.is_full and window.ordered]
     rest = [window.cleaned() for window in windows if not (window.is_full and window.ordered)]
     maps = sum(sums[1:], sums[0]) if sums else windows[0].data.new_zeros(len(branches), *shape)

@@ -17,7 +17,7 @@ from pathx.engine.branches import Branches, Kept
 from pathx.engine.freeze import Frozen
 from pathx.engine.graph.trace import Value
 from pathx.engine.operations.table import Slopes
-from pathx.engine.window import Window
+from pathx.engine.window import Window, counted
 
 Landed = dict[Value, list[Window]]
 
@@ -86,7 +86,7 @@ class Rows:
     def _seeds(self, some: slice) -> Iterator[tuple[Value, Window]]:
         for start in self.starts:
             place = start.place[:, some]
-            row = torch.arange(place.numel(), device=place.device)
+            row = counted(place.numel(), place.device)
             own = self.image[:, None].expand(-1, place.shape[1]).reshape(-1)
             image = torch.zeros_like(row) if self.shared else own
             one = self.favour.new_ones(()).expand(len(row)) if start.here is None else start.here[:, some].reshape(-1)
@@ -96,7 +96,7 @@ class Rows:
     def weighed(self, factors: Tensor, wanted: int) -> Landed:
         """Take sums of rows down as whole maps: the rows of branch q times (Q, c, K), which makes c maps of each."""
         branches, count, _ = factors.shape
-        row = torch.arange(branches * count, device=factors.device)
+        row = counted(branches * count, factors.device)
         image = self.image if count == 1 else self.image.repeat_interleave(count)
         seeds = []
         for start in self.starts:
@@ -116,7 +116,7 @@ def rows_of_classes(frozen: Frozen, branches: Branches) -> Rows:
     if branches.logits is not None:
         start = Start(value, shape, branches.logits)
     else:
-        start = Start(value, shape, torch.arange(network.outputs, device=device)[None])
+        start = Start(value, shape, counted(network.outputs, device)[None])
     shared = branches.logits is None and network.top_is_shared
     if not shared and len(start.place) != len(branches):
         start = replace(start, place=start.place.expand(len(branches), -1))

@@ -9,19 +9,22 @@ import torch
 from torch import Tensor
 
 
-def margin(z: Tensor, target: Tensor) -> Tensor:
+def margin(z: Tensor, target: Tensor, rivals: Tensor) -> Tensor:
     """Importance as a margin: z (Q, n, C) to (Q, n), in the order of softmax(z) at the target.
 
     It is 0 at importance 1/C, and -inf where all of z is 0: a unit that makes no difference is no candidate. Computed
     in place, so z is used up.
+
+    Args:
+        rivals: (Q, C) 0 at the target and 1 / (C - 1) at the others, so that a product with it is their mean.
     """
-    alive = z.any(2, keepdim=True)
+    alive = z.any(2)
     at = target[:, None, None].expand(-1, z.shape[1], 1)
-    own = z.gather(2, at)
+    own = z.gather(2, at)[:, :, 0]
     most = z.scatter_(2, at, -math.inf).amax(2, keepdim=True)
-    excess = z.sub_(most).expm1_().scatter_(2, at, 0.0).sum(2, keepdim=True)
-    margins = own.sub_(most).sub_(excess.div_(z.shape[2] - 1).log1p_())
-    return margins.where(alive, -math.inf)[:, :, 0]
+    excess = torch.bmm(z.sub_(most).expm1_(), rivals[:, :, None])[:, :, 0]
+    own.sub_(most[:, :, 0]).sub_(excess.log1p_())
+    return own.add_(alive.log())  # 0 for those alive, and -inf for the others
 
 
 def importance(margins: Tensor, classes: int) -> Tensor:
@@ -53,13 +56,22 @@ class Best:
     valid: Tensor
 
 
-def best(margins: Tensor, width: int, threshold: float) -> Best:
-    """The `width` best of candidates (Q, n) that are in the order of their numbers: ties go to the lower one."""
+def best(margins: Tensor, width: int, limits: Tensor) -> Best:
+    """The `width` best of candidates (Q, n) that are in the order of their numbers: ties go to the lower one.
+
+    Args:
+        limits: (n or more,) the margins that the first, the second, … must be above, as `limits_of` gives them.
+    """
     values, place = margins.sort(dim=1, descending=True, stable=True)
     values, place = values[:, :width], place[:, :width]
-    valid = values > threshold
-    valid[:, :1].logical_or_(values[:, :1] > -math.inf)
-    return Best(place, values, valid)
+    return Best(place, values, values > limits[: values.shape[1]])
+
+
+def limits_of(threshold: float, width: int, like: Tensor) -> Tensor:
+    """(width,) the threshold, but for the first: it is kept in any case, if it makes a difference at all."""
+    limits = torch.full((width,), threshold, dtype=like.dtype, device=like.device)
+    limits[:1].fill_(-math.inf)
+    return limits
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,6 +7,7 @@ which is how a single unit is a window of one element.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -108,15 +109,15 @@ class Window:
         Never out of range; what sticks out of the map gets some index or other.
         """
         sizes = sizes or self.shape
-        strides = tuple(0 if size == 1 else prod(sizes[dim + 1 :]) for dim, size in enumerate(sizes))
+        strides = tuple(0 if size == 1 else stride for size, stride in zip(sizes, _strides(sizes), strict=True))
         index = _grid(self.extent, strides, self.data.device)
         start = sum(origin * stride for origin, stride in zip(self.origin, strides, strict=True) if type(origin) is int)
         if start:
             index = index + start
         first: Tensor | None = None
-        for origin, stride in zip(self.origin, strides, strict=True):
+        for origin, stride in zip(reversed(self.origin), reversed(strides), strict=True):  # the last has a stride of 1
             if stride and isinstance(origin, Tensor):
-                first = origin * stride if first is None else torch.add(first, origin, alpha=stride)
+                first = _times(origin, stride) if first is None else torch.add(first, origin, alpha=stride)
         if first is not None:
             index = index + first.reshape(-1, *(1,) * len(self.shape))
         return index.clamp(0, prod(sizes) - 1) if any(self.overhang) else index
@@ -198,6 +199,10 @@ Index = TypeVar("Index", int, Tensor)
 
 def unravelled(index: Index, shape: tuple[int, ...]) -> tuple[Index, ...]:
     """Coordinates of a flat index, or of a tensor of them. (torch's own checks its input at length.)"""
+    if isinstance(index, Tensor) and len(shape) > 2:  # all dimensions at once
+        strides = _made_once(("strides", shape), index.device, lambda: torch.tensor(_strides(shape)))
+        sizes = _made_once(("sizes", shape), index.device, lambda: torch.tensor(shape))
+        return (index.unsqueeze(-1) // strides % sizes).unbind(-1)
     coordinates: list[Index] = []
     for size in reversed(shape[1:]):
         coordinates.append(index % size)
@@ -206,38 +211,63 @@ def unravelled(index: Index, shape: tuple[int, ...]) -> tuple[Index, ...]:
     return tuple(reversed(coordinates))
 
 
+def counted(count: int, device: torch.device) -> Tensor:
+    """0, 1, …, (count,), to be read only: it is made once."""
+    length = max(4096, 1 << (count - 1).bit_length()) if count else 4096
+    if length > MOST_REMEMBERED:
+        return torch.arange(count, device=device)
+    return _made_once(("count", length), device, lambda: torch.arange(length))[:count]
+
+
 def _steps(extent: int, dim: int, dims: int, device: torch.device) -> Tensor:
-    shape = [1] * (dims + 1)
-    shape[dim + 1] = extent
-    return _counted(extent, device).reshape(shape)
+    return counted(extent, device).reshape(_along(dim, extent, dims))
 
 
-def _counted(extent: int, device: torch.device) -> Tensor:
-    return (
-        _CPU_COUNT[:extent]
-        if device.type == "cpu" and extent <= len(_CPU_COUNT)
-        else torch.arange(extent, device=device)
-    )
+def _along(dim: int, extent: int, dims: int) -> tuple[int, ...]:
+    """The shape of numbers for one dimension of a box, to be broadcast over the others and the rows."""
+    return replaced((1,) * (dims + 1), dim + 1, extent)
 
 
-_CPU_COUNT = torch.arange(4096)
-_CPU_GRIDS: dict[tuple[tuple[int, ...], tuple[int, ...]], Tensor] = {}
+def _times(numbers: Tensor, factor: int) -> Tensor:
+    """A product; without a launch where the factor is 1."""
+    return numbers if factor == 1 else numbers * factor
+
+
+def _strides(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(prod(sizes[dim + 1 :]) for dim in range(len(sizes)))
 
 
 def _grid(extent: tuple[int, ...], strides: tuple[int, ...], device: torch.device) -> Tensor:
     """Flat index of every element of a box at the origin: (1, *extent), or 1 where the stride is 0."""
-    small = device.type == "cpu" and prod(extent) <= 1 << 16
-    if small and (extent, strides) in _CPU_GRIDS:
-        return _CPU_GRIDS[extent, strides]
-    index = torch.zeros((1,) * (len(extent) + 1), dtype=torch.long, device=device)
-    for dim, (size, stride) in enumerate(zip(extent, strides, strict=True)):
-        if stride:
-            index = index + _steps(size, dim, len(extent), device) * stride
-    if small and type(index) is Tensor:  # not a fake one
-        if len(_CPU_GRIDS) >= 256:
-            _CPU_GRIDS.clear()
-        _CPU_GRIDS[extent, strides] = index
-    return index
+
+    def made() -> Tensor:
+        index = torch.zeros((1,) * (len(extent) + 1), dtype=torch.long)
+        for dim, (size, stride) in enumerate(zip(extent, strides, strict=True)):
+            if stride:
+                index = index + (torch.arange(size) * stride).reshape(_along(dim, size, len(extent)))
+        return index
+
+    size = prod(length for length, stride in zip(extent, strides, strict=True) if stride)
+    return _made_once(("grid", extent, strides), device, made, keep=size <= MOST_REMEMBERED)
+
+
+MOST_REMEMBERED = 1 << 16
+"""How many numbers a constant may have to be kept for the next call."""
+
+_REMEMBERED: dict[tuple[object, ...], Tensor] = {}
+
+
+def _made_once(what: tuple[object, ...], device: torch.device, make: Callable[[], Tensor], keep: bool = True) -> Tensor:
+    """A small constant on a device, made when it is first asked for: a launch saved, wherever it is needed again."""
+    known = _REMEMBERED.get((*what, device))
+    if known is None:
+        with torch.inference_mode(False), torch.device("cpu"):
+            known = make().to(device)
+        if keep and type(known) is Tensor:  # not a fake one
+            if len(_REMEMBERED) >= 1024:
+                _REMEMBERED.clear()
+            _REMEMBERED[(*what, device)] = known
+    return known
 
 
 def replaced(items: tuple, dim: int, item: object) -> tuple:  # type: ignore[type-arg]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -175,7 +176,7 @@ def _tensor(tensor: LayerTensor) -> dict[str, Any]:
 
 def is_finished(place: str | Path) -> bool:
     """Whether a folder is what `pathx explain` wrote, and not images with such a folder among them."""
-    if not Path(place).is_dir() or next(Path(place).rglob(PATH), None) is None:
+    if not os.path.isdir(place) or next(Path(place).rglob(PATH), None) is None:
         return False
     return all(found.error is not None for found in find_images([place]))
 

@@ -238,7 +238,7 @@ class Evaluation:
                 areas = record.areas.values() if record.problem is None else ("", "")
                 start = [
                     record.picture,
-                    *about[record.picture],
+                    *about.get(record.picture, ("", "")),
                     one.title if one.title != METHODS[one.name].title else one.name,
                 ]
                 rows.append([*start, *areas, record.seconds, record.tied, record.problem or ""])

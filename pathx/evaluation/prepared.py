@@ -126,7 +126,7 @@ def read_images(batch: Sequence[ImageFile], preprocessing: Preprocessing) -> lis
 
     def read(source: ImageFile) -> Input | PathxError:
         try:
-            return source.error or read_input(source.file, preprocessing)
+            return source.error or read_input(source.source, preprocessing)
         except PathxError as error:
             return error
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from pathx.errors import PathxError
 from pathx.evaluation.protocols import area
 from pathx.results.files import check_own, mark, unwritable
 from pathx.results.lines import JsonLines, Line
+from pathx.results.schema import misfit
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,13 @@ class RecordFile:
 
 
 def _record(line: Line) -> Record | None:
-    try:
-        return Record(**line | {name: tuple(line[name]) for name in ("insertion", "deletion")})
-    except (TypeError, KeyError):
+    if misfit(line, _SHAPE) is not None:
         return None
+    record = Record(**{name: line[name] for name in _NAMES if name in line})
+    record = replace(record, insertion=tuple(record.insertion), deletion=tuple(record.deletion))
+    return record if record.problem is not None or len(record.insertion) == len(record.deletion) > 1 else None
+
+
+_NUMBERS = {"insertion": [(int, float)], "deletion": [(int, float)], "seconds?": (int, float), "tied?": (int, float)}
+_SHAPE = {"key": str, "picture": str, "target": int, **_NUMBERS, "problem?": (str, type(None))}
+_NAMES = [one.name for one in fields(Record)]

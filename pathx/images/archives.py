@@ -25,6 +25,7 @@ ARCHIVES = frozenset((TAR, *TABLES))
 
 _COMPRESSED = re.compile(r"(?is).*\.(tgz|tbz2?|txz|tar\.(gz|bz2|xz|zst|lz4))")
 _MEMBER = re.compile(r"(?is)(.+?\.(?:tar|parquet|pq))#(.+)")
+_LONGEST_PATH = 1000  # of a path; operating systems take 4096 or 1024 bytes, with the output folder and what is in it
 _LONGEST = 200  # bytes of a folder's name; file systems take 255, and a number may follow
 
 
@@ -53,7 +54,10 @@ class Member:
     def name(self) -> str:
         """Of the folder with its results, below that of the archive: never outside of it."""
         parts = [part for part in re.split(r"[/\\]", self.key) if part not in ("", ".", "..")]
-        return os.path.join(*map(_short, parts)) if parts else "image"
+        name = os.path.join(*map(_short, parts)) if parts else "image"
+        if len(name) > _LONGEST_PATH:
+            name = f"{_short(parts[-1])}-{hashlib.sha256(self.key.encode(errors='replace')).hexdigest()[:8]}"
+        return name
 
     @property
     def folder(self) -> str | None:

@@ -10,12 +10,12 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, count
 from pathlib import Path, PurePath
 from typing import BinaryIO, NamedTuple
 
-from pathx.errors import PathxError, shown
+from pathx.errors import PathxError, public_address, shown
 from pathx.images.archives import ARCHIVES, Member, check_uncompressed, is_archive, members_in, split_member
 from pathx.images.frames import SUFFIXES, VIDEOS, Frame, count_frames
 from pathx.images.regular import MARKER, begins_as_ours, read_regular, written_by_pathx
@@ -37,6 +37,7 @@ class ImageFile:
         member: where it is, if it is in an archive.
         stored: changes when the image does, if it is a file in a store which tells.
         label: the name of the folder it lies in, where that may be its class (see `images_in`).
+        address: where it is, if `file` is without the secrets in there.
     """
 
     file: str
@@ -45,6 +46,7 @@ class ImageFile:
     member: Member | None = None
     stored: str = ""
     label: str | None = None
+    address: str = ""
 
     @property
     def version(self) -> str:
@@ -56,7 +58,13 @@ class ImageFile:
     @property
     def source(self) -> str | Member:
         """What to read it from."""
-        return self.member or self.file
+        return self.member or self.address or self.file
+
+    @property
+    def public(self) -> ImageFile:
+        """The same with an address as it may be written down."""
+        file = public_address(self.file)
+        return self if file == self.file else replace(self, file=file, address=self.file)
 
 
 def find_images(
@@ -105,7 +113,7 @@ def find_images(
                 found |= {
                     image.name: image for image in _images(ImageFile(file, place, error, stored=version), every, key)
                 }
-    return list(found.values())
+    return [image.public for image in found.values()]
 
 
 def relative_names(files: Sequence[str]) -> list[str]:

@@ -16,7 +16,7 @@ from threading import Condition
 
 from PIL import ExifTags, Image, ImageChops, UnidentifiedImageError
 
-from pathx.errors import PathxError, shown
+from pathx.errors import PathxError, public_address, shown
 from pathx.images.archives import Member, member_bytes, member_of
 from pathx.images.frames import Frame, frame_image, frame_of, is_video
 from pathx.images.regular import read_regular, sha256_of
@@ -56,7 +56,7 @@ class UserImage:
     """An image, decoded and upright.
 
     Args:
-        file: the path as the user gave it.
+        file: the path as the user gave it; of an address, what may be written down.
         sha256: of the very bytes that were decoded; of a frame, see `Frame.sha256`.
         pixels: RGB; transparency is laid on white.
         notes: what a user should know about how it was read, such as `animated: first frame used`.
@@ -166,7 +166,7 @@ def _frame(frame: Frame) -> UserImage:
         stored = frame_image(frame, PIXEL_LIMIT)
         image = _rgb(stored, notes)
         image = image if (turn := _turn(stored, notes)) is None else image.transpose(turn)
-    return UserImage(str(frame), sha256, image, tuple(notes))
+    return UserImage(public_address(str(frame)), sha256, image, tuple(notes))
 
 
 def _decode(path: str | Path, data: bytes) -> UserImage:
@@ -176,7 +176,8 @@ def _decode(path: str | Path, data: bytes) -> UserImage:
         image = _rgb(stored, notes)
         image = image if (turn := _turn(stored, notes)) is None else image.transpose(turn)
         notes += _left_out(stored)
-    return UserImage(file=os.fspath(path), sha256=hashlib.sha256(data).hexdigest(), pixels=image, notes=tuple(notes))
+    file, sha256 = public_address(os.fspath(path)), hashlib.sha256(data).hexdigest()
+    return UserImage(file=file, sha256=sha256, pixels=image, notes=tuple(notes))
 
 
 @contextmanager

@@ -15,6 +15,19 @@ MARKER = ".pathx.json"
 """Lists the files that pathx wrote to a folder, where others may lie beside them."""
 
 
+def path_problem(path: str | Path) -> str | None:
+    """Why no file can ever have this path; None where one can, whether it is there or not."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return None
+    except OSError as error:
+        return error.strerror or str(error)
+    except ValueError as error:  # a null character in it
+        return str(error)
+    return None
+
+
 def open_regular(path: str | Path) -> BinaryIO:
     """A regular file, opened for reading at once; anything else is an OSError."""
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
-from pathx.errors import PathxError, reason_of, shown
+from pathx.errors import PathxError, has_login, public_address, reason_of, shown
 
 INSTALL = "pip install 'pathx-relu[remote]'"
 DRIVERS = {
@@ -32,6 +32,7 @@ DRIVERS = {
 }
 """Stores by how their addresses begin, and the package that fsspec needs for each. No file of this machine is among them."""
 
+_WITH_LOGIN = ("sftp", "ssh", "hdfs")  # how these say who asks
 _BLOCK = 4 << 20  # bytes that are read ahead, where a file is read from its beginning to its end
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "blob_id", "checksum", "mtime", "last_modified", "created")
@@ -48,6 +49,9 @@ def is_stored(file: object) -> bool:
 def store_of(address: str) -> tuple[Any, str]:
     """The file system of an address, and the path there. Raises PathxError."""
     scheme = address.partition("://")[0].lower()
+    if scheme not in _WITH_LOGIN and has_login(address):
+        remedy = "give keys as the store's own tools take them, in the environment or in their settings"
+        raise PathxError(f"{shown(address)} holds a key or a password, which {scheme}:// does not take: {remedy}")
     try:
         core = import_module("fsspec.core")
     except ImportError:
@@ -156,4 +160,4 @@ class Address(PurePosixPath):
     """An address to be shown and joined as paths are, which do without its two slashes."""
 
     def __str__(self) -> str:
-        return re.sub(r"^([a-zA-Z0-9+.-]+):/(?!/)", r"\1://", super().__str__())
+        return public_address(re.sub(r"^([a-zA-Z0-9+.-]+):/(?!/)", r"\1://", super().__str__()))

@@ -46,7 +46,7 @@ def tar_rows(stream: BinaryIO, file: str) -> Iterator[Row]:
     """
     left_out, key, sample = 0, "", list[_Part]()
     damage: PathxError | None = None
-    files = _files(stream, file)
+    files = tar_files(stream, file)
     while True:
         try:
             name, part = next(files)
@@ -107,7 +107,7 @@ def _entry(document: object) -> str | None:
     return known[0] if known else None
 
 
-def _files(stream: BinaryIO, file: str) -> Iterator[tuple[str, tuple[int, int] | None]]:
+def tar_files(stream: BinaryIO, file: str) -> Iterator[tuple[str, tuple[int, int] | None]]:
     """Names and places of the files in a tar file; no place for links, devices and files with holes."""
     end, count = stream.seek(0, os.SEEK_END), 0
     stream.seek(0)
@@ -116,6 +116,8 @@ def _files(stream: BinaryIO, file: str) -> Iterator[tuple[str, tuple[int, int] |
             while (found := archive.next()) is not None:
                 archive.members.clear()  # type: ignore[attr-defined]  # it would remember them all
                 archive.pax_headers = {}
+                if found.size < 0 or archive.offset <= found.offset:  # the next one would be this one again, for ever
+                    raise tarfile.ReadError("a file of negative size")
                 if found.isdir():
                     continue
                 place = (found.offset_data, found.size) if found.isreg() and not found.issparse() else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import ssl
@@ -13,7 +12,7 @@ from threading import Thread
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from pathx.errors import PathxError, harmless, reason_of, shown
+from pathx.errors import PathxError, address_hash, harmless, reason_of, shown
 
 SIZE_LIMIT = 64 << 20
 """More bytes than this are not fetched."""
@@ -37,7 +36,7 @@ def address_name(address: str) -> str:
         parts = urlsplit(re.sub(r"[\[\]]", "_", address))
     steps = [parts.netloc.rpartition("@")[2], *parts.path.split("/")]
     safe = [re.sub(r"[^\w.%+-]", "_", step) for step in steps if step not in ("", ".", "..")]
-    mark = f"-{hashlib.sha256(address.encode(errors='replace')).hexdigest()[:8]}" if parts.query else ""
+    mark = f"-{address_hash(address)}" if parts.query else ""
     return "/".join(safe or ["web"]) + mark
 
 

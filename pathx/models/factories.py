@@ -113,7 +113,7 @@ def _imported(place: str) -> ModuleType:
     try:
         if not place.endswith(".py"):
             return importlib.import_module(place)
-        if not Path(place).is_file():
+        if not os.path.isfile(place):
             raise PathxError(f"there is no file {place}: check the path", usage=True)
         name = re.sub(r"\W", "_", Path(place).stem)
         spec = importlib.util.spec_from_file_location(name, place)

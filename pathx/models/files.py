@@ -33,7 +33,10 @@ def open_regular(path: Path) -> IO[bytes]:
 def kind_of(path: Path) -> str:
     """What a file is, by its content: torchscript, export, pickle, safetensors, onnx or unknown."""
     with open_regular(path) as stream:
-        found = _kind(stream)
+        try:
+            found = _kind(stream)
+        except OSError as error:  # of a disk that fails, or of what only claims to be a file
+            raise PathxError(f"{path} cannot be read: {error.strerror or error}", usage=True) from error
     return "onnx" if found == "unknown" and path.suffix.lower() == ".onnx" else found
 
 

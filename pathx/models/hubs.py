@@ -213,6 +213,10 @@ def load_transformers(name: str, weights: str | None, options: Mapping[str, Any]
     """An image classifier of transformers, by its name on the hub or from a folder of `save_pretrained`."""
     transformers = library("transformers")
     local = is_pretrained_folder(name)
+    if not local and os.path.isdir(name):
+        raise PathxError(f"{name} has no config.json: give a folder that save_pretrained wrote", usage=True)
+    if not local and (name.startswith((".", "~")) or Path(name).is_absolute() or name.count("/") > 1):
+        raise PathxError(f"there is no folder {name}: check the path", usage=True)  # no name on the hub looks like this
     try:
         with quietly():
             _silence(transformers)

@@ -6,6 +6,7 @@ are rebuilt from their tensors and their checked graph. TorchScript files are pr
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -62,9 +63,9 @@ def load_model(
     text = str(name_or_file)
     if arguments and not (is_factory(text) or text.startswith(_TIMM)):
         raise PathxError(f"{text} takes no arguments: leave `arguments` out", usage=True)
-    if text.startswith((_TIMM, _HUGGING_FACE)) or Path(text).is_dir():
+    if text.startswith((_TIMM, _HUGGING_FACE)) or os.path.isdir(text):
         return _load_from_hub(text, chosen, arguments or {}, options)
-    if is_factory(text) and not Path(text).exists():
+    if is_factory(text) and not os.path.exists(text):
         return load_built(text, chosen, arguments or {}, options)
     if not is_file(name_or_file):
         name = as_name(text)
@@ -98,11 +99,7 @@ def is_file(name_or_file: str | Path) -> bool:
     """Whether no torchvision name is meant: those have no dots, slashes or colons, and win over a file called the same."""
     if isinstance(name_or_file, Path) or re.search(r"[./\\:]", name_or_file):
         return True
-    try:
-        there = Path(name_or_file).exists()
-    except (OSError, ValueError):  # a name that no file can have
-        there = False
-    return there and as_name(name_or_file) not in model_names()
+    return os.path.exists(name_or_file) and as_name(name_or_file) not in model_names()
 
 
 def _load_bundled(options: Mapping[str, Any]) -> LoadedModel:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -80,7 +81,7 @@ def load_named(name: str, weights: str | None, options: Mapping[str, Any]) -> Lo
         module = _trained(name, state, f"torchvision's {shown}")
     else:
         file, recipe, sure = _file_and_recipe(choice, available)
-        if not file.exists():
+        if not os.path.exists(file):
             choices = ", ".join([*available.__members__, *(["bundled"] if name == DEFAULT_MODEL else []), "none"])
             remedy = f"give one of {choices}, or a state dict (.safetensors or .pth)"
             raise PathxError(f"{name} has no weights called {choice!r}, nor is that a file: {remedy}", usage=True)

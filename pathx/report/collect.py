@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -69,11 +70,11 @@ def collect(results: Sequence[str | Path]) -> Collected:
     lines: dict[Path, dict[str, Any]] = {}
     for given in results:
         root = Path(given)
-        if not root.exists():
+        if not os.path.exists(root):
             raise PathxError(f"{shown(given)}: no such file or folder; give results of pathx", usage=True)
         for file in _documents(root):
             _add(made, file)
-        if root.is_dir():
+        if os.path.isdir(root):
             lines |= _lines(root)
             made.problems.extend(_unfinished(root))
     made.problems.extend(_units_of_others(made))
@@ -86,7 +87,7 @@ def collect(results: Sequence[str | Path]) -> Collected:
 
 
 def _documents(root: Path) -> Iterator[Path]:
-    if root.is_file():
+    if os.path.isfile(root):
         yield root
         return
     for name in ("path.json", *MEASURES, "check.json", "units.json"):
@@ -135,9 +136,9 @@ def _lines(root: Path) -> dict[Path, dict[str, Any]]:
 def _units_of_others(made: Collected) -> Iterator[str]:
     """Units that were gathered of a model that none of the results is of."""
     documents = [*(found.document for found in made.explanations), *(document for _, document in made.measures)]
-    known = {_model(document).get("sha256") for document in documents}
+    known = {str(_model(document).get("sha256")) for document in documents}
     for model in map(_model, made.units):
-        if documents and model.get("sha256") not in known:
+        if documents and str(model.get("sha256")) not in known:
             yield f"the units are of another model ({shown(str(model.get('name')))}); they are not shown"
 
 

@@ -81,7 +81,12 @@ def write_gallery(
         measures = []
         for number, (path, document) in enumerate(found.measures, 1):
             name = f"{base}pages/{path.stem}-{number}.html"
-            new.put(name, measure_page(path, document, found.references).encode())
+            try:
+                new.put(name, measure_page(path, document, found.references).encode())
+            except PathxError as error:
+                problems.append(str(error))
+                note(str(error))
+                continue
             measures.append({"title": measure_title(document, path), "page": quote(name)})
         rows += [{"file": name, "error": reason} for name, reason in found.failures]
         data = {"kind": "gallery", "rows": rows, "measures": measures, "notes": problems[:50]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import os
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -38,7 +39,7 @@ class Report:
     def save(self, file: str | PathLike[str]) -> Path:
         """Write the page to a file, at once and whole."""
         path = Path(file)
-        if path.is_dir():
+        if os.path.isdir(path):
             raise PathxError(
                 f"{shown(path)} is a folder: name a file, such as {shown(path / 'report.html')}", usage=True
             )

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import csv
-import json
+import io
 import math
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from pathx.errors import PathxError
 from pathx.images.read import open_image
+from pathx.images.regular import read_regular
 from pathx.report.encoding import small
 from pathx.report.page import page
 from pathx.report.references import References
+from pathx.results.files import understood
+from pathx.results.lines import JsonLines
 
 _MOST_THUMBNAILS, _THUMBNAIL = 200, 88
+_LARGEST = 1 << 30  # bytes of a table that are read
 _MEASURES = ("insertion", "deletion")
 _NAMES = {"evaluation": "How good the explanations are", "sweep": "Depths and widths", "common": "What classes share"}
 
@@ -28,9 +32,16 @@ def measure_title(document: dict[str, Any], file: Path) -> str:
 def measure_page(file: Path, document: dict[str, Any], references: References) -> str:
     """The page of an evaluation.json, a sweep.json or a common.json, with the figures image by image beside it.
 
+    Raises PathxError.
+
     Args:
         references: what is known of the channels of networks.
     """
+    with understood(file):
+        return _page(file, document, references)
+
+
+def _page(file: Path, document: dict[str, Any], references: References) -> str:
     rows = _rows(file.with_name("pictures.csv"))
     title = measure_title(document, file)
     data = {
@@ -61,8 +72,11 @@ def _rows(file: Path) -> list[dict[str, Any]]:
     """pictures.csv, with numbers where there are any."""
     if not file.is_file():
         return []
-    with file.open(newline="", encoding="utf-8", errors="surrogateescape") as stream:
-        rows = list(csv.DictReader(stream))
+    try:
+        text = read_regular(file, _LARGEST).decode("utf-8", "surrogateescape")
+        rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    except (OSError, csv.Error):
+        return []
     kept = ("picture", "label", "predicted", "method")
     return [
         {**{key: row.get(key) or "" for key in kept}, **{key: _number(row.get(key)) for key in _MEASURES}}
@@ -86,9 +100,8 @@ def _curves(file: Path, rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, A
         return {}
     methods = {_key(row["picture"], row["insertion"], row["deletion"]): row["method"] for row in rows}
     found: dict[str, dict[str, list[list[float]]]] = {}
-    for text in file.read_bytes().splitlines():
+    for record in JsonLines(file).read():
         try:
-            record = json.loads(text)
             areas = [_area(record[measure]) for measure in _MEASURES]
             method = methods.get(_key(record["picture"], *areas))
         except (ValueError, KeyError, TypeError, ZeroDivisionError):
@@ -126,7 +139,8 @@ def _thumbnails(names: Iterable[str]) -> dict[str, str]:
     for name in names:
         if len(made) >= _MOST_THUMBNAILS:
             break
-        if name not in made:
+        # Names of images are paths from the current folder; pictures of anything else are not asked for.
+        if name not in made and not PurePath(name).anchor and ".." not in PurePath(name).parts:
             try:
                 made[name] = small(open_image(name).pixels, _THUMBNAIL)
             except (PathxError, ValueError):

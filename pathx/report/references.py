@@ -12,6 +12,7 @@ from pathx.errors import PathxError
 from pathx.images.read import open_image
 from pathx.models.preprocessing import Preprocessing
 from pathx.report.encoding import small
+from pathx.results.files import UNFIT
 
 MOST_CHANNELS, _CROPS, _SIDE = 48, 4, 72
 
@@ -27,7 +28,7 @@ class References:
         self._known: dict[tuple[str, str, int], tuple[dict[str, Any], Preprocessing]] = {}
         self._shown: dict[tuple[str, str, int], dict[str, Any]] = {}
         for document in units:
-            with suppress(KeyError, TypeError, ValueError, PathxError):  # not written by a pathx that we know
+            with suppress(*UNFIT, PathxError):  # not written by a pathx that we know
                 self._add(document)
 
     def _add(self, document: dict[str, Any]) -> None:
@@ -56,11 +57,15 @@ class References:
 
 
 def _crop(reference: dict[str, Any], preprocessing: Preprocessing) -> dict[str, str] | None:
-    """The part of an image that a unit saw; None where the image is gone or has changed."""
+    """The part of an image that a unit saw; None where the image is gone or has changed, or nothing can be made of it."""
     try:
-        image = open_image(reference["file"])
-    except (PathxError, KeyError, TypeError, ValueError):
+        return _cut(reference, preprocessing)
+    except (PathxError, *UNFIT):
         return None
+
+
+def _cut(reference: dict[str, Any], preprocessing: Preprocessing) -> dict[str, str] | None:
+    image = open_image(reference["file"])
     if image.sha256 != reference["sha256"]:
         return None
     _, height, width = preprocessing.input_size
@@ -68,7 +73,7 @@ def _crop(reference: dict[str, Any], preprocessing: Preprocessing) -> dict[str, 
     across, down = (right - left) / width, (bottom - top) / height
     a, b, c, d = reference["receptive_field"]
     box = (left + a * across, top + b * down, left + c * across, top + d * down)
-    size = (_SIDE, max(1, round(_SIDE * (box[3] - box[1]) / (box[2] - box[0]))))
+    size = (_SIDE, min(10 * _SIDE, max(1, round(_SIDE * (box[3] - box[1]) / (box[2] - box[0])))))
     crop = image.pixels.transform(size, Image.Transform.EXTENT, box, Image.Resampling.BILINEAR)
     return {
         "src": small(crop, max(size)),

@@ -17,10 +17,11 @@ from pathx.report.earlier import MOST_PAGES, earlier
 from pathx.report.encoding import read_heatmap, small
 from pathx.report.explanation import Growth, PageContent, Region, explanation_data, whole
 from pathx.report.page import page
-from pathx.results.files import read_document
-from pathx.results.saved import read_explanation
+from pathx.results.files import read_document, understood
+from pathx.results.saved import check_feature, read_explanation
 
 _FEATURE_SIDE, _SHEET_SIDE, _MOST_FEATURES = 260, 1100, 12
+_MOST_PIXELS = 1 << 26  # of a network's input, where only the fields of units tell
 
 GrowthOf = Callable[[ExplanationFiles], Growth | None]
 
@@ -66,15 +67,12 @@ def explanation_page(
         around: addresses of the `index`, the `previous` and the `next` page.
         others: labels and addresses of the other classes of the image.
     """
-    try:
+    with understood(found.folder / "path.json"):
         content = _content(found, beside or Collected(), growth(found), photo or Photo.of(found))
         content = replace(content, around=around, more={**content.more, "others": [list(other) for other in others]})
         title = f"{whole(found.document)['label']}: {found.document['image']['file']}"
         data = explanation_data(content)
         return page("explanation.js", title, data), tuple(data["notes"])
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise PathxError(f"{shown(found.folder / 'path.json')} cannot be shown ({reason}): explain again") from error
 
 
 def _content(found: ExplanationFiles, beside: Collected, growth: Growth | None, opened: Photo) -> PageContent:
@@ -131,7 +129,10 @@ def _input_size(document: dict[str, Any]) -> tuple[int, int]:
     """What the fields of units reach."""
     fields = [unit["receptive_field"] for layer in document["layers"] for unit in layer["units"]]
     known = [field for field in fields if len(field) == 4]
-    return max((field[2] for field in known), default=1), max((field[3] for field in known), default=1)
+    width, height = (max((field[side] for field in known), default=1) for side in (2, 3))
+    if not 0 < width * height <= _MOST_PIXELS:
+        raise ValueError("a receptive field is out of range")
+    return width, height
 
 
 def _channels(document: dict[str, Any]) -> list[tuple[str, int]]:
@@ -157,7 +158,7 @@ def _features(folder: Path, notes: list[str]) -> dict[str, Any] | None:
                 "name": f"{entry['unit']['tensor']} [{','.join(map(str, entry['unit']['index']))}]",
                 "score": entry["score"],
                 "share": entry["share"],
-                "src": _small(folder / entry["folder"] / "overlay.png", _FEATURE_SIDE),
+                "src": _small(folder / check_feature(entry["folder"]) / "overlay.png", _FEATURE_SIDE),
             }
             for entry in document["features"][:_MOST_FEATURES]
         ]

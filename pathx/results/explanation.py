@@ -166,7 +166,7 @@ def replaced_by(folder: Path, explanation: Explanation, model: ModelInfo) -> str
     """
     found = []
     for place in sorted(folder.parent.iterdir()) if folder.parent.is_dir() else ():
-        old = _older(place / PATH)
+        old = None if place.is_symlink() else _older(place / PATH)
         differences = [] if old is None else _differences(old, explanation, model)
         if differences:
             found.append(", ".join(differences))

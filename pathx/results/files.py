@@ -13,12 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from importlib.metadata import version
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
-from pathx.errors import PathxError, shown
-from pathx.images.regular import MARKER, open_regular, read_regular, written_by_pathx
-from pathx.results.schema import PATH_SCHEMA, PATH_SHAPE, misfit
+from pathx.errors import PathxError, parse_json, reason_of, shown
+from pathx.images.regular import MARKER, open_regular, path_problem, read_regular, written_by_pathx
+from pathx.images.stores import is_stored
+from pathx.results.schema import PATH_SCHEMA, path_misfit
 
 try:
     import fcntl
@@ -42,6 +43,9 @@ REPORT = "report.html"
 DECOMPOSITION, SHEET = "decomposition.json", "sheet.png"
 CONTRAST, CONTRAST_PICTURE = "contrast.json", "contrast.png"
 
+_CALLED = frozenset((PATH, *FILES.values(), DECOMPOSITION, SHEET, CONTRAST, CONTRAST_PICTURE))
+_LARGEST = 1 << 30  # bytes of a document that are read; larger ones would not fit into memory as numbers
+
 MARKER_SCHEMA = "pathx/files@1"
 _PART = re.compile(r"\.pathx-[0-9a-f]{16}\.part")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -49,6 +53,19 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 class NoRoomError(PathxError):
     """Nothing more can be written: the disk is full, or can only be read by now."""
+
+
+def check_folder(out: str | Path) -> None:
+    """Refuse an output folder that cannot be written to, before any work and without making it."""
+    if is_stored(out):
+        return  # who may write there shows when the run begins
+    reason = path_problem(out)
+    there = next((path for path in (Path(out), *Path(out).parents) if os.path.lexists(path)), Path())
+    if reason is None and os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK):
+        return
+    reason = reason or ("permission denied" if os.path.isdir(there) else f"{shown(there)} is not a folder")
+    problem = f"cannot write to the output folder {shown(out)} ({reason})"
+    raise PathxError(f"{problem}: choose another with `out`", usage=True)
 
 
 def unwritable(place: Path, error: OSError) -> PathxError:
@@ -66,7 +83,45 @@ def foreign(file: Path) -> PathxError:
     )
 
 
+def is_result(name: str) -> bool:
+    """Whether a path from an output folder may be that of a result: called as pathx calls them, and never outside.
+
+    An index may have been written by somebody else. What is named in it is only touched where this holds.
+    """
+    path = PurePath(name)
+    stays = not path.anchor and ".." not in path.parts and "\0" not in name
+    return stays and len(path.parts) > 1 and path.name in _CALLED
+
+
+def is_inside(folder: Path, out: str | Path) -> bool:
+    """Whether no link leads from an output folder to elsewhere on the way to a folder below it."""
+    return folder.resolve().is_relative_to(Path(out).resolve())
+
+
+def check_inside(folder: Path, out: str | Path) -> None:
+    """Refuse a folder of results that a link leads out of the output folder: what is there is not ours to replace."""
+    if not is_inside(folder, out):
+        raise PathxError(
+            f"{shown(folder)} is outside of {shown(out)} by a link, and is left alone: remove the link, or choose "
+            "another folder with `out`"
+        )
+
+
 # Documents
+
+
+UNFIT = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
+"""What goes wrong where a document does not hold what it should."""
+
+
+@contextmanager
+def understood(file: Path) -> Iterator[None]:
+    """What goes wrong with the content of a document that others may have written, as a PathxError."""
+    try:
+        yield
+    except (*UNFIT, RuntimeError, MemoryError) as error:
+        reason = f"{type(error).__name__}: {reason_of(error)}"
+        raise PathxError(f"{shown(file)} is damaged, or not of this version ({reason}): make it again") from error
 
 
 def document_bytes(document: Mapping[str, Any]) -> bytes:
@@ -103,13 +158,13 @@ _encoded = json.JSONEncoder(allow_nan=False).encode
 def read_document(file: Path) -> dict[str, Any]:
     """A JSON document that pathx wrote."""
     try:
-        document = json.loads(read_regular(file))
-    except (OSError, ValueError, RecursionError) as error:
+        document = parse_json(read_regular(file, _LARGEST))
+    except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not valid JSON"
         raise PathxError(f"{shown(file)} cannot be read ({reason}): make it again") from None
     if not isinstance(document, dict) or not str(document.get("schema", "")).startswith("pathx/"):
         raise PathxError(f"{shown(file)} was not written by pathx: it has no schema of pathx")
-    if document["schema"] == PATH_SCHEMA and (wrong := misfit(document, PATH_SHAPE)) is not None:
+    if document["schema"] == PATH_SCHEMA and (wrong := path_misfit(document)) is not None:
         raise PathxError(f"{shown(file)} is damaged ({wrong}): make it again")
     return document
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from pathx.errors import PathxError
 from pathx.images.regular import open_regular
-from pathx.results.files import FILES, PATH, unwritable, whole_document
+from pathx.results.files import FILES, PATH, is_inside, is_result, unwritable, whole_document
 from pathx.results.lines import Line
 from pathx.results.packs import packed_bytes
 from pathx.results.result import Kind, Result, State
@@ -77,6 +77,8 @@ class Home:
             if hashlib.sha256(data).hexdigest() != made["sha256"]:
                 raise ValueError("not what was written")
             return json.loads(data)
+        if not all(is_result(f"{made['folder']}/{name}") for name in (made["document"], *made["files"])):
+            raise ValueError("not what was written")
         return self.plain_document(made)
 
     def plain_document(self, made: Line) -> Any:
@@ -89,7 +91,7 @@ class Home:
             return stream
         with stream:
             stream.seek(place[0])
-            return stream.read(place[1])
+            return stream.read(min(place[1], os.fstat(stream.fileno()).st_size))
 
     def put(self, file: Path, name: str) -> None:
         """Name a finished shard. Raises PathxError."""
@@ -101,9 +103,11 @@ class Home:
     def remove(self, names: Iterable[str]) -> None:
         """Remove files as far as they can be removed, and folders that are empty then."""
         for name in names:
+            file = self.records / name
             with suppress(OSError):
-                (self.records / name).unlink()
-                remove_empty((self.records / name).parent, self.records)
+                if is_inside(file.parent, self.records):
+                    file.unlink()
+                    remove_empty(file.parent, self.records)
 
     def forget(self, older: Line, newer: Line) -> None:
         """Remove files of earlier results of an image, whose place others have taken."""
@@ -156,13 +160,13 @@ def described(line: Line) -> Iterator[Line]:
 def files_of(line: Line) -> set[str]:
     """The files of an image's results that are in no shard, those included that a contrast rests on."""
     plain = [made for made in described(line) if "pack" not in made]
-    found = {(PurePath(made["folder"]) / name).as_posix() for made in plain for name in made["files"]}
-    if "contrast" in line and line["explanations"]:
+    found = {(PurePath(made["folder"]) / name).as_posix() for made in plain for name in made.get("files", ())}
+    if "contrast" in line and line.get("explanations"):
         first, *others = line["explanations"]
-        own = [name for name in first["files"] if name in (PATH, *FILES.values())] + [PATH]
+        own = [name for name in first.get("files", ()) if name in (PATH, *FILES.values())] + [PATH]
         folders = [f"{first['folder']}-against-{PurePath(other['folder']).name}" for other in others]
         found |= {f"{folder}/{name}" for folder in folders for name in own if "pack" not in first}
-    return found
+    return set(filter(is_result, found))
 
 
 def stage() -> Path:

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from pathx.errors import PathxError, shown
+from pathx.images.regular import path_problem
 from pathx.images.stores import is_stored
 from pathx.results import packs
 from pathx.results.home import Home
@@ -16,6 +17,8 @@ from pathx.results.stored import Store
 def home_of(out: str | Path, pack: str | None = None) -> Home:
     """Where the results of a run go that names its output folder so. Raises PathxError."""
     base = Store(os.fspath(out)) if is_stored(out) else Home(out)
+    if not is_stored(out):
+        _check_path(out)
     if pack is None:
         return base
     packs.check_pack(pack)
@@ -26,5 +29,11 @@ def check_in_folders(place: str | Path) -> None:
     """Refuse results that are not in folders of this machine, where these are needed."""
     if is_stored(place):
         raise PathxError(f"{place} is in a store: copy it to a folder of this machine first", usage=True)
+    _check_path(place)
     if any(Path(place).glob("results-*-*.tar")) or any(Path(place).glob("results-*-*.parquet")):
         raise PathxError(f"{shown(place)} holds packed results: run `pathx unpack {place} FOLDER` first", usage=True)
+
+
+def _check_path(place: str | Path) -> None:
+    if (reason := path_problem(place)) is not None:
+        raise PathxError(f"{shown(place)} cannot be a folder ({reason}): check the path", usage=True)

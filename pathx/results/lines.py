@@ -17,6 +17,9 @@ from pathx.results.files import lock, replace_file
 
 Line = dict[str, Any]
 
+_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
+"""A link in the place of such a file leads to one that is not ours to add lines to."""
+
 
 class JsonLines:
     """A file of JSON lines. What is torn or no JSON object is left out when it is read and cut off when it is added to."""
@@ -92,7 +95,7 @@ def _mended(descriptor: int) -> int:
 def _locked(file: Path) -> Iterator[int]:
     """A file opened for appending that nobody else appends to or replaces meanwhile, where the file system has locks."""
     while True:
-        descriptor = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0), 0o666)
+        descriptor = os.open(file, _FLAGS, 0o666)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise OSError(errno.EINVAL, NOT_REGULAR, os.fspath(file))

@@ -7,12 +7,13 @@ import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib import import_module
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from pathx.errors import PathxError, reason_of, shown
 from pathx.images.tables import INSTALL
-from pathx.results.files import replace_file
+from pathx.images.tars import tar_files
+from pathx.results.files import NoRoomError, check_inside, replace_file
 
 SHARD_BYTES = 256 << 20
 """A shard that has reached this size is finished, and the next one begun."""
@@ -75,7 +76,7 @@ class ParquetShard:
     def add(self, name: str, data: bytes) -> tuple[int, int]:
         folder, _, file = name.rpartition("/")
         place = self._groups, len(self._rows)
-        self._rows.append((folder.encode(errors="replace").decode(), file, data))
+        self._rows.append((_as_text(folder), file, data))
         self._held += len(data)
         self.size += len(data)
         if self._held >= GROUP_BYTES:
@@ -128,42 +129,69 @@ def packed_bytes(read: ReadShard, name: str, place: Any) -> bytes:
     return found
 
 
-def unpack(read: ReadShard, lines: list[dict[str, Any]], into: Path) -> int:
-    """Write the files of packed results to folders, as a run without shards would have; how many images there were.
+def unpack(read: ReadShard, lines: list[dict[str, Any]], wanted: set[str], into: Path) -> tuple[str, ...]:
+    """Write the files of packed results to folders, as a run without shards would have; says what went wrong.
 
     Args:
         lines: of the index; what is in shards beside these is of older results.
+        wanted: the files that these have, by their paths. Nothing else that a shard holds is written anywhere.
     """
-    wanted: dict[str, set[str]] = {}
-    for line in lines:
-        for made in line.get("explanations", ()):
-            if "pack" in made:
-                wanted.setdefault(str(made["pack"]), set()).add(str(line["name"]))
-    for shard, names in wanted.items():
-        for name, data in _files(read, shard):
-            path = PurePosixPath(name)
-            if not path.is_absolute() and ".." not in path.parts and any(str(one) in names for one in path.parents):
-                (into / path).parent.mkdir(parents=True, exist_ok=True)
-                replace_file(into / path, data)
-    return sum(map(len, wanted.values()))
-
-
-def _files(read: ReadShard, shard: str) -> Iterator[tuple[str, bytes]]:
-    """All files of a shard, documents after the files that they vouch for."""
-    stream: BinaryIO
-    with read(shard, None) as stream:
+    shards = {made["pack"]: None for line in lines for made in line.get("explanations", ()) if "pack" in made}
+    problems: list[str] = []
+    for shard in shards:
         try:
-            if shard.endswith(".parquet"):
-                for batch in _arrow()[1].ParquetFile(stream).iter_batches(64):
-                    for row in batch.to_pylist():
-                        yield f"{row['folder']}/{row['file']}", row["bytes"]
-                return
-            with tarfile.open(fileobj=stream, mode="r:") as archive:
-                for about in archive:
-                    if about.isreg() and (member := archive.extractfile(about)) is not None:
-                        yield about.name, member.read()
-        except (tarfile.TarError, ValueError, OSError) as error:
-            raise PathxError(f"{shown(shard)} is damaged ({reason_of(error)}): run the same command again") from None
+            for name, data in _files(read, shard, wanted):
+                problems += _refusal(into, name, data)
+        except PathxError as error:
+            problems.append(str(error))
+    return tuple(problems)
+
+
+def _refusal(into: Path, name: str, data: bytes) -> list[str]:
+    """Write a file; why that cannot be, if so. On a full disk the others need not be tried."""
+    try:
+        check_inside((into / name).parent, into)
+        replace_file(into / name, data)
+    except NoRoomError:
+        raise
+    except PathxError as error:
+        return [str(error)]
+    return []
+
+
+def _files(read: ReadShard, shard: str, wanted: set[str]) -> Iterator[tuple[str, bytes]]:
+    """Files of a shard, documents after the files that they vouch for. Raises PathxError."""
+    try:
+        if shard != os.path.basename(shard) or not shard.endswith(tuple(f".{kind}" for kind in SHARDS)):
+            raise ValueError("no name of a shard")
+        with read(shard, None) as stream:
+            yield from (_rows if shard.endswith(".parquet") else _members)(stream, shard, wanted)
+    except PathxError:
+        raise
+    except Exception as error:  # damaged files make readers raise anything
+        reason = getattr(error, "strerror", None) or reason_of(error)
+        raise PathxError(f"{shown(shard)} cannot be read ({reason}): run the same command again") from None
+
+
+def _members(stream: BinaryIO, shard: str, wanted: set[str]) -> Iterator[tuple[str, bytes]]:
+    for name, place in tar_files(stream, shard):
+        if place is not None and name in wanted:
+            stream.seek(place[0])
+            yield name, stream.read(place[1])
+
+
+def _rows(stream: BinaryIO, shard: str, wanted: set[str]) -> Iterator[tuple[str, bytes]]:
+    named = {_as_text(name): name for name in wanted}
+    for batch in _arrow()[1].ParquetFile(stream).iter_batches(16, columns=list(_COLUMNS)):
+        for row in batch.to_pylist():
+            name = named.get(f"{row['folder']}/{row['file']}")
+            if name is not None:
+                yield name, bytes(row["bytes"])
+
+
+def _as_text(name: str) -> str:
+    """A path as a table can hold it; bytes in it that are no text by their numbers."""
+    return name.encode(errors="backslashreplace").decode()
 
 
 def _arrow() -> tuple[Any, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,9 +26,10 @@ from pathx.results.files import (
     document_bytes,
     read_document,
     replacing,
+    understood,
 )
 from pathx.results.result import Kind, Result, State
-from pathx.results.saved import Saved, read_contrast, read_decomposition, read_explanation
+from pathx.results.saved import Saved, check_feature, read_contrast, read_decomposition, read_explanation
 
 _PHOTOS_KEPT = 8  # results of one photo lie side by side
 
@@ -41,7 +43,7 @@ def redraw(folder: str | Path, drawing: Drawing | None = None) -> Iterator[Resul
     that compares them is added to the folder itself.
     """
     root = Path(folder)
-    if not root.is_dir():
+    if not os.path.isdir(root):
         raise PathxError(f"{shown(folder)} is not a folder: give one with results of pathx", usage=True)
     redrawing = _Redrawing(drawing or Drawing())
     found = False
@@ -55,7 +57,9 @@ def redraw(folder: str | Path, drawing: Drawing | None = None) -> Iterator[Resul
                 continue
             found = True
             try:
-                yield task(file.parent)
+                with understood(file):
+                    made = task(file.parent)
+                yield made
             except PathxError as error:
                 redrawing.done.add(file.parent)  # said once
                 yield Result.failure(str(file.parent), error)
@@ -80,7 +84,7 @@ class _Redrawing:
 
     def decomposition(self, folder: Path) -> Result:
         document = read_document(folder / DECOMPOSITION)
-        self.done |= {folder, *(folder / entry["folder"] for entry in document["features"])}
+        self.done |= {folder, *(folder / check_feature(entry["folder"]) for entry in document["features"])}
         made, whole, _ = read_decomposition(folder, document)
         view, notes = self._view(whole)
         scales = Scales.of(made, self.drawing)
@@ -135,8 +139,12 @@ class _Redrawing:
             name = f"{name}-{sha256[:8]}" if name in taken else name
             taken.add(name)
             view, notes = self._view(several[0])
-            self._write(root, {f"{name}.png": png(comparison_sheet(list(ways.values()), view, self.drawing))})
-            yield _redrawn(root, (f"{name}.png",), notes)
+            try:
+                with understood(root / name):
+                    self._write(root, {f"{name}.png": png(comparison_sheet(list(ways.values()), view, self.drawing))})
+                yield _redrawn(root, (f"{name}.png",), notes)
+            except PathxError as error:
+                yield Result.failure(str(root), error)
 
     def _view(self, saved: Saved) -> tuple[View, tuple[str, ...]]:
         """What to draw on: the photo, as long as it is where it was and the same; else plain grey."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from pathx.contrast import Contrast
 from pathx.decomposition import Decomposition, Difference, Feature, Group, Remainder
-from pathx.errors import PathxError, shown
+from pathx.errors import PathxError, parse_json, shown
 from pathx.explanation import Explanation, LayerTensor, PathLayer, Unit
 from pathx.maps import Place, Places
 from pathx.results.explanation import SETTINGS
@@ -42,7 +42,7 @@ def read_explanation(folder: Path) -> Saved:
         raise PathxError(f"{shown(folder)} has no {file.name} to draw from: run again with `save_tensors`")
     try:
         with safe_open(file, "pt") as tensors:
-            about = json.loads((tensors.metadata() or {})["pathx"])
+            about = parse_json((tensors.metadata() or {})["pathx"])
             attribution, weight = tensors.get_tensor("attribution"), tensors.get_tensor("weight")
             bias = float(tensors.get_tensor("bias"))
         same = all(about[key] == document[key] for key in ("image", "model", "target", *SETTINGS))
@@ -78,7 +78,7 @@ def read_decomposition(folder: Path, document: dict[str, Any]) -> tuple[Decompos
         document: what decomposition.json says.
     """
     whole = read_explanation(folder)
-    parts = [read_explanation(folder / entry["folder"]) for entry in document["features"]]
+    parts = [read_explanation(folder / check_feature(entry["folder"])) for entry in document["features"]]
     for one in (whole, *parts):
         if any(one.document[key] != document[key] for key in ("image", "model", "target", *SETTINGS)):
             raise PathxError(f"{shown(folder)} holds parts of different runs: run pathx decompose again")
@@ -104,6 +104,13 @@ def read_decomposition(folder: Path, document: dict[str, Any]) -> tuple[Decompos
     except (KeyError, IndexError, TypeError) as error:
         raise PathxError(f"{shown(folder)}: its decomposition.json lacks {error}: run pathx decompose again") from None
     return made, whole, parts
+
+
+def check_feature(name: str) -> str:
+    """The name of a feature's folder, which a document may not have anywhere else. Raises PathxError."""
+    if not re.fullmatch(r"feature-\d\d+", name):
+        raise PathxError(f"{shown(name)} is no folder of a feature: run pathx decompose again")
+    return name
 
 
 def read_contrast(folder: Path, document: dict[str, Any]) -> tuple[Contrast, list[Saved]]:

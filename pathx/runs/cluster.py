@@ -22,7 +22,7 @@ from pathx.errors import PathxError
 from pathx.images.find import ImageFile
 from pathx.models.load import LoadedModel
 from pathx.models.preprocessing import Preprocessing
-from pathx.results.files import NoRoomError
+from pathx.results.files import NoRoomError, check_folder
 from pathx.results.home import Home
 from pathx.results.homes import home_of
 from pathx.results.result import Result
@@ -31,7 +31,6 @@ from pathx.runs.run import (
     Delivery,
     Plan,
     brought_home,
-    check_folder,
     computers_of,
     index_of,
     record,

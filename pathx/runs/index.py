@@ -20,10 +20,11 @@ from typing import Any
 from pathx.errors import PathxError, shown
 from pathx.images.regular import read_regular, written_by_pathx
 from pathx.results.files import foreign, hold, is_held, read_document, replace_file, replacing
-from pathx.results.home import Home, described
+from pathx.results.home import Home, described, files_of
 from pathx.results.homes import home_of
 from pathx.results.lines import JsonLines, Line
 from pathx.results.packs import unpack
+from pathx.results.schema import LINE_SHAPE, RUN_SHAPE, misfit
 from pathx.runs.shards import Shard
 
 INDEX, RUN = "index{}.jsonl", "run{}.json"
@@ -58,23 +59,10 @@ class Index:
         self.begun = False
         self._lines = JsonLines(self.file)
         self._held: int | None = None
-        self._check_own()
+        _check_foreign(self._record_file, self._lines)
         self._check_others()
         self._older = _read_record(self._record_file)
         self._known = _latest(_lines_of(self.out))
-
-    def _check_own(self) -> None:
-        """Refuse a folder where somebody else's files have the names of ours."""
-        if os.path.lexists(self._record_file):
-            if not written_by_pathx(self._record_file):
-                raise foreign(self._record_file)
-        elif os.path.lexists(self.file):
-            try:
-                foreign_lines = os.stat(self.file).st_size > 0 and not _latest(self._lines.read())
-            except OSError:
-                foreign_lines = True
-            if foreign_lines:
-                raise foreign(self.file)
 
     def _check_others(self) -> None:
         """Refuse a folder that another run with other settings writes to just now."""
@@ -221,20 +209,40 @@ def _merged(home: Home) -> MergedIndex:
     return MergedIndex(len(ordered) - len(failed), failed, tuple(name for _, name in missing), tuple(absent))
 
 
-def unpacked(out: str | Path, folder: str | Path) -> int:
-    """Write packed results to folders, as a run that does not pack would have, with their index; how many images."""
+@dataclass(frozen=True)
+class Unpacked:
+    """What became of packed results.
+
+    Args:
+        done: how many images have all of their results.
+        lost: files of those that have not: their shard is gone or damaged, or something stood in the way.
+        problems: why, where that is known.
+    """
+
+    done: int
+    lost: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
+def unpacked(out: str | Path, folder: str | Path) -> Unpacked:
+    """Write packed results to folders, as a run that does not pack would have, with their index."""
     with closing(home_of(out)) as home:
         home.open()
         lines = list(_latest(_lines_of(home.records)).values())
         packed = [line for line in lines if any("pack" in made for made in described(line))]
         if not packed:
             raise PathxError(f"{home.place} holds no packed results: give the folder that `out` named", usage=True)
-        into = Path(folder)
-        unpack(home.read, packed, into)
+        into, plain = Path(folder), [_plain_line(line) for line in packed]
+        index = JsonLines(into / index_name(None))
+        _check_foreign(into / RUN.format(""), index)
+        problems = unpack(home.read, packed, set().union(*map(files_of, plain)), into)
+        whole = [line for line in plain if _whole(Home(into), line)]
         for name in filter(re.compile(r"run(\.\d+-of-\d+)?\.json").fullmatch, _names(home.records)):
-            replace_file(into / name, read_regular(home.records / name))
-        JsonLines(into / index_name(None)).rewrite(lambda _: map(_plain_line, packed))
-    return len(packed)
+            if _read_record(home.records / name):
+                replace_file(into / name, read_regular(home.records / name))
+        index.rewrite(lambda _: whole)
+    kept = {line["name"] for line in whole}
+    return Unpacked(len(whole), tuple(line["file"] for line in plain if line["name"] not in kept), problems)
 
 
 def _plain_line(line: Line) -> Line:
@@ -245,6 +253,20 @@ def _plain_line(line: Line) -> Line:
 
     line = {**line, "explanations": [plain(made) for made in line.get("explanations", ())]}
     return {**line, "contrast": plain(line["contrast"])} if "contrast" in line else line
+
+
+def _check_foreign(record: Path, lines: JsonLines) -> None:
+    """Refuse a folder where somebody else's files have the names of a run's."""
+    if os.path.lexists(record):
+        if not written_by_pathx(record):
+            raise foreign(record)
+    elif os.path.lexists(lines.file):
+        try:
+            foreign_lines = os.stat(lines.file).st_size > 0 and not _latest(lines.read())
+        except OSError:
+            foreign_lines = True
+        if foreign_lines:
+            raise foreign(lines.file)
 
 
 def _suffix(shard: Shard | None) -> str:
@@ -271,9 +293,10 @@ def _names(out: Path) -> list[str]:
 def _read_record(file: Path) -> dict[str, Any]:
     """What the run before was, if that can be read."""
     try:
-        return read_document(file)
+        record = read_document(file)
     except PathxError:
         return {}
+    return record if misfit(record, RUN_SHAPE) is None else {}
 
 
 def _plain(value: Any) -> Any:
@@ -282,19 +305,25 @@ def _plain(value: Any) -> Any:
 
 
 def _record(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(read_regular(file))
-        return {**content, "command": str(content["command"]), "pictures": [str(name) for name in content["pictures"]]}
-    except (OSError, ValueError, KeyError, TypeError):
-        raise PathxError(f"{file} is damaged: run that shard again") from None
+    content = _read_record(file)
+    if "command" not in content or "pictures" not in content:
+        raise PathxError(f"{shown(file)} is damaged: run that shard again")
+    return content
 
 
 def _lines_of(out: Path) -> Iterator[Line]:
     """The lines of every index in a folder, older files first."""
     files = [out / name for name in _names(out) if re.fullmatch(r"index(\.\d+-of-\d+)?\.jsonl", name)]
-    for file in sorted(files, key=lambda file: file.stat().st_mtime_ns):
+    for file in sorted(files, key=_written):
         with suppress(OSError):
             yield from JsonLines(file).read()
+
+
+def _written(file: Path) -> int:
+    try:
+        return file.stat().st_mtime_ns
+    except OSError:  # gone by now, or a link to nowhere
+        return 0
 
 
 def _key(line: Line) -> tuple[str, str]:
@@ -305,11 +334,7 @@ def _latest(lines: Iterable[Line]) -> dict[tuple[str, str], Line]:
     """The last line of each image, in the order of these; what is no line of an index is left out."""
     latest: dict[tuple[str, str], Line] = {}
     for line in lines:
-        try:
-            key = _key(line)
-            _ = line["run"], line["file"], [made["folder"] for made in line.get("explanations", ())]
-        except (KeyError, TypeError):
-            continue
-        latest.pop(key, None)
-        latest[key] = line
+        if misfit(line, LINE_SHAPE) is None:
+            latest.pop(_key(line), None)
+            latest[_key(line)] = line
     return latest

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
@@ -22,10 +21,9 @@ from pathx.engine.freeze import Frozen
 from pathx.errors import PathxError, shown
 from pathx.images.find import ImageFile, find_images
 from pathx.images.regular import sha256_of
-from pathx.images.stores import is_stored
 from pathx.models.inputs import unexpected
 from pathx.models.load import LoadedModel
-from pathx.results.files import NoRoomError
+from pathx.results.files import NoRoomError, check_folder
 from pathx.results.home import Home, failed_line
 from pathx.results.homes import home_of
 from pathx.results.result import Kind, Result, State
@@ -68,7 +66,7 @@ class Plan:
     ) -> Plan:
         """What files, folders, patterns and lists lead to (see `find_images`)."""
         found = tuple(find_images(inputs, out=out, every=every))
-        if len(found) == len(inputs) == 1 and found[0].file == str(inputs[0]) and found[0].error is None:
+        if len(found) == len(inputs) == 1 and found[0].source == str(inputs[0]) and found[0].error is None:
             return cls(found, indexed=False, overwrite=True)
         return cls(tuple(one for one in found if shard is None or shard.holds(one.name)), shard, overwrite=overwrite)
 
@@ -326,14 +324,3 @@ def index_of(
     }
     key = hashlib.sha256(json.dumps([about, model.labels]).encode()).hexdigest()[:16]
     return Index(out, plan.shard, {"run": key, **about}, [found.name for found in plan.images])
-
-
-def check_folder(out: str | Path) -> None:
-    """Refuse an output folder that cannot be written to, before any work and without making it."""
-    if is_stored(out):
-        return  # who may write there shows when the run begins
-    there = next((path for path in (Path(out), *Path(out).parents) if os.path.lexists(path)), Path())
-    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
-        return
-    reason = "permission denied" if there.is_dir() else f"{there} is not a folder"
-    raise PathxError(f"cannot write to the output folder {out} ({reason}): choose another with `out`", usage=True)

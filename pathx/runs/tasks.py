@@ -24,6 +24,7 @@ from pathx.models.load import LoadedModel
 from pathx.results.contrast import save_contrast
 from pathx.results.decomposition import FeatureReferences, decomposition_files, save_decomposition
 from pathx.results.explanation import ModelInfo, explanation_folder, replaced_by, save
+from pathx.results.files import check_inside
 from pathx.results.result import Kind, Result, State
 from pathx.runs.reading import Read
 from pathx.runs.settings import Settings
@@ -198,7 +199,9 @@ class BatchImage:
         """Where the results for one class go, or for one against another."""
         name = target_slug(target, self.labels)
         name = name if against is None else f"{name}-against-{target_slug(against, self.labels)}"
-        return explanation_folder(self.out, self.name, name)
+        folder = explanation_folder(self.out, self.name, name)
+        check_inside(folder, self.out)
+        return folder
 
     @property
     def about(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from pathx.engine.freeze import freeze
 from pathx.engine.units import unit_maps
 from pathx.errors import PathxError, shown
 from pathx.images.read import UserImage, open_image
-from pathx.results.files import created_by, document_bytes, read_document, replacing
+from pathx.results.files import UNFIT, created_by, document_bytes, read_document, replacing
 from pathx.results.schema import misfit
 from pathx.units.references import SCHEMA, Channel, Reference, Units
 
@@ -226,7 +227,7 @@ _SHAPE = {
 def read_units(folder: str | Path) -> Units:
     """What was gathered into a folder."""
     file = Path(folder) / DOCUMENT
-    if not file.exists():
+    if not os.path.exists(file):
         raise PathxError(
             f"there is no {DOCUMENT} in {shown(folder)}: gather units there first with pathx units", usage=True
         )
@@ -240,7 +241,7 @@ def read_units(folder: str | Path) -> Units:
         raise PathxError(f"{shown(file)} is damaged ({wrong}): gather the units again", usage=True)
     try:
         return Units.read(document)
-    except (KeyError, TypeError, ValueError) as error:
+    except UNFIT as error:
         raise PathxError(
             f"{shown(file)} is damaged ({type(error).__name__}): gather the units again", usage=True
         ) from None

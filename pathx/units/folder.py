@@ -27,7 +27,7 @@ from pathx.evaluation.prepared import Prepared
 from pathx.explanation import Explanation
 from pathx.images.find import ImageFile
 from pathx.models.inputs import Input, read_input
-from pathx.results.files import replace_file
+from pathx.results.files import remove, replace_file
 from pathx.runs.shards import Shard
 from pathx.runs.stop import Stop
 from pathx.runs.workers import working
@@ -191,7 +191,7 @@ class Pass:
     def _open(self, number: int) -> Input | PathxError:
         image = self.images[number]
         try:
-            return image.error or read_input(image.file, self.prepared.model.preprocessing)
+            return image.error or read_input(image.source, self.prepared.model.preprocessing)
         except PathxError as error:
             return error
 
@@ -276,11 +276,9 @@ class Pass:
         return None
 
     def done(self) -> None:
-        """Remove the states, once the results are written."""
-        for count in _shard_counts(self.out):
-            for number in range(1, count + 1):
-                self.state_file(Shard(number, count)).unlink(missing_ok=True)
-        self.state_file(None).unlink(missing_ok=True)
+        """Remove the states, once the results are written, as far as they can be removed."""
+        shards = [Shard(number, count) for count in _shard_counts(self.out) for number in range(1, count + 1)]
+        remove(self.out, [self.state_file(shard).name for shard in (*shards, None)])
 
     # --- the outcome -------------------------------------------------------------------------------------------------
 

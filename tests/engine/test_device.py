@@ -1,4 +1,4 @@
-"""Full precision, whatever the process has set; and everything is set back."""
+"""Which device a name means; and full precision, whatever the process has set, and everything set back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from torch import nn
 from torch.testing import assert_close
 
 import pathx
-from pathx.engine.device import exactly, full_precision
+from pathx import PathxError
+from pathx.engine.device import exactly, full_precision, resolve_batch_size, resolve_device, resolve_devices
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -126,3 +127,31 @@ def test_explanations_are_the_same_whatever_is_set(name: str) -> None:
             assert [u.index for layer in mine.path for u in layer.units] == [
                 u.index for layer in theirs.path for u in layer.units
             ]
+
+
+def gpus(patch: pytest.MonkeyPatch, count: int) -> None:
+    """A machine with so many."""
+    patch.setattr(torch.cuda, "is_available", lambda: count > 0)
+    patch.setattr(torch.cuda, "device_count", lambda: count)
+    patch.setattr(torch.backends.mps, "is_available", lambda: False)
+
+
+def test_names_of_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus(monkeypatch, 3)
+    assert [str(one) for one in resolve_devices("auto, cpu,cuda:0 ,cuda:2")] == ["cuda", "cpu", "cuda:0", "cuda:2"]
+    assert resolve_batch_size("auto", torch.device("cuda")) > resolve_batch_size("auto", torch.device("cpu")) > 1
+    with pytest.raises(PathxError, match=r"^device 'cuda:3' is not there; this machine has cuda:0 to cuda:2$"):
+        resolve_device("cuda:3")
+    for name in ("cuda:", "cuda:x", "gpu", "cpu:0", ""):
+        with pytest.raises(PathxError, match="is unknown; use auto, cpu, cuda"):
+            resolve_device(name)
+    gpus(monkeypatch, 0)
+    assert resolve_device("auto") == torch.device("cpu")
+    with pytest.raises(PathxError, match=r"^device 'cuda:0' is not there; this machine has cpu: use `device` auto$"):
+        resolve_device("cuda:0")
+
+
+def test_sizes_of_batches() -> None:
+    assert resolve_batch_size(1, torch.device("cpu")) == 1
+    with pytest.raises(PathxError, match=r"^batch size 0 is out of range"):
+        resolve_batch_size(0, torch.device("cpu"))

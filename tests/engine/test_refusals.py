@@ -259,3 +259,21 @@ def test_programs_and_frozen_modules() -> None:
         assert_close(torch.stack([one.logits for one in found]), expected)
     with pytest.raises(PathxError, match="give the module it was made from"):
         pathx.explain(fast, images, depth=1)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("outputs", [63, 64])
+def test_a_matrix_before_the_last_relu_is_a_head_and_a_convolution_with_places_is_none(
+    outputs: int, bias: bool
+) -> None:
+    convolved = nn.Sequential(nn.Conv2d(3, outputs, 3, bias=bias), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    ends_in_a_matrix = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, outputs, bias), nn.ReLU()
+    )
+    images = torch.rand(1, 3, 6, 6)
+    assert len(pathx.explain(ends_in_a_matrix.eval(), images, depth=1)[0].logits) == outputs
+    if outputs < 64:  # so few may be classes
+        assert len(pathx.explain(convolved.eval(), images, depth=1)[0].logits) == outputs
+    else:
+        with pytest.raises(PathxError, match=r"the model ends in the features of 1, not in class logits"):
+            pathx.explain(convolved.eval(), images, depth=1)

@@ -7,6 +7,7 @@ import json
 import random
 import tarfile
 import tracemalloc
+from contextlib import suppress
 from pathlib import Path, PurePath
 
 import pytest
@@ -155,6 +156,29 @@ def test_a_header_that_claims_gigabytes_is_not_read(kind: bytes) -> None:
     tracemalloc.stop()
     assert list(result) == ["x.tar"] and result["x.tar"] is not None
     assert peak < 16 << 20
+
+
+def test_folders_without_end_in_an_archive(here: Path) -> None:
+    names = ["a/" * 3000 + f"{number}.png" for number in range(2)] + ["b" * 150 + "/" + "c" * 150 + "/0.png"]
+    write_tar("deep.tar", [(name, image_bytes()) for name in names])
+    places = [image.name for image in find_images(["deep.tar"])]
+    assert len(set(places)) == 3 and max(map(len, places)) < 1500
+    for place in places:
+        Path("out", place).mkdir(parents=True)
+
+
+@pytest.mark.parametrize("size", ["-5", "-512", "-1024", "-1536", "-2048", "-4096", str(10**30)])
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE])
+def test_sizes_that_lead_back_or_nowhere_end(kind: bytes, size: str, here: Path) -> None:
+    """tarfile looks for the next file behind this one: with the right number, that is this one again."""
+    about = tarfile.TarInfo("x.png")
+    about.type, about.pax_headers = kind, {"size": size}
+    with tarfile.open("odd.tar", "w", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(about)
+    members = []
+    with suppress(PathxError):
+        members += members_in("odd.tar")
+    assert members == []
 
 
 def test_a_member_that_claims_gigabytes_fails_by_itself() -> None:

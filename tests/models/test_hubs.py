@@ -186,6 +186,15 @@ def test_no_pickle_and_no_code_of_others(folder: str, here: Path) -> None:
 def test_folders_that_are_wrong(folder: str, here: Path) -> None:
     Path("empty").mkdir()
     assert refusal("./empty").startswith("./empty cannot be read: Is a directory without the config.json")
+    assert refusal("hf:empty") == "empty has no config.json: give a folder that save_pretrained wrote"
+    for path in (
+        "./nett",
+        "../net",
+        "some/where/net",
+        str(here / "nett"),
+        "~/net",
+    ):  # none of these is looked for on the hub
+        assert refusal(f"hf:{path}") == f"there is no folder {path}: check the path"
     Path("net/preprocessor_config.json").write_text('{"size": {"longest_edge": 3}}')
     assert refusal(folder).startswith("the preprocessor_config.json of net cannot be read (")
     Path("net/config.json").write_text("{")

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 import pytest
 
 from pathx.errors import PathxError
 from pathx.results import packs
+from pathx.results.home import files_of
 from pathx.results.homes import home_of
 
 
 def test_unpacking_stays_in_its_folder(here: Path) -> None:
     shard = packs.TarShard(here / "results-1-1.tar")
-    for name in ("../up/path.json", "/abs/path.json", "a/../../b/path.json", "a/cat/path.json", "older/cat/path.json"):
-        shard.add(name, b"{}")
+    good, other = "a/cat/path.json", "older/cat/path.json"
+    names = ("../up/path.json", "/abs/path.json", "a/../../b/path.json", "path.json", "a/cat/.bashrc", good)
+    for name in (*names, other):
+        shard.add(name, b'{"schema": "pathx/path@1"}')
     shard.close()
-    line = {"name": "a", "explanations": [{"pack": "results-1-1.tar"}]}
-    everything = [{"name": name, "explanations": line["explanations"]} for name in ("a", "..", "../up", "/abs", "/")]
-    packs.unpack(home_of(here).read, everything, here / "into")
-    assert [str(file.relative_to(here)) for file in here.rglob("*.json")] == ["into/a/cat/path.json"]
+    made = [{"pack": "results-1-1.tar", "folder": os.path.dirname(n), "files": [os.path.basename(n)]} for n in names]
+    lines = [{"name": "a", "explanations": [one]} for one in made]
+    plain = [{key: value for key, value in one.items() if key != "pack"} for one in made]
+    wanted = set().union(*(files_of({"explanations": [one]}) for one in plain))
+    assert packs.unpack(home_of(here).read, lines, wanted, here / "into") == ()
+    assert [str(file.relative_to(here)) for file in here.rglob("*.json")] == [f"into/{good}"]
+    assert not list(here.rglob(".bashrc"))
     with pytest.raises((PathxError, ValueError, OSError)):
         packs.packed_bytes(home_of(here).read, "../results-1-1.tar", (0, 10))
 
@@ -31,22 +39,25 @@ def test_a_file_is_read_from_where_it_was_said_to_be(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packs, "GROUP_BYTES", 1000)  # several groups
-    name, contents = f"results-1-1.{kind}", {f"a/{n}/path.json": bytes([n]) * (n * 300 + 1) for n in range(5)}
+    name, contents = (
+        f"results-1-1.{kind}",
+        {f"a/{n}/path.json": json.dumps({"schema": "pathx/path@1", "of": "x" * 300 * n}).encode() for n in range(5)},
+    )
     shard = packs.SHARDS[kind](tmp_path / name)
     places = {file: shard.add(file, data) for file, data in contents.items()}
     shard.close()
     read = home_of(tmp_path).read
     assert {file: packs.packed_bytes(read, name, place) for file, place in places.items()} == contents
     lines = [{"name": "a", "explanations": [{"pack": name}]}, {"name": "b", "explanations": [{}]}]
-    assert packs.unpack(read, lines, tmp_path / "into") == 1
+    assert packs.unpack(read, lines, set(contents), tmp_path / "into") == ()
     assert {f: (tmp_path / "into" / f).read_bytes() for f in contents} == contents
 
 
 def test_a_shard_that_is_damaged_is_said(tmp_path: Path) -> None:
     (tmp_path / "results-1-1.tar").write_bytes(b"x" * 700)
     lines = [{"name": "a", "explanations": [{"pack": "results-1-1.tar"}]}]
-    with pytest.raises(PathxError, match=r"results-1-1\.tar is damaged"):
-        packs.unpack(home_of(tmp_path).read, lines, tmp_path / "into")
+    (said,) = packs.unpack(home_of(tmp_path).read, lines, {"a/path.json"}, tmp_path / "into")
+    assert "results-1-1.tar" in said and "damaged" in said
 
 
 def test_a_shard_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,12 +24,13 @@ import torch
 from PIL import Image
 
 from pathx.cli import run
+from pathx.runs.index import unpacked
 from pathx.runs.stop import end_at_once
 
 T = TypeVar("T")
 
 BUDGET = float(os.environ.get("PATHX_FAULT_SECONDS", "1"))
-"""Seconds that each of the twelve parts of the harness may take: 8 for two minutes, 300 for an hour."""
+"""Seconds that each of the sixteen parts of the harness may take: 8 for two minutes, 225 for an hour."""
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "explain": ("explain", "photos", "--target", "top:2", "--batch-size", "2"),
@@ -40,6 +42,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         *("--steps", "3", "--batch-size", "2"),
     ),
     "common": ("common", "photos", "--batch-size", "2"),
+    "units": ("units", "photos", "--top", "2", "--batch-size", "2"),
+    "explain into shards": ("explain", "photos", "--no-pictures", "--batch-size", "2", "--pack", "tar"),
 }
 
 
@@ -175,7 +179,11 @@ SETTINGS_OF_KILLED_RUNS = "pathx.results.stored._EVERY=0 pathx.results.packs.SHA
 
 
 def tree(out: str) -> dict[str, Any]:
-    """Every file to the byte, but for what is said of the time that something took."""
+    """Every file to the byte, but for what is said of the time that something took; of shards what is in them."""
+    if any(Path(out).glob("results-*.tar")):
+        shutil.rmtree("unpacked", ignore_errors=True)
+        assert not unpacked(out, "unpacked").lost
+        return tree("unpacked")
     return {str(file.relative_to(out)): _timeless(file) for file in sorted(Path(out).rglob("*")) if file.is_file()}
 
 

@@ -2,12 +2,13 @@
 
 PYTHONPATH=.:tests python -m support.timm_networks docs/timm.md --minutes 15
 
-goes on where the page stops.
+goes on where the page stops. Each network has a process and a limit of time of its own.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import re
 import time
 from collections import Counter
@@ -33,6 +34,8 @@ GATES = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.Hardtanh)
 CLASSES = 4
 SIZES = (64, 96, 160, 224)
 MOST_PARAMETERS = 30_000_000
+SECONDS = 180
+"""How long one network takes at most."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,19 @@ def walk(name: str) -> Outcome:
     return Outcome(name, parameters, 0, str(error), "" if facts(module) == before else "law 7 (the model is untouched)")
 
 
+def walk_in_time(name: str) -> Outcome | None:
+    """The same in a process of its own; None where it takes too long."""
+    here, there = (context := multiprocessing.get_context("fork")).Pipe()
+    process = context.Process(target=lambda: there.send(walk(name)))
+    process.start()
+    there.close()
+    try:
+        return here.recv() if here.poll(SECONDS) else None
+    finally:
+        process.kill()
+        process.join()
+
+
 def _broken(module: nn.Module, images: Tensor, few: pathx.Explanation) -> str:
     inputs = images.clone().requires_grad_()
     logits = module(inputs)
@@ -209,14 +225,22 @@ def main() -> None:
     page = chosen.file.read_text() if chosen.file.exists() else ""
     before = known(page) if f"timm {_timm().__version__} " in page else {}
     found, left_out = candidates()
-    outcomes = []
+    outcomes, slow = [], 0
     for number, (parameters, name) in enumerate(found):
+        if name in before:
+            outcomes.append(before[name])
+            continue
         if time.monotonic() > end:
             left_out[f"of more than {parameters / 1e6:.1f} million parameters, not tried"] = len(found) - number
             break
-        outcomes.append(before.get(name) or walk(name))
-        if name not in before:
-            print(outcomes[-1], flush=True)
+        if (outcome := walk_in_time(name)) is None:
+            slow += 1
+            left_out[f"that took more than {SECONDS // 60} minutes"] = slow
+        else:
+            outcomes.append(outcome)
+        print(name, outcome, flush=True)
+        rest = {f"not tried yet, of {parameters / 1e6:.1f} million parameters and more": len(found) - number - 1}
+        chosen.file.write_text("\n".join(table(outcomes, left_out + Counter(rest))) + "\n")
     chosen.file.write_text("\n".join(table(outcomes, left_out)) + "\n")
 
 

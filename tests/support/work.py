@@ -69,7 +69,7 @@ def _moved(name: str, given: list[Tensor], made: list[Tensor]) -> int:
 
 PICKING = frozenset(["index_select", "gather", "index", "take"])
 PUTTING = frozenset(["index_fill_", "index_copy_", "index_add_", "scatter_", "scatter_add_"])
-NO_WORK = frozenset(["empty", "empty_like", "empty_strided", "new_empty", "lift_fresh", "detach"])
+NO_WORK = frozenset(["empty", "empty_like", "empty_strided", "new_empty", "lift_fresh", "detach", "_unsafe_view"])
 
 
 def _is_view(func: Any) -> bool:

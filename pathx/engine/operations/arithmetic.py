@@ -16,17 +16,14 @@ from pathx.engine.operations.table import Call, Cotangents, constant, linear
 from pathx.engine.window import Window
 
 
-def _batch_norm_terms(call: Call) -> tuple[Tensor, Tensor]:
-    """Scale and shift per channel."""
-    if "terms" not in call.memory:
-        weight, bias, mean, variance = call.args[1:5]
+def _batch_norm_scale(call: Call) -> Tensor:
+    """By channel. Kept for the call, as several cotangents ask for it."""
+    if "scale" not in call.memory:
+        weight, _, _, variance = call.args[1:5]
         eps = call.args[7] if len(call.args) > 7 else call.args[6]
         scale = torch.rsqrt(variance + eps)
-        if weight is not None:
-            scale = scale * weight
-        shift = -mean * scale
-        call.memory["terms"] = (scale, shift if bias is None else shift + bias)
-    return cast("tuple[Tensor, Tensor]", call.memory["terms"])
+        call.memory["scale"] = scale if weight is None else scale * weight
+    return cast(Tensor, call.memory["scale"])
 
 
 def _own_statistics(node: Node, varying: list[int]) -> str | None:
@@ -38,13 +35,15 @@ def _own_statistics(node: Node, varying: list[int]) -> str | None:
 @linear("cudnn_batch_norm", "miopen_batch_norm", refuses=_own_statistics, apart=any_shape, field=keeps_place)
 @linear("_native_batch_norm_legit_no_training", apart=any_shape, field=keeps_place)
 def batch_norm(call: Call, output: int, cotangent: Window) -> Cotangents:
-    scale, _ = _batch_norm_terms(call)
+    scale = _batch_norm_scale(call)
     return [(call.args[0], cotangent.scale(scale.reshape(1, -1, *(1,) * (len(cotangent.shape) - 1))))]
 
 
 @constant("native_batch_norm", "_native_batch_norm_legit_no_training", "cudnn_batch_norm", "miopen_batch_norm")
 def batch_norm_constant(call: Call, cotangent: Window) -> Tensor:
-    return channel_total(cotangent, _batch_norm_terms(call)[1])
+    bias, mean = call.args[2:4]
+    shift = -mean * _batch_norm_scale(call)
+    return channel_total(cotangent, shift if bias is None else shift + bias)
 
 
 @linear("sub", "rsub", varies=(0, 1), together=True, field=keeps_place)

@@ -248,7 +248,7 @@ function table() {
   const keys = ["file", "truth", "predicted", "probability", "margin", "share", "wrong", "error", "page"];
   const cell = (value) => {
     const plain = value === null || value === undefined ? "" : String(value);
-    return `"${(typeof value === "string" && /^[=+\-@\t\r]/.test(plain) ? `'${plain}` : plain).replaceAll('"', '""')}"`;
+    return `"${(typeof value === "string" && /^[=+\-@\t\r＝＋－＠]/.test(plain) ? `'${plain}` : plain).replaceAll('"', '""')}"`;
   };
   const lines = [keys.join(","), ...state.list.map((row) => keys.map((key) => cell(row[key])).join(","))];
   const address = URL.createObjectURL(new Blob([`${lines.join("\r\n")}\r\n`], { type: "text/csv" }));

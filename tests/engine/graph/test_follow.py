@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import math
 import warnings
 import weakref
 from collections import deque
@@ -263,6 +264,27 @@ def test_a_counter_adds_no_traces(traces: list[Any], used: bool) -> None:
         assert_close(torch.stack([one.logits for one in pathx.explain(model, images, depth=1)]), expected)
         model.count += 1
     assert len(freezing._TRACES[model]) == 1
+
+
+class Filling(nn.Module):
+    """Has a number among the arguments of an operation, which shows in no result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+        self.number = 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.layers(x.masked_fill(torch.zeros(4, dtype=torch.bool), self.number))
+        return result
+
+
+def test_not_a_number_is_like_itself_and_like_no_other(traces: list[Any]) -> None:
+    model, images = Filling(), torch.rand(2, 4)
+    for number, expected in ((1.0, 1), (math.nan, 2), (math.nan, 2), (2.0, 3)):
+        model.number = number
+        pathx.explain(model, images, depth=1)
+        assert len(traces) == expected
 
 
 def test_few_shapes_are_remembered() -> None:

@@ -242,17 +242,24 @@ ELSEWHERE = {
 }
 
 
-class Above(nn.Module):
-    """An operation between a ReLU and the logits, with or without a padded convolution above it."""
+PLACES = ["alone", "below a padded convolution", "below a part of it"]
 
-    def __init__(self, function: Callable[[Tensor], Any], padded: bool) -> None:
+
+class Above(nn.Module):
+    """An operation between a ReLU and the logits, of which every element is one, or above which some are put together."""
+
+    def __init__(self, function: Callable[[Tensor], Any], place: str = "alone") -> None:
         super().__init__()
-        self.function, self.padded = function, padded
+        self.function, self.place = function, place
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.function(F.relu(x))
-        if self.padded:
+        if self.place == "below a padded convolution":
             y = F.conv2d(y, fixed(2, y.shape[1], 3, 3, seed=5), padding=1)
+        elif self.place == "below a part of it":
+            y = y.flatten(1)
+            part = y[:, 1 : max(2, y.shape[1] // 2)] if y.shape[1] > 1 else y
+            y = F.linear(part, fixed(3, part.shape[1], seed=5))
         return y.flatten(1) + 1  # a head, as it were: features are not explained
 
 
@@ -281,18 +288,18 @@ def pictures(*shape: int) -> Tensor:
 
 
 @pytest.mark.filterwarnings("ignore:.*:UserWarning")
-@pytest.mark.parametrize("padded", [False, True], ids=["alone", "below a padded convolution"])
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", CASES)
-def test_a_record_is_what_autograd_says(name: str, padded: bool) -> None:
+def test_a_record_is_what_autograd_says(name: str, place: str) -> None:
     function, shape = CASES[name]
     images = pictures(*shape)
-    if padded and function(images.clone()).dim() != 4:
+    if place == PLACES[1] and function(images.clone()).dim() != 4:
         pytest.skip("no map")
-    model = Above(function, padded)
+    model = Above(function, place)
     with torch.no_grad():
         frozen = freeze(model, images)
         logits = model(images)
-    plain = Above(lambda x: x, padded) if name == "detach" else model  # no less explained for being detached
+    plain = Above(lambda x: x, place) if name == "detach" else model  # no less explained for being detached
     expected = jacobian(plain, images)
     tolerance = {"rtol": 1e-7 if name == "hardsigmoid" else 1e-10, "atol": 1e-12}  # of which torch has a float's sixth
     for windows in (True, False):
@@ -303,11 +310,22 @@ def test_a_record_is_what_autograd_says(name: str, padded: bool) -> None:
         assert_close(bias, logits - sums, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.parametrize("kind", [torch.maximum, torch.minimum, torch.fmax, torch.fmin])
+def test_of_equal_values_the_first_is_taken(kind: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """Autograd gives half to each, which is neither's route."""
+    images = torch.ones(2, 4, dtype=DOUBLE)
+    for first, second in ((2, 1), (1, 2)):
+        frozen = freeze(Above(lambda x, a=first, b=second: kind(a * x + 2 - a, b * x + 2 - b)), images)  # type: ignore[misc]
+        weight, bias = pulled(frozen, windows=True)
+        assert_close(weight, first * torch.eye(4, dtype=DOUBLE).expand(2, 4, 4))
+        assert_close(bias, torch.full((2, 4), 3.0 - first, dtype=DOUBLE))
+
+
 def test_every_record_is_tried() -> None:
     """A new operation needs its case here."""
     tried = set()
     for function, shape in CASES.values():
-        network = freeze(Above(function, False), pictures(*shape)).network
+        network = freeze(Above(function), pictures(*shape)).network
         tried |= {node.kind for node in network.nodes if network.states[node.outputs[0]] is Dependence.VARIES}  # type: ignore[index]
     linear = {name for name, operation in OPERATIONS.items() if operation.transpose is not None}
     assert linear - tried <= ELSEWHERE
@@ -360,6 +378,15 @@ JOINED = {
     "triu",
     "masked_fill",
 } | {name for name in MAPS if "dilated" in name or "much padding" in name}
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 4])
+def test_stacked_maps_are_seen_as_each_is_until_places_are_stacked(dim: int) -> None:
+    network = freeze(Seen(lambda x: torch.stack([x, 2 * x], dim)), fixed(2, 1, 15, 7)).network
+    field = network.fields[network.layers[-1][0].source]
+    assert (field is not None) == (dim < 3)
+    if field is not None:
+        assert field == network.fields[network.layers[0][0].source]
 
 
 def test_unknown_sees_everything() -> None:
