@@ -70,7 +70,7 @@ class Listener(TorchDispatchMode):
             raise
 
     def _dispatched(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if func.namespace == "prim":  # a question about a tensor, such as its device
+        if _is_aside(func):
             return func(*args, **kwargs)
         if func is torch.ops.aten.equal.default and not isinstance(args[0], Tensor):
             return args[0] == args[1]  # TorchScript's optimiser compares constants, which arrive here as plain numbers
@@ -125,7 +125,7 @@ def run(listener: Listener, call: Callable[[Tensor], Any] | None = None, *, func
         return _plain(call(x))
 
     wrapped = torch.func.functionalize(plain, remove="mutations") if functional else plain
-    with untouched(listener.model):
+    with untouched(listener.model), torch.random.fork_rng(devices=[]):
         try:
             with torch.inference_mode(False), torch.no_grad(), _uncompiled(), _Escapes(listener.writes), listener:
                 outputs = wrapped(listener.images)
@@ -213,12 +213,17 @@ class _Escapes(TorchFunctionMode):
         return func(*args, **(kwargs or {})) if other is None else other
 
 
-_LEAVING = frozenset([Tensor.numpy, Tensor.tolist, Tensor.__array__])
+_QUESTIONS = frozenset([torch.ops.aten.is_pinned.default, torch.ops.aten.is_same_size.default])
+_LEAVING = frozenset(
+    [Tensor.numpy, Tensor.tolist, Tensor.__array__, Tensor.__dlpack__, Tensor.apply_, Tensor.map_, Tensor.map2_]
+)
 _RESETTING = frozenset([Tensor.data.__set__, Tensor.set_])  # type: ignore[attr-defined]
 
 
 def written(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
-    """The tensors that an operation writes into."""
+    """The tensors that an operation writes into; one that is given other memory is not written into."""
+    if func.overloadpacket is torch.ops.aten.set_:
+        return
     for number, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             given = args[number] if number < len(args) else kwargs.get(argument.name)
@@ -246,8 +251,13 @@ def _plain(outputs: Any) -> Any:
 
 def is_plain(func: Any) -> bool:
     """Whether an operation is always heard as what it is."""
-    other = func in REWRITES or func.namespace == "prim" or func is torch.ops.aten.equal.default
+    other = func in REWRITES or _is_aside(func) or func in _RESPELLED
     return not (other or func._schema.is_mutable or _is_composite(func))
+
+
+def _is_aside(func: Any) -> bool:
+    """Whether nothing is computed: a question about a tensor, such as its device, or a note for a profiler."""
+    return func.namespace in ("prim", "profiler") or func in _QUESTIONS
 
 
 @cache
@@ -255,5 +265,7 @@ def _is_composite(func: Any) -> bool:
     """Whether an operation is made of others, whatever the device."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
 
+
+_RESPELLED = frozenset([torch.ops.aten.equal.default, torch.ops.aten.as_strided.default])
 
 _CALL_IMPL = nn.Module._call_impl.__code__
