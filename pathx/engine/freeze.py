@@ -95,7 +95,7 @@ class Frozen:
         rule = known(node).transpose
         assert rule is not None  # the network was read
         call = self.call(node)
-        below = rule(call, output, cotangent)
+        below = [(value, window) for value, window in rule(call, output, cotangent) if window.data.numel()]
         if not cotangent.data.is_complex() and not call.complex:
             return below
         return [(value, window if value in call.complex else window.real()) for value, window in below]

@@ -32,6 +32,8 @@ def grown(cotangent: Window, data: Tensor, channel: int | Tensor, shape: tuple[i
         beyond = (cotangent.shape[dim] - 1) * step + reach > shape[dim]
         if isinstance(start, int):
             first, last = max(0, -start), min(data.shape[dim + 1], shape[dim] - start)
+            if last <= first:  # padding alone
+                first = last = start = 0
             data, start = data.narrow(dim + 1, first, last - first), start + first
             overhang.append(False)
         else:

@@ -60,6 +60,7 @@ MAPS: dict[str, Callable[[Tensor], Any]] = {
     "convolution, dilated": lambda x: F.conv2d(x, fixed(3, 4, 2, 3), dilation=2, padding=(2, 1)),
     "convolution, grouped": lambda x: F.conv2d(x, fixed(4, 2, 3, 3), groups=2, padding=1),
     "convolution, of one element": lambda x: F.conv2d(x, fixed(3, 4, 1, 1), stride=(2, 1)),
+    "convolution, with places that see padding alone": lambda x: F.conv2d(x, fixed(3, 4, 1, 2), padding=(2, 3)),
     "convolution, phases": lambda x: F.conv2d(x, fixed(3, 4, 5, 5), stride=2, padding=2),
     "convolution, transposed": lambda x: transposed(x, padding=1),
     "convolution, transposed and dilated": lambda x: transposed(x, padding=(0, 1), dilation=2),
@@ -175,6 +176,12 @@ MAPS: dict[str, Callable[[Tensor], Any]] = {
     "unbind": lambda x: x.unbind(1)[2],
     "slice, below a padded convolution": lambda x: F.conv2d(x[:, :, 2:-1, 1:-2], fixed(3, 4, 3, 3), padding=1),
     "constant_pad_nd": lambda x: F.pad(x, (2, -1, -2, 1), value=0.5),
+    "constant_pad_nd, above a convolution": lambda x: F.pad(F.conv2d(x, fixed(3, 4, 3, 3)), (3, 2, 2, 3)),
+    "constant_pad_nd, above a transposed convolution": lambda x: F.pad(transposed(x), (3, 2, 2, 3)),
+    "constant_pad_nd, above a maximum": lambda x: F.pad(F.max_pool2d(x, 3, 2, 1), (3, 2, 2, 3)),
+    "constant_pad_nd, above a mean": lambda x: F.pad(F.avg_pool2d(x, 3, 2, 1), (3, 2, 2, 3)),
+    "constant_pad_nd, above a normalisation": lambda x: F.pad(normed(x).mean(1, keepdim=True), (3, 2, 2, 3)),
+    "constant_pad_nd, above a view": lambda x: F.pad(x.view(2, 2, 14, 6).roll(1, 1), (3, 2, 2, 3)),
     "constant_pad_nd, infinite": lambda x: F.max_pool2d(F.pad(x, (1, 0, 2, 0), value=-torch.inf), 3, 2),
     "slice_scatter": lambda x: written(x, (slice(None), slice(None), slice(1, 3)), x[:, :, 3:5]),
     "select_scatter": lambda x: written(x, (slice(None), 1), 2.0),
@@ -333,6 +340,30 @@ def test_a_record_is_what_autograd_says(name: str, padded: bool) -> None:
         assert_close(weight, expected, **tolerance)
         sums = (weight * images[:, None]).flatten(2).sum(2)
         assert_close(bias, logits - sums, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.filterwarnings("ignore:.*:UserWarning")
+@pytest.mark.parametrize("padded", [False, True], ids=["alone", "below a padded convolution"])
+@pytest.mark.parametrize("name", MAPS)
+def test_one_box_for_all_is_a_map_with_zeros_around_it(name: str, padded: bool) -> None:
+    """Wherever it is: in corners, where there is nothing but padding below it, and inside."""
+    images = pictures(*MAP)
+    if padded and MAPS[name](images.clone()).dim() != 4:
+        pytest.skip("no map")
+    with torch.no_grad():
+        frozen = freeze(Above(MAPS[name], padded), images)
+    network, rows = frozen.network, torch.arange(2)
+    made = [value for node in network.nodes for value in node.outputs if value in network.lands]
+    value = next(value for value in reversed(made) if value is not None and len(network.shape(value)) >= 3)
+    shape = network.shape(value)
+    for starts in ([0] * len(shape), [size - 1 for size in shape], [(size - 1) // 2 for size in shape]):
+        extent = [min(2, size - start) for size, start in zip(shape, starts, strict=True)]
+        box = Window(pictures(2, *extent), tuple(starts), shape, rows, rows, (False,) * len(shape))
+        with torch.no_grad():
+            found, expected = (
+                pull_back(frozen, Branches(rows, rows, 2), [(value, window)]) for window in (box, box.dense())
+            )
+        assert_close(found, expected, rtol=1e-9, atol=1e-10)
 
 
 # What works along the first dimension of what it is given, whatever that is.
