@@ -43,6 +43,8 @@ def states_of(graph: Graph, nodes: Iterable[Node]) -> dict[Value, Dependence]:
     for node in nodes:
         _follow(node, states)
         for value in node.outputs:
+            if value is not None and known(node).frozen and graph.dtypes[value.index].is_complex:  # a direction
+                raise PathxError(f"the model is not a ReLU network: {node.place} {_WHY}", usage=True)
             if value is not None and not (
                 graph.dtypes[value.index].is_floating_point or graph.dtypes[value.index].is_complex
             ):
@@ -60,7 +62,7 @@ def _follow(node: Node, states: dict[Value, Dependence]) -> None:
     )
     if known(node).decides and state is not Dependence.FIXED:
         raise PathxError(
-            f"the model decides by the values of its input (.item() or `if` on a tensor in {node.module}): pathx needs a "
+            f"the model decides by the values of its input (.item(), .numpy() or `if` on a tensor in {node.module}): pathx needs a "
             "network whose operations are the same for every image",
             usage=True,
         )
@@ -143,7 +145,7 @@ def check_batch(graph: Graph, nodes: Iterable[Node], states: dict[Value, Depende
     for node in nodes:
         call = shapes_of(graph, node, states)
         operation = known(node)
-        if batch > 1 and _makes_varying(node, states) and not operation.apart(call):
+        if _makes_varying(node, states) and not operation.apart(call):
             remedy = f"; {operation.remedy}" if operation.remedy else ""
             raise PathxError(
                 f"{node.place} works along the batch, so images are not explained one by one{remedy}", usage=True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -94,7 +95,11 @@ class Frozen:
         """Cotangents of a linear node's inputs from those of one of its outputs."""
         rule = known(node).transpose
         assert rule is not None  # the network was read
-        return rule(self.call(node), output, cotangent)
+        call = self.call(node)
+        below = [(value, window) for value, window in rule(call, output, cotangent) if window.data.numel()]
+        if not cotangent.data.is_complex() and not call.complex:
+            return below
+        return [(value, window if value in call.complex else window.real()) for value, window in below]
 
     def constant(self, node: Node, cotangent: Window) -> Tensor | None:
         """(P,) what the constant part of a linear node adds under these cotangents; None where it has none."""
@@ -164,6 +169,8 @@ def _check_weights(model: nn.Module) -> None:
             )
         if tensor.is_complex():
             raise PathxError(f"{name} of the model is complex: pathx explains networks of real numbers", usage=True)
+        if tensor.layout is not torch.strided:
+            raise PathxError(f"{name} of the model is sparse: make it dense (.to_dense())", usage=True)
         if tensor.is_quantized:
             raise PathxError(f"{name} of the model is quantised: explain the network it was made from", usage=True)
 
@@ -177,13 +184,18 @@ def _as(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
     return tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Traced:
-    """What is remembered of a model for one shape of input: no numbers, only what it does with them."""
+    """What is remembered of a model for one shape of input: no numbers, only what it does with them.
+
+    Args:
+        checked: what it takes for constants was seen to be the same for another image.
+    """
 
     network: Network
     course: Course
     dtypes: frozenset[torch.dtype]
+    checked: bool = False
 
     @classmethod
     def of(cls, graph: Graph) -> _Traced:
@@ -246,14 +258,43 @@ def _follow(model: nn.Module, images: Tensor) -> tuple[_Traced, ModelRun]:
             traced = remembered[key]
             quick = _as_on_the_cpu(given.device) and traced.is_whole(images)
             try:
-                return traced, follow(view, given.clone(), traced.course, quick=quick)
+                run = follow(view, given.clone(), traced.course, quick=quick)
+                if not traced.checked:
+                    _check_constants(traced, run, view, given)
+                return traced, run
             except Departed:
                 del remembered[key]
+            except PathxError:
+                remembered.pop(key, None)
+                raise
     raise PathxError(
         "the model does something else each time it runs, so there is no one network to explain; make its forward "
         "depend on its input alone",
         usage=True,
     )
+
+
+def _check_constants(traced: _Traced, run: ModelRun, view: nn.Module, given: Tensor) -> None:
+    """Refuse tensors that the model did not hold and that are others for another image.
+
+    They are values that went out of torch and came back as something new, or were drawn at random: the graph has nothing
+    to say of where they come from, and would take them for constants.
+    """
+    traced.checked = True
+    constants = traced.course.graph.constants
+    readers = {value: node for node in traced.network.nodes for value in node.inputs if value in constants}
+    if not readers:
+        return
+    with suppress(Departed):  # decided by other values, but not by these
+        other = follow(view, given * 0.5 + 0.1, traced.course, quick=False)
+        for value, node in readers.items():
+            first, second = run.external[value], other.external[value]
+            if not ((first == second) | ((first != first) & (second != second))).all():
+                raise PathxError(
+                    f"the model computes with numbers that come from outside of torch and change ({node.place}): keep what "
+                    "it computes from its input in torch, and draw no random numbers",
+                    usage=True,
+                )
 
 
 _PLAIN = frozenset([bool, int, float, type(None)])

@@ -360,8 +360,14 @@ def _gates(
         if output is None or states[output] is not Dependence.VARIES or operation.gate is None:
             continue
         source, *others = (value for value in node.inputs if states[value] is Dependence.VARIES)
-        if others or (operation.self_masking and not _masks_itself(node, source, states, producers)):
+        if others or (operation.self_masking and not _masks_itself(graph, node, source, states, producers)):
             continue  # a choice between two values is a route, and a mask from elsewhere a factor like any other
+        if graph.dtypes[source.index].is_complex:
+            raise PathxError(
+                f"the model is not a ReLU network: {node.place} is not linear in complex numbers, so the network has no "
+                "exact path",
+                usage=True,
+            )
         name = node.name
         seen[name] += 1
         if seen[name] > 1:
@@ -370,8 +376,12 @@ def _gates(
     return gates
 
 
-def _masks_itself(node: Node, source: Value, states: dict[Value, Dependence], producers: dict[Value, Node]) -> bool:
-    """Whether what masks a value was computed from that value, as in `x * (x > 0)`."""
+def _masks_itself(
+    graph: Graph, node: Node, source: Value, states: dict[Value, Dependence], producers: dict[Value, Node]
+) -> bool:
+    """Whether what masks a value was computed from that value, as in `x * (x > 0)`, element by element."""
+    if any(graph.shapes[value.index] != graph.shapes[source.index] for value in node.outputs if value is not None):
+        return False
 
     def origin(value: Value) -> Value:
         while value in producers and known(producers[value]).same:

@@ -142,6 +142,10 @@ class Window:
         """Elementwise product with the values (B or 1, *sizes) under the boxes."""
         return replace(self, data=self.data * self.read(values))
 
+    def real(self) -> Window:
+        """The cotangents of what is real, whatever complex numbers were made of it."""
+        return replace(self, data=self.data.real) if self.data.is_complex() else self
+
     def cleaned(self) -> Window:
         """The same cotangents with what sticks out of the map set to zero."""
         if self.clean:

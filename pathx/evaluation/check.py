@@ -71,8 +71,14 @@ class Checked:
     @property
     def verdict(self) -> str:
         """What a user should make of it, in one sentence."""
-        if not self.passed:
-            return "do not trust the explanation"
+        wrong = [name for name, finding in self.findings.items() if finding.passed is False]
+        if wrong == ["randomisation"]:
+            return (
+                "the numbers add up, but the heatmap hardly depends on what the upper layers learned: it shows what the "
+                "network responds to more than what supports this class alone; try a smaller `width`"
+            )
+        if wrong:
+            return "do not trust the explanation: its numbers are wrong"
         if self.findings["stability"].figures["steady"]:
             return "the explanation can be trusted as far as this goes"
         return "the numbers add up, but a little noise changes what is shown: do not rely on single units or details"

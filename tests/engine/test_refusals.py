@@ -63,7 +63,9 @@ REFUSALS: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
     "an item": (lambda m, x: m.b(F.relu(m.a(x))) * x.max().item(), DECIDES),
     "a list": (lambda m, x: m.b(F.relu(m.a(x))) * x.tolist()[0][0], DECIDES),
     "numpy": (lambda m, x: m.b(F.relu(m.a(x))) * float(x.numpy()[0, 0]), DECIDES),
-    "an if below": (lambda m, x: m.b(F.relu(m.a(x))) if (m.a(x) > 0).any() else m.b(m.a(x)), f"{DECIDES} (.item() or `if`"),
+    "an if below": (
+        lambda m, x: m.b(F.relu(m.a(x))) if (m.a(x) > 0).any() else m.b(m.a(x)), f"{DECIDES} (.item(), .numpy() or `if`",
+    ),
     "elements by value": (lambda m, x: m.b(F.relu(m.a(x)))[x[:, 0] > -9], "picks elements by what it computed (index"),
     "nonzero": (lambda m, x: m.b(F.relu(m.a(x)))[x[:, 0].nonzero()[:, 0]], "nonzero in the model itself"),
     "a product": (lambda m, x: m.b(F.relu(m.a(x)) * m.a(x)), "multiplies or divides by what it computed from the image: mul"),
@@ -92,6 +94,21 @@ REFUSALS: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
     "no rule": (lambda m, x: m.b(F.relu(torch.renorm(m.a(x), 2, 0, 5))), "renorm"),
     "another picture": (lambda m, x: m.b(F.relu(m.a(x).flip(0))), "flip in the model itself works along the batch"),
     "pictures in one": (lambda m, x: m.b(F.relu(m.a(x)).reshape(1, -1).reshape(2, 6)), "without the batch of 2 in front"),
+    "elements changed in Python": (lambda m, x: m.b(F.relu(m.a(x)).clone().apply_(abs)), DECIDES),
+    "lengths of complex numbers": (
+        lambda m, x: m.b(F.relu((m.a(x) * (1 + 2j)).abs())), "abs in the model itself is not linear in complex numbers",
+    ),
+    "directions of complex numbers": (
+        lambda m, x: m.b(F.relu(torch.sgn(m.a(x) * (1 + 2j)).real)), f"sgn in the model itself {NOT_LINEAR}",
+    ),
+    "bits": (lambda m, x: m.b(F.relu(m.a(x).view(torch.int32).view(torch.float32))), "reads numbers as others"),
+    "sparse matrices": (lambda m, x: m.b(F.relu(m.a(x)) @ torch.eye(6).to_sparse()), "computes with sparse tensors: make them"),
+    "memory in another order": (
+        lambda m, x: m.b(F.relu(m.a(x)).t().as_strided((2, 6), (6, 1))), "reads memory that its input may share",
+    ),
+    "memory of the next picture": (
+        lambda m, x: m.b(F.relu(m.a(x)).as_strided((2, 6), (1, 1))), "as_strided in the model itself works along the batch",
+    ),
     "fake quantisation": (
         lambda m, x: m.b(F.relu(torch.fake_quantize_per_tensor_affine(m.a(x), 0.1, 0, -128, 127))),
         "fake_quantize_per_tensor_affine",
@@ -107,6 +124,27 @@ def test_what_no_gates_make_linear(name: str) -> None:
         torch.randn(2, 5),
         message.replace("computed (", "computed from the image ("),
     )
+
+
+def test_an_operation_of_others_is_not_taken_for_one_of_torch() -> None:
+    """Whatever it is called."""
+    library = torch.library.Library("pathx_tests", "DEF")
+    library.define("relu(Tensor x) -> Tensor")
+    library.define("add(Tensor x, Tensor y) -> Tensor")
+    library.impl("relu", lambda x: x.clamp(min=1), "CompositeExplicitAutograd")
+    library.impl("add", lambda x, y: x + 3 * y, "CompositeExplicitAutograd")
+    theirs = torch.ops.pathx_tests
+    images = torch.randn(2, 5)
+    refuses(
+        mlp(lambda m, x: m.b(theirs.relu(m.a(x)))), images, "pathx has no rule for pathx_tests.relu in the model itself"
+    )
+    refuses(mlp(lambda m, x: m.b(F.relu(theirs.add(m.a(x), m.a(x))))), images, "no rule for pathx_tests.add")
+
+
+def test_sparse_weights() -> None:
+    model = mlp(lambda m, x: m.b(F.relu(m.a(x))) @ m.graph)
+    model.register_buffer("graph", torch.eye(3).to_sparse())
+    refuses(model, torch.randn(2, 5), "graph of the model is sparse: make it dense")
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3])
@@ -160,7 +198,7 @@ def test_quantised_weights() -> None:
     refuses(
         torch.ao.quantization.quantize_dynamic(plain, {nn.Linear}),
         torch.randn(2, 5),
-        "pathx has no rule for linear_dynamic in 0: ",
+        "pathx has no rule for quantized.linear_dynamic in 0: ",
     )
     model = mlp(lambda m, x: m.b(F.relu(m.a(x))) + m.extra.dequantize())
     model.register_buffer("extra", torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.command_line import Pathx
@@ -11,7 +13,7 @@ from support.measured import document
 from torch import Tensor, nn
 
 from pathx.engine.replay import Classifier
-from pathx.evaluation.check import cascade, judged
+from pathx.evaluation.check import Checked, Finding, cascade, judged
 from pathx.evaluation.choices import METHODS
 from pathx.evaluation.methods import Subject
 from pathx.evaluation.prepared import prepare
@@ -21,6 +23,7 @@ from pathx.models.load import load_model
 pytest.importorskip("captum")
 pytest.importorskip("matplotlib")
 pytestmark = pytest.mark.usefixtures("one_thread", "measured", "undrawn")
+CHECKS = ("completeness", "unwrapping", "randomisation", "device")
 
 
 def test_the_model_is_not_randomised_itself(pathx_: Pathx) -> None:
@@ -43,6 +46,20 @@ def test_a_verdict_says_what_noise_does(pathx_: Pathx) -> None:
         assert figures["steady"] == steady and found["verdict"] in done.out
         assert ("trusted as far as this goes" in found["verdict"]) == (steady and found["passed"])
         assert "right" not in found["verdict"]
+
+
+@pytest.mark.parametrize(
+    "failing", [set(found) for count in range(4) for found in combinations(CHECKS, count)], ids=str
+)
+def test_only_wrong_numbers_are_called_wrong(failing: set[str]) -> None:
+    """A map that says little is not to be taken for one that was computed wrongly, nor the other way round."""
+    figures: dict[str, Any] = {"steady": True}
+    findings = {name: Finding(name not in failing, "", figures) for name in (*CHECKS, "stability")}
+    checked = Checked("cat.png", "cat", {}, {}, findings)
+    assert checked.passed == (not failing)
+    assert ("do not trust" in checked.verdict) == bool(failing - {"randomisation"})
+    assert ("hardly depends" in checked.verdict) == (failing == {"randomisation"})
+    assert ("trusted as far as" in checked.verdict) == (not failing)
 
 
 def test_the_cascade_is_judged_along_the_way() -> None:

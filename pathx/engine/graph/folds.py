@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from math import prod
 
 import torch
 
@@ -18,7 +19,7 @@ _VIEWS = ("view", "_unsafe_view")
 
 def fold(graph: Graph) -> Graph:
     """The graph with images apart, as far as they were taken together in one of the known ways."""
-    for folded in (_linear_layers, _instance_norms, _sums_of_products, _ensembles):
+    for folded in (_linear_layers, _instance_norms, _sums_of_products, _products_of_maps, _ensembles):
         graph = folded(graph)
     return graph
 
@@ -77,6 +78,49 @@ def _sums_of_products(graph: Graph) -> Graph:
         nodes[product.index] = replace(product, op=torch.ops.aten.matmul.default, args=(product.args[0], matrix))
         shapes[product.args[0]], shapes[made] = (*apart, size), (*apart, graph.shapes[made.index][2])
     return _changed(graph, nodes, shapes)
+
+
+def _products_of_maps(graph: Graph) -> Graph:
+    """`W @ maps`, which runs as one product of B * C matrices, made one that keeps the images apart."""
+    makers, batch = _makers(graph), graph.shapes[graph.input.index][0]
+    nodes: dict[int, Node] = {}
+    shapes: dict[Value, tuple[int, ...]] = {}
+    for product in graph.nodes:
+        made = product.outputs[0]
+        if product.kind != "bmm" or made is None:
+            continue
+        factors = [found for value in product.args if (found := _of_maps(graph, makers, value)) is not None]
+        if len(factors) < 2:
+            continue
+        (front, other), readers = _fronts(graph, factors), [node for node in graph.nodes if made in node.inputs]
+        if front != other or front[0] != batch or any(node.kind not in _VIEWS for node in readers):
+            continue
+        single = [_unrepeated(makers, value) for value in factors]  # a product repeats by itself
+        if torch.broadcast_shapes(*_fronts(graph, single)) == front:
+            factors = single
+        nodes[product.index] = replace(product, op=torch.ops.aten.matmul.default, args=tuple(factors))
+        shapes[made] = (*front, *graph.shapes[made.index][1:])
+    return _changed(graph, nodes, shapes)
+
+
+def _of_maps(graph: Graph, makers: dict[Value, Node], value: Value) -> Value | None:
+    """What matrices (B * C, n, m) were before they were put in one row: (B, C, n, m); None where they were nothing else."""
+    view = makers.get(value)
+    if view is None or view.kind not in _VIEWS or _rank(graph, view.inputs[0]) < 4:
+        return None
+    source = view.inputs[0]
+    *front, rows, columns = graph.shapes[source.index]
+    return source if graph.shapes[value.index] == (prod(front), rows, columns) else None
+
+
+def _unrepeated(makers: dict[Value, Node], value: Value) -> Value:
+    while (maker := makers.get(value)) is not None and maker.kind in ("expand", "clone"):
+        value = maker.inputs[0]
+    return value
+
+
+def _fronts(graph: Graph, values: list[Value]) -> list[tuple[int, ...]]:
+    return [graph.shapes[value.index][:-2] for value in values]
 
 
 def _repeated(graph: Graph, makers: dict[Value, Node], value: Value) -> Value | None:

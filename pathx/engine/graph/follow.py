@@ -185,11 +185,13 @@ class _Follower(Listener):
         step = self.course.steps[self.position]
         self.position += 1
         writes = func._schema.is_mutable
-        plain, given = spelled(out_of_place(func) if writes else func, args)
+        plain, given = spelled(out_of_place(func) if writes else func, args, args)
         if plain is not step.node.op:
             raise Departed
         self._check(step, given, kwargs)
-        return self._took(step, self._written(func, args, kwargs) if writes else self._made(step.node, given, kwargs))
+        if writes:
+            return self._took(step, self._written(func, args, kwargs))
+        return self._took(step, self._made(step.node, given if plain is not func else args, kwargs))
 
     def _check(self, step: _Step, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Compare the arguments of a call, and where it is made, with the graph."""

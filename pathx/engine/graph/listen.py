@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pathx.engine.graph.rewrites import FUNCTIONS, REWRITES, UNSAID
+from pathx.engine.graph.rewrites import FUNCTIONS, QUESTIONS, RESETTING, RESPELLED, REWRITES, UNSAID
 from pathx.engine.graph.scopes import Scope, is_leaf
 from pathx.engine.graph.untouched import Writes, untouched
 from pathx.errors import PathxError
@@ -70,7 +70,7 @@ class Listener(TorchDispatchMode):
             raise
 
     def _dispatched(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if func.namespace == "prim":  # a question about a tensor, such as its device
+        if _is_aside(func):
             return func(*args, **kwargs)
         if _is_composite(func):  # as they arrive where tensors were made in inference mode
             with self:
@@ -123,7 +123,7 @@ def run(listener: Listener, call: Callable[[Tensor], Any] | None = None, *, func
         return _plain(call(x))
 
     wrapped = torch.func.functionalize(plain, remove="mutations") if functional else plain
-    with untouched(listener.model):
+    with untouched(listener.model), torch.random.fork_rng(devices=[]):
         try:
             with torch.inference_mode(False), torch.no_grad(), _uncompiled(), _Escapes(listener.writes), listener:
                 outputs = wrapped(listener.images)
@@ -211,12 +211,16 @@ class _Escapes(TorchFunctionMode):
         return func(*args, **(kwargs or {})) if other is None else other
 
 
-_LEAVING = frozenset([Tensor.numpy, Tensor.tolist, Tensor.__array__])
+_LEAVING = frozenset(
+    [Tensor.numpy, Tensor.tolist, Tensor.__array__, Tensor.__dlpack__, Tensor.apply_, Tensor.map_, Tensor.map2_]
+)
 _RESETTING = frozenset([Tensor.data.__set__, Tensor.set_])  # type: ignore[attr-defined]
 
 
 def written(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
-    """The tensors that an operation writes into."""
+    """The tensors that an operation writes into; one that is given other memory is not written into."""
+    if func.overloadpacket in RESETTING:
+        return
     for number, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             given = args[number] if number < len(args) else kwargs.get(argument.name)
@@ -244,8 +248,13 @@ def _plain(outputs: Any) -> Any:
 
 def is_plain(func: Any) -> bool:
     """Whether an operation is always heard as what it is."""
-    other = func in REWRITES or func.namespace == "prim"
+    other = func in REWRITES or _is_aside(func) or func in RESPELLED
     return not (other or func._schema.is_mutable or _is_composite(func))
+
+
+def _is_aside(func: Any) -> bool:
+    """Whether nothing is computed: a question about a tensor, such as its device, or a note for a profiler."""
+    return func.namespace in ("prim", "profiler") or func in QUESTIONS
 
 
 @cache

@@ -6,8 +6,10 @@ does the same for what torch offers in Python, where the operations that it is m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from math import prod
+from string import ascii_letters
 from typing import Any
 
 import torch
@@ -57,12 +59,42 @@ def _filled(in_place: bool) -> Rewrite:
     return rewrite
 
 
-def _choice(takes_first: Callable[[Tensor, Tensor], Tensor]) -> Rewrite:
+def _choice(choose: Callable[[Tensor, Tensor], Tensor], takes_first: Callable[[Tensor, Tensor], Tensor]) -> Rewrite:
     def rewrite(factor: Factor, first: Tensor, second: Tensor) -> Run | None:
         """A leaky ReLU spelled out, `maximum(x, 0.1 * x)`: x times one of two slopes."""
-        return _two_slopes(factor, lambda: takes_first(first, second), first, second)
+        slopes = _two_slopes(factor, lambda: takes_first(first, second), first, second)
+        if slopes is not None or first.shape == second.shape or 0 in (first.dim(), second.dim()):
+            return slopes
+        shape = torch.broadcast_shapes(first.shape, second.shape)
+        return lambda: choose(first.expand(shape), second.expand(shape))
 
     return rewrite
+
+
+def _bounded(clamp: Any) -> Rewrite:
+    def rewrite(factor: Factor, x: Tensor, *bounds: Any, **named: Any) -> Run | None:
+        """A clamp whose bounds make more of a value than there was: every element is a unit."""
+        given = [bound for bound in (*bounds, *named.values()) if isinstance(bound, Tensor)]
+        shape = torch.broadcast_shapes(x.shape, *(bound.shape for bound in given))
+        return None if x.shape == shape else lambda: clamp(x.expand(shape), *bounds, **named)
+
+    return rewrite
+
+
+def _power(factor: Factor, x: Tensor, exponent: Any) -> Run | None:
+    """`x ** 1`, as pooling by the first power has it."""
+    return x.clone if exponent == 1 and x.is_floating_point() else None
+
+
+def _norm(
+    factor: Factor, x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
+) -> Run | None:
+    """The norms that are made of absolute values alone."""
+    dims = list(range(x.dim())) if dim is None else dim
+    if ord not in (1, math.inf, -math.inf) or dtype is not None:
+        return None
+    reduce = torch.sum if ord == 1 else torch.amax if ord > 0 else torch.amin
+    return lambda: reduce(x.abs(), dims, keepdim)
 
 
 def _where(factor: Factor, condition: Tensor, first: Tensor, second: Tensor) -> Run | None:
@@ -107,8 +139,15 @@ REWRITES: dict[Any, Rewrite] = {
     aten.equal.default: _compared,
     aten.index_put.default: _filled(in_place=False),
     aten.index_put_.default: _filled(in_place=True),
-    aten.maximum.default: _choice(torch.gt),
-    aten.minimum.default: _choice(torch.lt),
+    aten.clamp.Tensor: _bounded(aten.clamp.Tensor),
+    aten.clamp_max.Tensor: _bounded(aten.clamp_max.Tensor),
+    aten.clamp_min.Tensor: _bounded(aten.clamp_min.Tensor),
+    aten.fmax.default: _choice(torch.fmax, torch.gt),
+    aten.fmin.default: _choice(torch.fmin, torch.lt),
+    aten.linalg_vector_norm.default: _norm,
+    aten.maximum.default: _choice(torch.maximum, torch.gt),
+    aten.minimum.default: _choice(torch.minimum, torch.lt),
+    aten.pow.Tensor_Scalar: _power,
     aten.rrelu_with_noise.default: _mean_slope(aten.leaky_relu),
     aten.rrelu_with_noise_.default: _mean_slope(aten.leaky_relu_),
     aten.where.self: _where,
@@ -123,7 +162,7 @@ def _padded(input: Tensor, pad: Any, mode: str = "constant", value: Any = None) 
     for number in range(len(pad) // 2):
         dim, (before, after) = x.dim() - 1 - number, pad[2 * number : 2 * number + 2]
         size = x.shape[dim]
-        inner = x.narrow(dim, max(0, -before), size - max(0, -before) - max(0, -after))
+        inner = x.narrow(dim, max(0, -before), size - max(0, -before) - max(0, -after))  # what is cut off is gone
         parts = [inner.narrow(dim, inner.shape[dim] - before, before)] if before > 0 else []
         x = torch.cat([*parts, inner, *([inner.narrow(dim, 0, after)] if after > 0 else [])], dim)
     return x
@@ -159,10 +198,19 @@ def _summed(equation: Any, *operands: Any) -> Tensor | None:
     torch puts dimensions of size 1, such as a batch of one image, wherever it likes.
     """
     operands = tuple(operands[0]) if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands
-    if not isinstance(equation, str) or len(operands) != 2 or "->" not in equation or "." in equation:
+    if not isinstance(equation, str) or len(operands) != 2 or "->" not in equation:
         return None
     inputs, _, out = equation.replace(" ", "").partition("->")
     first, _, second = inputs.partition(",")
+    if "..." in inputs:
+        more = max(tensor.dim() - len(term) + 3 for tensor, term in zip(operands, (first, second), strict=True))
+        unused = [letter for letter in ascii_letters if letter not in equation][:more]
+        ends = [
+            "".join(unused[more - (tensor.dim() - len(term) + 3) :])
+            for tensor, term in zip(operands, (first, second), strict=True)
+        ]
+        first, second = first.replace("...", ends[0]), second.replace("...", ends[1])
+        out = out.replace("...", "".join(unused))
     (x, mine), (w, theirs) = zip(operands, (first, second), strict=True)
     if out[:1] == theirs[:1] != mine[:1]:
         (x, mine), (w, theirs) = (w, theirs), (x, mine)
@@ -182,13 +230,33 @@ def _summed(equation: Any, *operands: Any) -> Tensor | None:
     return made.permute(*((alone + new).index(letter) for letter in out))
 
 
-FUNCTIONS: dict[Any, Callable[..., Any]] = {F.pad: _padded, torch.rnn_relu: _recurrent, torch.einsum: _summed}
+def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor | None:
+    """Without a look at the numbers, which is only there to find wrong ones."""
+    if num_classes < 1:
+        return None
+    return (tensor.unsqueeze(-1) == torch.arange(num_classes, device=tensor.device)).long()
 
 
-def spelled(func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-    """A call in the one spelling that graphs have."""
+FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    Tensor.__deepcopy__: lambda tensor, memo: tensor.clone(),
+    F.one_hot: _one_hot,
+    F.pad: _padded,
+    torch.einsum: _summed,
+    torch.rnn_relu: _recurrent,
+}
+
+
+def spelled(func: Any, args: tuple[Any, ...], given: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """A call in the one spelling that graphs have.
+
+    Args:
+        given: the arguments with their tensors.
+    """
     if func is aten._convolution.default:  # as TorchScript spells it, with settings for one library
         return aten.convolution.default, args[:9]
+    if func is aten.as_strided.default:  # where it begins is said where places in memory are places in the tensor
+        in_order = given[0].is_contiguous() and given[0].storage_offset() == 0
+        return func, (*args[:3], (args[3] if len(args) > 3 else None) or 0) if in_order else args[:3]
     return func, args
 
 
@@ -198,6 +266,15 @@ FACTORS: dict[str, Callable[[int, Callable[[], Any]], Any]] = {
     "neg": lambda place, other: -1.0,
 }
 """Operations that make k times one of their arguments: k by the place of that argument, and from the other; None for none."""
+
+RESPELLED = frozenset([aten._convolution.default, aten.as_strided.default])
+"""What `spelled` may write otherwise."""
+
+QUESTIONS = frozenset([aten.is_pinned.default, aten.is_same_size.default])
+"""Operations that ask about a tensor, and not about its numbers."""
+
+RESETTING = frozenset([aten.set_])
+"""Operations that put other memory in the place of a tensor's own."""
 
 UNSAID: dict[Any, Callable[..., Any]] = {aten.native_batch_norm: lambda args: args[3:5] if args[5] else ()}
 """Operations that write into arguments without their schema saying so: into which."""

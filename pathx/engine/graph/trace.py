@@ -69,8 +69,12 @@ class Node:
 
     @cached_property
     def kind(self) -> str:
-        """The name under which the tables hold the operation: `convolution`, whatever its overload."""
-        return str(getattr(self.op, "overloadpacket", self.op).__name__)
+        """The name under which the tables hold the operation: `convolution`, whatever its overload.
+
+        They hold torch's own. What others call by the same name may do anything: `quantized.linear`.
+        """
+        name = str(self.op.overloadpacket.__name__)
+        return name if self.op.namespace == "aten" else f"{self.op.namespace}.{name}"
 
     @property
     def op_name(self) -> str:
@@ -80,7 +84,7 @@ class Node:
     @property
     def place(self) -> str:
         """Operation and module path for messages: `sigmoid in features.1.block.1`."""
-        return f"{self.op_name} in {self.module}"
+        return f"{self.op_name if self.op.namespace == 'aten' else self.kind} in {self.module}"
 
     @property
     def module(self) -> str:
@@ -133,13 +137,25 @@ def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 def unwrapped(model: nn.Module) -> nn.Module:
     """The network itself, where torch.compile or data parallelism is wrapped around it and does nothing of its own."""
     while not (model._forward_hooks or model._forward_pre_hooks or has_global_hooks()):
-        if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-            model = model.module
-        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
-            model = inner
-        else:
+        inner = _wrapped(model)
+        if inner is None:
             break
+        model = inner
     return model
+
+
+def _wrapped(model: nn.Module) -> nn.Module | None:
+    """What a wrapper of torch's own runs; None for anything else, and where somebody changed what the wrapper does."""
+    kind, inner = type(model), None
+    if kind.__module__.startswith("torch._dynamo.") and hasattr(model.forward, "_torchdynamo_orig_callable"):
+        inner = getattr(model, "_orig_mod", None)
+    elif isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)) and "forward" not in vars(model):
+        own = kind.forward not in _PARALLEL or kind.__call__ is not nn.Module.__call__
+        inner = None if own else model.module
+    return inner if isinstance(inner, nn.Module) else None
+
+
+_PARALLEL = (nn.DataParallel.forward, nn.parallel.DistributedDataParallel.forward)
 
 
 def modules_of(model: nn.Module) -> Iterator[nn.Module]:
@@ -231,6 +247,8 @@ class _Recorder(Listener):
         return False
 
     def _value(self, tensor: Tensor) -> Value:
+        if tensor.layout not in (torch.strided, torch._mkldnn):  # type: ignore[attr-defined]
+            raise PathxError("the model computes with sparse tensors: make them dense (.to_dense())", usage=True)
         value = self.values[id(tensor)] = Value(len(self.shapes))
         self.alive.append(tensor)
         self.stale.discard(id(tensor))
@@ -263,7 +281,7 @@ class _Recorder(Listener):
             func = self._changes(func, args)
         else:
             out = func(*(filled(arg, self.here) for arg in args), **kwargs)
-        func, known_args = spelled(func, known_args)
+        func, known_args = spelled(func, known_args, args)
         outputs = tuple(out) if isinstance(out, (tuple, list)) else (out,)
         if hands_out_parts(func):
             self.apart.update(map(id, outputs))
@@ -285,7 +303,7 @@ class _Recorder(Listener):
             raise Aliased  # writes into an argument in a way of its own
         storage = args[0].untyped_storage()._cdata
         if id(args[0]) not in self.apart:
-            self.stale.update(other for other in self.sharing[storage] if other != id(args[0]))
+            self.stale.update(other for other in self.sharing.get(storage, ()) if other != id(args[0]))
         return functional
 
     def graph(self, outputs: Any, *, functional: bool = False) -> Graph:

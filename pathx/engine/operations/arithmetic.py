@@ -12,7 +12,7 @@ from pathx.engine.graph.trace import Node
 from pathx.engine.operations.fallback import plain
 from pathx.engine.operations.geometry import any_shape, keeps_place
 from pathx.engine.operations.sums import channel_total, map_like, scaled_by, total, unbroadcast
-from pathx.engine.operations.table import Call, Cotangents, constant, linear
+from pathx.engine.operations.table import Call, Cotangents, constant, linear, precise
 from pathx.engine.window import Window
 
 
@@ -81,7 +81,8 @@ def _divided(node: Node, varying: list[int]) -> str | None:
 def mul(call: Call, output: int, cotangent: Window) -> Cotangents:
     first, second = call.args[:2]
     source, factor = (first, call.values(second)) if call.varies(first) else (second, call.values(first))
-    factor = 1 / factor if call.node.kind == "div" else factor
+    if call.node.kind == "div":  # whole numbers as precisely as there is
+        factor = 1 / (factor if factor.is_floating_point() or factor.is_complex() else factor.to(precise(factor)))
     if factor.is_complex():
         factor = factor.conj()
     return [(source, unbroadcast(cotangent.scale(map_like(factor, cotangent)), call.shapes[source]))]
@@ -95,8 +96,7 @@ def neg(call: Call, output: int, cotangent: Window) -> Cotangents:
 @linear("clone", "alias", "detach", "_to_copy", "contiguous", same=True, pools=True, field=keeps_place)
 @linear("lift_fresh_copy", "positive", "dropout", pools=True, field=keeps_place)
 def same(call: Call, output: int, cotangent: Window) -> Cotangents:
-    real = cotangent.data.is_complex() and call.args[0] not in call.complex
-    return [(call.args[0], replace(cotangent, data=cotangent.data.real) if real else cotangent)]
+    return [(call.args[0], cotangent)]
 
 
 plain("lerp", takes_frozen=True, varies=(0, 1), together=True, field=keeps_place)

@@ -70,12 +70,12 @@ def _applied(call: Call, output: int, sources: list[Value], given: Any, image: T
 
     if call.batch > 1:
         return run(_with_images(call))
-    # One image: a first dimension of 1 may be the batch or not. It is where the rows do not come out without it.
+    # One image: a first dimension of 1 is the batch, or is broadcast along it. It is neither where the rows do not come out.
     with suppress(RuntimeError):
-        made = run([])
+        made = run(_with_images(call))
         if len(made) == len(given[0]):
             return made
-    return run(_with_images(call))
+    return run([])
 
 
 def _with_images(call: Call) -> list[Tensor]:

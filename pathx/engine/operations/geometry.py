@@ -105,9 +105,14 @@ FieldRule = Callable[[Shapes], Field]
 
 
 def elementwise(call: Shapes) -> bool:
-    """Whatever depends on the images has them in its first dimension, and that is the first of the result."""
+    """Whatever depends on the images has them in its first dimension, and that is the first of the result.
+
+    One image alone has nothing to be mixed with, however it is broadcast.
+    """
     rank = len(call.made)
-    return all(len(shape) == rank and shape[0] == call.batch for shape in (call.shapes[v] for v in call.depending))
+    return call.batch == 1 or all(
+        len(shape) == rank and shape[0] == call.batch for shape in (call.shapes[v] for v in call.depending)
+    )
 
 
 def any_shape(call: Shapes) -> bool:

@@ -32,11 +32,16 @@ def _part(call: Call, cotangent: Window, dim: int, offset: int, size: int) -> Wi
 _EACH = "run the network once for each and average what comes out"
 
 
-@linear(
-    "cat", together=True, fresh=True, pools=True, apart=along(1, default=0), remedy=_EACH, field=away_from(1, default=0)
-)
+def _put_together(call: Shapes) -> bool:
+    """Parts of every image alike; along the batch, all of it at once."""
+    return any_shape(call) and (call.dims(1, "dim", 0) != [0] or len(call.node.args[0]) == 1)
+
+
+@linear("cat", together=True, fresh=True, pools=True, apart=_put_together, remedy=_EACH, field=away_from(1, default=0))
 def cat(call: Call, output: int, cotangent: Window) -> Cotangents:
     tensors = call.args[0]
+    if len(tensors) == 1:
+        return [(tensors[0], cotangent)]
     dim = call.arg(1, "dim", 0) % (len(cotangent.shape) + 1) - 1
     result: Cotangents = []
     offset = 0
@@ -144,12 +149,14 @@ def select(call: Call, output: int, cotangent: Window) -> Cotangents:
     "unsafe_split_with_sizes",
     "chunk",
     parts=True,
-    apart=along(2, default=0),
+    apart=_whole_batch(2),
     field=away_from(2, default=0),
 )
 def split(call: Call, output: int, cotangent: Window) -> Cotangents:
     source = call.args[0]
     shape = call.shapes[source]
+    if call.node.kind != "unbind" and len(call.node.outputs) == 1:
+        return [(source, cotangent)]
     dim = call.arg(1 if call.node.kind == "unbind" else 2, "dim", 0) % (len(shape) + 1) - 1
     if call.node.kind == "unbind":
         return [(source, inserted(cotangent, (dim,)).shift(dim, output, shape[dim]))]
@@ -207,7 +214,12 @@ def _written_apart(call: Call, cotangent: Window) -> tuple[Tensor, Tensor]:
 
 
 @linear("slice_scatter", varies=(0, 1), together=True, apart=_written_batch)
-@linear("select_scatter", varies=(0, 1), together=True, apart=along(2))
+@linear(
+    "select_scatter",
+    varies=(0, 1),
+    together=True,
+    apart=lambda call: any_shape(call) and call.arg(2, "dim", 0) % len(call.made) > 0,
+)
 def scatter(call: Call, output: int, cotangent: Window) -> Cotangents:
     pairs = zip(call.args[:2], _written_apart(call, cotangent), strict=True)
     varying = [(item, data) for item, data in pairs if call.varies(item)]
@@ -260,4 +272,13 @@ plain("index_put", varies=(0, 2), together=True, apart=_indexed)
 plain("gather", takes_frozen=True, apart=along(1), field=away_from(1))
 plain("scatter", varies=(0, 3), together=True, takes_frozen=True, refuses=_added, apart=along(1))
 plain("scatter_add", varies=(0, 3), together=True, takes_frozen=True, apart=along(1))
-plain("index_add", varies=(0, 3), together=True, apart=along(1))
+plain("index_add", "index_copy", varies=(0, 3), together=True, apart=along(1))
+plain("index_fill", apart=along(1), field=away_from(1))
+plain(
+    "diagonal_scatter",
+    varies=(0, 1),
+    together=True,
+    apart=lambda call: (
+        any_shape(call) and 0 not in (call.arg(3, "dim1", 0) % len(call.made), call.arg(4, "dim2", 1) % len(call.made))
+    ),
+)

@@ -86,8 +86,11 @@ def max_pool_forward(x: Tensor, *settings: Any, **options: Any) -> tuple[Tensor,
     return out.clone(memory_format=torch.contiguous_format), winners.clone(memory_format=torch.contiguous_format)
 
 
-@linear("adaptive_max_pool2d", saves=(1,), apart=_with_channels(2), pools=True)
-@linear("max_pool3d_with_indices", "adaptive_max_pool3d", saves=(1,), apart=_with_channels(3), pools=True)
+@linear("adaptive_max_pool2d", "fractional_max_pool2d", saves=(1,), apart=_with_channels(2), pools=True)
+@linear(
+    *("max_pool3d_with_indices", "adaptive_max_pool3d", "fractional_max_pool3d"),
+    **{"saves": (1,), "apart": _with_channels(3), "pools": True},
+)
 def routed(call: Call, output: int, cotangent: Window) -> Cotangents:
     """Other pools that say who won: flat index inside each channel's map."""
     source = call.args[0]

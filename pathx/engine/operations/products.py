@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from pathx.engine.graph.trace import Node, Value
-from pathx.engine.operations.fallback import plain
+from pathx.engine.operations.fallback import plain, vjp
 from pathx.engine.operations.geometry import Shapes, elementwise
 from pathx.engine.operations.sums import total
 from pathx.engine.operations.table import Call, Cotangents, Refusal, constant, linear
@@ -19,7 +19,7 @@ def _rows(call: Shapes) -> bool:
 
 def _times(call: Call, source: Value, matrix: Tensor, cotangent: Window, factor: float = 1) -> Cotangents:
     """Cotangents (P, …, out) of x @ matrix, for x (…, in) and a matrix (in, out) or (1, in, out)."""
-    matrix = matrix[0] if matrix.dim() == 3 else matrix
+    matrix = (matrix[0] if matrix.dim() == 3 else matrix).conj()
     if cotangent.is_one_hot and len(cotangent.shape) == 1:
         column = cotangent.position(0).flatten().expand(len(cotangent.data)).clamp(0, cotangent.shape[0] - 1)
         data = matrix.t()[column] * cotangent.cleaned().data
@@ -41,7 +41,15 @@ def addmm_constant(call: Call, cotangent: Window) -> Tensor:
     return total(cotangent, bias.reshape(1, -1))
 
 
-@linear("matmul", apart=_rows)
+@linear("matmul", varies=(0, 1), apart=_rows)
+def matmul(call: Call, output: int, cotangent: Window) -> Cotangents:
+    """Matrices, as many as there are, with one fixed matrix or as many; either may stand in front."""
+    first, second = call.args
+    if call.varies(first) and isinstance(second, Tensor) and second.dim() == 2:
+        return _times(call, first, second, cotangent)
+    return vjp(call, output, cotangent)
+
+
 @linear("mm", fresh=True, multiplies=True, apart=_rows)
 def mm(call: Call, output: int, cotangent: Window) -> Cotangents:
     return _times(call, call.args[0], call.args[1], cotangent)
@@ -69,5 +77,6 @@ def _one_factor(first: int, second: int) -> Refusal:
 plain("bmm", takes_frozen=True, varies=(0, 1))
 plain("baddbmm", takes_frozen=True, varies=(0, 1, 2), together=True, refuses=_one_factor(1, 2))
 plain("addcmul", takes_frozen=True, varies=(0, 1, 2), together=True, refuses=_one_factor(1, 2))
+plain("addcdiv", takes_frozen=True, varies=(0, 1), together=True)
 plain("mv", apart=lambda call: len(call.source) == 2)
 plain("addmv", varies=(1,), apart=lambda call: len(call.source) == 2)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import Any
 
+import torch
+
+from pathx.engine.graph.trace import Node
 from pathx.engine.operations.fallback import plain
 from pathx.engine.operations.geometry import (
     Field,
@@ -18,7 +22,7 @@ from pathx.engine.operations.geometry import (
     moved,
 )
 from pathx.engine.operations.sums import unbroadcast
-from pathx.engine.operations.table import Call, Cotangents, linear
+from pathx.engine.operations.table import Call, Cotangents, linear, record
 from pathx.engine.window import Window
 
 
@@ -51,6 +55,13 @@ def inserted(cotangent: Window, axes: tuple[int, ...]) -> Window:
 def view(call: Call, output: int, cotangent: Window) -> Cotangents:
     source = call.args[0]
     return [(source, reshaped(cotangent, call.shapes[source]))]
+
+
+def _same_numbers(node: Node, varying: list[int]) -> str | None:
+    return "reads numbers as others (their bits)" if isinstance(node.args[1], torch.dtype) else None
+
+
+record("view", refuses=_same_numbers)
 
 
 def reshaped(cotangent: Window, shape: tuple[int, ...]) -> Window:
@@ -129,6 +140,33 @@ def expand(call: Call, output: int, cotangent: Window) -> Cotangents:
     return [(call.args[0], unbroadcast(cotangent, call.shapes[call.args[0]]))]
 
 
+# --- places in memory -----------------------------------------------------------------------------------------------
+
+
+def _in_order(node: Node, varying: list[int]) -> str | None:
+    """Of a tensor that does not lie in memory in order, nobody knows what is read."""
+    return None if len(node.args) > 3 else "reads memory that its input may share with others"
+
+
+def _within(call: Shapes) -> bool:
+    """Every image is read from its own part of memory, and they follow one another as the images do."""
+    (count, *sizes), (step, *steps), first = call.node.args[1], call.node.args[2], call.node.args[3]
+    size = prod(call.source[1:])
+    last = first + sum((length - 1) * stride for length, stride in zip(sizes, steps, strict=True))
+    return bool(count == call.batch and (step == size or count == 1) and last < size)
+
+
+@linear("as_strided", refuses=_in_order, apart=_within)
+def as_strided(call: Call, output: int, cotangent: Window) -> Cotangents:
+    source, data = call.args[0], cotangent.dense().data
+    place = torch.zeros((), dtype=torch.long, device=data.device) + call.args[3]
+    for length, stride in zip(call.args[1][1:], call.args[2][1:], strict=True):
+        place = place[..., None] + torch.arange(length, device=data.device) * stride
+    below = data.new_zeros(len(data), prod(call.shapes[source]))
+    below.index_add_(1, place.flatten(), data.flatten(1))
+    return [(source, cotangent.whole(below.reshape(-1, *call.shapes[source])))]
+
+
 # --- without a rule of their own ------------------------------------------------------------------------------------
 
 
@@ -169,6 +207,8 @@ plain("repeat", apart=_repeats)
 plain("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle", apart=_last_two)
 plain("im2col", "col2im", apart=_last_two)
 plain("view_as_real", "view_as_complex", "_conj", "_conj_physical", "conj_physical", "resolve_conj", apart=any_shape)
+plain("_neg_view", "resolve_neg", apart=any_shape)
+plain("complex", varies=(0, 1), together=True)
 plain("_fft_r2c", "_fft_c2c", "_fft_c2r", apart=along(1))
 plain("reflection_pad1d", "replication_pad1d", apart=any_shape)
 plain("reflection_pad2d", "replication_pad2d", apart=any_shape)

@@ -61,7 +61,7 @@ class Call:
         if isinstance(item, Value):
             return self.saved[item]
         if not isinstance(item, Tensor):
-            return torch.tensor([item], dtype=torch.float64)
+            return torch.tensor([item], dtype=torch.complex128 if isinstance(item, complex) else torch.float64)
         return item
 
 

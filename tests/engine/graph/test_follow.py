@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import copy
 import gc
+import io
 import math
+import pickle
 import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import MethodType, SimpleNamespace
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -421,6 +424,78 @@ def test_law_7_of_a_scripted_model() -> None:
         found = pathx.explain(model, images, depth=1)
         assert (model.count, model.names, model.ema.tolist(), model.ema._version) == (0, ["a"], [1, 1, 1], 0)
         assert_close(torch.stack([one.logits for one in found]), copy.deepcopy(model)(images))
+
+
+# Values that leave torch
+
+
+def stored(x: Tensor) -> Tensor:
+    file = io.BytesIO()
+    torch.save(x, file)
+    file.seek(0)
+    result: Tensor = torch.load(file)
+    return result
+
+
+ROUND_TRIPS: dict[str, Callable[[Tensor], Tensor]] = {
+    "data": lambda x: x.data,
+    "a tensor of a tensor": lambda x: x.new_tensor(x),
+    "a copy": lambda x: copy.deepcopy(x.detach()),
+    "numpy": lambda x: torch.from_numpy(x.detach().numpy().copy()),
+    "an array": lambda x: torch.tensor(np.asarray(x.detach())),
+    "a list": lambda x: torch.tensor(x.tolist(), dtype=x.dtype),
+    "dlpack": lambda x: torch.from_dlpack(x.detach()),
+    "dlpack of numpy": lambda x: torch.tensor(np.from_dlpack(x.detach())),
+    "dlpack as it was": lambda x: torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(x.detach())),
+    "a pickle": lambda x: pickle.loads(pickle.dumps(x.detach())),
+    "a file": lambda x: stored(x.detach()),
+    "memory": lambda x: torch.tensor(x.detach().storage().tolist(), dtype=x.dtype).view_as(x),
+    "Python": lambda x: x.detach().clone().apply_(lambda number: 2 * number),
+}
+
+
+class RoundTrip(nn.Module):
+    """Adds what it computed after that has been somewhere else."""
+
+    def __init__(self, leave: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.second, self.leave = nn.Linear(4, 6), nn.Linear(6, 3), leave
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.relu(self.first(x))
+        result: Tensor = self.second(h + self.leave(h))
+        return result
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", ROUND_TRIPS)
+def test_values_that_come_back_are_no_constants(name: str) -> None:
+    """Either they are followed, or the model is refused; what it is really like, small steps tell."""
+    torch.manual_seed(3)
+    model, image = RoundTrip(ROUND_TRIPS[name]).double(), torch.rand(1, 4, dtype=torch.float64)
+    try:
+        (found,) = pathx.explain(model, image, target=0, depth=1, width="all", alpha=0.0)
+    except PathxError:
+        return
+    step = 1e-6 * torch.eye(4, dtype=torch.float64)
+    with torch.no_grad():
+        slopes = (model(image + step) - model(image - step))[:, 0] / 2e-6
+    assert_close(found.weight, slopes, rtol=1e-6, atol=1e-8)
+
+
+def test_numbers_drawn_outside_of_torch_are_refused() -> None:
+    model = RoundTrip(lambda h: h * torch.from_numpy(np.random.default_rng().random(6, dtype=np.float32)))
+    with pytest.raises(PathxError, match="come from outside of torch and change"):
+        pathx.explain(model, torch.rand(1, 4), depth=1)
+
+
+@pytest.mark.parametrize("leave", [torch.rand_like, lambda h: torch.manual_seed(0) and h], ids=["drawn", "seeded"])
+def test_law_7_random_numbers_go_on_as_they_would_have(leave: Callable[[Tensor], Tensor]) -> None:
+    model = RoundTrip(leave)
+    images, before = torch.rand(1, 4), torch.get_rng_state()
+    with suppress(PathxError):
+        pathx.explain(model, images, depth=1)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_model_that_never_does_the_same_is_refused() -> None:

@@ -112,8 +112,8 @@ def test_factors_are_read_off_the_call() -> None:
 
 def test_a_convolution_has_one_spelling() -> None:
     args = (*range(9), "benchmark", "deterministic")
-    assert spelled(aten._convolution.default, args) == (aten.convolution.default, tuple(range(9)))
-    assert spelled(aten.relu.default, (1,)) == (aten.relu.default, (1,))
+    assert spelled(aten._convolution.default, args, args) == (aten.convolution.default, tuple(range(9)))
+    assert spelled(aten.relu.default, (1,), (1,)) == (aten.relu.default, (1,))
 
 
 def test_what_schemas_do_not_say_is_true() -> None:

@@ -156,6 +156,52 @@ def test_a_model_in_any_state(name: str) -> None:
     assert state(model) == before
 
 
+class Opposite(nn.DataParallel):
+    """Data parallelism with a forward of its own."""
+
+    def forward(self, x: Tensor) -> Any:
+        return -super().forward(x)
+
+
+class Called(nn.DataParallel):
+    def __call__(self, x: Tensor) -> Any:
+        return -super().__call__(x)
+
+
+class Renamed(nn.Module):
+    """Holds a network under the name that torch.compile has for it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self._orig_mod = self.module = model
+
+    def forward(self, x: Tensor) -> Any:
+        return -self.module(x)
+
+
+def patched(model: nn.Module) -> nn.Module:
+    forward = model.forward
+    model.forward = lambda x: -forward(x)  # type: ignore[method-assign, operator]
+    return model
+
+
+WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "data parallel, another class": Opposite,
+    "data parallel, called otherwise": Called,
+    "data parallel, patched": lambda model: patched(nn.DataParallel(model)),
+    "compiled, patched": lambda model: patched(torch.compile(model, backend="eager")),  # type: ignore[arg-type]
+    "a name of torch's": Renamed,
+}
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_what_a_wrapper_does_is_part_of_the_function(name: str) -> None:
+    model = WRAPPERS[name](cnn().eval())
+    found = pathx.explain(model, images(), depth=1)
+    with torch.no_grad():
+        assert_close(torch.stack([one.logits for one in found]), model(images()))
+
+
 def test_buffers_on_another_device() -> None:
     """Eager PyTorch refuses a cpu/cuda mix, as these fake tensors do; the numbers are all there, though."""
     with FakeTensorMode():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from math import prod
 from typing import Any
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from pathx import PathxError
 from pathx.engine.dependence import Dependence
 from pathx.engine.fields import boxes
 from pathx.engine.freeze import Frozen, freeze
@@ -58,6 +60,7 @@ MAPS: dict[str, Callable[[Tensor], Any]] = {
     "convolution, dilated": lambda x: F.conv2d(x, fixed(3, 4, 2, 3), dilation=2, padding=(2, 1)),
     "convolution, grouped": lambda x: F.conv2d(x, fixed(4, 2, 3, 3), groups=2, padding=1),
     "convolution, of one element": lambda x: F.conv2d(x, fixed(3, 4, 1, 1), stride=(2, 1)),
+    "convolution, with places that see padding alone": lambda x: F.conv2d(x, fixed(3, 4, 1, 2), padding=(2, 3)),
     "convolution, phases": lambda x: F.conv2d(x, fixed(3, 4, 5, 5), stride=2, padding=2),
     "convolution, transposed": lambda x: transposed(x, padding=1),
     "convolution, transposed and dilated": lambda x: transposed(x, padding=(0, 1), dilation=2),
@@ -66,6 +69,10 @@ MAPS: dict[str, Callable[[Tensor], Any]] = {
     "max_pool2d_with_indices": lambda x: F.max_pool2d(x, 3, 2, 1),
     "max_pool2d_with_indices, dilated": lambda x: F.max_pool2d(x, 2, 1, dilation=2, ceil_mode=True),
     "adaptive_max_pool2d": lambda x: F.adaptive_max_pool2d(x, (3, 2)),
+    "fractional_max_pool2d": lambda x: F.fractional_max_pool2d(
+        x, 2, (4, 3), _random_samples=fixed(len(x), 4, 2).clamp(max=0.9)
+    ),
+    "lp_pool2d, first power": lambda x: F.lp_pool2d(x, 1, 3, 2),
     "avg_pool2d": lambda x: F.avg_pool2d(x, 3, 2, 1),
     "avg_pool2d, without padding": lambda x: F.avg_pool2d(
         x, (3, 2), 2, (1, 0), ceil_mode=True, count_include_pad=False
@@ -83,6 +90,12 @@ MAPS: dict[str, Callable[[Tensor], Any]] = {
     "rsub": lambda x: torch.rsub(x, 3.0, alpha=2),
     "mul": lambda x: fixed(7, 1) * x,
     "div": lambda x: x / fixed(2, 1, 7, 6),
+    "div, by whole numbers": lambda x: x / torch.arange(1, 8)[:, None],
+    "div, by counts": lambda x: x / (1 + (x > 0.3).sum((1, 2, 3), keepdim=True)),
+    "mul, complex": lambda x: (x * torch.complex(fixed(6), fixed(6, seed=1))).imag,
+    "mul, complex number": lambda x: (x * (1 + 2j)).real,
+    "complex": lambda x: (torch.complex(x, x.flip(3)) * torch.complex(fixed(6), fixed(6, seed=1))).real,
+    "_neg_view": lambda x: torch.complex(x, x.flip(3)).conj().imag,
     "neg": lambda x: -x,
     "clone": lambda x: x.clone(),
     "detach": lambda x: x.detach(),
@@ -90,6 +103,7 @@ MAPS: dict[str, Callable[[Tensor], Any]] = {
     "lerp": lambda x: torch.lerp(x, fixed(2, 4, 7, 6), 0.25),
     "lerp, of two": lambda x: torch.lerp(x, x.flip(1), fixed(4, 1, 1)),
     "addcmul": lambda x: torch.addcmul(x, x.flip(3), fixed(2, 1, 7, 6), value=2),
+    "addcdiv": lambda x: torch.addcdiv(x, x.flip(3), fixed(7, 6), value=2),
     "where": lambda x: torch.where(fixed(7, 6) > 0.7, x, x.flip(2)),
     "where, with a constant": lambda x: torch.where(fixed(7, 6) > 0.7, 5.0, x),
     "masked_fill": lambda x: x.masked_fill(fixed(7, 6) > 0.7, 3.0),
@@ -142,6 +156,7 @@ MAPS: dict[str, Callable[[Tensor], Any]] = {
     "reflection_pad2d": lambda x: F.pad(x, (1, 2, 0, 1), mode="reflect"),
     "replication_pad2d": lambda x: F.pad(x, (1, 2, 0, 1), mode="replicate"),
     "circular padding": lambda x: F.pad(x, (1, 2, 0, 1), mode="circular"),
+    "circular padding, cut": lambda x: F.pad(x, (-1, 2, 1, -3), mode="circular"),
     "upsample_nearest2d": lambda x: F.interpolate(x, scale_factor=2),
     "_upsample_nearest_exact2d": lambda x: F.interpolate(x, size=(9, 5), mode="nearest-exact"),
     "upsample_bilinear2d": lambda x: F.interpolate(x, size=(9, 5), mode="bilinear"),
@@ -161,6 +176,12 @@ MAPS: dict[str, Callable[[Tensor], Any]] = {
     "unbind": lambda x: x.unbind(1)[2],
     "slice, below a padded convolution": lambda x: F.conv2d(x[:, :, 2:-1, 1:-2], fixed(3, 4, 3, 3), padding=1),
     "constant_pad_nd": lambda x: F.pad(x, (2, -1, -2, 1), value=0.5),
+    "constant_pad_nd, above a convolution": lambda x: F.pad(F.conv2d(x, fixed(3, 4, 3, 3)), (3, 2, 2, 3)),
+    "constant_pad_nd, above a transposed convolution": lambda x: F.pad(transposed(x), (3, 2, 2, 3)),
+    "constant_pad_nd, above a maximum": lambda x: F.pad(F.max_pool2d(x, 3, 2, 1), (3, 2, 2, 3)),
+    "constant_pad_nd, above a mean": lambda x: F.pad(F.avg_pool2d(x, 3, 2, 1), (3, 2, 2, 3)),
+    "constant_pad_nd, above a normalisation": lambda x: F.pad(normed(x).mean(1, keepdim=True), (3, 2, 2, 3)),
+    "constant_pad_nd, above a view": lambda x: F.pad(x.view(2, 2, 14, 6).roll(1, 1), (3, 2, 2, 3)),
     "constant_pad_nd, infinite": lambda x: F.max_pool2d(F.pad(x, (1, 0, 2, 0), value=-torch.inf), 3, 2),
     "slice_scatter": lambda x: written(x, (slice(None), slice(None), slice(1, 3)), x[:, :, 3:5]),
     "select_scatter": lambda x: written(x, (slice(None), 1), 2.0),
@@ -172,14 +193,29 @@ MAPS: dict[str, Callable[[Tensor], Any]] = {
     "gather, by its values": lambda x: x.gather(1, x.argsort(1)),
     "scatter": lambda x: x.scatter(1, places(x, 1)[:, :2], x[:, 2:]),
     "scatter_add": lambda x: x.scatter_add(3, places(x, 3), x.flip(2)),
+    "index_copy": lambda x: x.index_copy(1, torch.tensor([3, 0]), x[:, 1:3]),
+    "index_fill": lambda x: x.index_fill(2, torch.tensor([3, 0]), 0.5),
+    "diagonal_scatter": lambda x: x.diagonal_scatter(x[..., : min(x.shape[2:]), 0], 0, 2, 3),
+    "as_strided": lambda x: x.contiguous().as_strided((len(x), 4, 3, 5), (168, 42, 12, 1), 7),
+    "as_strided, again and again": lambda x: x.contiguous().as_strided((len(x), 5, 5, 3), (168, 6, 1, 0)),
     "index_add": lambda x: x.index_add(1, torch.tensor([1, 1]), x[:, :2], alpha=2),
     "bmm": lambda x: torch.bmm(x.view(2, 4, 42), fixed(2, 42, 3)),
     "bmm, second": lambda x: torch.bmm(fixed(2, 3, 4), x.view(2, 4, 42)).view(2, 3, 7, 6),
     "baddbmm": lambda x: torch.baddbmm(x[:, :, 0, :3], x.view(2, 4, 42), fixed(2, 42, 3)),
     "matmul": lambda x: x.transpose(2, 3) @ fixed(7, 5),
+    "matmul, from the left": lambda x: fixed(3, 7) @ x,
+    "matmul, a matrix per channel": lambda x: x @ fixed(4, 6, 2),
+    "matmul, a matrix per channel from the left": lambda x: fixed(4, 2, 7) @ x,
+    "matmul, of what was repeated": lambda x: fixed(3, 7) @ x[:, :1].expand(-1, 5, -1, -1),
+    "matmul, complex": lambda x: (x.to(torch.complex128) @ torch.complex(fixed(6, 3), fixed(6, 3, seed=1))).imag,
+    "einsum": lambda x: torch.einsum("...w,kw->...k", x, fixed(3, 6)),
+    "norm, of absolute values": lambda x: (x - 0.4).norm(1, 1, keepdim=True),
+    "norm, of the largest": lambda x: (x - 0.4).norm(torch.inf, (2, 3), keepdim=True),
     "relu": lambda x: F.relu(x - 0.4),
     "relu6": lambda x: F.relu6(9 * x),
     "leaky_relu": lambda x: F.leaky_relu(x - 0.4),
+    "clamp, by more bounds than there are values": lambda x: x[:, :1].clamp(fixed(3, 1, 1) - 0.2, fixed(6)),
+    "maximum, of more bounds than there are values": lambda x: torch.maximum(x[:, :1], fixed(3, 1, 1)),
     "hardshrink": lambda x: F.hardshrink(x - 0.4, 0.1),
     "softshrink": lambda x: F.softshrink(x - 0.4, 0.1),
     "hardsigmoid": lambda x: F.hardsigmoid(9 * x - 4),
@@ -206,6 +242,9 @@ LINES: dict[str, Callable[[Tensor], Any]] = {
 VOLUMES: dict[str, Callable[[Tensor], Any]] = {
     "convolution, volumes": lambda x: F.conv3d(x, fixed(2, 2, 2, 2, 2), fixed(2), padding=1),
     "max_pool3d_with_indices": lambda x: F.max_pool3d(x, 2, 1),
+    "fractional_max_pool3d": lambda x: F.fractional_max_pool3d(
+        x, 2, 1, _random_samples=fixed(len(x), 2, 3).clamp(max=0.9)
+    ),
     "adaptive_max_pool3d": lambda x: F.adaptive_max_pool3d(x, 2),
     "avg_pool3d": lambda x: F.avg_pool3d(x, 2, 1),
     "_adaptive_avg_pool3d": lambda x: F.adaptive_avg_pool3d(x, 2),
@@ -238,7 +277,7 @@ ELSEWHERE = {
     ),
     *("cudnn_batch_norm", "miopen_batch_norm", "_native_batch_norm_legit_no_training", "adaptive_avg_pool2d"),
     *("unsafe_split", "unsafe_split_with_sizes", "lift_fresh_copy", "copy", "native_channel_shuffle"),
-    *("view_as_real", "view_as_complex", "_conj", "_conj_physical", "conj_physical", "resolve_conj"),
+    *("resolve_neg", "view_as_real", "view_as_complex", "_conj", "_conj_physical", "conj_physical", "resolve_conj"),
 }
 
 
@@ -319,6 +358,108 @@ def test_of_equal_values_the_first_is_taken(kind: Callable[[Tensor, Tensor], Ten
         weight, bias = pulled(frozen, windows=True)
         assert_close(weight, first * torch.eye(4, dtype=DOUBLE).expand(2, 4, 4))
         assert_close(bias, torch.full((2, 4), 3.0 - first, dtype=DOUBLE))
+
+
+@pytest.mark.filterwarnings("ignore:.*:UserWarning")
+@pytest.mark.parametrize("padded", [False, True], ids=["alone", "below a padded convolution"])
+@pytest.mark.parametrize("name", MAPS)
+def test_one_box_for_all_is_a_map_with_zeros_around_it(name: str, padded: bool) -> None:
+    """Wherever it is: in corners, where there is nothing but padding below it, and inside."""
+    images = pictures(*MAP)
+    if padded and MAPS[name](images.clone()).dim() != 4:
+        pytest.skip("no map")
+    with torch.no_grad():
+        frozen = freeze(Above(MAPS[name], padded), images)
+    network, rows = frozen.network, torch.arange(2)
+    made = [value for node in network.nodes for value in node.outputs if value in network.lands]
+    value = next(value for value in reversed(made) if value is not None and len(network.shape(value)) >= 3)
+    shape = network.shape(value)
+    for starts in ([0] * len(shape), [size - 1 for size in shape], [(size - 1) // 2 for size in shape]):
+        extent = [min(2, size - start) for size, start in zip(shape, starts, strict=True)]
+        box = Window(pictures(2, *extent), tuple(starts), shape, rows, rows, (False,) * len(shape))
+        with torch.no_grad():
+            found, expected = (
+                pull_back(frozen, Branches(rows, rows, 2), [(value, window)]) for window in (box, box.dense())
+            )
+        assert_close(found, expected, rtol=1e-9, atol=1e-10)
+
+
+# What works along the first dimension of what it is given, whatever that is.
+ALONG: dict[str, Callable[[Tensor], Any]] = {
+    "roll": lambda x: x.roll(3),
+    "flip": lambda x: x.flip(0),
+    "rot90": lambda x: x.rot90(),
+    "cumsum": lambda x: x.cumsum(0),
+    "cummax": lambda x: x.cummax(0).values,
+    "sort": lambda x: x.sort(0).values,
+    "max": lambda x: x.max(0, keepdim=True).values,
+    "mean": lambda x: x.mean(0, keepdim=True),
+    "mean, without the dimension": lambda x: x.mean(0),
+    "sum of all": lambda x: x - x.sum(),
+    "transpose": lambda x: x.transpose(0, 1),
+    "select": lambda x: x[0],
+    "slice": lambda x: x[:1],
+    "index": lambda x: x[[0]],
+    "index, by truth": lambda x: x[torch.ones(len(x), dtype=torch.bool)],
+    "index_select": lambda x: x.index_select(0, torch.tensor([0])),
+    "index_add": lambda x: torch.zeros_like(x).index_add(0, torch.tensor([0]), x),
+    "gather": lambda x: x.gather(0, torch.zeros_like(x, dtype=torch.long)),
+    "scatter_add": lambda x: torch.zeros_like(x).scatter_add(0, torch.zeros_like(x, dtype=torch.long), x),
+    "unbind": lambda x: x.unbind(0)[0],
+    "split": lambda x: x.split(1)[0],
+    "split and cat": lambda x: torch.cat([2 * part for part in x.split(16)]),
+    "stack": lambda x: torch.stack([x]),
+    "repeat": lambda x: x.repeat(1, *(1,) * x.dim()),
+    "unfold": lambda x: x.unfold(0, 1, 1),
+    "diagonal": lambda x: x.diagonal(),
+    "tril": lambda x: x.tril(1),
+    "fft": lambda x: torch.fft.fftn(x).real,
+    "broadcast": lambda x: x + x.mean(1),
+    "reshape": lambda x: x.reshape(1, 1, -1),
+    "squeeze": lambda x: x.squeeze(0).unsqueeze(0),
+    "pooling": lambda x: F.max_pool1d(x.reshape(1, -1), 2),
+}
+
+
+def runs_alone(function: Callable[[Tensor], Any], shape: tuple[int, ...]) -> bool:
+    """Whether there is such a call for one image."""
+    try:
+        made = function(pictures(1, *shape[1:]))
+    except (RuntimeError, IndexError):
+        return False
+    return made.dim() > 1 and len(made) == 1
+
+
+def assert_says(error: PathxError, pattern: str) -> None:
+    assert re.search(pattern, str(error))
+
+
+@pytest.mark.filterwarnings("ignore:.*:UserWarning")
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [*((name, shape) for name, (_, shape) in CASES.items() if name != "detach")]
+    + [(f"along, {name}", shape) for name in ALONG for shape in ((1, 3, 4, 4), (1, 1, 4, 4), (1, 6))],
+)
+def test_one_image_is_explained_as_autograd_says_or_refused(name: str, shape: tuple[int, ...]) -> None:
+    """An operation may take the dimension of the batch for another one, of which there is nothing to see in a batch of one."""
+    function = ALONG[name.removeprefix("along, ")] if name.startswith("along") else CASES[name][0]
+    if not runs_alone(function, shape):
+        pytest.skip("not of one image")
+    images, model = pictures(1, *shape[1:]), Above(function, False)
+    with torch.no_grad():
+        try:
+            frozen = freeze(model, images)
+        except PathxError as refusal:
+            if name.startswith("along") or name == "index_put":  # of what is written, torch drops dimensions of size 1
+                assert_says(refusal, "along the batch|without the batch")
+                return
+            raise
+    expected, logits = jacobian(model, images), model(images)
+    for windows in (True, False):
+        with torch.no_grad():
+            weight, bias = pulled(frozen, windows=windows)
+        assert_close(weight, expected, rtol=1e-7, atol=1e-12)
+        assert_close(bias, logits - (weight * images[:, None]).flatten(2).sum(2), rtol=1e-7, atol=1e-10)
 
 
 def test_every_record_is_tried() -> None:
