@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor
 
 from pathx.errors import PathxError, parse_json, reason_of
-from pathx.images.regular import sha256_of
+from pathx.images.regular import read_regular, sha256_of
 from pathx.models.bundled import bundled_labels
 from pathx.models.checkpoints import fill, fitting, read_state, sha256_of_state
 from pathx.models.loaded import LoadedModel
@@ -220,6 +221,7 @@ def load_transformers(name: str, weights: str | None, options: Mapping[str, Any]
     try:
         with quietly():
             _silence(transformers)
+            _check_config(transformers, name)
             config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
             maker = transformers.AutoModelForImageClassification
             if weights is None:
@@ -229,6 +231,8 @@ def load_transformers(name: str, weights: str | None, options: Mapping[str, Any]
                 with torch.random.fork_rng(devices=[]):
                     torch.manual_seed(0)
                     module = maker.from_config(config, trust_remote_code=False)
+    except PathxError:
+        raise
     except Exception as error:
         raise _not_loaded(name, local, error) from error
     shown, origin = Path(name).name if local else name, {"source": "folder" if local else "transformers", "name": name}
@@ -246,6 +250,61 @@ def load_transformers(name: str, weights: str | None, options: Mapping[str, Any]
     preprocessing = _processor(transformers, name, config, options)
     display = f"hf:{name}" if not local else Path(name).resolve().name
     return LoadedModel(module.eval(), display, shown, sha256, preprocessing, labels, origin)
+
+
+_LARGEST_CONFIG, _LARGEST_INDEX, _LARGEST_NUMBER, _MOST_LAYERS = 1 << 24, 1 << 28, 1 << 24, 10_000
+_ELSEWHERE = ("checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir")
+
+
+def _check_config(transformers: Any, name: str) -> None:
+    """Refuse a config.json that leads to other files, addresses or code, or to a network that no memory holds."""
+    file = _cached(transformers, name, "config.json")
+    if file is None:
+        return  # which transformers then says in words of its own
+    try:
+        config = parse_json(read_regular(file, _LARGEST_CONFIG))
+    except (OSError, ValueError) as error:
+        raise PathxError(
+            f"the config.json of {name} cannot be read ({reason_of(error)}): save it again", usage=True
+        ) from error
+    if not isinstance(config, dict):
+        raise PathxError(f"the config.json of {name} is no object: save it again with save_pretrained", usage=True)
+    arguments = config.get("model_args")
+    named = list(arguments) if isinstance(arguments, dict) else []
+    leads = [key for key in named if key in _ELSEWHERE]
+    leads += [key for key in _NAMES if re.search(r"[:/\\]", str(config.get(key) or ""))]
+    leads += [
+        f"{one} in {SAFETENSORS}.index.json" for one in _shards(name) if not re.fullmatch(r"[^/\\]+\.safetensors", one)
+    ]
+    leads += ["quantization_config"] if config.get("quantization_config") else []
+    if leads:
+        problem = f"the config.json of {name} leads to other files or code ({leads[0]}), which pathx never follows"
+        raise PathxError(f"{problem}: save the plain network with save_pretrained", usage=True)
+    deep = {key: sum(_whole_numbers(config[key])) for key in config if re.search(r"depth|layers|stages|blocks", key)}
+    if (
+        any(number > _LARGEST_NUMBER for number in _whole_numbers(config))
+        or max(deep.values(), default=0) > _MOST_LAYERS
+    ):
+        raise PathxError(f"the config.json of {name} holds a number that no network has: save it again", usage=True)
+
+
+_NAMES = ("architecture", "attn_implementation", "_attn_implementation", "experts_implementation", "backbone")
+
+
+def _shards(name: str) -> list[str]:
+    """The files that the weights in a folder are said to be in, where they are in several."""
+    try:
+        listed = parse_json(read_regular(os.path.join(name, f"{SAFETENSORS}.index.json"), _LARGEST_INDEX))["weight_map"]
+        return sorted({str(file) for file in listed.values()})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []  # there is none; or it is damaged, which transformers says
+
+
+def _whole_numbers(value: Any) -> Iterator[int]:
+    for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _whole_numbers(one)
+    if isinstance(value, int):
+        yield value
 
 
 def _silence(transformers: Any) -> None:
@@ -284,7 +343,7 @@ def _processor(transformers: Any, name: str, config: Any, options: Mapping[str, 
     """What preprocessor_config.json says, in the words of our own preprocessing."""
     try:
         file = _cached(transformers, name, "preprocessor_config.json")
-        said = parse_json(file.read_bytes()) if file else {}
+        said = parse_json(read_regular(file, _LARGEST_CONFIG)) if file else {}
         theirs = preprocessing_of(said if isinstance(said, dict) else {}, config)
     except (OSError, ValueError, KeyError, TypeError) as error:
         problem = f"the preprocessor_config.json of {name} cannot be read ({reason_of(error)})"

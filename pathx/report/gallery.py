@@ -17,9 +17,9 @@ from pathx.report.earlier import page_name
 from pathx.report.encoding import jpeg
 from pathx.report.explanation import whole
 from pathx.report.measures import measure_page, measure_title
-from pathx.report.page import page
+from pathx.report.page import is_page, page
 from pathx.report.saved import GrowthOf, Photo, explanation_page
-from pathx.results.files import MARKER_SCHEMA, document_bytes, replacing
+from pathx.results.files import MARKER_SCHEMA, document_bytes, foreign, marked, replacing
 
 _THUMBNAIL = 240
 _OURS = re.compile(r"\d+(-.+-\d+-.*\.html|\.jpg)")
@@ -58,6 +58,7 @@ def write_gallery(
     """Write the pages and small pictures, and last the index, which is returned; all at once, or nothing."""
     base = "" if file.name == "index.html" else f"{file.stem}-files/"
     images = sorted(_images(found.explanations, base), key=lambda image: not image.wrong)
+    _check_own(file, base, images)
     rows: list[dict[str, Any]] = []
     problems = list(found.problems)
     with replacing(file.parent) as new:
@@ -97,14 +98,24 @@ def write_gallery(
     return file
 
 
+def _check_own(file: Path, base: str, images: Sequence[_Image]) -> None:
+    """Refuse to replace files of others."""
+    pages = [file, *(file.parent / name for image in images for name in image.pages)]
+    listed = marked(file.parent / base / "thumbnails")
+    small = [file.parent / image.thumbnail for image in images if PurePath(image.thumbnail).name not in listed]
+    for other in (*(one for one in pages if not is_page(one)), *small):
+        if os.path.lexists(other):
+            raise foreign(other)
+
+
 def _stale(folder: Path, base: str, written: set[str]) -> list[str]:
     """Pages and small pictures of an earlier report that this one has no use for."""
-    found = [
-        f"{base}{part}/{file.name}"
-        for part in ("pages", "thumbnails")
-        for file in (folder / base / part).glob("*")
-        if _OURS.fullmatch(file.name)
+    pages = [
+        file.name for file in (folder / base / "pages").glob("*.html") if _OURS.fullmatch(file.name) and is_page(file)
     ]
+    listed = marked(folder / base / "thumbnails")
+    found = [f"{base}pages/{name}" for name in pages]
+    found += [f"{base}thumbnails/{name}" for name in listed if _OURS.fullmatch(name)]
     return sorted(set(found) - written)
 
 

@@ -19,9 +19,9 @@ from pathx.images.read import UserImage
 from pathx.maps import plane
 from pathx.report.explanation import PageContent, Region, explanation_data
 from pathx.report.growth import grow
-from pathx.report.page import page
+from pathx.report.page import is_page, page
 from pathx.results.explanation import ModelInfo, path_document
-from pathx.results.files import replace_file
+from pathx.results.files import foreign, replace_file
 
 _HEIGHT = 900  # of the page in a notebook's cell, in pixels
 
@@ -37,12 +37,14 @@ class Report:
     html: str
 
     def save(self, file: str | PathLike[str]) -> Path:
-        """Write the page to a file, at once and whole."""
+        """Write the page to a file, at once and whole. A file of others that is called the same stays."""
         path = Path(file)
         if os.path.isdir(path):
             raise PathxError(
                 f"{shown(path)} is a folder: name a file, such as {shown(path / 'report.html')}", usage=True
             )
+        if os.path.lexists(path) and not is_page(path):
+            raise foreign(path)
         replace_file(path, self.html.encode())
         return path
 

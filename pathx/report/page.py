@@ -10,7 +10,10 @@ import math
 import re
 from functools import lru_cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
+
+from pathx.images.regular import read_regular
 
 VERSION = 1
 """Of the data in pages: raised when what is there means something else."""
@@ -54,6 +57,15 @@ def data_in(text: str) -> dict[str, Any]:
     start = text.index(_DATA) + len(_DATA)
     data: dict[str, Any] = json.loads(text[start : text.index("</script>", start)])
     return data
+
+
+def is_page(file: Path) -> bool:
+    """Whether a file is a page of pathx, or empty, so that nothing of others is in it."""
+    try:
+        data = read_regular(file)
+    except OSError:
+        return False
+    return not data or _DATA.encode() in data
 
 
 def json_in_page(data: Any) -> str:

@@ -289,7 +289,7 @@ def replace_file(file: Path, data: bytes) -> None:
 
 def check_own(folder: Path, names: Iterable[str]) -> None:
     """Refuse to write to a folder where somebody else's files have these names."""
-    listed = _marked(folder)
+    listed = marked(folder)
     there = [name for name in names if name not in listed and os.path.lexists(folder / name)]
     if not any(written_by_pathx(folder / name) for name in there):  # else it is a folder of an older version
         for name in there:
@@ -305,17 +305,19 @@ def replace_own(file: Path, data: bytes) -> None:
 
 def mark(folder: Path, names: Iterable[str]) -> None:
     """Add to the list of files in a folder that are ours."""
-    listed = _marked(folder)
+    listed = marked(folder)
     if not listed.issuperset(names):
         document = {"schema": MARKER_SCHEMA, "files": sorted(listed.union(names))}
         replace_file(folder / MARKER, document_bytes(document))
 
 
-def _marked(folder: Path) -> set[str]:
+def marked(folder: Path) -> set[str]:
+    """The files in a folder that its list says are ours."""
     try:
-        return {str(name) for name in read_document(folder / MARKER).get("files", ())}
+        listed = read_document(folder / MARKER).get("files")
     except PathxError:
         return set()
+    return set(filter(lambda name: isinstance(name, str), listed)) if isinstance(listed, list) else set()
 
 
 def remove(folder: Path, names: Iterable[str]) -> None:

@@ -39,6 +39,9 @@ class Shard(Protocol):
     def close(self) -> None:
         """Write the end. Raises OSError."""
 
+    def release(self) -> None:
+        """Let go of the file, whatever is in it: one that is removed but open still takes room. Raises OSError."""
+
 
 class TarShard:
     """Files under the paths that they would have in a folder of results; their place is where their bytes are."""
@@ -58,6 +61,9 @@ class TarShard:
         self._stream.write(bytes(2 * tarfile.BLOCKSIZE))
         self._stream.flush()
         os.fsync(self._stream.fileno())
+        self._stream.close()
+
+    def release(self) -> None:
         self._stream.close()
 
 
@@ -94,6 +100,9 @@ class ParquetShard:
         self._writer.close()
         self._stream.flush()
         os.fsync(self._stream.fileno())
+        self._stream.close()
+
+    def release(self) -> None:
         self._stream.close()
 
 
@@ -212,7 +221,8 @@ def has_arrow() -> bool:
 
 def dropped(shard: Shard, file: Path) -> None:
     """Give up a shard that cannot be written to its end."""
-    with suppress(Exception):
-        shard.close()
+    for end in (shard.close, shard.release):
+        with suppress(Exception):
+            end()
     with suppress(OSError):
         file.unlink()

@@ -183,6 +183,42 @@ def test_no_pickle_and_no_code_of_others(folder: str, here: Path) -> None:
     assert not mark.exists()
 
 
+WRAPPED = {"model_type": "timm_wrapper", "architecture": "resnet18", "num_classes": 2, "label_names": ["a", "b"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (WRAPPED | {"architecture": "hf-hub:evil/net"}, "(architecture)"),
+        (WRAPPED | {"architecture": "local-dir:/tmp"}, "(architecture)"),
+        (WRAPPED | {"model_args": {"checkpoint_path": "evil.pt"}}, "(checkpoint_path)"),
+        (WRAPPED | {"model_args": {"pretrained_cfg": {"url": "https://evil.example/x"}}}, "(pretrained_cfg)"),
+        ({"quantization_config": {"quant_method": "bitsandbytes"}}, "(quantization_config)"),
+        ({"attn_implementation": "evil/kernel"}, "(attn_implementation)"),
+        ({"num_labels": 10**12}, "holds a number that no network has"),  # transformers would name every one of them
+        ({"depths": [10**6, 1]}, "holds a number that no network has"),
+        ({"hidden_sizes": [2**40, 8]}, "holds a number that no network has"),
+        ({"num_labels": 10**400}, "too large a number"),
+    ],
+)
+def test_a_config_leads_to_nothing_else(folder: str, here: Path, change: dict[str, Any], reason: str) -> None:
+    from support.attacks import Trap
+
+    torch.save({"x": Trap(here / "mark")}, "evil.pt")
+    file = Path(folder, "config.json")
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    assert reason in refusal(folder)
+    assert not Path("mark").exists()
+
+
+@pytest.mark.parametrize("shard", ["evil.pt", "../evil.safetensors", "/etc/passwd", "a/b.safetensors"])
+def test_weights_in_several_files_are_all_safetensors_of_the_folder(folder: str, here: Path, shard: str) -> None:
+    Path(folder, "model.safetensors").rename(Path(folder, "first.safetensors"))
+    index = Path(folder, "model.safetensors.index.json")
+    index.write_text(json.dumps({"metadata": {}, "weight_map": {"a": "first.safetensors", "b": shard}}))
+    assert f"leads to other files or code ({shard} in" in refusal(folder)
+
+
 def test_folders_that_are_wrong(folder: str, here: Path) -> None:
     Path("empty").mkdir()
     assert refusal("./empty").startswith("./empty cannot be read: Is a directory without the config.json")

@@ -61,3 +61,52 @@ def test_small_pictures_of_a_report_are_no_photos(here: Path, pathx_: Pathx) -> 
     assert after.err == before.err
     assert Path("after/common.json").read_text() == Path("before/common.json").read_text()
     assert "no image" in pathx_("explain", "out", "--model", "model.pt").err
+
+
+@pytest.mark.parametrize("name", ["index.html", "pages/{page}", "thumbnails/{small}"])
+def test_a_gallery_replaces_no_files_of_others(here: Path, pathx_: Pathx, name: str) -> None:
+    images = [picture(f"photos/{number}.png", seed=number) for number in range(2)]
+    run = ("explain", *images, "--model", scripted(network()), "--no-pictures", "--quiet")
+    assert pathx_(*run).status == 0 and pathx_("report", "pathx-out").status == 0
+    first = Path("pathx-out/report")
+    page, small = min((first / "pages").glob("*.html")).name, min((first / "thumbnails").glob("*.jpg")).name
+    others = Path("site", name.format(page=page, small=small))
+    others.parent.mkdir(parents=True)
+    others.write_text("mine")
+    done = pathx_("report", "pathx-out", "--out", "site")
+    assert done.status == 2 and f"{others} was not written by pathx and is left alone" in done.err
+    assert files(Path("site")) == {str(others.relative_to("site"))} and others.read_text() == "mine"
+
+
+def test_a_smaller_gallery_removes_its_own_pages_alone(here: Path, pathx_: Pathx) -> None:
+    images = [picture(f"photos/{number}.png", seed=number) for number in range(3)]
+    run = ("explain", *images, "--model", scripted(network()), "--no-pictures", "--quiet")
+    assert pathx_(*run).status == 0 and pathx_("report", "pathx-out", "--out", "site").status == 0
+    before = files(Path("site"))
+    for name in ("pages/7-a-1-b.html", "thumbnails/7.jpg"):
+        Path("site", name).write_text("mine")
+    shutil.rmtree("pathx-out/photos/2.png")
+    assert pathx_("report", "pathx-out", "--out", "site").status == 0
+    gone = before - files(Path("site"))
+    assert len(gone) == 2 and {Path(name).suffix for name in gone} == {".html", ".jpg"}
+    assert Path("site/pages/7-a-1-b.html").read_text() == Path("site/thumbnails/7.jpg").read_text() == "mine"
+
+
+def test_a_page_replaces_no_file_of_others(here: Path, pathx_: Pathx) -> None:
+    assert pathx_("explain", picture(), "--model", scripted(network()), "--no-pictures", "--quiet").status == 0
+    Path("mine.html").write_text("mine")
+    done = pathx_("report", "pathx-out", "--out", "mine.html")
+    assert done.status == 2 and Path("mine.html").read_text() == "mine"
+    for _ in range(2):
+        assert pathx_("report", "pathx-out", "--out", "page.html").status == 0
+
+
+def test_a_table_of_figures_shows_no_pictures_from_elsewhere(here: Path, pathx_: Pathx) -> None:
+    """It names images without their hashes; what lies beside the current folder is nobody else's business."""
+    picture("here/a.png")
+    secret = picture(str(here / "secret.png"))
+    run = ("evaluate", "here", "--model", scripted(network()), "--methods", "saliency", "--steps", "2", "--quiet")
+    assert pathx_(*run, "--out", "out").status == 0
+    table = Path("out/pictures.csv")
+    table.write_text(table.read_text().replace("here/a.png", secret) + table.read_text().splitlines()[1] + "\n")
+    assert list(data_of(report(["out"]))["thumbnails"]) == ["here/a.png"]

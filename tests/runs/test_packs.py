@@ -169,6 +169,22 @@ def test_a_full_disk_ends_the_run_and_the_next_one_goes_on(pathx_: Pathx, monkey
     check_unpacked(pathx_, "out", "local")
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_shard_that_is_given_up_takes_no_room(here: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is removed but still open fills the disk as before."""
+    file = here / "shard"
+    shard = packs.SHARDS[kind](file)
+    shard.add("a/cat/path.json", bytes(100))
+    stream: Any = shard._stream
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(os, "fsync", full)
+    packs.dropped(shard, file)
+    assert stream.closed and not file.exists()
+
+
 def test_images_of_a_shard_that_cannot_be_finished_have_failed(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ("explain", photos(4), "--model", scripted(network()), *QUICK, "--out")
     assert pathx_(*arguments, "local").status == 0
