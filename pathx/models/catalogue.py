@@ -206,7 +206,7 @@ def main(source: str = "torchvision") -> None:
         if name not in facts:
             facts[name] = survey_timm(name) if source == "timm" else survey(name)
             print(name, facts[name], flush=True)
-    write_table(TIMM_TABLE if source == "timm" else TABLE, source, facts)
+            write_table(TIMM_TABLE if source == "timm" else TABLE, source, facts)  # at once: timm takes hours
 
 
 def write_table(file: Path, source: str, facts: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from pathx.models.catalogue import TIMM_TABLE, catalogue, hidden_layers, layers_
 from pathx.models.named import TABLE, model_names
 from pathx.models.torchvision import torchvision
 
+ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ["alexnet", "resnet18", "squeezenet1_1", "mobilenet_v2", "shufflenet_v2_x0_5", "efficientnet_b0", "vit_b_32"]
 
 
@@ -165,6 +167,17 @@ def test_a_model_that_is_refused_has_no_layers() -> None:
 def timm_table() -> dict[str, Any]:
     table: dict[str, Any] = json.loads(TIMM_TABLE.read_text())
     return table
+
+
+def test_the_table_of_timm_and_the_page_of_the_docs_say_the_same() -> None:
+    """The page is the walk through the laws; `pathx models --from timm` lists what the table holds."""
+    page, known = (ROOT / "docs" / "timm.md").read_text(), timm_table()["models"]
+    assert f"timm {timm_table()['timm']} " in page
+    works = {name: int(layers) for name, layers in re.findall(r"^\| (\w+) \| (\d+) \| [\d.]+ \|$", page, re.MULTILINE)}
+    refused = dict(re.findall(r"^\| (\w+) \| the model (.*) \|$", page.partition("| refused | why |")[2], re.MULTILINE))
+    assert works and refused
+    assert works == {name: known.get(name, {}).get("hidden_layers") for name in works}
+    assert [name for name, why in refused.items() if f": {known.get(name, {}).get('refused')} " not in why] == []
 
 
 @pytest.mark.slow

@@ -421,3 +421,34 @@ def test_a_failed_trace_leaves_nothing() -> None:
     del model
     gc.collect()
     assert reference() is None
+
+
+class Branching(nn.Module):
+    """Which of its ReLUs run, settings of it decide."""
+
+    def __init__(self, kind: int, wide: bool) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
+        self.a, self.b, self.c, self.d = nn.ReLU(), nn.ReLU(), nn.ReLU(), nn.ReLU()
+        self.kind, self.wide = kind, wide
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.conv(x)
+        if self.kind == 0:
+            y = self.a(y)
+        elif self.kind > 2:
+            y = self.b(y)
+        elif not self.wide:
+            y = self.c(y)
+        else:
+            y = self.d(y)
+        return self.head(y.mean((2, 3)))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("kind", "wide", "name"), [(0, True, "a"), (3, True, "b"), (2, False, "c"), (2, True, "d"), (1, True, "d")]
+)
+def test_the_names_of_a_scripted_module_are_of_the_branches_that_run(kind: int, wide: bool, name: str) -> None:
+    for model in (Branching(kind, wide).eval(), torch.jit.script(Branching(kind, wide).eval())):
+        (found,) = pathx.explain(model, torch.ones(1, 3, 5, 5), depth=1)
+        assert [tensor.name for tensor in found.path[0].tensors] == [name]
