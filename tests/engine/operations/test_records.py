@@ -68,6 +68,9 @@ MAPS: dict[str, Callable[[Tensor], Any]] = {
     "convolution, transposed with much padding": lambda x: transposed(x, dilation=2, output_padding=1),
     "max_pool2d_with_indices": lambda x: F.max_pool2d(x, 3, 2, 1),
     "max_pool2d_with_indices, dilated": lambda x: F.max_pool2d(x, 2, 1, dilation=2, ceil_mode=True),
+    "max_pool2d_with_indices, of padding alone": lambda x: (
+        F.relu(F.max_pool2d(x[:, :, :2, :2], 2, 1, 1, dilation=3)) + x[:, :, :1, :1]
+    ),
     "adaptive_max_pool2d": lambda x: F.adaptive_max_pool2d(x, (3, 2)),
     "fractional_max_pool2d": lambda x: F.fractional_max_pool2d(
         x, 2, (4, 3), _random_samples=fixed(len(x), 4, 2).clamp(max=0.9)
@@ -242,6 +245,9 @@ LINES: dict[str, Callable[[Tensor], Any]] = {
 VOLUMES: dict[str, Callable[[Tensor], Any]] = {
     "convolution, volumes": lambda x: F.conv3d(x, fixed(2, 2, 2, 2, 2), fixed(2), padding=1),
     "max_pool3d_with_indices": lambda x: F.max_pool3d(x, 2, 1),
+    "max_pool3d_with_indices, of padding alone": lambda x: (
+        F.relu(F.max_pool3d(x[..., :2, :2, :2], 2, 1, 1, dilation=3)) + x[..., :1, :1, :1]
+    ),
     "fractional_max_pool3d": lambda x: F.fractional_max_pool3d(
         x, 2, 1, _random_samples=fixed(len(x), 2, 3).clamp(max=0.9)
     ),
