@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -72,8 +73,8 @@ class Listener(TorchDispatchMode):
     def _dispatched(self, func: Any, args: Any, kwargs: Any) -> Any:
         if _is_aside(func):
             return func(*args, **kwargs)
-        if func is torch.ops.aten.equal.default and not isinstance(args[0], Tensor):
-            return args[0] == args[1]  # TorchScript's optimiser compares constants, which arrive here as plain numbers
+        if func in _ON_NUMBERS and not isinstance(args[0], Tensor):
+            return _ON_NUMBERS[func](*args)  # TorchScript's optimiser looks at constants, which arrive as plain numbers
         if _is_composite(func):  # as they arrive where tensors were made in inference mode
             with self:
                 return func.decompose(*args, **kwargs)
@@ -266,6 +267,10 @@ def _is_composite(func: Any) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
 
 
-_RESPELLED = frozenset([torch.ops.aten.equal.default, torch.ops.aten.as_strided.default])
+_ON_NUMBERS: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten.equal.default: operator.eq,
+    torch.ops.aten._local_scalar_dense.default: lambda number: number,
+}
+_RESPELLED = frozenset([*_ON_NUMBERS, torch.ops.aten.as_strided.default])
 
 _CALL_IMPL = nn.Module._call_impl.__code__

@@ -450,6 +450,24 @@ def test_one_image_is_explained_as_autograd_says_or_refused(name: str, shape: tu
         assert_close(bias, logits - (weight * images[:, None]).flatten(2).sum(2), rtol=1e-7, atol=1e-10)
 
 
+# Circular padding is writes into memory there, which are refused; of unpooling torch cannot make a file.
+NOT_IN_FILES = {"circular padding", "circular padding, cut", "max_unpool2d", "max_unpool3d"}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [name for name in CASES if name not in NOT_IN_FILES])
+def test_law_6_a_traced_record_is_the_same_from_the_first_call_on(name: str) -> None:
+    function, shape = CASES[name]
+    images, model = pictures(*shape), Above(function, False)
+    traced = torch.jit.trace(model, images, check_trace=False)  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        expected = pulled(freeze(model, images), windows=True)
+        for _ in range(2):  # TorchScript rewrites itself after the first
+            found = freeze(traced, images)
+            assert_close(found.logits, model(images))
+            assert_close(pulled(found, windows=True), expected)
+
+
 def test_every_record_is_tried() -> None:
     """A new operation needs its case here."""
     tried = set()
