@@ -106,6 +106,8 @@ MAPS: dict[str, Callable[[Tensor], Any]] = {
     "lerp": lambda x: torch.lerp(x, fixed(2, 4, 7, 6), 0.25),
     "lerp, of two": lambda x: torch.lerp(x, x.flip(1), fixed(4, 1, 1)),
     "addcmul": lambda x: torch.addcmul(x, x.flip(3), fixed(2, 1, 7, 6), value=2),
+    "mul, by a mask that is computed anew": lambda x: (x - 0.4) * ((x - 0.4) > 0),
+    "where, by a mask that is computed anew": lambda x: torch.where(2 * x + 0.1 > 0.9, 2 * x + 0.1, 0.9),
     "addcdiv": lambda x: torch.addcdiv(x, x.flip(3), fixed(7, 6), value=2),
     "where": lambda x: torch.where(fixed(7, 6) > 0.7, x, x.flip(2)),
     "where, with a constant": lambda x: torch.where(fixed(7, 6) > 0.7, 5.0, x),
@@ -461,9 +463,11 @@ def test_law_6_a_traced_record_is_the_same_from_the_first_call_on(name: str) -> 
     images, model = pictures(*shape), Above(function, False)
     traced = torch.jit.trace(model, images, check_trace=False)  # type: ignore[no-untyped-call]
     with torch.no_grad():
-        expected = pulled(freeze(model, images), windows=True)
+        whole = freeze(model, images)
+        expected = pulled(whole, windows=True)
         for _ in range(2):  # TorchScript rewrites itself after the first
             found = freeze(traced, images)
+            assert found.network.depth == whole.network.depth
             assert_close(found.logits, model(images))
             assert_close(pulled(found, windows=True), expected)
 
