@@ -110,7 +110,7 @@ class Frozen:
 def freeze(model: nn.Module, images: Tensor) -> Frozen:
     """Run `model` on `images` once and fix its gates and routes there. The model is left as it was."""
     check_call(model, images)
-    images = images.detach().as_subclass(Tensor)
+    images = _plain(images)
     dtype = images.dtype if images.dtype in (torch.float32, torch.float64) else torch.float32
     images = images.to(dtype)
     traced, run = _follow(unwrapped(model), images)
@@ -125,6 +125,14 @@ def freeze(model: nn.Module, images: Tensor) -> Frozen:
     return Frozen(network, images, logits, kept, compact=_as_on_the_cpu(images.device))
 
 
+def _plain(images: Tensor) -> Tensor:
+    """The images themselves, whatever a class of tensors makes of them."""
+    try:
+        return images.detach().as_subclass(Tensor)
+    except Exception as error:  # of a class that cannot be taken off
+        raise PathxError(f"images must be a plain tensor, not a {type(images).__name__}", usage=True) from error
+
+
 def _as_on_the_cpu(device: torch.device) -> bool:
     """Whether to compute in the ways that only a CPU gains by; PATHX_DEVICE_FORM=1 has it do what any other device does."""
     return device.type == "cpu" and os.environ.get("PATHX_DEVICE_FORM") != "1"
@@ -134,6 +142,8 @@ def check_call(model: nn.Module, images: Tensor) -> None:
     """Refuse what is no model or no batch of images."""
     if not isinstance(model, nn.Module):
         raise PathxError(f"the model must be a torch.nn.Module, not {described(model)}", usage=True)
+    if isinstance(images, Tensor) and (images.is_nested or torch._C._functorch.is_functorch_wrapped_tensor(images)):
+        raise PathxError("images must be a plain tensor: not nested, nor inside of vmap or grad", usage=True)
     if not isinstance(images, Tensor) or images.dim() < 2 or not len(images):
         raise PathxError("images must be a tensor with the images along its first dimension, (B, …)", usage=True)
     if images.is_meta or not images.is_floating_point() or images.layout is not torch.strided or images.is_quantized:

@@ -237,6 +237,11 @@ def test_inputs_that_are_no_pictures() -> None:
     plain = mlp(lambda m, x: m.b(F.relu(m.a(x))))
     refuses(plain, torch.ones(2, 5, dtype=torch.complex64), "not complex64")
     refuses(plain, torch.ones(2, 5).to_sparse(), "not sparse")
+    masked = torch.masked.masked_tensor(torch.ones(2, 5), torch.ones(2, 5, dtype=torch.bool))
+    refuses(plain, masked, "images must be a plain tensor, not a MaskedTensor")
+    refuses(plain, torch.nested.nested_tensor([torch.ones(5)]), "images must be a plain tensor: not nested")
+    with pytest.raises(PathxError, match="nor inside of vmap or grad"):
+        torch.vmap(lambda image: pathx.explain(plain, image[None])[0].weight)(torch.ones(2, 5))
     for images in (torch.ones(5), torch.ones(0, 5), [[1.0] * 5], None):
         refuses(plain, images, "images must be a tensor with the images along its first dimension, (B, …)")
     refuses(plain, torch.ones(2, 7), "the model cannot run on an input of shape (2, 7): ", "check the size and number")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.command_line import Pathx, network, picture, scripted
-from support.reports import results
+from support.reports import data_of, results
 from support.small import files
 
 from pathx.report.build import report

@@ -7,6 +7,7 @@ does the same for what torch offers in Python, where the operations that it is m
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from math import prod
 from string import ascii_letters
@@ -127,16 +128,17 @@ def _mean_slope(leaky_relu: Callable[[Tensor, float], Tensor]) -> Rewrite:
 _RRELU_DEFAULTS = (1 / 8, 1 / 3, False)  # which calls leave out
 
 
-def _compared(factor: Factor, first: Any, second: Any) -> Callable[[], Any] | None:
-    """TorchScript's optimiser compares constants, which arrive as plain numbers."""
-    return None if isinstance(first, Tensor) else lambda: first == second
+def _of_numbers(function: Callable[..., Any]) -> Rewrite:
+    """TorchScript's optimiser looks at constants, which arrive as plain numbers."""
+    return lambda factor, *args: None if isinstance(args[0], Tensor) else lambda: function(*args)
 
 
 REWRITES: dict[Any, Rewrite] = {
     aten.amax.default: _extreme(torch.max),
     aten.amin.default: _extreme(torch.min),
     aten.as_strided_.default: _restrided,
-    aten.equal.default: _compared,
+    aten._local_scalar_dense.default: _of_numbers(lambda number: number),
+    aten.equal.default: _of_numbers(operator.eq),
     aten.index_put.default: _filled(in_place=False),
     aten.index_put_.default: _filled(in_place=True),
     aten.clamp.Tensor: _bounded(aten.clamp.Tensor),

@@ -40,6 +40,8 @@ def max_pool(call: Call, output: int, cotangent: Window) -> Cotangents:
     width = shape[2]
     cotangent = cotangent.cleaned()
     winner = cotangent.read(call.saved[call.node.outputs[1]])  # type: ignore[index]
+    if dilation != (1, 1):  # which may leave a place with padding alone, of which torch gives any number
+        winner = winner.clamp(0, shape[1] * width - 1)
     if cotangent.covers(1) and cotangent.covers(2):
         data = cotangent.data.new_zeros(*cotangent.data.shape[:2], shape[1] * width)
         data.scatter_add_(2, winner.flatten(2).expand(*data.shape[:2], -1), cotangent.data.flatten(2))
@@ -98,7 +100,7 @@ def routed(call: Call, output: int, cotangent: Window) -> Cotangents:
     cotangent = cotangent.dense()
     winner = call.saved[call.node.outputs[1]].index_select(0, cotangent.image)  # type: ignore[index]
     data = cotangent.data.new_zeros(*cotangent.data.shape[:2], prod(shape[1:]))
-    data.scatter_add_(2, winner.flatten(2), cotangent.data.flatten(2))
+    data.scatter_add_(2, winner.flatten(2).clamp(0, data.shape[2] - 1), cotangent.data.flatten(2))
     return [(source, cotangent.whole(data.unflatten(2, shape[1:])))]
 
 
