@@ -354,14 +354,13 @@ def _gates(
     """The ReLUs on the way to the logits, named as torchvision names feature nodes: repeated calls are numbered."""
     seen: Counter[str] = Counter()
     gates = []
-    alike = _alike(nodes)
     for node in nodes:
         output = node.outputs[0]
         operation = known(node)
         if output is None or states[output] is not Dependence.VARIES or operation.gate is None:
             continue
         source, *others = (value for value in node.inputs if states[value] is Dependence.VARIES)
-        if others or (operation.self_masking and not _masks_itself(graph, node, source, states, producers, alike)):
+        if others or (operation.self_masking and not _masks_itself(graph, node, source, states, producers)):
             continue  # a choice between two values is a route, and a mask from elsewhere a factor like any other
         if graph.dtypes[source.index].is_complex:
             raise PathxError(
@@ -377,39 +376,20 @@ def _gates(
     return gates
 
 
-def _alike(nodes: Iterable[Node]) -> dict[Value, Value]:
-    """For every value the first that was computed in the same way: TorchScript computes once what is written twice."""
-    alike: dict[Value, Value] = {}
-    first: dict[str, Node] = {}
-
-    def named(leaf: Any) -> Any:
-        return f"value {alike.get(leaf, leaf).index}" if isinstance(leaf, Value) else leaf
-
-    for node in nodes:
-        kwargs = {name: filled(arg, named) for name, arg in node.kwargs.items()}
-        other = first.setdefault(repr((node.op, filled(node.args, named), kwargs)), node)
-        for mine, theirs in zip(node.outputs, other.outputs, strict=True):
-            if mine is not None and theirs is not None:
-                alike[mine] = theirs
-    return alike
-
-
 def _masks_itself(
     graph: Graph,
     node: Node,
     source: Value,
     states: dict[Value, Dependence],
     producers: dict[Value, Node],
-    alike: dict[Value, Value],
 ) -> bool:
     """Whether what masks a value was computed from that value, as in `x * (x > 0)`, element by element."""
     if any(graph.shapes[value.index] != graph.shapes[source.index] for value in node.outputs if value is not None):
         return False
 
     def origin(value: Value) -> Value:
-        value = alike.get(value, value)
         while value in producers and known(producers[value]).same:
-            value = alike.get(producers[value].inputs[0], producers[value].inputs[0])
+            value = producers[value].inputs[0]
         return value
 
     stack = [value for value in node.inputs if states[value] is Dependence.FROZEN]

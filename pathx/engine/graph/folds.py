@@ -1,4 +1,4 @@
-"""Operations in which torch takes images together, put back so that they have a dimension of their own.
+"""Graphs in one form: images in a dimension of their own where torch takes them together, and nothing computed twice.
 
 A linear layer over (B, T, in) runs as one product over B * T rows, a sum of products (`einsum`) as a product of one
 matrix, a fixed normalisation of instances as one of B * C channels, and an ensemble is often stacked before the batch.
@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 import torch
 
-from pathx.engine.graph.trace import Graph, Node, Value
+from pathx.engine.graph.trace import Graph, Node, Value, filled
 
 _VIEWS = ("view", "_unsafe_view")
 
@@ -21,7 +22,30 @@ def fold(graph: Graph) -> Graph:
     """The graph with images apart, as far as they were taken together in one of the known ways."""
     for folded in (_linear_layers, _instance_norms, _sums_of_products, _products_of_maps, _ensembles):
         graph = folded(graph)
-    return graph
+    return _computed_once(graph)
+
+
+def _computed_once(graph: Graph) -> Graph:
+    """The graph in which nobody reads what was computed before in the same way, but that.
+
+    TorchScript does the same; a ReLU that several branches begin with is one ReLU however a model is loaded.
+    """
+    first: dict[str, Node] = {}
+    same: dict[Value, Value] = {}
+    nodes = []
+
+    def earlier(leaf: Any) -> Any:
+        return same.get(leaf, leaf) if isinstance(leaf, Value) else leaf
+
+    for node in graph.nodes:
+        args = tuple(filled(arg, earlier) for arg in node.args)
+        kwargs = {name: filled(arg, earlier) for name, arg in node.kwargs.items()}
+        nodes.append(replace(node, args=args, kwargs=kwargs))
+        other = first.setdefault(repr((node.op, args, kwargs)), node)
+        for mine, theirs in zip(node.outputs, other.outputs, strict=True):
+            if mine is not None and theirs is not None and mine is not theirs:
+                same[mine] = theirs
+    return replace(graph, nodes=tuple(nodes)) if same else graph
 
 
 def _makers(graph: Graph) -> dict[Value, Node]:
