@@ -9,7 +9,7 @@ import textwrap
 import time
 import traceback
 from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from signal import SIGINT
 from typing import TYPE_CHECKING, Any, TextIO, cast
@@ -43,28 +43,23 @@ def errors(interrupted: str = "nothing is lost that was written") -> Iterator[No
     except KeyboardInterrupt as error:
         complain(f"interrupted; {interrupted}")
         raise typer.Exit(128 + (error.args[0] if error.args else SIGINT)) from None
-    except (typer.Exit, BrokenPipeError):
+    except (typer.Exit, BrokenPipeError, BrokenOutput):
         raise
     except Exception as error:
-        if isinstance(error, OSError) and _stdout_is_broken():
-            raise
         complain(f"unexpected {type(error).__name__}: {error} (set PATHX_DEBUG=1 for the traceback)", error)
         raise typer.Exit(1) from None
 
 
-def _stdout_is_broken() -> bool:
-    try:
-        sys.stdout.flush()
-    except OSError:
-        return True
-    return False
+class BrokenOutput(OSError):
+    """Standard output cannot be written to."""
 
 
 def complain(text: str, error: Exception | None = None) -> None:
     """A line on stderr; with PATHX_DEBUG after the traceback of what it is about."""
-    if error is not None and os.environ.get("PATHX_DEBUG"):
-        sys.stderr.write(_harmless_lines(without_secrets("".join(traceback.format_exception(error)))))
-    print(f"pathx: {harmless(with_options(without_secrets(' '.join(text.split()))))}", file=sys.stderr)
+    with suppress(OSError):  # nobody can be told that nobody can be told; the exit status says it
+        if error is not None and os.environ.get("PATHX_DEBUG"):
+            sys.stderr.write(_harmless_lines(without_secrets("".join(traceback.format_exception(error)))))
+        print(f"pathx: {harmless(with_options(without_secrets(' '.join(text.split()))))}", file=sys.stderr, flush=True)
 
 
 ARGUMENTS = {
@@ -99,18 +94,40 @@ def _harmless_lines(text: str) -> str:
     return "\n".join(map(harmless, text.split("\n")))
 
 
-class _HarmlessStream:
-    """Standard output, on which nothing is written that could act on a terminal."""
+class _Stream:
+    """Standard output, whose faults are told from those of other files."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
 
     def write(self, text: str) -> int:
-        self.stream.write(_harmless_lines(text))
-        return len(text)
+        with _output():
+            return self.stream.write(text)
+
+    def flush(self) -> None:
+        with _output():
+            self.stream.flush()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
+
+
+class _HarmlessStream(_Stream):
+    """The same, on which nothing is written that could act on a terminal."""
+
+    def write(self, text: str) -> int:
+        super().write(_harmless_lines(text))
+        return len(text)
+
+
+@contextmanager
+def _output() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise BrokenOutput(*error.args) from None
 
 
 @contextmanager
@@ -203,7 +220,8 @@ def terminal() -> Console:
             return [Harmless(renderable) for renderable in renderables]
 
     stream = sys.stdout
-    console = Console(file=stream.stream if isinstance(stream, _HarmlessStream) else stream, highlight=False)
+    plain = cast("TextIO", _Stream(stream.stream)) if isinstance(stream, _HarmlessStream) else stream
+    console = Console(file=plain, highlight=False)
     console.push_render_hook(Escaping())
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = 1000

@@ -12,7 +12,6 @@ from typing import Any, BinaryIO, Protocol
 
 from pathx.errors import PathxError, reason_of, shown
 from pathx.images.tables import INSTALL
-from pathx.images.tars import tar_files
 from pathx.results.files import NoRoomError, check_inside, replace_file
 
 SHARD_BYTES = 256 << 20
@@ -183,6 +182,8 @@ def _files(read: ReadShard, shard: str, wanted: set[str]) -> Iterator[tuple[str,
 
 
 def _members(stream: BinaryIO, shard: str, wanted: set[str]) -> Iterator[tuple[str, bytes]]:
+    from pathx.images.tars import tar_files  # here, as it loads Pillow, which --help can do without
+
     for name, place in tar_files(stream, shard):
         if place is not None and name in wanted:
             stream.seek(place[0])

@@ -61,7 +61,9 @@ def test_names_that_are_not_text(pathx_: Pathx) -> None:
     arguments = ("odd", "--model", "model.pt", "--depth", 2)
     assert pathx_("evaluate", *arguments, "--methods", "pathx,random", "--out", "out").status == 0
     with Path("out/pictures.csv").open(newline="") as stream:
-        assert [row[0] for row in csv.reader(stream)][1:] == ["odd/a b\n\\udcff.png"] * 2
+        assert [row[0] for row in csv.reader(stream)][1:] == [
+            "odd/a b\\n\\udcff.png"
+        ] * 2  # nothing that acts on a terminal
     Path(odd).write_bytes(b"no picture")
     picture("odd/b.png", 2)
     assert pathx_("evaluate", *arguments, "--methods", "pathx", "--out", "out").status == 1

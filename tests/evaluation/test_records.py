@@ -19,10 +19,11 @@ def test_what_was_added_is_found_again_and_the_last_of_a_key_counts(tmp_path: Pa
     first.add([ONE])
     first.add([TWO])
     assert RecordFile(file).known == {"k1": ONE, "k2": TWO} == first.known
-    RecordFile(file).add([Record("k1", "cat.png", 5)])
+    again = Record("k1", "cat.png", 5, (0.0, 1.0), (1.0, 0.0))
+    RecordFile(file).add([again])
     with file.open("a") as stream:
         stream.write('{"key": "k3"}\n{"key": "k1", "pic')
-    assert RecordFile(file).known == {"k1": Record("k1", "cat.png", 5), "k2": TWO}
+    assert RecordFile(file).known == {"k1": again, "k2": TWO}
 
 
 def test_in_memory_alone(tmp_path: Path) -> None:

@@ -344,6 +344,14 @@ def test_output_that_cannot_be_written() -> None:
         code, err = shell(command)
         assert code == status and len(err.splitlines()) == 1 and err.startswith("pathx: "), err
     assert shell(f"{pathx} --version 2>&- >/dev/null") == (0, "")
+    run = f"{pathx} explain {photos(2)} --model {scripted(network())} --no-pictures"
+    for options in ("", "--format json"):
+        code, err = shell(f"{run} {options} --overwrite > /dev/full")
+        assert code == 1 and err.splitlines() == [
+            "pathx: cannot write to standard output (No space left on device): results are in their files"
+        ]
+    assert shell(f"{run} --overwrite > /dev/null 2> /dev/full")[0] == 0
+    assert len(lines()) == 2
 
 
 @pytest.mark.parametrize("number", [2, 15])

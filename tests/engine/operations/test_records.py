@@ -565,7 +565,9 @@ UNKNOWN = {
     *("circular padding", "upsample_nearest2d", "_upsample_nearest_exact2d", "upsample_bilinear2d", "grid_sampler_2d"),
     *("upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "cat, of places", "stack, of places"),
     *("select, of places", "split", "slice_scatter", "select_scatter", "index_select", "index", "index_put", "gather"),
-    *("scatter", "scatter_add", "index_add", "bmm", "bmm, second", "baddbmm", "matmul"),
+    *("scatter", "scatter_add", "index_add", "bmm", "bmm, second", "baddbmm", "matmul", "fractional_max_pool2d"),
+    *("mul, complex", "mul, complex number", "complex", "_neg_view", "addcdiv", "circular padding, cut", "index_copy"),
+    *("constant_pad_nd, above a view", "index_fill", "diagonal_scatter", "as_strided"),
 }
 
 
