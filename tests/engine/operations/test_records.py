@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from pathx import PathxError
 from pathx.engine.dependence import Dependence
 from pathx.engine.fields import boxes
 from pathx.engine.freeze import Frozen, freeze
@@ -319,6 +320,29 @@ def test_of_equal_values_the_first_is_taken(kind: Callable[[Tensor, Tensor], Ten
         weight, bias = pulled(frozen, windows=True)
         assert_close(weight, first * torch.eye(4, dtype=DOUBLE).expand(2, 4, 4))
         assert_close(bias, torch.full((2, 4), 3.0 - first, dtype=DOUBLE))
+
+
+PRODUCTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "mul": lambda x: x * x.flip(3),
+    "div": lambda x: x / (x.flip(3) + 1),
+    "addcmul": lambda x: torch.addcmul(fixed(4, 7, 6), x, x.flip(3)),
+    "addcmul, of three": lambda x: torch.addcmul(x, x, x.flip(3)),
+    "matmul": lambda x: x @ x.transpose(2, 3),
+    "bmm": lambda x: torch.bmm(x[:, :, 0], x[:, :, 1].transpose(1, 2)),
+    "baddbmm": lambda x: torch.baddbmm(fixed(2, 4, 4), x[:, :, 0], x[:, :, 1].transpose(1, 2)),
+    "lerp": lambda x: torch.lerp(x, fixed(4, 7, 6), x.flip(3)),
+    "scatter_reduce": lambda x: x.scatter_reduce(1, places(x, 1), x.flip(3), "prod"),
+    "addcdiv": lambda x: torch.addcdiv(x, x, x.flip(3) + 1),
+    "prod": lambda x: x.prod(1, keepdim=True),
+    "pow": lambda x: x**2,
+    "einsum": lambda x: torch.einsum("bchw,bdhw->bcd", x, x),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_of_what_was_computed_are_refused(name: str) -> None:
+    with pytest.raises(PathxError, match=r"no exact path|pathx has no rule for"):
+        freeze(Above(PRODUCTS[name]), pictures(*MAP))
 
 
 def test_every_record_is_tried() -> None:
