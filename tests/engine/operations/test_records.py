@@ -345,6 +345,54 @@ def test_products_of_what_was_computed_are_refused(name: str) -> None:
         freeze(Above(PRODUCTS[name]), pictures(*MAP))
 
 
+OTHER = torch.tensor([1, 0])
+MIXED: dict[str, Callable[[Tensor], Tensor]] = {
+    "index": lambda x: x[OTHER],
+    "index, of places too": lambda x: x[OTHER, torch.tensor([2, 3])],
+    "index, apart": lambda x: x[:, OTHER, :, OTHER],
+    "index_put": lambda x: written(x, OTHER, x),
+    "index_select": lambda x: x.index_select(0, OTHER),
+    "index_add": lambda x: x.index_add(0, OTHER, x),
+    "gather": lambda x: x.gather(0, places(x, 0)),
+    "scatter": lambda x: x.scatter(0, places(x, 0), x),
+    "scatter_add": lambda x: x.scatter_add(0, places(x, 0), x),
+    "slice": lambda x: x + x[:1],
+    "slice_scatter": lambda x: written(x, slice(0, 1), x[1:]),
+    "select": lambda x: x + x[0],
+    "select_scatter": lambda x: written(x, 0, x[1]),
+    "split": lambda x: x + x.split(1)[0],
+    "unbind": lambda x: x + x.unbind(0)[1],
+    "cat": lambda x: torch.cat([x, x])[1:3],
+    "stack": lambda x: torch.stack([x, x.flip(1)])[:, 0],
+    "flip": lambda x: x.flip(0),
+    "roll": lambda x: x.roll(1, 0),
+    "roll, of all": lambda x: x.roll(1),
+    "mean": lambda x: x - x.mean(0, keepdim=True),
+    "sum": lambda x: x - x.sum(0),
+    "cumsum": lambda x: x.cumsum(0),
+    "max": lambda x: x - x.amax(0),
+    "sort": lambda x: x.sort(0).values,
+    "topk": lambda x: x.topk(2, 0).values,
+    "median": lambda x: x - x.median(0).values,
+    "cummax": lambda x: x.cummax(0).values,
+    "permute": lambda x: x[:, :2].permute(1, 0, 2, 3),
+    "transpose": lambda x: x[:, :2].transpose(0, 1),
+    "rot90": lambda x: x[:, :2].rot90(1, (0, 1)),
+    "view": lambda x: x.view(4, 2, 7, 6).transpose(0, 1)[:, :2],
+    "repeat": lambda x: x.repeat(2, 1, 1, 1)[1:3],
+    "tril": lambda x: x[:, :2, 0, 0].tril(),
+    "bmm": lambda x: torch.bmm(x[:, :, 0].transpose(0, 1), fixed(4, 6, 3)).transpose(0, 1),
+    "convolution": lambda x: F.conv1d(x[:, :2, 0].transpose(0, 1), fixed(2, 2, 3)),
+    "max_pool": lambda x: F.max_pool2d(x[:, :, :2, 0].permute(1, 2, 0)[None], 1)[0].permute(2, 0, 1),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_pictures_that_are_mixed_are_refused(name: str) -> None:
+    with pytest.raises(PathxError, match=r"works along the batch|without the batch of 2 in front"):
+        freeze(Above(MIXED[name]), pictures(*MAP))
+
+
 def test_every_record_is_tried() -> None:
     """A new operation needs its case here."""
     tried = set()
