@@ -368,6 +368,7 @@ MIXED: dict[str, Callable[[Tensor], Tensor]] = {
     "roll": lambda x: x.roll(1, 0),
     "roll, of all": lambda x: x.roll(1),
     "mean": lambda x: x - x.mean(0, keepdim=True),
+    "mean, of a stack": lambda x: torch.stack([x, x.flip(1)], 1).mean(0),
     "sum": lambda x: x - x.sum(0),
     "cumsum": lambda x: x.cumsum(0),
     "max": lambda x: x - x.amax(0),
