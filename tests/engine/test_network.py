@@ -141,6 +141,12 @@ HEADS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         ),
         (3, 3, 7, 7),
     ),
+    "einsum, of a list": (
+        lambda: Holding(
+            lambda m, x: m.b(torch.einsum("bchw,cd->bdhw", [F.relu(m.a(x)), m.w]).mean((2, 3))), 4, 4, **maps()
+        ),
+        (3, 3, 7, 7),
+    ),
     "einsum, places": (
         lambda: Holding(lambda m, x: m.b(torch.einsum("bchw,hw->bc", F.relu(m.a(x)), m.w)), 5, 5, **maps()),
         (3, 3, 7, 7),

@@ -495,6 +495,78 @@ def test_law_6_a_traced_record_is_the_same_from_the_first_call_on(name: str) -> 
             assert_close(pulled(found, windows=True), expected)
 
 
+PRODUCTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "mul": lambda x: x * x.flip(3),
+    "div": lambda x: x / (x.flip(3) + 1),
+    "addcmul": lambda x: torch.addcmul(fixed(4, 7, 6), x, x.flip(3)),
+    "addcmul, of three": lambda x: torch.addcmul(x, x, x.flip(3)),
+    "matmul": lambda x: x @ x.transpose(2, 3),
+    "bmm": lambda x: torch.bmm(x[:, :, 0], x[:, :, 1].transpose(1, 2)),
+    "baddbmm": lambda x: torch.baddbmm(fixed(2, 4, 4), x[:, :, 0], x[:, :, 1].transpose(1, 2)),
+    "lerp": lambda x: torch.lerp(x, fixed(4, 7, 6), x.flip(3)),
+    "scatter_reduce": lambda x: x.scatter_reduce(1, places(x, 1), x.flip(3), "prod"),
+    "addcdiv": lambda x: torch.addcdiv(x, x, x.flip(3) + 1),
+    "prod": lambda x: x.prod(1, keepdim=True),
+    "pow": lambda x: x**2,
+    "einsum": lambda x: torch.einsum("bchw,bdhw->bcd", x, x),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_of_what_was_computed_are_refused(name: str) -> None:
+    with pytest.raises(PathxError, match=r"no exact path|pathx has no rule for"):
+        freeze(Above(PRODUCTS[name]), pictures(*MAP))
+
+
+OTHER = torch.tensor([1, 0])
+MIXED: dict[str, Callable[[Tensor], Tensor]] = {
+    "index": lambda x: x[OTHER],
+    "index, of places too": lambda x: x[OTHER, torch.tensor([2, 3])],
+    "index, apart": lambda x: x[:, OTHER, :, OTHER],
+    "index_put": lambda x: written(x, OTHER, x),
+    "index_select": lambda x: x.index_select(0, OTHER),
+    "index_add": lambda x: x.index_add(0, OTHER, x),
+    "gather": lambda x: x.gather(0, places(x, 0)),
+    "scatter": lambda x: x.scatter(0, places(x, 0), x),
+    "scatter_add": lambda x: x.scatter_add(0, places(x, 0), x),
+    "slice": lambda x: x + x[:1],
+    "slice_scatter": lambda x: written(x, slice(0, 1), x[1:]),
+    "select": lambda x: x + x[0],
+    "select_scatter": lambda x: written(x, 0, x[1]),
+    "split": lambda x: x + x.split(1)[0],
+    "unbind": lambda x: x + x.unbind(0)[1],
+    "cat": lambda x: torch.cat([x, x])[1:3],
+    "stack": lambda x: torch.stack([x, x.flip(1)])[:, 0],
+    "flip": lambda x: x.flip(0),
+    "roll": lambda x: x.roll(1, 0),
+    "roll, of all": lambda x: x.roll(1),
+    "mean": lambda x: x - x.mean(0, keepdim=True),
+    "mean, of a stack": lambda x: torch.stack([x, x.flip(1)], 1).mean(0),
+    "sum": lambda x: x - x.sum(0),
+    "cumsum": lambda x: x.cumsum(0),
+    "max": lambda x: x - x.amax(0),
+    "sort": lambda x: x.sort(0).values,
+    "topk": lambda x: x.topk(2, 0).values,
+    "median": lambda x: x - x.median(0).values,
+    "cummax": lambda x: x.cummax(0).values,
+    "permute": lambda x: x[:, :2].permute(1, 0, 2, 3),
+    "transpose": lambda x: x[:, :2].transpose(0, 1),
+    "rot90": lambda x: x[:, :2].rot90(1, (0, 1)),
+    "view": lambda x: x.view(4, 2, 7, 6).transpose(0, 1)[:, :2],
+    "repeat": lambda x: x.repeat(2, 1, 1, 1)[1:3],
+    "tril": lambda x: x[:, :2, 0, 0].tril(),
+    "bmm": lambda x: torch.bmm(x[:, :, 0].transpose(0, 1), fixed(4, 6, 3)).transpose(0, 1),
+    "convolution": lambda x: F.conv1d(x[:, :2, 0].transpose(0, 1), fixed(2, 2, 3)),
+    "max_pool": lambda x: F.max_pool2d(x[:, :, :2, 0].permute(1, 2, 0)[None], 1)[0].permute(2, 0, 1),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_pictures_that_are_mixed_are_refused(name: str) -> None:
+    with pytest.raises(PathxError, match=r"works along the batch|without the batch of 2 in front"):
+        freeze(Above(MIXED[name]), pictures(*MAP))
+
+
 def test_every_record_is_tried() -> None:
     """A new operation needs its case here."""
     tried = set()
