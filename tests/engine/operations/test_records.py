@@ -639,7 +639,9 @@ UNKNOWN = {
     *("select, of places", "split", "slice_scatter", "select_scatter", "index_select", "index", "index_put", "gather"),
     *("scatter", "scatter_add", "index_add", "bmm", "bmm, second", "baddbmm", "matmul", "fractional_max_pool2d"),
     *("mul, complex", "mul, complex number", "complex", "_neg_view", "addcdiv", "circular padding, cut", "index_copy"),
-    *("constant_pad_nd, above a view", "index_fill", "diagonal_scatter", "as_strided"),
+    *("constant_pad_nd, above a view", "index_fill", "diagonal_scatter", "as_strided", "as_strided, again and again"),
+    *("matmul, from the left", "matmul, a matrix per channel", "matmul, a matrix per channel from the left", "einsum"),
+    *("matmul, of what was repeated", "matmul, complex", "norm, of the largest", "relu, twice of the same"),
 }
 
 
