@@ -266,7 +266,7 @@ def run_tests(folder: Path, files: list[str], plugin: object) -> int:
 
 
 def warm_up(folder: Path) -> None:
-    """Import what the tests import, and forget the project itself: each mutant imports it anew."""
+    """Import what the tests import, and forget the project itself: each mutant imports it again."""
     os.chdir(folder)
     sys.path.insert(0, str(folder))
     torch.set_num_threads(1)  # small networks; and a process with more threads cannot be forked
