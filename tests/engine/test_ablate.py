@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 
 import pytest
@@ -143,3 +144,14 @@ def test_the_model_is_left_as_it_was_and_scripted_ones_work() -> None:
 def test_what_is_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(PathxError, match=message):
         pathx.ablate(network(), images(), **options)  # type: ignore[arg-type]
+
+
+def test_names_that_are_not_there_suggest_others() -> None:
+    layers = {
+        f"{name}{number}": part for number in range(5) for name, part in (("fc", nn.Linear(2, 2)), ("act", nn.ReLU()))
+    }
+    model = nn.Sequential(nn.Sequential(OrderedDict(layers)), nn.Linear(2, 2))
+    for name, near in (("body.act", "0.act0, 0.act1, 0.act2"), ("act3", "0.act3"), ("relu", "0.act2, 0.act3, 0.act4")):
+        with pytest.raises(PathxError) as caught:
+            pathx.ablate(model.eval(), torch.ones(1, 2), [(name, (0,))])
+        assert str(caught.value) == f"there is no ReLU named {name!r} in the network; it has {near}, …"
