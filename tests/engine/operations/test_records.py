@@ -80,6 +80,7 @@ MAPS: dict[str, Callable[[Tensor], Any]] = {
     "avg_pool2d, without padding": lambda x: F.avg_pool2d(
         x, (3, 2), 2, (1, 0), ceil_mode=True, count_include_pad=False
     ),
+    "avg_pool2d, another divisor": lambda x: F.avg_pool2d(x, 3, 2, 1, divisor_override=5),
     "_adaptive_avg_pool2d": lambda x: F.adaptive_avg_pool2d(x, (3, 4)),
     "native_batch_norm": normed,
     "mean": lambda x: x.mean(1, keepdim=True),
@@ -228,6 +229,7 @@ MAPS: dict[str, Callable[[Tensor], Any]] = {
 }
 VECTORS: dict[str, Callable[[Tensor], Any]] = {
     "addmm": lambda x: F.linear(x, fixed(3, 4), fixed(3)),
+    "addmm, with factors": lambda x: torch.addmm(fixed(3), x, fixed(4, 3), beta=2, alpha=3),
     "mm": lambda x: F.linear(x, fixed(3, 4)),
     "mv": lambda x: (x @ fixed(4))[:, None],
     "addmv": lambda x: torch.addmv(fixed(2), x, fixed(4))[:, None],
