@@ -18,17 +18,18 @@ CURVES = {"a.png": ([0.0, 0.5, 1.0], [1.0, 0.25, 0.0]), "b.png": ([0.2, 0.4, 0.6
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An evaluation of two images by one method, one of which is still there, and a record that was cut short."""
+    monkeypatch.chdir(tmp_path)
     picture(tmp_path / "a.png")
     with (tmp_path / "pictures.csv").open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(["picture", "label", "predicted", "method", "insertion", "deletion"])
         for name, both in CURVES.items():
             areas = [(sum(curve) - (curve[0] + curve[-1]) / 2) / 2 for curve in both]
-            writer.writerow([str(tmp_path / name), "cat", "", "pathx", *areas])
-        writer.writerow([str(tmp_path / "c.png"), "", "dog", "random", "", "none"])
-    records = [{"picture": str(tmp_path / name), "insertion": i, "deletion": d} for name, (i, d) in CURVES.items()]
+            writer.writerow([name, "cat", "", "pathx", *areas])
+        writer.writerow(["c.png", "", "dog", "random", "", "none"])
+    records = [{"picture": name, "insertion": i, "deletion": d} for name, (i, d) in CURVES.items()]
     lines = [*map(json.dumps, records), '{"picture": "a.png", "inser']
     (tmp_path / "records.jsonl").write_text("\n".join(lines))
     return tmp_path
@@ -48,12 +49,12 @@ def test_curves_are_means_of_the_images_with_a_band(folder: Path) -> None:
 
 def test_rows_have_numbers_or_nothing_and_pictures_that_are_there(folder: Path) -> None:
     data = data_of(measure_page(folder / "evaluation.json", {}, References([])))
-    assert [(Path(row["picture"]).name, row["insertion"] is None) for row in data["rows"]] == [
+    assert [(row["picture"], row["insertion"] is None) for row in data["rows"]] == [
         ("a.png", False),
         ("b.png", False),
         ("c.png", True),
     ]
-    assert [Path(name).name for name in data["thumbnails"]] == ["a.png"]
+    assert list(data["thumbnails"]) == ["a.png"]
     assert measure_title({}, folder / "sweep.json") == f"Depths and widths: {folder.name}"
 
 
