@@ -102,7 +102,8 @@ def read_decomposition(folder: Path, document: dict[str, Any]) -> tuple[Decompos
             difference=Difference(**document["difference"]),
         )
     except (KeyError, IndexError, TypeError) as error:
-        raise PathxError(f"{shown(folder)}: its decomposition.json lacks {error}: run pathx decompose again") from None
+        wrong = f"lacks {error}" if isinstance(error, KeyError) else "is damaged"
+        raise PathxError(f"{shown(folder)}: its decomposition.json {wrong}: run pathx decompose again") from None
     return made, whole, parts
 
 
