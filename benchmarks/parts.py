@@ -14,7 +14,7 @@ from torch import Tensor
 
 import pathx
 from benchmarks.measure import Effort, Row, in_process, interleaved, run_python, seconds
-from benchmarks.subjects import NAMES, Subject, photos, subject
+from benchmarks.subjects import NAMES, Subject, network, photo, photos, subject
 from pathx.engine.freeze import freeze
 from pathx.engine.replay import Classifier
 from pathx.evaluation.protocols import Protocol, make_protocol
@@ -259,21 +259,19 @@ def evaluate(effort: Effort) -> Iterator[Row]:
         yield Row(f"{name}, {rows} states", times[""], "forward passes", times["forward"], limit=1.15)
 
 
-@part("command", "The whole command, warm files")
+@part("command", "The whole command, warm files, against importing torch")
 def command(effort: Effort) -> Iterator[Row]:
     with TemporaryDirectory() as folder:
-        out = str(Path(folder, "out"))
-        explain = ["-m", "pathx", "explain", "examples/cat.png", "--out", out, "--quiet"]
+        script = str(Path(folder, "squeezenet.pt"))
+        torch.jit.save(torch.jit.trace(network("squeezenet1_1"), photo()), script)
+        explain = ["-m", "pathx", "explain", "examples/cat.png", "--quiet", "--out"]
         calls = {
-            "explain": lambda: run_python(explain),
-            "imports": lambda: run_python(["-c", "from pathx.models.torchvision import torchvision"]),
+            "import torch": lambda: run_python(["-c", "import torch"]),
+            "bundled": lambda: run_python([*explain, str(Path(folder, "bundled"))]),
+            "TorchScript": lambda: run_python([*explain, str(Path(folder, "script")), "--model", script]),
             "help": lambda: run_python(["-m", "pathx", "--help"]),
         }
         times = interleaved(calls, effort.repeats)
-    yield Row(
-        "pathx explain, beyond importing torch and torchvision",
-        times["explain"] - times["imports"],
-        limit=1.5,
-        note=f"{times['explain']:.2f} s in all, {times['imports']:.2f} s of it the imports",
-    )
+    for name in ("bundled", "TorchScript"):
+        yield Row(f"pathx explain, {name}", times[name], "import torch", times["import torch"], limit=1.6)
     yield Row("pathx --help", times["help"], limit=0.5)

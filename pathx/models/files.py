@@ -1,7 +1,7 @@
 """Model files: what a file is by its content, and TorchScript and torch.export files as networks.
 
 No pickle is ever executed, and no file is seen by two readers that could disagree about it. What a TorchScript file
-computes is up to the file: load such files only from people whose programs you would run.
+computes is up to the file, but it reaches for no other.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import nn
 from pathx.errors import PathxError, reason_of
 from pathx.images import regular
 from pathx.models.exported import EMBEDDED, Archive, Unsafe, load_export
+from pathx.models.programs import check_program
 
 
 def open_regular(path: Path) -> IO[bytes]:
@@ -86,10 +87,17 @@ def load_network(path: Path) -> tuple[nn.Module, str]:
 def _load_torchscript(path: Path) -> tuple[nn.Module, str]:
     extra: dict[str, Any] = {EMBEDDED: ""}
     try:
+        with open_regular(path) as stream:
+            check_program(Archive(stream))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # TorchScript is deprecated, but the file is what the user has
             module: nn.Module = torch.jit.load(path, map_location="cpu", _extra_files=extra)
             module.eval()
+    except Unsafe as error:
+        remedy = "trace the network alone with torch.jit.trace, or export it with torch.export.save"
+        raise PathxError(f"the program in {path} is not run ({error}): {remedy}", usage=True) from error
+    except PathxError:
+        raise
     except Exception as error:  # a RuntimeError, and whatever damage inside makes of the interpreter
         raise _unreadable(path, error) from error
     content = extra[EMBEDDED]

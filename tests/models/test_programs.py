@@ -1,0 +1,166 @@
+"""TorchScript programs that would read or write files are refused before any of them runs; all others are let in."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from pathlib import Path
+
+import pytest
+import torch
+from support.attacks import packed, records_of
+from support.command_line import Pathx, network, picture
+from torch import Tensor, nn
+
+from pathx.errors import PathxError
+from pathx.models.exported import Archive, Unsafe
+from pathx.models.load import load_model
+from pathx.models.programs import check_program
+from pathx.models.torchvision import torchvision
+
+pytestmark = pytest.mark.usefixtures("one_thread", "here")
+SIZE = {"input_size": (3, 8, 8), "mean": 0.5, "std": 0.5}
+
+
+class Saves(nn.Module):
+    """Writes a file whenever it is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch.save(x, "mark")
+        return self.layer(torch.relu(x).mean((2, 3)))
+
+
+class SavesWhenLoaded(nn.Module):
+    @torch.jit.export
+    def __getstate__(self) -> tuple[Tensor, bool]:
+        return torch.zeros(1), self.training
+
+    @torch.jit.export
+    def __setstate__(self, state: tuple[Tensor, bool]) -> None:
+        torch.save(state[0], "mark")
+        self.training = state[1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(x).mean((2, 3))
+
+
+class MapsAFile(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        shared = torch.from_file("mark", True, 4)
+        return torch.relu(x).mean((2, 3)) + shared.fill_(1.0).sum()
+
+
+def saved(module: nn.Module) -> bytes:
+    buffer = io.BytesIO()
+    torch.jit.save(torch.jit.script(module.eval()), buffer)
+    return buffer.getvalue()
+
+
+def edited(old: str, new: str) -> bytes:
+    """The first of these networks with another spelling of what it calls."""
+    records = records_of(saved(Saves()))
+    (file,) = (name for name, content in records.items() if name.endswith(".py") and old.encode() in content)
+    return packed({**records, file: records[file].replace(old.encode(), new.encode())})
+
+
+CALL = "torch.save("
+SPELLINGS = {
+    "by operator": "ops.aten.save(",
+    "spaces": "torch . save (",
+    "two lines": "torch.\\\n    save(",
+    "brackets": "(torch).save(",
+    "another name for torch": "t = torch\n    t.save(",
+    "another name for it": "t = torch.save\n    t(",
+    "by its name": 'getattr(torch, "save")(',
+    "by its name, with escapes": 'getattr(torch, "\\163ave")(',
+    "by its name, in the quotes of another": "getattr(torch, 's\\x61ve')(",
+    "by a name in a name": 'getattr(getattr(torch, "ops").aten, "\\163ave")(',
+}
+
+
+def attacks() -> dict[str, bytes]:
+    records = records_of(saved(Saves()))
+    upper = {name.replace("code/", "CODE/"): content for name, content in records.items()}
+    return {
+        "when called": saved(Saves()),
+        "when loaded": saved(SavesWhenLoaded()),
+        "in a part": saved(nn.Sequential(nn.Identity(), Saves())),
+        "a file as memory": saved(MapsAFile()),
+        "a folder in capitals": packed(upper, ("code/other.py", b"")),
+        **{name: edited(CALL, spelling) for name, spelling in SPELLINGS.items()},
+    }
+
+
+def test_a_program_that_reaches_for_files_is_not_run(pathx_: Pathx) -> None:
+    picture()
+    for name, content in attacks().items():
+        Path("model.pt").write_bytes(content)
+        with pytest.raises(PathxError, match="program in model.pt is not run") as caught:
+            load_model("model.pt", **SIZE)
+        assert caught.value.usage, name
+        assert not Path("mark").exists(), name
+    done = pathx_("explain", "photo.png", "--model", "model.pt", "--input-size", "3,8,8", "--mean", "0.5", "--std", "0.5")
+    assert (done.status, done.err.count("\n")) == (2, 1)
+    assert "torch.jit.trace" in done.err
+
+
+def test_the_attacks_are_real() -> None:
+    """torch itself, given the same files, writes one, whatever the spelling."""
+    wrote = set()
+    for name, content in attacks().items():
+        with contextlib.suppress(Exception):  # after the deed, or a spelling that torch does not know
+            torch.jit.load(io.BytesIO(content))(torch.zeros(2, 3, 8, 8))
+        if Path("mark").exists():
+            wrote.add(name)
+            Path("mark").unlink()
+    assert {"when called", "when loaded", "in a part", "by operator", "by its name", "another name for it"} <= wrote
+    assert "by its name, with escapes" in wrote
+
+
+def test_every_operation_that_takes_a_file_has_such_a_name() -> None:
+    """So that a new version of torch with another one is noticed."""
+    names = {
+        schema.name.partition("::")[2]
+        for schema in torch._C._jit_get_all_schemas()
+        if any(word in argument.name.lower() for argument in schema.arguments for word in ("filename", "filepath"))
+    }
+    assert {"save", "from_file"} <= names
+    for name in names:
+        with pytest.raises(Unsafe, match=name):
+            check_program(Archive(io.BytesIO(edited(CALL, f"ops.any.{name}("))))
+
+
+class Named(nn.Module):
+    """Parts that no identifier can name, one inside another, and texts with escapes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        inner = nn.ModuleDict({"0": nn.ModuleDict({"1": nn.Linear(3, 2)})})
+        self.parts = nn.ModuleDict({"save_mean": nn.ReLU(), "7": inner})
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dim() != 4:
+            raise ValueError("images,\n\tplease")
+        return self.parts["7"]["0"]["1"](self.parts["save_mean"](x).mean((2, 3)))
+
+
+@pytest.mark.parametrize("scripted", [True, False])
+def test_a_plain_network_is_let_in(scripted: bool) -> None:
+    images = torch.rand(2, 3, 64, 64)
+    for module in (
+        network(),
+        Named(),
+        nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), nn.ReLU(), nn.Flatten()),
+        torchvision.models.resnet18(num_classes=3),
+        torchvision.models.densenet121(num_classes=3),
+        torchvision.models.mobilenet_v2(num_classes=3),
+    ):
+        module.eval()
+        inputs = images[:, :, :8, :8] if isinstance(module, nn.Sequential | Named) else images
+        buffer = io.BytesIO()
+        torch.jit.save(torch.jit.script(module) if scripted else torch.jit.trace(module, inputs), buffer)
+        check_program(Archive(buffer))
