@@ -11,8 +11,12 @@ import re
 
 from pathx.models.exported import Archive, Unsafe
 
-_FILES = re.compile(r"(?<!\w)(?:save|\w*_file)(?!\w)", re.ASCII)  # torch.save, torch.from_file, torchvision's write_file, …
-_BY_NAME = re.compile(r'getattr\((?:(?!getattr)[\w.()\[\]])+, "[^"\\]*"\)', re.ASCII)  # as torch writes it, for names such as "0"
+_FILES = re.compile(
+    r"(?<!\w)(?:save|\w*_file)(?!\w)", re.ASCII
+)  # torch.save, torch.from_file, torchvision's write_file, …
+_BY_NAME = re.compile(
+    r'getattr\((?:(?!getattr)[\w.()\[\]])+, "[^"\\]*"\)', re.ASCII
+)  # as torch writes it, for names such as "0"
 _NESTED = 100  # calls of getattr inside of each other
 
 

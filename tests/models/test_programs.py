@@ -99,11 +99,13 @@ def test_a_program_that_reaches_for_files_is_not_run(pathx_: Pathx) -> None:
     picture()
     for name, content in attacks().items():
         Path("model.pt").write_bytes(content)
-        with pytest.raises(PathxError, match="program in model.pt is not run") as caught:
+        with pytest.raises(PathxError, match=r"program in model\.pt is not run") as caught:
             load_model("model.pt", **SIZE)
         assert caught.value.usage, name
         assert not Path("mark").exists(), name
-    done = pathx_("explain", "photo.png", "--model", "model.pt", "--input-size", "3,8,8", "--mean", "0.5", "--std", "0.5")
+    done = pathx_(
+        "explain", "photo.png", "--model", "model.pt", "--input-size", "3,8,8", "--mean", "0.5", "--std", "0.5"
+    )
     assert (done.status, done.err.count("\n")) == (2, 1)
     assert "torch.jit.trace" in done.err
 
