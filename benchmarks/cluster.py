@@ -1,7 +1,7 @@
 """Runs on Ray against a run without it on the same cores, and memory over many small images.
 
 `python -m benchmarks.cluster FOLDER OUT ACTORS pictures|bare [MODEL]` explains a folder in a process of its own, without Ray where
-ACTORS is 0, and prints JSON: images per second once it is under way, seconds until then, and the MiB that all processes
+ACTORS is 0, and prints JSON: images per second in the middle of it, seconds until then, and the MiB that all processes
 of the run together hold to themselves after a tenth of the images and at the end.
 """
 
@@ -39,7 +39,7 @@ SMALL = 32
 
 @part("ray", "A folder of photos on Ray (depth 3, width 5), per image, against a run without it on the same cores")
 def on_ray(effort: Effort) -> Iterator[Row]:
-    count, rounds = (48, 1) if effort.quick else (400, min(effort.repeats, 2))
+    count, rounds = (48, 1) if effort.quick else (1200, 1)
     with TemporaryDirectory() as place:
         photos(Path(place, "photos"), count)
         for what in ("pictures", "bare"):
@@ -116,8 +116,8 @@ def main(folder: str, out: str, actors: str, what: str, model: str | None = None
         times.append(perf_counter())
         if number in (max(count // 10, 3 * BATCH), count):
             held["end" if number == count else "tenth"] = _private(os.getpid())
-    first = max(count // 10, 3 * BATCH)
-    rate = (count - first) / (times[-1] - times[first - 1])
+    first, last = count // 4, count - count // 4  # processes start before, and others end and start after
+    rate = (last - first) / (times[last - 1] - times[first - 1])
     print(json.dumps({**held, "rate": rate, "start": times[0] - began}))
 
 

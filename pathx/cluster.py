@@ -19,7 +19,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+import torch
+
 from pathx.errors import PathxError, reason_of, shown
+from pathx.threads import stay_in_the_background
 
 T = TypeVar("T")
 
@@ -29,6 +32,9 @@ RETRIES = 1
 
 FEW_BATCHES, BATCHES_AT_ONCE = 1000, 8
 """Up to so many batches Ray takes each by itself; of more so many at once, as each time costs the scheduler some 20 ms."""
+
+KEPT_MILLISECONDS = 60_000
+"""How long a process without work is kept in a Ray of our own."""
 
 MOST_MACHINES = 3
 """How many others are asked to write what one machine has no room for."""
@@ -184,6 +190,9 @@ class _Actor:
     """A process that computes. What hinders it from the start is said of every batch: Ray would start it for ever."""
 
     def __init__(self, here: str, start: Callable[[], Callable[[Any], Any]]) -> None:
+        torch.set_num_threads(
+            1
+        )  # several would wait for each other, and for the cores that those who read and write have
         try:
             _go(here)
             self._compute = start()
@@ -211,6 +220,7 @@ def _go(here: str) -> None:
 
 def _worked_in(here: str, work: Callable[[Any], Any], row: dict[str, Any]) -> dict[str, Any]:
     def there(value: Any) -> Any:
+        stay_in_the_background()
         _go(here)
         return work(value)
 
@@ -262,7 +272,6 @@ def packed(value: Any) -> bytes:
 
     Tensors come out on the CPU, as those who write have no GPU.
     """
-    import torch
     from ray import cloudpickle
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # Ray is an extra, unknown to the type check
@@ -307,6 +316,8 @@ def joined(address: str, actors: Actors | None, device: str) -> Iterator[Cluster
         options = {"log_to_driver": False, "logging_level": logging.ERROR}
         if address == "local":
             options |= {"include_dashboard": False}
+            # Ray ends processes that have nothing to do for a second, and starts others, which import torch again.
+            os.environ.setdefault("RAY_idle_worker_killing_time_threshold_ms", str(KEPT_MILLISECONDS))
         with _unheard():
             ray.init(address=address, **options)
     except (ConnectionError, ValueError, RuntimeError) as error:

@@ -22,7 +22,8 @@ DATA = {"explanation", "decomposition", "contrast"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "detail": set(),
-    "cluster": set(),
+    "threads": set(),
+    "cluster": {"threads"},
     "engine.graph": set(),
     "engine.window": set(),
     "engine.operations": {"engine.graph", "engine.window"},
@@ -37,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "drawing": {"maps", *DATA},
     "results": {"maps", "images", "drawing", "models.labels", *DATA},
     "report": {"maps", "images", "drawing", "models.labels", "models.preprocessing", "results", "engine", *DATA},
-    "runs": {"maps", "images", "models", "engine", "drawing", "results", "detail", "cluster", *DATA},
+    "runs": {"maps", "images", "models", "engine", "drawing", "results", "detail", "cluster", "threads", *DATA},
     "units": {"maps", "images", "models", "engine", "drawing", "results", "runs", "evaluation", "detail", *DATA},
     "evaluation": {"maps", "images", "models", "engine", "drawing", "results", "detail", "cluster", *DATA},
 }

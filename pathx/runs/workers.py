@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
+
+from pathx.threads import cores, stay_in_the_background
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -59,26 +58,12 @@ def working(count: int | None) -> Iterator[Workers]:
         yield Workers(_Immediate())
         return
     before = torch.get_num_threads()
-    executor = ThreadPoolExecutor(count or min(_MOST, cores()), "pathx", initializer=_in_the_background)
+    executor = ThreadPoolExecutor(count or min(_MOST, cores()), "pathx", initializer=stay_in_the_background)
     try:
         yield Workers(executor)
     finally:
         executor.shutdown(wait=True)
         torch.set_num_threads(before)
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _in_the_background() -> None:
-    # Torch has a number of threads per thread: one for each worker, and the network keeps its own.
-    torch.set_num_threads(1)
-    if sys.platform == "linux":
-        # The threads of the network wait for each other; where one of them has to wait for a worker, all of them do.
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
 
 class _Immediate(Executor):
