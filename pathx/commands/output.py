@@ -112,10 +112,20 @@ class _Stream:
         return getattr(self.stream, name)
 
 
+_WRITERS = frozenset(["pathx", "typer", "click"])
+
+
 class _HarmlessStream(_Stream):
-    """The same, on which nothing is written that could act on a terminal."""
+    """The same, on which nothing is written that could act on a terminal, and nothing but results.
+
+    What others print goes to stderr: the user's own network from a hook, from a thread, or when it is thrown away, which
+    may be at any time.
+    """
 
     def write(self, text: str) -> int:
+        writer = str(sys._getframe(1).f_globals.get("__name__", ""))
+        if writer.partition(".")[0] not in _WRITERS:
+            return sys.stderr.write(text)
         super().write(_harmless_lines(text))
         return len(text)
 
@@ -132,7 +142,7 @@ def _output() -> Iterator[None]:
 
 @contextmanager
 def harmless_output() -> Iterator[None]:
-    """Whatever is printed meanwhile is escaped; `terminal` alone may send colours."""
+    """Whatever pathx prints meanwhile is escaped; `terminal` alone may send colours. What others print goes to stderr."""
     before = sys.stdout
     sys.stdout = cast("TextIO", _HarmlessStream(before))
     try:
