@@ -17,7 +17,7 @@ from pathx.engine.graph.folds import fold
 from pathx.engine.graph.trace import Graph, Node, Value, filled, values_in
 from pathx.engine.operations.geometry import Field
 from pathx.engine.operations.table import known
-from pathx.errors import PathxError
+from pathx.errors import PathxError, kind_in_words
 from pathx.explanation import LayerTensor
 
 
@@ -306,7 +306,7 @@ def _find_logits(graph: Graph, producers: dict[Value, Node]) -> Value:
 
 
 def _shape_of(graph: Graph, value: Any) -> str:
-    return f"of shape {graph.shapes[value.index]}" if isinstance(value, Value) else type(value).__name__
+    return f"of shape {graph.shapes[value.index]}" if isinstance(value, Value) else kind_in_words(value)
 
 
 def _flat_outputs(outputs: Any, name: str = "") -> dict[str, Any]:

@@ -243,8 +243,10 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     Tensor.__deepcopy__: lambda tensor, memo: tensor.clone(),
     F.one_hot: _one_hot,
     F.pad: _padded,
+    aten.pad.default: _padded,
     torch.einsum: _summed,
     torch.rnn_relu: _recurrent,
+    aten.rnn_relu.input: _recurrent,
 }
 
 
