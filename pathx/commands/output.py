@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import typer
 
-from pathx.errors import PathxError, harmless, without_secrets
+from pathx.errors import PathxError, harmless, shown, without_secrets
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
@@ -206,8 +206,8 @@ def millions(count: int) -> str:
 
 
 def about(file: str, text: str) -> str:
-    """A message with the file it is about in front, unless it names it already."""
-    return text if file in text else f"{file}: {text}"
+    """A message with the file it is about in front, as messages show it, unless it names it already."""
+    return text if file in text or shown(file) in text else f"{shown(file)}: {text}"
 
 
 def terminal() -> Console:

@@ -200,7 +200,11 @@ def _summed(equation: Any, *operands: Any) -> Tensor | None:
     torch puts dimensions of size 1, such as a batch of one image, wherever it likes.
     """
     operands = tuple(operands[0]) if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands
-    if not isinstance(equation, str) or len(operands) != 2 or "->" not in equation:
+    if not isinstance(equation, str) or "->" not in equation:
+        return None
+    if len(operands) > 2:
+        equation, *operands = _of_two(equation, operands)
+    if len(operands) != 2:
         return None
     inputs, _, out = equation.replace(" ", "").partition("->")
     first, _, second = inputs.partition(",")
@@ -217,11 +221,12 @@ def _summed(equation: Any, *operands: Any) -> Tensor | None:
     if out[:1] == theirs[:1] != mine[:1]:
         (x, mine), (w, theirs) = (w, theirs), (x, mine)
     common = [letter for letter in mine if letter in theirs]
-    alone = [letter for letter in mine if letter not in theirs]
-    new = [letter for letter in theirs if letter not in mine]
+    alone = [letter for letter in mine if letter not in theirs and letter in out]
+    new = [letter for letter in theirs if letter not in mine and letter in out]
     distinct = len(set(mine)) == len(mine) and len(set(theirs)) == len(theirs)
     if not common or not distinct or out[:1] != mine[:1] or sorted(out) != sorted(alone + new) or not alone:
         return None
+    (x, mine), (w, theirs) = _summed_out(x, mine, theirs + out), _summed_out(w, theirs, mine + out)
     sizes: dict[str, int] = {**dict(zip(mine, x.shape, strict=True)), **dict(zip(theirs, w.shape, strict=True))}
     if any(x.shape[mine.index(letter)] != w.shape[theirs.index(letter)] for letter in common):
         return None
@@ -230,6 +235,26 @@ def _summed(equation: Any, *operands: Any) -> Tensor | None:
     matrix = w.permute(*(theirs.index(letter) for letter in common + new)).reshape(together, -1)
     made = F.linear(rows, matrix.mT).reshape([sizes[letter] for letter in alone + new])
     return made.permute(*((alone + new).index(letter) for letter in out))
+
+
+def _of_two(equation: str, operands: tuple[Tensor, ...]) -> tuple[Any, ...]:
+    """An `einsum` of many factors, of which one has the images in front, as one of two: the others are multiplied first."""
+    inputs, _, out = equation.replace(" ", "").partition("->")
+    terms = inputs.split(",")
+    first, *more = [n for n, term in enumerate(terms) if out[:1] in term] or [0, 0]
+    if more or "..." in equation:
+        return equation, *operands
+    others = [number for number in range(len(terms)) if number != first]
+    kept = dict.fromkeys(letter for n in others for letter in terms[n] if letter in terms[first] + out)
+    inner = f"{','.join(terms[n] for n in others)}->{''.join(kept)}"
+    product = torch.einsum(inner, *(operands[n] for n in others))
+    return f"{terms[first]},{''.join(kept)}->{out}", operands[first], product
+
+
+def _summed_out(factor: Tensor, letters: str, others: str) -> tuple[Tensor, str]:
+    """A factor of an `einsum` without the dimensions that nothing else has."""
+    alone = [place for place, letter in enumerate(letters) if letter not in others]
+    return (factor.sum(alone), "".join(letter for letter in letters if letter in others)) if alone else (factor, letters)
 
 
 def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor | None:

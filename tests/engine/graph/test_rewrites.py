@@ -68,6 +68,9 @@ REWRITTEN: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "circular padding": (lambda x: F.pad(x, (1, 2, 0, 1), mode="circular"), "copy"),
     "circular padding that cuts": (lambda x: F.pad(x, (-1, 2, 0, -1), mode="circular"), "copy"),
     "einsum": (lambda x: torch.einsum("bchw,wk->bkch", x, MATRIX), "bmm"),
+    "einsum that sums up": (lambda x: torch.einsum("bchw,wk->bk", x, MATRIX), "bmm"),
+    "einsum that sums up the second factor": (lambda x: torch.einsum("bchw,wk->bhc", x, MATRIX), "bmm"),
+    "einsum of three": (lambda x: torch.einsum("wk,bchw,kj->bcj", MATRIX, x, MATRIX.mT), "nothing of this name"),
     "einsum, second factor": (lambda x: torch.einsum("wk,bchw->bchk", MATRIX, x), "bmm"),
 }
 
