@@ -311,7 +311,7 @@ def _forward(network: Network, values: dict[Value, Tensor], dtype: torch.dtype) 
     cpu = _as_on_the_cpu(values[network.graph.input].device)
 
     def actual(leaf: Any) -> Any:
-        return values[leaf] if type(leaf) is Value else _promoted(leaf, dtype)
+        return values[leaf] if type(leaf) is Value else promoted(leaf, dtype)
 
     for node in network.nodes:
         args = [
@@ -332,6 +332,8 @@ def _forward(network: Network, values: dict[Value, Tensor], dtype: torch.dtype) 
     return {value: values[value] for value in network.needed if value in values}
 
 
-def _promoted(leaf: Any, dtype: torch.dtype) -> Any:
-    """Half-precision types written into the graph become the type we compute in."""
-    return dtype if isinstance(leaf, torch.dtype) and leaf.is_floating_point else leaf
+def promoted(leaf: Any, dtype: torch.dtype) -> Any:
+    """Types written into the graph become the type we compute in, or that of its complex numbers."""
+    if not isinstance(leaf, torch.dtype):
+        return leaf
+    return dtype if leaf.is_floating_point else dtype.to_complex() if leaf.is_complex else leaf

@@ -118,8 +118,8 @@ def test_what_is_heard_whole_is_so_in_exported_programs(name: str) -> None:
     build, shape = WHOLE[name]
     model, images = build().eval(), numbers(*shape)
     exported = torch.export.export(model, (images,)).module()
-    kinds = [[node.kind for node in graph_of(one, images).nodes if node.kind == "relu"] for one in (model, exported)]
-    assert kinds[0] == kinds[1] and "copy" not in {node.kind for node in graph_of(exported, images).nodes}
+    kinds = [[node.kind for node in graph_of(one, images).nodes] for one in (model, exported)]
+    assert kinds[0].count("relu") == kinds[1].count("relu") and {"copy", "bmm"}.isdisjoint(kinds[1])
 
 
 def test_what_torchscript_writes_into_is_refused_with_what_to_do() -> None:

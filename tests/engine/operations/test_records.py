@@ -188,6 +188,7 @@ MAPS: dict[str, Callable[[Tensor], Any]] = {
     "constant_pad_nd, above a mean": lambda x: F.pad(F.avg_pool2d(x, 3, 2, 1), (3, 2, 2, 3)),
     "constant_pad_nd, above a normalisation": lambda x: F.pad(normed(x).mean(1, keepdim=True), (3, 2, 2, 3)),
     "constant_pad_nd, above a view": lambda x: F.pad(x.view(2, 2, 14, 6).roll(1, 1), (3, 2, 2, 3)),
+    "constant_pad_nd, of all dimensions": lambda x: F.pad(x, (1, 2, 0, -1, 1, 0, 0, 0), value=0.5),
     "constant_pad_nd, infinite": lambda x: F.max_pool2d(F.pad(x, (1, 0, 2, 0), value=-torch.inf), 3, 2),
     "slice_scatter": lambda x: written(x, (slice(None), slice(None), slice(1, 3)), x[:, :, 3:5]),
     "select_scatter": lambda x: written(x, (slice(None), 1), 2.0),
