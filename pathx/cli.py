@@ -6,6 +6,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -104,6 +105,17 @@ def run(arguments: Sequence[str] | None = None) -> None:
         complain(f"cannot write to standard output ({error.strerror or error}): results are in their files")
         status = _give_up_stdout()
     sys.exit(status)
+
+
+def no_more_results() -> None:
+    """What the user's code prints while the process ends (`atexit`, `__del__`) goes to stderr: results are complete."""
+    if sys.stdout is None:
+        return
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+    sys.stdout = sys.stderr
+    with suppress(OSError):  # one of them is closed
+        os.dup2(2, 1)
 
 
 def _give_up_stdout() -> int:

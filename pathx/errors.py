@@ -63,6 +63,19 @@ def reason_of(error: BaseException) -> str:
     return lines[0][:160] if lines else type(error).__name__
 
 
+def kind_in_words(value: object) -> str:
+    """What kind of thing somebody gave, to stand in a sentence: `an int`, `a list`, `None`, `the class Net itself`."""
+    if value is None:
+        return "None"
+    if isinstance(value, type):
+        return f"the class {value.__name__} itself"
+    name = type(value).__name__
+    return f"{'an' if re.match(_SPOKEN_VOWEL, name.lstrip('_')) else 'a'} {name}"
+
+
+_SPOKEN_VOWEL = r"(?i)[aeio]|u(?!ni(?!n)|se|ti)|nd"  # a unit and a user, but an uninitialised parameter; an ndarray
+
+
 def parse_json(text: str | bytes) -> Any:
     """JSON that others wrote; whatever is wrong with it is a ValueError of one line.
 

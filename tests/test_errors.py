@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pathx.errors import PathxError, as_text, harmless, parse_json, public_address, shown, without_secrets
+from pathx.errors import (
+    PathxError,
+    as_text,
+    harmless,
+    kind_in_words,
+    parse_json,
+    public_address,
+    shown,
+    without_secrets,
+)
 
 HOSTILE = [chr(code) for code in (*range(32), *range(127, 160), 0x2028, 0x2029, *range(0x202A, 0x202F))]
 HOSTILE += [chr(code) for code in (*range(0x2060, 0x2070), 0xFEFF, 0xAD, 0xD800, 0xDCFF, 0xE0001, 0x10FFFF)]
@@ -111,3 +120,23 @@ def test_a_signed_address_is_the_same_however_it_is_signed(kind: str) -> None:
         assert "secret" not in without_secrets(text) and "https://host/a.png?..." in without_secrets(text)
     tokens = [public_address(f"https://host/a?token=secret{number}") for number in range(2)]
     assert tokens[0] != tokens[1] and "secret" not in "".join(tokens)
+
+
+def test_kinds_have_the_article_that_people_say() -> None:
+    def of(name: str) -> str:
+        return kind_in_words(type(name, (), {})())
+
+    assert [kind_in_words(value) for value in (1, 1.5, "", [], None)] == [
+        "an int",
+        "a float",
+        "a str",
+        "a list",
+        "None",
+    ]
+    assert [of(name) for name in ("OrderedDict", "ExportedProgram", "ndarray", "_Odd")] == [
+        *("an OrderedDict", "an ExportedProgram", "an ndarray", "an _Odd")
+    ]
+    assert [of(name) for name in ("UserDict", "Unit", "UninitializedParameter", "Upsample")] == [
+        *("a UserDict", "a Unit", "an UninitializedParameter", "an Upsample")
+    ]
+    assert kind_in_words(int) == "the class int itself"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import typer
 
-from pathx.errors import PathxError, harmless, without_secrets
+from pathx.errors import PathxError, harmless, shown, without_secrets
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
@@ -112,10 +112,20 @@ class _Stream:
         return getattr(self.stream, name)
 
 
+_WRITERS = frozenset(["pathx", "typer", "click"])
+
+
 class _HarmlessStream(_Stream):
-    """The same, on which nothing is written that could act on a terminal."""
+    """The same, on which nothing is written that could act on a terminal, and nothing but results.
+
+    What others print goes to stderr: the user's own network from a hook, from a thread, or when it is thrown away, which
+    may be at any time.
+    """
 
     def write(self, text: str) -> int:
+        writer = str(sys._getframe(1).f_globals.get("__name__", ""))
+        if writer.partition(".")[0] not in _WRITERS:
+            return sys.stderr.write(text)
         super().write(_harmless_lines(text))
         return len(text)
 
@@ -132,7 +142,7 @@ def _output() -> Iterator[None]:
 
 @contextmanager
 def harmless_output() -> Iterator[None]:
-    """Whatever is printed meanwhile is escaped; `terminal` alone may send colours."""
+    """Whatever pathx prints meanwhile is escaped; `terminal` alone may send colours. What others print goes to stderr."""
     before = sys.stdout
     sys.stdout = cast("TextIO", _HarmlessStream(before))
     try:
@@ -196,8 +206,8 @@ def millions(count: int) -> str:
 
 
 def about(file: str, text: str) -> str:
-    """A message with the file it is about in front, unless it names it already."""
-    return text if file in text else f"{file}: {text}"
+    """A message with the file it is about in front, as messages show it, unless it names it already."""
+    return text if file in text or shown(file) in text else f"{shown(file)}: {text}"
 
 
 def terminal() -> Console:

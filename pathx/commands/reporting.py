@@ -82,6 +82,7 @@ def _growth_of(model: LoadedModel, settings: Settings) -> Callable[[ExplanationF
     from pathx.engine.freeze import freeze
     from pathx.errors import PathxError
     from pathx.images.read import open_image
+    from pathx.models.inputs import tensor_of
     from pathx.report.growth import grow
 
     device = resolve_devices(settings.device)[0]
@@ -94,7 +95,7 @@ def _growth_of(model: LoadedModel, settings: Settings) -> Callable[[ExplanationF
             image = open_image(document["image"]["file"])
         except PathxError:
             return None  # the page says that the photo is gone
-        frozen = freeze(module, model.preprocessing(image.pixels)[None].to(device, dtype))
+        frozen = freeze(module, tensor_of(image, model.preprocessing)[None].to(device, dtype))
         how = {key: document[key] for key in ("depth", "width", "alpha", "skips")}
         how["against"] = [document["against"]["index"]] if document.get("against") else None
         (explanation,) = explain_frozen(frozen, [(0, document["target"]["index"])], **how)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from pathx.engine.device import exactly
-from pathx.engine.explain import targets_of
-from pathx.engine.freeze import check_call
+from pathx.engine.explain import Loaded, opened, targets_of
+from pathx.engine.freeze import check_call, precise_images
 from pathx.engine.network import Gate, Network
 from pathx.engine.replay import Replay
 from pathx.errors import PathxError
@@ -52,7 +52,7 @@ class Ablation:
 
 
 def ablate(
-    model: nn.Module,
+    model: nn.Module | Loaded,
     images: Tensor,
     units: Iterable[UnitPlace] = (),
     *,
@@ -73,10 +73,11 @@ def ablate(
         means: what the units are set to instead of zero: by the tensor's name, a value per channel or per unit.
         target: the class to follow: None for the predicted one, a number, or one number per image.
     """
-    check_call(model, images)
-    images = images.detach()
+    module, _ = opened(model)
+    check_call(module, images)
+    images = precise_images(images)
     with exactly(images.device):
-        replay = Replay(model, images)
+        replay = Replay(module, images)
         chosen = _chosen(replay.network, images, list(units), path)
         masks = _kept_only(replay.network, chosen) if keep else chosen
         active = torch.zeros(len(images), dtype=torch.long, device=images.device)

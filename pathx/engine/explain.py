@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from pathx.engine.branches import Branches, Kept, Link
 from pathx.engine.device import exactly
 from pathx.engine.fields import boxes, places
-from pathx.engine.freeze import Frozen, described, freeze
+from pathx.engine.freeze import Frozen, freeze
 from pathx.engine.linear import LinearModel, linear_model
 from pathx.engine.network import Network
 from pathx.engine.operations.geometry import Field
@@ -29,7 +29,7 @@ from pathx.engine.path import Paths, PathSettings, find_paths
 from pathx.engine.search import Strategy
 from pathx.engine.selection import importance, threshold_of
 from pathx.engine.window import unravelled
-from pathx.errors import PathxError, shown
+from pathx.errors import PathxError, kind_in_words, shown
 from pathx.explanation import Edges, Explanation, Explanations, LayerTensor, Origin, PathLayer, Unit
 
 Width = int | str
@@ -96,7 +96,7 @@ def opened(model: nn.Module | Loaded) -> tuple[nn.Module, tuple[str, ...]]:
         if model not in _PROGRAMS:
             _PROGRAMS[model] = inner()
         return _PROGRAMS[model], ()
-    raise PathxError(f"the model must be a torch.nn.Module, not {described(model)}", usage=True)
+    raise PathxError(f"the model must be a torch.nn.Module, not {kind_in_words(model)}", usage=True)
 
 
 _PROGRAMS: WeakKeyDictionary[object, nn.Module] = WeakKeyDictionary()  # torch makes a new module whenever it is asked
@@ -131,7 +131,7 @@ def brief(value: object) -> str:
     except Exception:  # a foreign object's own
         text = ""
     text = shown(text)
-    return text if text and len(text) <= 60 else f"a {type(value).__name__}"
+    return text if text and len(text) <= 60 else kind_in_words(value)
 
 
 def whole_number(value: object) -> int | None:

@@ -32,7 +32,7 @@ from pathx.engine.graph.trace import (
 from pathx.engine.network import Gate, Network, read_network
 from pathx.engine.operations.table import Call, Cotangents, Slopes, known
 from pathx.engine.window import Window
-from pathx.errors import PathxError
+from pathx.errors import PathxError, kind_in_words
 
 
 @dataclass(eq=False)
@@ -110,9 +110,8 @@ class Frozen:
 def freeze(model: nn.Module, images: Tensor) -> Frozen:
     """Run `model` on `images` once and fix its gates and routes there. The model is left as it was."""
     check_call(model, images)
-    images = _plain(images)
-    dtype = images.dtype if images.dtype in (torch.float32, torch.float64) else torch.float32
-    images = images.to(dtype)
+    images = precise_images(images)
+    dtype = images.dtype
     traced, run = _follow(unwrapped(model), images)
     network = traced.network
     if traced.is_whole(images):
@@ -125,12 +124,13 @@ def freeze(model: nn.Module, images: Tensor) -> Frozen:
     return Frozen(network, images, logits, kept, compact=_as_on_the_cpu(images.device))
 
 
-def _plain(images: Tensor) -> Tensor:
-    """The images themselves, whatever a class of tensors makes of them."""
+def precise_images(images: Tensor) -> Tensor:
+    """The images themselves, whatever a class of tensors makes of them, in a precision that is computed in."""
     try:
-        return images.detach().as_subclass(Tensor)
+        plain = images.detach().as_subclass(Tensor)
+        return plain if plain.dtype in (torch.float32, torch.float64) else plain.to(torch.float32)
     except Exception as error:  # of a class that cannot be taken off
-        raise PathxError(f"images must be a plain tensor, not a {type(images).__name__}", usage=True) from error
+        raise PathxError(f"images must be a plain tensor, not {kind_in_words(images)}", usage=True) from error
 
 
 def _as_on_the_cpu(device: torch.device) -> bool:
@@ -141,7 +141,7 @@ def _as_on_the_cpu(device: torch.device) -> bool:
 def check_call(model: nn.Module, images: Tensor) -> None:
     """Refuse what is no model or no batch of images."""
     if not isinstance(model, nn.Module):
-        raise PathxError(f"the model must be a torch.nn.Module, not {described(model)}", usage=True)
+        raise PathxError(f"the model must be a torch.nn.Module, not {kind_in_words(model)}", usage=True)
     if isinstance(images, Tensor) and (images.is_nested or torch._C._functorch.is_functorch_wrapped_tensor(images)):
         raise PathxError("images must be a plain tensor: not nested, nor inside of vmap or grad", usage=True)
     if not isinstance(images, Tensor) or images.dim() < 2 or not len(images):
@@ -183,11 +183,6 @@ def _check_weights(model: nn.Module) -> None:
             raise PathxError(f"{name} of the model is sparse: make it dense (.to_dense())", usage=True)
         if tensor.is_quantized:
             raise PathxError(f"{name} of the model is quantised: explain the network it was made from", usage=True)
-
-
-def described(item: object) -> str:
-    """What somebody gave, for messages."""
-    return f"the class {item.__name__} itself" if isinstance(item, type) else type(item).__name__
 
 
 def _as(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -316,7 +311,7 @@ def _forward(network: Network, values: dict[Value, Tensor], dtype: torch.dtype) 
     cpu = _as_on_the_cpu(values[network.graph.input].device)
 
     def actual(leaf: Any) -> Any:
-        return values[leaf] if type(leaf) is Value else _promoted(leaf, dtype)
+        return values[leaf] if type(leaf) is Value else promoted(leaf, dtype)
 
     for node in network.nodes:
         args = [
@@ -337,6 +332,8 @@ def _forward(network: Network, values: dict[Value, Tensor], dtype: torch.dtype) 
     return {value: values[value] for value in network.needed if value in values}
 
 
-def _promoted(leaf: Any, dtype: torch.dtype) -> Any:
-    """Half-precision types written into the graph become the type we compute in."""
-    return dtype if isinstance(leaf, torch.dtype) and leaf.is_floating_point else leaf
+def promoted(leaf: Any, dtype: torch.dtype) -> Any:
+    """Types written into the graph become the type we compute in, or that of its complex numbers."""
+    if not isinstance(leaf, torch.dtype):
+        return leaf
+    return dtype if leaf.is_floating_point else dtype.to_complex() if leaf.is_complex else leaf

@@ -17,7 +17,7 @@ from pathx.engine.graph.folds import fold
 from pathx.engine.graph.trace import Graph, Node, Value, filled, values_in
 from pathx.engine.operations.geometry import Field
 from pathx.engine.operations.table import known
-from pathx.errors import PathxError
+from pathx.errors import PathxError, kind_in_words
 from pathx.explanation import LayerTensor
 
 
@@ -284,7 +284,7 @@ def _find_logits(graph: Graph, producers: dict[Value, Node]) -> Value:
         shape = graph.shapes[value.index]
         return shape[:1] == (batch,) and sum(size != 1 for size in shape[1:]) <= 1
 
-    candidates = {name: _strip_final(value, producers) for name, value in found.items() if is_logits(value)}
+    candidates = {name: _strip_final(graph, value, producers) for name, value in found.items() if is_logits(value)}
     for name in ("logits", "out", "output"):
         if name in candidates:
             return candidates[name]
@@ -306,7 +306,7 @@ def _find_logits(graph: Graph, producers: dict[Value, Node]) -> Value:
 
 
 def _shape_of(graph: Graph, value: Any) -> str:
-    return f"of shape {graph.shapes[value.index]}" if isinstance(value, Value) else type(value).__name__
+    return f"of shape {graph.shapes[value.index]}" if isinstance(value, Value) else kind_in_words(value)
 
 
 def _flat_outputs(outputs: Any, name: str = "") -> dict[str, Any]:
@@ -321,7 +321,7 @@ def _flat_outputs(outputs: Any, name: str = "") -> dict[str, Any]:
     }
 
 
-def _strip_final(value: Value, producers: dict[Value, Node]) -> Value:
+def _strip_final(graph: Graph, value: Value, producers: dict[Value, Node]) -> Value:
     """The logits before a final softmax, log-softmax or sigmoid, whatever shape or scale its result is given."""
     logits = value
     while value in producers:
@@ -329,7 +329,7 @@ def _strip_final(value: Value, producers: dict[Value, Node]) -> Value:
         operation = known(node)
         if not (operation.final or operation.same or operation.after_final):
             break
-        if operation.final and len(node.args) > 1 and node.args[1] == 0:
+        if operation.final and len(node.args) > 1 and node.args[1] % len(graph.shapes[value.index]) == 0:
             raise PathxError(f"{node.place} is taken over the batch, not over the classes; use dim=1", usage=True)
         value = node.inputs[0]
         logits = value if operation.final or (logits == node.outputs[0] and operation.same) else logits

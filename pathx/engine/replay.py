@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from pathx.engine.explain import class_logits
-from pathx.engine.freeze import network_and_tensors
+from pathx.engine.freeze import network_and_tensors, promoted
 from pathx.engine.graph.trace import Node, Value, filled, in_place
 from pathx.engine.network import Gate, Network
 from pathx.engine.operations.table import known
@@ -167,7 +167,7 @@ class Replay(nn.Module):
         def actual(leaf: Any) -> Any:
             if isinstance(leaf, Value):
                 return values[leaf]
-            return self._dtype if isinstance(leaf, torch.dtype) and leaf.is_floating_point else leaf
+            return promoted(leaf, self._dtype)
 
         return node.op(
             *(filled(arg, actual) for arg in node.args), **{k: filled(a, actual) for k, a in node.kwargs.items()}

@@ -59,6 +59,7 @@ class UserImage:
         file: the path as the user gave it; of an address, what may be written down.
         sha256: of the very bytes that were decoded; of a frame, see `Frame.sha256`.
         pixels: RGB; transparency is laid on white.
+        layer: RGBA, where the file has transparency: for networks that take it as a channel.
         notes: what a user should know about how it was read, such as `animated: first frame used`.
         full: (width, height) of the file, where `pixels` are a smaller copy.
         label: the true class, as an archive says it that it is from.
@@ -67,6 +68,7 @@ class UserImage:
     file: str
     sha256: str
     pixels: Image.Image
+    layer: Image.Image | None = None
     notes: tuple[str, ...] = ()
     full: tuple[int, int] | None = None
     label: str | None = None
@@ -83,8 +85,8 @@ class UserImage:
         """With no more pixels than are needed to draw on."""
         times = math.ceil(math.sqrt(self.pixels.width * self.pixels.height / KEPT_PIXELS))
         if times <= 1:
-            return self
-        return replace(self, pixels=self.pixels.reduce(times), full=self.full or self.pixels.size)
+            return replace(self, layer=None)
+        return replace(self, pixels=self.pixels.reduce(times), layer=None, full=self.full or self.pixels.size)
 
     def on_pixels(self, box: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
         """A box in pixels of the file, in those of `pixels`."""
@@ -163,21 +165,18 @@ def _frame(frame: Frame) -> UserImage:
     except OSError as error:
         raise PathxError(f"{shown(frame.file)} cannot be read: {error.strerror or error}; check the path") from None
     with _damage(str(frame)):
-        stored = frame_image(frame, PIXEL_LIMIT)
-        image = _rgb(stored, notes)
-        image = image if (turn := _turn(stored, notes)) is None else image.transpose(turn)
-    return UserImage(public_address(str(frame)), sha256, image, tuple(notes))
+        pixels, layer = _upright(frame_image(frame, PIXEL_LIMIT), notes)
+    return UserImage(public_address(str(frame)), sha256, pixels, layer, tuple(notes))
 
 
 def _decode(path: str | Path, data: bytes) -> UserImage:
     notes: list[str] = []
     with _damage(path), Image.open(io.BytesIO(data), formats=FORMATS) as stored:
         stored.load()
-        image = _rgb(stored, notes)
-        image = image if (turn := _turn(stored, notes)) is None else image.transpose(turn)
+        pixels, layer = _upright(stored, notes)
         notes += _left_out(stored)
     file, sha256 = public_address(os.fspath(path)), hashlib.sha256(data).hexdigest()
-    return UserImage(file=file, sha256=sha256, pixels=image, notes=tuple(notes))
+    return UserImage(file, sha256, pixels, layer, tuple(notes))
 
 
 @contextmanager
@@ -252,6 +251,17 @@ def _read(path: str | Path) -> bytes:
     return data
 
 
+def _upright(stored: Image.Image, notes: list[str]) -> tuple[Image.Image, Image.Image | None]:
+    """RGB with transparency laid on white; and RGBA, where there is any."""
+    image = _in_8_bits(stored, notes)
+    layer = image.convert("RGBA") if image.has_transparency_data else None
+    laid = image if layer is None else Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
+    pixels, turn = laid.convert("RGB"), _turn(stored, notes)
+    if turn is None:
+        return pixels, layer
+    return pixels.transpose(turn), None if layer is None else layer.transpose(turn)
+
+
 def _turn(image: Image.Image, notes: list[str]) -> Image.Transpose | None:
     # Not ImageOps.exif_transpose: it also rewrites the EXIF block, and trips over one that is broken.
     try:
@@ -261,7 +271,7 @@ def _turn(image: Image.Image, notes: list[str]) -> Image.Transpose | None:
         return None
 
 
-def _rgb(image: Image.Image, notes: list[str]) -> Image.Image:
+def _in_8_bits(image: Image.Image, notes: list[str]) -> Image.Image:
     if image.mode == "CMYK" and _inverted_for_nothing(image):
         image = ImageChops.invert(image)
     elif image.mode.startswith("I;16"):
@@ -270,10 +280,7 @@ def _rgb(image: Image.Image, notes: list[str]) -> Image.Image:
         image = _to_8_bit(image, 0, 2**16 - 1)
     elif image.mode in ("I", "F"):  # nothing in the file says which values are black and white
         image = _stretched(image, notes)
-    if image.has_transparency_data:
-        layer = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
-    return image.convert("RGB")
+    return image
 
 
 def _inverted_for_nothing(image: Image.Image) -> bool:

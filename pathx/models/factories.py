@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pathx.errors import PathxError, reason_of
+from pathx.errors import PathxError, kind_in_words, reason_of
 from pathx.images.regular import sha256_of
 from pathx.models.checkpoints import fill, fitting, read_state, sha256_of_state
 from pathx.models.loaded import LoadedModel
@@ -152,7 +152,7 @@ def _built(text: str, maker: Any, arguments: Mapping[str, Any]) -> nn.Module:
         return maker
     if not callable(maker):
         raise PathxError(
-            f"{text} is a {type(maker).__name__}: give a function or a class that makes a network", usage=True
+            f"{text} is {kind_in_words(maker)}: give a function or a class that makes a network", usage=True
         )
     try:
         made = maker(**arguments)
@@ -166,7 +166,7 @@ def _built(text: str, maker: Any, arguments: Mapping[str, Any]) -> nn.Module:
     except (Exception, SystemExit) as error:
         raise _failed(text, error) from error
     if not isinstance(made, nn.Module):
-        raise PathxError(f"{text} gave a {type(made).__name__}, not a torch.nn.Module: return the network", usage=True)
+        raise PathxError(f"{text} gave {kind_in_words(made)}, not a torch.nn.Module: return the network", usage=True)
     return made
 
 

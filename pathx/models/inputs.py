@@ -28,11 +28,17 @@ def read_input(file: str | Path | Member, preprocessing: Preprocessing) -> Input
     start = perf_counter()
     try:
         with decoded(file, web=True) as image:
-            return Input(image.reduced(), preprocessing(image.pixels), perf_counter() - start)
+            return Input(image.reduced(), tensor_of(image, preprocessing), perf_counter() - start)
     except PathxError:
         raise
     except Exception as error:  # one odd image does not cost a run
         raise unexpected(error) from error
+
+
+def tensor_of(image: UserImage, preprocessing: Preprocessing) -> Tensor:
+    """The network's input; with the transparency of the image, where the network takes that as a channel."""
+    transparent = image.layer if preprocessing.input_size[0] == 4 else None
+    return preprocessing(transparent or image.pixels)
 
 
 def unexpected(error: Exception) -> PathxError:

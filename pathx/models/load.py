@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pathx.errors import PathxError
+from pathx.errors import PathxError, kind_in_words
 from pathx.images.regular import sha256_of
 from pathx.models.bundled import DEFAULT_MODEL, PREPROCESSING, WEIGHTS, SqueezeNet, bundled_labels
 from pathx.models.checkpoints import fill, read_state
@@ -53,7 +53,7 @@ def load_model(
     """
     for name, value in (("the model", name_or_file), ("weights", weights)):
         if not isinstance(value, (str, Path)) and not (value is None and name == "weights"):
-            raise PathxError(f"{name} must be a name or a file, not {type(value).__name__}", usage=True)
+            raise PathxError(f"{name} must be a name or a file, not {kind_in_words(value)}", usage=True)
     given = {"input_size": input_size, "mean": mean, "std": std, "labels": labels}
     given = {key: value for key, value in given.items() if value is not None}
     if isinstance(labels, (str, Path)):

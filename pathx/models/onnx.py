@@ -46,11 +46,14 @@ class Step:
 
 
 class OnnxNetwork(nn.Module):
-    """A network that runs the nodes of an ONNX graph one after the other; its weights are buffers and parameters."""
+    """A network that runs the nodes of an ONNX graph one after the other; its weights are buffers and parameters.
 
-    def __init__(self, steps: Sequence[Step], constants: Mapping[str, Tensor], source: str, result: str) -> None:
+    Of several results, by name, the logits are told as those of any other model are.
+    """
+
+    def __init__(self, steps: Sequence[Step], constants: Mapping[str, Tensor], source: str, *results: str) -> None:
         super().__init__()
-        self.steps, self.source, self.result = tuple(steps), source, result
+        self.steps, self.source, self.results = tuple(steps), source, results
         self.weights = {name: f"weight_{number}" for number, name in enumerate(constants)}
         for name, tensor in constants.items():
             self.register_buffer(self.weights[name], tensor)
@@ -59,7 +62,7 @@ class OnnxNetwork(nn.Module):
         last_use = {name: number for number, step in enumerate(self.steps) for name in step.inputs}
         self._spent = [[name for name, last in last_use.items() if last == number] for number in range(len(self.steps))]
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor | dict[str, Tensor]:
         values: dict[str, Any] = {name: getattr(self, key) for name, key in self.weights.items()}
         values[self.source] = x
         for step, spent in zip(self.steps, self._spent, strict=True):
@@ -69,10 +72,10 @@ class OnnxNetwork(nn.Module):
             made = made if isinstance(made, (tuple, list)) else (made,)
             values.update(zip(step.outputs, made, strict=False))
             for name in spent:
-                if name != self.result:
+                if name not in self.results:
                     values.pop(name, None)
-        result: Tensor = values[self.result]
-        return result
+        made = {name: values[name] for name in self.results}
+        return made if len(made) > 1 else values[self.results[0]]
 
 
 def _key(step: Step) -> str:
@@ -103,7 +106,7 @@ def _network(onnx: Any, graph: Any, path: Path) -> tuple[nn.Module, tuple[int, .
         found = f"{path} has {len(inputs)} inputs and {len(graph.output)} outputs"
         raise PathxError(f"{found}: pathx explains networks of one image and one output", usage=True)
     steps = list(_with_distinct_names(steps))
-    network = OnnxNetwork(steps, constants, inputs[0].name, graph.output[0].name).eval()
+    network = OnnxNetwork(steps, constants, inputs[0].name, *(one.name for one in graph.output)).eval()
     sizes = [int(dim.dim_value) for dim in inputs[0].type.tensor_type.shape.dim][1:]
     return network, tuple(sizes) if len(sizes) == 3 and all(sizes) else None
 
@@ -296,6 +299,12 @@ OPERATORS.update(
 )
 
 
+@operator("ArgMax")
+def _argmax(about: Attributes, x: Tensor) -> Tensor:
+    """The predicted class, which some networks give beside the logits."""
+    return x.argmax(about.get("axis", 0), bool(about.get("keepdims", 1)))
+
+
 # Units
 
 
@@ -364,6 +373,9 @@ def _slice(about: Attributes, x: Tensor, *given: Tensor | None) -> Tensor:
     for place, axis in enumerate(axes):
         step = steps[place] if steps else 1
         part = slice(starts[place], ends[place], step)
+        if step == -1 and len(range(*part.indices(x.shape[axis]))) == x.shape[axis]:
+            x = x.flip(axis)
+            continue
         if step < 0:  # as the older exporter writes padding; torch has no such slices
             x = x.index_select(axis, torch.tensor(range(*part.indices(x.shape[axis]))))
             continue

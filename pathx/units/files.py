@@ -18,6 +18,7 @@ from pathx.engine.freeze import freeze
 from pathx.engine.units import unit_maps
 from pathx.errors import PathxError, shown
 from pathx.images.read import UserImage, open_image
+from pathx.models.inputs import tensor_of
 from pathx.results.files import UNFIT, created_by, document_bytes, read_document, replacing
 from pathx.results.schema import misfit
 from pathx.units.references import SCHEMA, Channel, Reference, Units
@@ -100,7 +101,7 @@ class _Photo:
     def of(image: UserImage, references: Sequence[tuple[str, Reference]], prepared: Prepared) -> _Photo:
         preprocessing, small = prepared.model.preprocessing, image.reduced()
         region = small.on_pixels(preprocessing.region(image.width, image.height))
-        return _Photo(small.pixels, region, preprocessing(image.pixels), references)
+        return _Photo(small.pixels, region, tensor_of(image, preprocessing), references)
 
 
 def _cut(photos: Sequence[_Photo], prepared: Prepared) -> dict[tuple[str, Reference], Image.Image]:

@@ -14,7 +14,7 @@ from support.attacks import GRAPH, exported, packed, records_of
 from support.command_line import Pathx, picture
 from torch import nn
 
-from pathx.commands.output import harmless_output, terminal
+from pathx.commands.output import harmless_output, print_table, terminal
 from pathx.errors import harmless
 from pathx.evaluation.evaluate import write_csv
 
@@ -94,7 +94,7 @@ def test_colours_are_left_to_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None
     stream = Terminal()
     with contextlib.redirect_stdout(stream), harmless_output():
         terminal().print(Text(f"name{EVIL}", "bold"))
-        print(EVIL)
+        print_table([EVIL], [])
     assert "\x1b[1m" in stream.getvalue()
     assert dangerous(stream.getvalue().replace("\x1b[1m", "").replace("\x1b[0m", "")) == set()
 

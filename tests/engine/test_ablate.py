@@ -155,3 +155,19 @@ def test_names_that_are_not_there_suggest_others() -> None:
         with pytest.raises(PathxError) as caught:
             pathx.ablate(model.eval(), torch.ones(1, 2), [(name, (0,))])
         assert str(caught.value) == f"there is no ReLU named {name!r} in the network; it has {near}, …"
+
+
+def test_models_and_images_as_explain_takes_them() -> None:
+    """A loaded model, an exported program, images in half precision: all are one network."""
+
+    class Loaded:
+        module, labels = network().float(), ("a", "b", "c")
+
+    units, half = [("1", (2,))], images(2, 3).half()
+    expected = pathx.ablate(network().float(), half.float(), units)
+    exported = torch.export.export(network().float(), (half.float(),))
+    for model, inputs in ((Loaded(), half.float()), (exported, half.float()), (network().float(), half)):
+        for found, wanted in zip(pathx.ablate(model, inputs, units), expected, strict=True):  # type: ignore[arg-type]
+            assert_close((found.before, found.after), (wanted.before, wanted.after))
+    with pytest.raises(PathxError, match=r"must be a torch\.nn\.Module, not an int"):
+        pathx.ablate(3, half, units)  # type: ignore[arg-type]

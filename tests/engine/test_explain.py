@@ -140,5 +140,5 @@ def test_what_comes_with_labels_is_opened() -> None:
 
     assert opened(Loaded()) == (Loaded.module, ("cat", "dog"))
     assert opened(Loaded.module) == (Loaded.module, ())
-    with pytest.raises(PathxError, match="not dict"):
+    with pytest.raises(PathxError, match="not a dict"):
         opened({})  # type: ignore[arg-type]

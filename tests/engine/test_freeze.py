@@ -12,6 +12,7 @@ from torch.testing import assert_close
 
 from pathx import PathxError
 from pathx.engine.freeze import _TRACES, MOST_TRACES, freeze, network_and_tensors, network_of
+from pathx.engine.replay import Replay
 from pathx.engine.window import Window
 
 
@@ -97,3 +98,29 @@ def test_a_model_that_never_does_the_same_is_refused() -> None:
 
     with pytest.raises(PathxError, match="does something else each time it runs"):
         freeze(Function(forward), torch.rand(2, 3))
+
+
+PRECISIONS = {
+    "casts to the default type": lambda x: x.to(torch.float32) * 2,
+    "a transform of real numbers": lambda x: torch.fft.fft2(x).real,
+    "a cast to complex numbers": lambda x: (x.to(torch.complex64) * (1 + 2j)).imag,
+    "frequencies and back": lambda x: torch.fft.irfft2(torch.fft.rfft2(x)[..., :3], s=x.shape[2:]),
+}
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_a_network_is_computed_as_precisely_as_its_images(name: str) -> None:
+    """Whatever types its own operations name, when it is replayed as well."""
+    torch.manual_seed(0)
+    first, last = nn.Conv2d(3, 4, 3), nn.Linear(4 * 36, 3)
+
+    def forward(x: Tensor) -> Tensor:
+        return last(F.relu(PRECISIONS[name](first(x))).flatten(1))  # type: ignore[no-any-return]
+
+    model, images = Function(forward), torch.randn(2, 3, 8, 8, dtype=torch.float64)
+    model.first, model.last = first, last
+    frozen = freeze(model, images)
+    replayed = Replay(model, images)(images)
+    assert frozen.logits.dtype == replayed.dtype == torch.float64
+    assert_close(replayed.detach(), frozen.logits, rtol=1e-12, atol=1e-12)
+    assert_close(frozen.logits.float(), model(images.float()).detach())

@@ -151,6 +151,14 @@ HEADS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         lambda: Holding(lambda m, x: m.b(torch.einsum("bchw,hw->bc", F.relu(m.a(x)), m.w)), 5, 5, **maps()),
         (3, 3, 7, 7),
     ),
+    "einsum, summed up, of one picture": (
+        lambda: Holding(lambda m, x: m.b(torch.einsum("bchw,dc->bd", F.relu(m.a(x)), m.w)), 4, 4, **maps()),
+        (1, 3, 7, 7),
+    ),
+    "einsum, of three factors and one picture": (
+        lambda: Holding(lambda m, x: m.b(torch.einsum("hw,bchw,hw->bc", m.w, F.relu(m.a(x)), m.w)), 5, 5, **maps()),
+        (1, 3, 7, 7),
+    ),
     "a factor for each picture": (lambda: Holding(lambda m, x: m.b(F.relu(m.a(x))) * m.w, 3, 3, **hidden()), (3, 5)),
     "a filter of frequencies": (
         lambda: Holding(

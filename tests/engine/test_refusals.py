@@ -42,10 +42,11 @@ NO_LOGITS: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
     "two heads": (lambda m, x: {"age": m.n(x), "sex": m.n(x)}, "several outputs that could be logits (age of shape (2, 4), sex"),
     "a map": (lambda m, x: m.n[:2](x), "the model returns output of shape (2, 5, 10, 10), not one row of class logits"),
     "one number": (lambda m, x: m.n(x).sum(), "the model returns output of shape (), not one row"),
-    "nothing": (lambda m, x: None, "the model returns output NoneType, not one row"),
+    "nothing": (lambda m, x: None, "the model returns output None, not one row"),
     "a class": (lambda m, x: m.n(x).argmax(1), "the model returns output of shape (2,), not one row"),
     "one row for all": (lambda m, x: m.n(x[:1]).squeeze(), "the model returns output of shape (4,), not one row"),
     "batch in the softmax": (lambda m, x: m.n(x).softmax(0), "softmax in the model itself is taken over the batch"),
+    "batch in the softmax, from the end": (lambda m, x: m.n(x).log_softmax(-2), "is taken over the batch, not over the classes"),
     "no input": (lambda m, x: m.n(torch.ones_like(x)), "does not depend on its input"),
 }  # fmt: skip
 
@@ -244,12 +245,17 @@ def test_inputs_that_are_no_pictures() -> None:
         torch.vmap(lambda image: pathx.explain(plain, image[None])[0].weight)(torch.ones(2, 5))
     for images in (torch.ones(5), torch.ones(0, 5), [[1.0] * 5], None):
         refuses(plain, images, "images must be a tensor with the images along its first dimension, (B, …)")
+    refuses(
+        Model(lambda m, x: m.n(F.interpolate(x, size=(9, 9), mode="bicubic", antialias=True)), n=cnn()).half(),
+        torch.ones(2, 3, 12, 12),
+        "not implemented for 'Half'; torch has no such operation in half precision here: give the model in float32",
+    )
     refuses(plain, torch.ones(2, 7), "the model cannot run on an input of shape (2, 7): ", "check the size and number")
 
 
 def test_models_that_are_none() -> None:
     images = torch.ones(2, 5)
-    refuses(lambda x: x, images, "the model must be a torch.nn.Module, not function")
+    refuses(lambda x: x, images, "the model must be a torch.nn.Module, not a function")
     refuses(nn.Linear, images, "the model must be a torch.nn.Module, not the class Linear itself")
     refuses(
         nn.Sequential(nn.LazyLinear(4), nn.ReLU()), images, "0.weight of the model has no shape yet; run the model once"

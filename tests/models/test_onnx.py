@@ -89,6 +89,51 @@ def test_operations(tmp_path: Path, name: str) -> None:
     loaded = load_model(exported(module, tmp_path / "net.onnx", current=False), **OPTIONS)
     images = torch.randn(3, 3, 16, 16, generator=seeded(1))
     torch.testing.assert_close(loaded.module(images), module(images), rtol=1e-4, atol=1e-5)
+    for given in (images[:1], images):
+        assert_the_same_units(loaded.module, module, given, depth="all")
+
+
+def assert_the_same_units(ours: nn.Module, theirs: nn.Module, images: Tensor, **settings: Any) -> None:
+    found, wanted = (pathx.explain(one.double(), images.double(), width=3, **settings) for one in (ours, theirs))
+    for one, other in zip(found, wanted, strict=True):
+        assert one.target == other.target and one.hidden_layers == other.hidden_layers
+        mine, others = (
+            [[(unit.index, unit.receptive_field) for unit in layer.units] for layer in made.path]
+            for made in (one, other)
+        )
+        assert mine == others
+
+
+OUTPUTS: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "features first": lambda features, logits: (features, logits),
+    "logits first": lambda features, logits: (logits, features),
+    "probabilities and the best": lambda features, logits: (logits.softmax(1), logits.argmax(1)),
+}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_logits_among_several_outputs(tmp_path: Path, name: str) -> None:
+    """As of any model: those that the others are not computed from."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        body, head = (
+            nn.Sequential(nn.Conv2d(3, 7, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+            nn.Linear(7, 4),
+        )
+
+    class Several(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = body, head
+
+        def forward(self, x: Tensor) -> Any:
+            features = self.body(x)
+            return OUTPUTS[name](features, self.head(features))
+
+    loaded = load_model(exported(Several(), tmp_path / "net.onnx", current=False), **OPTIONS)
+    assert_the_same_units(
+        loaded.module, nn.Sequential(body, head), torch.randn(2, 3, 16, 16, generator=seeded(1)), depth=1
+    )
 
 
 @pytest.mark.parametrize("current", [True, False])

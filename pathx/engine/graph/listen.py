@@ -155,6 +155,8 @@ def _explain_failure(listener: Listener, error: Exception) -> NoReturn:
     remedy = "check the size and number of channels it is made for"
     if re.search(r"missing \d+ required|missing value for argument", line):
         remedy = "pathx explains networks of one input: wrap it so that its forward takes the image alone"
+    if re.search(r"not implemented for '(Half|BFloat16)'", line):
+        remedy = "torch has no such operation in half precision here: give the model in float32 (model.float())"
     found = f"the model cannot run on an input of shape {tuple(listener.images.shape)}: {line}; {remedy}"
     raise PathxError(found, usage=True) from error
 

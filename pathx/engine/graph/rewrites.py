@@ -30,6 +30,8 @@ def _extreme(reduce: Any) -> Rewrite:
         dims = sorted(d % x.dim() for d in ([dim] if isinstance(dim, int) else dim or range(x.dim())))
 
         def run() -> Tensor:
+            if len(dims) == 1:
+                return reduce(x, dims[0], keepdim)[0]  # type: ignore[no-any-return]
             rest = [d for d in range(x.dim()) if d not in dims]
             best: Tensor = reduce(x.permute(*rest, *dims).flatten(len(rest)), len(rest))[0]
             for d in dims if keepdim else []:
@@ -194,13 +196,17 @@ def _recurrent(x: Tensor, *settings: Any) -> tuple[Tensor, Tensor] | None:
     return x, torch.stack(last)
 
 
-def _summed(equation: Any, *operands: Any) -> Tensor | None:
+def _summed(equation: Any, *operands: Any, path: Any = None) -> Tensor | None:
     """`einsum` of one factor that has the images in front and one that has not, as a product that keeps them there.
 
     torch puts dimensions of size 1, such as a batch of one image, wherever it likes.
     """
     operands = tuple(operands[0]) if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands
-    if not isinstance(equation, str) or len(operands) != 2 or "->" not in equation:
+    if not isinstance(equation, str) or "->" not in equation:
+        return None
+    if len(operands) > 2:
+        equation, operands = _of_two(equation, operands)
+    if len(operands) != 2:
         return None
     inputs, _, out = equation.replace(" ", "").partition("->")
     first, _, second = inputs.partition(",")
@@ -217,11 +223,12 @@ def _summed(equation: Any, *operands: Any) -> Tensor | None:
     if out[:1] == theirs[:1] != mine[:1]:
         (x, mine), (w, theirs) = (w, theirs), (x, mine)
     common = [letter for letter in mine if letter in theirs]
-    alone = [letter for letter in mine if letter not in theirs]
-    new = [letter for letter in theirs if letter not in mine]
+    alone = [letter for letter in mine if letter not in theirs and letter in out]
+    new = [letter for letter in theirs if letter not in mine and letter in out]
     distinct = len(set(mine)) == len(mine) and len(set(theirs)) == len(theirs)
     if not common or not distinct or out[:1] != mine[:1] or sorted(out) != sorted(alone + new) or not alone:
         return None
+    (x, mine), (w, theirs) = _summed_out(x, mine, theirs + out), _summed_out(w, theirs, mine + out)
     sizes: dict[str, int] = {**dict(zip(mine, x.shape, strict=True)), **dict(zip(theirs, w.shape, strict=True))}
     if any(x.shape[mine.index(letter)] != w.shape[theirs.index(letter)] for letter in common):
         return None
@@ -230,6 +237,28 @@ def _summed(equation: Any, *operands: Any) -> Tensor | None:
     matrix = w.permute(*(theirs.index(letter) for letter in common + new)).reshape(together, -1)
     made = F.linear(rows, matrix.mT).reshape([sizes[letter] for letter in alone + new])
     return made.permute(*((alone + new).index(letter) for letter in out))
+
+
+def _of_two(equation: str, operands: tuple[Tensor, ...]) -> tuple[str, tuple[Tensor, ...]]:
+    """An `einsum` of many factors, of which one has the images in front, as one of two: the others are multiplied first."""
+    inputs, _, out = equation.replace(" ", "").partition("->")
+    terms = inputs.split(",")
+    first, *more = [n for n, term in enumerate(terms) if out[:1] in term] or [0, 0]
+    if more or "..." in equation:
+        return equation, operands
+    others = [number for number in range(len(terms)) if number != first]
+    kept = dict.fromkeys(letter for n in others for letter in terms[n] if letter in terms[first] + out)
+    inner = f"{','.join(terms[n] for n in others)}->{''.join(kept)}"
+    product = torch.einsum(inner, *(operands[n] for n in others))
+    return f"{terms[first]},{''.join(kept)}->{out}", (operands[first], product)
+
+
+def _summed_out(factor: Tensor, letters: str, others: str) -> tuple[Tensor, str]:
+    """A factor of an `einsum` without the dimensions that nothing else has."""
+    alone = [place for place, letter in enumerate(letters) if letter not in others]
+    return (
+        (factor.sum(alone), "".join(letter for letter in letters if letter in others)) if alone else (factor, letters)
+    )
 
 
 def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor | None:
@@ -243,8 +272,11 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     Tensor.__deepcopy__: lambda tensor, memo: tensor.clone(),
     F.one_hot: _one_hot,
     F.pad: _padded,
+    aten.pad.default: _padded,
     torch.einsum: _summed,
+    aten.einsum.default: _summed,
     torch.rnn_relu: _recurrent,
+    aten.rnn_relu.input: _recurrent,
 }
 
 

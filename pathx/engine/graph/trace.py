@@ -218,7 +218,10 @@ def trace_call(model: nn.Module, images: Tensor, watch: Callable[[], Callable[[N
         found = (
             f"the model changes a tensor in place in {place.path or 'the model itself'} that it also reads elsewhere"
         )
-        raise PathxError(f"{found}; write it without the in-place operation", usage=True) from None
+        remedy = "write it without the in-place operation"
+        if isinstance(model, torch.jit.ScriptModule):  # whose circular padding and recurrent layers are torch's own
+            remedy = "give the module that it was made from, or save that with torch.export.save"
+        raise PathxError(f"{found}; {remedy}", usage=True) from None
 
 
 class _Recorder(Listener):

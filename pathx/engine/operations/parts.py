@@ -166,7 +166,7 @@ def split(call: Call, output: int, cotangent: Window) -> Cotangents:
 
 def _padded_images(call: Shapes) -> bool:
     """Elements are put around images, not images around images."""
-    return any_shape(call) and len(call.node.args[1]) // 2 < len(call.source)
+    return any_shape(call) and not any(call.node.args[1][2 * (len(call.source) - 1) :])
 
 
 def _padded_field(call: Shapes) -> Field:

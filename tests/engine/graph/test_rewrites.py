@@ -14,6 +14,7 @@ from torch.testing import assert_close
 
 from pathx.engine.graph.rewrites import FACTORS, UNSAID, hands_out_parts, spelled
 from pathx.engine.graph.trace import Graph, trace
+from pathx.errors import PathxError
 
 aten = torch.ops.aten
 
@@ -67,6 +68,9 @@ REWRITTEN: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "circular padding": (lambda x: F.pad(x, (1, 2, 0, 1), mode="circular"), "copy"),
     "circular padding that cuts": (lambda x: F.pad(x, (-1, 2, 0, -1), mode="circular"), "copy"),
     "einsum": (lambda x: torch.einsum("bchw,wk->bkch", x, MATRIX), "bmm"),
+    "einsum that sums up": (lambda x: torch.einsum("bchw,wk->bk", x, MATRIX), "bmm"),
+    "einsum that sums up the second factor": (lambda x: torch.einsum("bchw,wk->bhc", x, MATRIX), "bmm"),
+    "einsum of three": (lambda x: torch.einsum("wk,bchw,kj->bcj", MATRIX, x, MATRIX.mT), "nothing of this name"),
     "einsum, second factor": (lambda x: torch.einsum("wk,bchw->bchk", MATRIX, x), "bmm"),
 }
 
@@ -96,6 +100,35 @@ def test_a_recurrent_network_of_relus_is_written_out(options: dict[str, bool | i
     parameters = dict(model.named_parameters())
     graph.constants.update({value: parameters[name].detach() for name, value in graph.parameters.items()})
     assert_close(replayed(graph, images), model(images).detach())
+
+
+WHOLE: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "circular padding": (lambda: Function(lambda x: F.pad(x, (1, 2, 0, 1), mode="circular").relu()), (2, 3, 4, 5)),
+    "einsum": (lambda: Function(lambda x: torch.einsum("bchw,wk->bkch", x, MATRIX).relu()), (2, 3, 4, 5)),
+    "recurrent": (
+        lambda: Model(lambda m, x: m.r(x)[0], r=nn.RNN(5, 4, nonlinearity="relu", batch_first=True).double()),
+        (2, 3, 5),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_what_is_heard_whole_is_so_in_exported_programs(name: str) -> None:
+    """There the functions of torch go by the names of operations."""
+    build, shape = WHOLE[name]
+    model, images = build().eval(), numbers(*shape)
+    exported = torch.export.export(model, (images,)).module()
+    kinds = [[node.kind for node in graph_of(one, images).nodes] for one in (model, exported)]
+    assert kinds[0].count("relu") == kinds[1].count("relu") and {"copy", "bmm"}.isdisjoint(kinds[1])
+
+
+def test_what_torchscript_writes_into_is_refused_with_what_to_do() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular"), nn.ReLU()).double().eval()
+    images = numbers(2, 3, 6, 6)
+    with pytest.raises(
+        PathxError, match=r"in place .*; give the module that it was made from, or save that with torch"
+    ):
+        graph_of(torch.jit.trace(model, images), images)  # type: ignore[no-untyped-call]
 
 
 def test_a_choice_between_two_things_stays_a_choice() -> None:

@@ -188,6 +188,7 @@ MAPS: dict[str, Callable[[Tensor], Any]] = {
     "constant_pad_nd, above a mean": lambda x: F.pad(F.avg_pool2d(x, 3, 2, 1), (3, 2, 2, 3)),
     "constant_pad_nd, above a normalisation": lambda x: F.pad(normed(x).mean(1, keepdim=True), (3, 2, 2, 3)),
     "constant_pad_nd, above a view": lambda x: F.pad(x.view(2, 2, 14, 6).roll(1, 1), (3, 2, 2, 3)),
+    "constant_pad_nd, of all dimensions": lambda x: F.pad(x, (1, 2, 0, -1, 1, 0, 0, 0), value=0.5),
     "constant_pad_nd, infinite": lambda x: F.max_pool2d(F.pad(x, (1, 0, 2, 0), value=-torch.inf), 3, 2),
     "slice_scatter": lambda x: written(x, (slice(None), slice(None), slice(1, 3)), x[:, :, 3:5]),
     "select_scatter": lambda x: written(x, (slice(None), 1), 2.0),
@@ -473,8 +474,8 @@ def test_one_image_is_explained_as_autograd_says_or_refused(name: str, shape: tu
         assert_close(bias, logits - (weight * images[:, None]).flatten(2).sum(2), rtol=1e-7, atol=1e-10)
 
 
-# Circular padding is writes into memory there, which are refused; of unpooling torch cannot make a file.
-NOT_IN_FILES = {"circular padding", "circular padding, cut", "max_unpool2d", "max_unpool3d"}
+# In TorchScript circular padding is writes into memory, which are refused; of unpooling torch cannot make a file.
+NOT_IN_TORCHSCRIPT = {"circular padding", "circular padding, cut", "max_unpool2d", "max_unpool3d"}
 
 
 def shapes_of_layers(frozen: Frozen) -> list[list[tuple[int, ...]]]:
@@ -482,7 +483,7 @@ def shapes_of_layers(frozen: Frozen) -> list[list[tuple[int, ...]]]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", [name for name in CASES if name not in NOT_IN_FILES])
+@pytest.mark.parametrize("name", [name for name in CASES if name not in NOT_IN_TORCHSCRIPT])
 def test_law_6_a_traced_record_is_the_same_from_the_first_call_on(name: str) -> None:
     function, shape = CASES[name]
     images, model = pictures(*shape), Above(function, False)
