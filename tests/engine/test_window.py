@@ -83,28 +83,18 @@ def test_every_small_shift_of_every_dimension(name: str, dim: int) -> None:
     """Whatever sticks out beside the map stays out, though the map that it is moved to may be larger there."""
     window, length = WINDOWS[name], SHAPE[dim]
     whole = literal(window).movedim(dim + 1, 0)
-    for offset in range(-length - 1, length + 2):
-        for step in (1, 2, 3):
-            for size in {
-                1,
-                length - 1,
-                length,
-                length + 1,
-                length + offset,
-                step * (length - 1) + offset + 1,
-                3 * length,
-            }:
+    for offset in (-length - 1, -length + 1, -2, -1, 0, 1, 2, length):
+        for step in (1, 2):
+            for size in {1, length - 1, length, length + 1, step * (length - 1) + offset + 1, 3 * length}:
                 if size < 1:
                     continue
                 moved = torch.zeros(size, *whole.shape[1:], dtype=torch.float64)
-                for place in range(length):
-                    if 0 <= place * step + offset < size:
-                        moved[place * step + offset] = whole[place]
+                places = [place for place in range(length) if 0 <= place * step + offset < size]
+                moved[[place * step + offset for place in places]] = whole[places]
                 found = window.shift(dim, offset, size, step=step)
-                assert torch.equal(literal(found.cleaned()), moved.movedim(0, dim + 1))
-                if not found.data.numel():
-                    continue
-                assert torch.equal(found.dense().data, moved.movedim(0, dim + 1))
+                assert found.shape[dim] == size and (found.data.numel() or not moved.any())
+                if found.data.numel():
+                    assert torch.equal(found.dense().data, moved.movedim(0, dim + 1))
 
 
 @pytest.mark.parametrize("name", WINDOWS)
