@@ -6,7 +6,7 @@ A mistake is one operator, comparison, number or condition changed in one place;
 drawn with the seed. Mutants are made in a copy of the project, in the folder STATE. First every test of the engine runs
 once, with few examples of hypothesis, to see which lines it runs and how long it takes. Then each mutant runs against the
 tests that run the changed line, again with few examples, until one fails: first those that found most mutants before, then
-those of the module's own file, then the quickest. It is found where a test fails or never ends. A mutant starts in a
+those of the module's own file and folder, then the quickest. It is found where a test fails or never ends. A mutant starts in a
 process that has imported everything but the project. The run goes on where it stopped: call it again with the same STATE.
 `--again` tries those that survived once more, against the tests as they are now and then with all examples; only files of
 tests that have changed are watched again. Those that turn out to change nothing are not counted: write `equivalent: why`
@@ -321,16 +321,17 @@ def reaching(mutant: Mutant, seen: dict[str, Seen], finders: Counter[str]) -> di
     tests = {name: test for name, test in seen.items() if not name.endswith(IMPORT) and mutant.file in test.lines}
     if mutant.inside and not imports:
         tests = {name: test for name, test in tests.items() if lines & test.lines[mutant.file]}
-    quickest = sorted(tests, key=lambda name: tests[name].seconds)
+    nearest = sorted(tests, key=lambda name: (_distance(name, mutant.file), tests[name].seconds))
     best = sorted(tests, key=lambda name: -finders[name])[:BEST]
-    own = [name for name in quickest if _file(name) == _own_tests(mutant.file)]
-    return within({name: tests[name].seconds for name in dict.fromkeys([*best, *own, *quickest])}, SECONDS)
+    return within({name: tests[name].seconds for name in dict.fromkeys([*best, *nearest])}, SECONDS)
 
 
-def _own_tests(file: str) -> str:
-    """The tests that mirror a file."""
-    path = Path(file)
-    return str(Path("tests") / path.parent.relative_to("pathx") / f"test_{path.name}")
+def _distance(test: str, file: str) -> int:
+    """How near a test stands to a file: in the one that mirrors it, in the folder that does, or elsewhere."""
+    mirror, path = Path("tests") / Path(file).relative_to("pathx"), Path(_file(test))
+    if path == mirror.with_name(f"test_{mirror.name}"):
+        return 0
+    return 1 if path.parent == mirror.parent else 2
 
 
 def _file(test: str) -> str:

@@ -88,38 +88,6 @@ def test_everything_that_hands_features_on_is_tried() -> None:
     assert {name for name, operation in OPERATIONS.items() if operation.pools} == {*HANDED_ON, *UNHEARD}
 
 
-FRESH: dict[str, Callable[[Tensor], Tensor]] = {
-    "convolution": lambda x: F.conv2d(x, fixed(4, 4, 1, 1)),
-    "native_batch_norm": lambda x: F.batch_norm(x, fixed(4), fixed(4)),
-    "add": lambda x: x + fixed(4, 1, 1),
-    "addmm": lambda x: F.linear(x.flatten(1), fixed(3, 120), fixed(3)),
-    "mm": lambda x: x.flatten(1) @ fixed(120, 3),
-    "cat": lambda x: torch.cat([x, x], 1),
-}
-NOT_FRESH: dict[str, Callable[[Tensor], Tensor]] = {
-    "view": lambda x: x.flatten(1),
-    "alias": lambda x: aten.alias(x),
-    "expand": lambda x: x.expand(2, 4, 5, 6),
-    "clone": lambda x: x.clone(),
-    "slice": lambda x: x[:, 1:],
-    "max_pool2d_with_indices": lambda x: F.max_pool2d(x, 2),
-}
-
-
-@pytest.mark.parametrize("name", [*FRESH, *NOT_FRESH])
-def test_a_relu_overwrites_what_was_made_for_it_alone(name: str) -> None:
-    function = {**FRESH, **NOT_FRESH}[name]
-    model = Model(lambda m, x: F.relu(function(F.relu(x) * 2)).flatten(1) * 2)
-    network = freeze(model, pictures(2, 4, 5, 6)).network
-    (gate,) = network.layers[-1]
-    assert network.producers[gate.source].kind == name
-    assert (gate.node.index in network.overwritable) == (name in FRESH)
-
-
-def test_everything_that_makes_something_new_is_tried() -> None:
-    assert {name for name, operation in OPERATIONS.items() if operation.fresh} == {*FRESH}
-
-
 # --- endings --------------------------------------------------------------------------------------------------------
 
 FINAL: dict[str, Callable[[Tensor], Tensor]] = {
