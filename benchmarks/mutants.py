@@ -5,11 +5,12 @@
 A mistake is one operator, comparison, number or condition changed in one place; which of all that could be made are tried is
 drawn with the seed. Mutants are made in a copy of the project, in the folder STATE. First every test of the engine runs
 once, with few examples of hypothesis, to see which lines it runs and how long it takes. Then each mutant runs against the
-tests that run the changed line, again with few examples, until one fails: first those that found most mutants before, then the
-quickest. It is found where a test fails or never ends. A mutant starts in a process that has imported everything but the
-project. The run goes on where it stopped: call it again with the same STATE. `--again` tries those that survived once more,
-against the tests as they are now and then with all examples; only files of tests that have changed are watched again. Those
-that turn out to change nothing are not counted: write `equivalent: why` beside them in STATE/results.json.
+tests that run the changed line, again with few examples, until one fails: first those that found most mutants before, then
+those of the module's own file and folder, then the quickest. It is found where a test fails or never ends. A mutant starts in a
+process that has imported everything but the project. The run goes on where it stopped: call it again with the same STATE.
+`--again` tries those that survived once more, against the tests as they are now and then with all examples; only files of
+tests that have changed are watched again. Those that turn out to change nothing are not counted: write `equivalent: why`
+beside them in STATE/results.json.
 """
 
 from __future__ import annotations
@@ -320,9 +321,17 @@ def reaching(mutant: Mutant, seen: dict[str, Seen], finders: Counter[str]) -> di
     tests = {name: test for name, test in seen.items() if not name.endswith(IMPORT) and mutant.file in test.lines}
     if mutant.inside and not imports:
         tests = {name: test for name, test in tests.items() if lines & test.lines[mutant.file]}
-    quickest = sorted(tests, key=lambda name: tests[name].seconds)
+    nearest = sorted(tests, key=lambda name: (_distance(name, mutant.file), tests[name].seconds))
     best = sorted(tests, key=lambda name: -finders[name])[:BEST]
-    return within({name: tests[name].seconds for name in dict.fromkeys([*best, *quickest])}, SECONDS)
+    return within({name: tests[name].seconds for name in dict.fromkeys([*best, *nearest])}, SECONDS)
+
+
+def _distance(test: str, file: str) -> int:
+    """How near a test stands to a file: in the one that mirrors it, in the folder that does, or elsewhere."""
+    mirror, path = Path("tests") / Path(file).relative_to("pathx"), Path(_file(test))
+    if path == mirror.with_name(f"test_{mirror.name}"):
+        return 0
+    return 1 if path.parent == mirror.parent else 2
 
 
 def _file(test: str) -> str:

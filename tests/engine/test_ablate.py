@@ -9,12 +9,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.branching import fire
 from support.small import images, network, seeded
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 import pathx
 from pathx import PathxError
+from pathx.engine.freeze import freeze
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 RELUS = {"1": (5, 8, 8), "3": (6, 6, 6), "6": (12,)}
@@ -107,6 +109,40 @@ def test_units_can_be_set_to_their_mean() -> None:
     assert_close(torch.stack([one.after for one in made]), by_hand(model, inputs, {"1": channel, "6": unit}))
 
 
+def test_units_are_counted_active_or_not() -> None:
+    """Whatever they pass on, a 1 included, and what they are set to is no matter."""
+    model = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3)).double().eval()
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, 0.0]]))
+        model[0].bias.copy_(torch.tensor([0.0, 0.0, 0.0, 1.0]))
+    inputs = torch.tensor([[1.0, 2.0], [-3.0, -4.0]]).double()  # outputs 1, 2, 0, 1 and 0, 0, 3, 1
+    for units, counts in (((0, 1, 2, 3), (3, 2)), ((2,), (0, 1)), ((0, 3), (2, 1)), ((1, 2), (1, 1))):
+        made = pathx.ablate(model, inputs, [("1", (unit,)) for unit in units])
+        assert [(one.units, one.active) for one in made] == [(len(units), count) for count in counts]
+        kept = pathx.ablate(model, inputs, [("1", (unit,)) for unit in units], keep=True)
+        totals = (3, 2)
+        assert [(one.units, one.active) for one in kept] == [
+            (4 - len(units), total - count) for total, count in zip(totals, counts, strict=True)
+        ]
+        assert [one.predictions for one in made] == [
+            (int(one.before.argmax()), int(one.after.argmax())) for one in made
+        ]
+
+
+def test_a_layer_of_several_maps_is_kept_as_one() -> None:
+    model = fire()
+    inputs = torch.randn(2, 2, 5, 5, generator=seeded(4), dtype=torch.float64)
+    names = [gate.name for gate in freeze(model, inputs).network.layers[1]]
+    made = pathx.ablate(model, inputs, [(names[1], (0, 2, 3))], keep=True)
+    with torch.no_grad():
+        wide = torch.relu(model.wide(torch.relu(model.first(inputs))))
+        only = torch.zeros_like(wide)
+        only[:, 0, 2, 3] = wide[:, 0, 2, 3]
+        expected = model.top(torch.cat([torch.zeros(2, 50).double(), only.flatten(1)], 1))
+    assert_close(torch.stack([one.after for one in made]), expected)
+    assert [one.units for one in made] == [124, 124]
+
+
 def test_the_gates_follow() -> None:
     """In the frozen network the answer would move by exactly the units' contributions; in the real one it need not."""
     torch.manual_seed(0)
@@ -134,11 +170,18 @@ def test_the_model_is_left_as_it_was_and_scripted_ones_work() -> None:
     ("options", "message"),
     [
         ({"units": [("nothing", (0,))]}, "no ReLU named 'nothing'"),
-        ({"units": [("1", (5,))]}, "out of range"),
+        ({"units": [("1", (5,))]}, r"1 \[5\] is out of range: its shape is 5 x 8 x 8, counted from 0"),
+        ({"units": [("1", (4, 7, 8))]}, "out of range"),
+        ({"units": [("1", (-1,))]}, "out of range"),
+        ({"units": [("1", (0, 0, 0, 0))]}, "out of range"),
         ({"units": [("6", (0, 0))]}, "out of range"),
         ({}, "no unit to change"),
-        ({"units": [("1", (0,))], "target": 4}, "target 4 is out of range"),
+        ({"units": [("1", (0,))], "target": 4}, "target 4 is out of range: the model has classes 0 to 3"),
+        ({"units": [("1", (0,))], "target": -1}, "target -1 is out of range"),
         ({"units": [("1", (0,))], "means": {"1": torch.zeros(3)}}, "neither per channel nor per unit"),
+        ({"units": [("1", (0,))], "means": {"1": torch.zeros(5, 8)}}, "neither per channel nor per unit"),
+        ({"units": [("1", (0,))], "means": {"1": torch.zeros(5, 1, 1)}}, "neither per channel nor per unit"),
+        ({"units": [("1", (0,))], "means": {"1": torch.full((5,), torch.inf)}}, "is NaN or infinite"),
     ],
 )
 def test_what_is_refused(options: dict[str, object], message: str) -> None:

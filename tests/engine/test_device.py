@@ -12,7 +12,17 @@ from torch.testing import assert_close
 
 import pathx
 from pathx import PathxError
-from pathx.engine.device import exactly, full_precision, resolve_batch_size, resolve_device, resolve_devices
+from pathx.engine.device import (
+    ALONE,
+    exactly,
+    full_precision,
+    in_parts,
+    is_out_of_memory,
+    resolve_batch_size,
+    resolve_device,
+    resolve_devices,
+    resolve_dtype,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -155,3 +165,70 @@ def test_sizes_of_batches() -> None:
     assert resolve_batch_size(1, torch.device("cpu")) == 1
     with pytest.raises(PathxError, match=r"^batch size 0 is out of range"):
         resolve_batch_size(0, torch.device("cpu"))
+    for wrong in (-3, "some", "8"):
+        with pytest.raises(PathxError, match=rf"^batch size {wrong} is out of range"):
+            resolve_batch_size(wrong, torch.device("cpu"))
+
+
+def test_names_of_precisions() -> None:
+    cpu, mps = torch.device("cpu"), torch.device("mps")
+    assert [resolve_dtype(name, cpu) for name in ("float32", "float64")] == [torch.float32, torch.float64]
+    assert resolve_dtype("float32", mps) == torch.float32
+    with pytest.raises(PathxError, match=r"^mps has no float64; use float32"):
+        resolve_dtype("float64", mps)
+    with pytest.raises(PathxError, match=r"^dtype is float32 or float64, not 'half'$"):
+        resolve_dtype("half", cpu)
+
+
+def test_a_gpu_of_either_kind_is_taken_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cuda, mps, taken in ((True, True, "cuda"), (False, True, "mps"), (False, False, "cpu")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda cuda=cuda: cuda)
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda mps=mps: mps)
+        assert resolve_device("auto").type == taken and resolve_device("cpu").type == "cpu"
+
+
+def chained(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+SHORT = [
+    torch.OutOfMemoryError(), MemoryError(), RuntimeError("CUDA error: out of memory"), RuntimeError("not enough memory: 5"),
+    RuntimeError("can't allocate memory"), chained(ValueError("reading failed"), MemoryError()),
+]  # fmt: skip
+OTHER = [None, ValueError("out of memory"), RuntimeError("a memory"), chained(ValueError(), RuntimeError("size"))]
+
+
+@pytest.mark.parametrize("error", [*SHORT, *OTHER])
+def test_how_it_is_said_that_memory_is_short(error: Exception | None) -> None:
+    assert is_out_of_memory(error) == any(error is one for one in SHORT)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 5, 7])
+def test_work_that_does_not_fit_is_done_in_halves(most: int) -> None:
+    tried: list[int] = []
+
+    def work(some: Any) -> list[int]:
+        tried.append(len(some))
+        if len(some) > most:
+            raise MemoryError
+        return list(some)
+
+    parts = [*in_parts(range(7), work)]
+    assert [one for part in parts for one in part] == list(range(7)) and all(part for part in parts)
+    assert tried[0] == 7 and (len(parts) == 1) == (most == 7)
+    assert max(map(len, parts)) <= most
+
+
+def test_where_one_image_does_not_fit_it_is_said_and_other_errors_stay() -> None:
+    def work(some: Any) -> None:
+        raise MemoryError
+
+    with pytest.raises(PathxError, match=ALONE):
+        list(in_parts([1, 2, 3], work))
+
+    def fail(some: Any) -> None:
+        raise ValueError("no matter how large")
+
+    with pytest.raises(ValueError, match="no matter how large"):
+        list(in_parts([1, 2, 3], fail))

@@ -17,6 +17,7 @@ from torch.testing import assert_close
 import pathx
 from pathx import PathxError
 from pathx.engine.explain import (
+    brief,
     check_depth,
     check_settings,
     check_width,
@@ -29,6 +30,7 @@ from pathx.engine.explain import (
     targets_of,
     whole_number,
 )
+from pathx.engine.freeze import freeze
 
 
 def test_one_logit_is_two_classes() -> None:
@@ -55,7 +57,21 @@ def test_a_target_is_for_all_images_or_one_for_each() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "number"), [(3, 3), (torch.tensor(3), 3), (True, None), (3.0, None), (Fraction(3), None)]
+    ("value", "number"),
+    [
+        (3, 3),
+        (-2, -2),
+        (torch.tensor(3), 3),
+        (True, None),
+        (3.0, None),
+        (Fraction(3), None),
+        (torch.tensor(True), None),
+        (torch.tensor([3]), None),
+        (torch.tensor([[3]]), None),
+        (torch.tensor(3.0), None),
+        (None, None),
+        ("3", None),
+    ],
 )
 def test_whole_numbers(value: object, number: int | None) -> None:
     assert whole_number(value) == number
@@ -80,7 +96,17 @@ def test_a_width_is_a_number_a_share_or_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("alpha", "skips"), [(1.0, "all"), (-0.1, "all"), (math.nan, "all"), ("0.1", "all"), (None, "none")]
+    ("alpha", "skips"),
+    [
+        (1.0, "all"),
+        (-0.1, "all"),
+        (math.nan, "all"),
+        ("0.1", "all"),
+        (None, "none"),
+        (True, "all"),
+        (False, "all"),
+        (None, None),
+    ],
 )
 def test_settings_that_no_network_could_honour(alpha: float | None, skips: str) -> None:
     with pytest.raises(PathxError, match=r"out of range|'adjacent' or 'all'"):
@@ -96,6 +122,76 @@ def test_a_class_that_is_not_there_or_against_itself() -> None:
     ):
         with pytest.raises(PathxError, match=text):
             pathx.explain(model, given, **wrong)
+
+
+class Unspeakable:
+    def __repr__(self) -> str:
+        raise ValueError
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("x" * 60, "x" * 60),
+        ("x" * 61, "a str"),
+        ("", "''"),
+        (1.5, "1.5"),
+        ([1], "[1]"),
+        (Unspeakable(), "''"),
+        ("a\nb", r"'a\nb'"),
+        (list(range(50)), "a list"),
+    ],
+)
+def test_what_somebody_gave_in_few_words(value: object, text: str) -> None:
+    assert brief(value) == text
+
+
+def test_no_class_is_counted_from_the_end() -> None:
+    for wrong in ({"target": -1}, {"target": 1, "against": -1}, {"target": [-1]}, {"target": 1, "against": [4]}):
+        with pytest.raises(PathxError, match="is out of range: the model has classes 0 to 3"):
+            pathx.explain(network(), images(1), **wrong)
+
+
+def test_the_last_class_and_the_first_are_there() -> None:
+    for target, against in ((0, None), (3, None), (0, 3), (3, 0)):
+        (found,) = pathx.explain(network(), images(1), target=target, against=against, depth=1)
+        assert (found.target, found.against) == (target, against)
+
+
+def test_layers_of_the_path_can_be_taken_apart() -> None:
+    _, frozen = frozen_fire()
+    for layer, depth in ((2, 1), (2, 2), (1, 2), (None, 2), (torch.tensor(1), 2)):
+        parts = decompose_frozen(frozen, [(0, 1)], from_layer=layer, depth=depth, width=3)[0]  # type: ignore[arg-type]
+        apart = 2 if layer is None else int(layer)
+        assert parts and all(len(part.path[2 - apart].units) == 1 and len(part.path) == depth for part in parts)
+    for layer, depth in ((1, 1), (3, 1), (0, 2), (3, 2), (1.0, 2), ("1", 2)):
+        with pytest.raises(PathxError, match=f"is not on the path, which has layers {3 - depth} to 2"):
+            decompose_frozen(frozen, [(0, 1)], from_layer=layer, depth=depth)  # type: ignore[arg-type]
+
+
+def test_weights_too_large_for_their_type_are_refused_though_the_answer_is_finite() -> None:
+    model = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 3)).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        model[0].weight.fill_(1e200)
+        model[2].weight[1].fill_(1e200)
+    tiny = torch.full((1, 1), 1e-300, dtype=torch.float64)
+    assert model(tiny).isfinite().all()
+    with pytest.raises(PathxError, match="the explanation holds NaN or infinite numbers"):
+        pathx.explain(model, tiny, target=1, depth=1)
+
+
+@pytest.mark.parametrize("alpha", [0, 0.0, 0.5, 0.999, None, Fraction(1, 3)])
+@pytest.mark.parametrize("skips", ["adjacent", "all"])
+def test_settings_that_can_be_honoured(alpha: float | None, skips: str) -> None:
+    check_settings(alpha, skips)
+    (found,) = pathx.explain(network(), images(1), alpha=alpha, skips=skips, depth=1)
+    assert (found.alpha, found.skips) == (0.25 if alpha is None else float(alpha), skips)
+
+
+def test_half_of_the_layers_is_the_larger_half() -> None:
+    assert check_depth("half", freeze(network(), images(1)).network) == 2  # of three
 
 
 def test_a_layer_that_the_path_has_not_cannot_be_taken_apart() -> None:

@@ -16,7 +16,7 @@ from support.networks import Network
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from pathx.engine.replay import Classifier
+from pathx.engine.replay import Classifier, Replay
 from pathx.evaluation.choices import METHODS
 from pathx.evaluation.methods import Subject
 
@@ -181,3 +181,60 @@ def test_hooks_and_gradients_leave_the_model_alone() -> None:
     METHODS["guided_gradcam"].compute(subject(model))
     assert all(parameter.grad is None and parameter.requires_grad for parameter in model.parameters())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_the_last_map_and_the_last_convolution_are_those_with_places() -> None:
+    layers = [nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 5, 3), nn.ReLU(), nn.Conv2d(5, 6, 4), nn.ReLU(), nn.Flatten()]
+    model = nn.Sequential(*layers, nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 2)).eval()
+    replay = Replay(model, IMAGES)
+    found = {}
+    for name, module in (("map", replay.last_map), ("convolution", replay.last_convolution)):
+        assert module is not None
+        module.register_forward_hook(lambda module, args, out, name=name: found.update({name: out.detach()}))
+    logits = replay(IMAGES)
+    with torch.no_grad():
+        assert_close(logits.detach(), model(IMAGES))
+        assert_close(found, {"convolution": model[:3](IMAGES), "map": model[:4](IMAGES)})
+
+
+def test_what_has_no_places_has_no_map() -> None:
+    flat = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    lines = nn.Sequential(nn.Conv1d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(9, 2)).eval()
+    point = nn.Sequential(nn.Conv2d(3, 4, 8), nn.ReLU(), nn.Flatten(), nn.Linear(4, 2)).eval()
+    for model, images, convolves in (
+        (flat, torch.rand(1, 5), False),
+        (lines, torch.rand(1, 2, 5), True),
+        (point, IMAGES, False),
+    ):
+        replay = Replay(model, images)
+        assert replay.last_map is None and (replay.last_convolution is not None) == convolves
+
+
+@pytest.mark.parametrize(
+    ("numbers", "chunk"), [(1, 1), (191, 1), (192, 1), (383, 1), (384, 2), (600, 3), (10**6, 10**6 // 192)]
+)
+def test_images_go_through_some_at_a_time(monkeypatch: pytest.MonkeyPatch, numbers: int, chunk: int) -> None:
+    monkeypatch.setattr("pathx.engine.replay.CPU_CHUNK", numbers)
+    model = Body("modules").eval()
+    classifier = Classifier(model, IMAGES[0])
+    assert classifier.chunk == chunk
+    with torch.no_grad():
+        assert_close(classifier(IMAGES), model(IMAGES))
+        assert_close(classifier.probabilities(IMAGES), model(IMAGES).softmax(1))
+
+
+def test_gradients_pass_a_replay_and_nothing_is_overwritten_for_them() -> None:
+    model = Body("modules").eval()
+    images, same = (IMAGES.clone().requires_grad_() for _ in range(2))
+    found, expected = (
+        torch.autograd.grad(logits[:, 1].sum(), x)[0]
+        for logits, x in ((Classifier(model, IMAGES[0])(images), images), (model(same), same))
+    )
+    assert_close(found, expected)
+
+
+def test_weights_of_another_precision_are_those_of_the_images() -> None:
+    model = Body("modules").eval()
+    replay = Replay(model, IMAGES.double())
+    with torch.no_grad():
+        assert_close(replay(IMAGES.double()), model.double()(IMAGES.double()))

@@ -71,6 +71,16 @@ def test_the_bound_of_what_was_not_looked_at_is_above_its_margins(seed: int, wid
         assert hidden.sort(descending=True).values[1] <= bound[branch] + 1e-9
 
 
+@pytest.mark.parametrize("few", [0.0, math.inf])
+def test_evidence_is_of_the_first_and_the_last_that_are_kept(few: float) -> None:
+    found, margins = searched(3, 3, 2, True, few)
+    assert found.evidence is not None
+    assert torch.equal(found.evidence.first, found.best.margin[:, 0])
+    assert torch.equal(found.evidence.last, found.best.margin[:, -1])
+    for branch in range(2):
+        assert_close(found.best.margin[branch], margins[branch, found.units[branch]])
+
+
 def test_with_room_for_all_nothing_is_left_in_doubt() -> None:
     found, margins = searched(0, 75, 10, False, 0.0)
     assert found.evidence is None

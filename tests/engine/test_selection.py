@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import pathx
 from pathx import PathLayer
+from pathx.engine.branches import Branches
+from pathx.engine.selection import Evidence, best, certain, importance, limits_of, margin, threshold_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -50,3 +54,73 @@ def test_an_importance_that_is_alpha_is_not_above_it(classes: int, alpha: float 
     layer = kept(network([indifferent] * (others + 2)), width=5, alpha=alpha)
     assert [unit.index for unit in layer.units] == [(0,)] and layer.below_alpha
     assert layer.units[0].importance == pytest.approx(1 / classes)
+
+
+def literal(z: Tensor, target: int) -> float:
+    """The margin of DESIGN's formula, in plain numbers."""
+    others = [value for number, value in enumerate(z.tolist()) if number != target]
+    most = max(others)
+    excess = sum(math.expm1(value - most) for value in others) / len(others)
+    return z.tolist()[target] - most - math.log1p(excess)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 7])
+def test_a_margin_orders_as_the_importance_does_and_gives_it(classes: int) -> None:
+    z = torch.randn(3, 8, classes, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 3
+    z[0, 2] = 0.0
+    target = torch.tensor([0, classes - 1, 1])
+    found = margin(z.clone(), target, Branches(torch.arange(3), target, classes).rivals(z))
+    shares = z.softmax(2)
+    for branch, own in enumerate(target.tolist()):
+        for unit in range(8):
+            if (branch, unit) == (0, 2):
+                assert found[branch, unit] == -math.inf  # it makes no difference
+            else:
+                assert float(found[branch, unit]) == pytest.approx(literal(z[branch, unit], own))
+                given = importance(found[branch, unit], classes)
+                assert float(given) == pytest.approx(float(shares[branch, unit, own]))
+
+
+@pytest.mark.parametrize("classes", [2, 4, 1000])
+def test_a_threshold_is_alpha_as_a_margin(classes: int) -> None:
+    assert threshold_of(None, classes) == threshold_of(1 / classes, classes) == 0.0
+    assert threshold_of(0, classes) == threshold_of(-0.5, classes) == -math.inf
+    assert threshold_of(1, classes) == threshold_of(2.0, classes) == math.inf
+    for alpha in (0.001, 0.3, 0.75, 0.999):
+        margins = torch.tensor(threshold_of(alpha, classes), dtype=torch.float64)
+        assert float(importance(margins, classes)) == pytest.approx(alpha)
+
+
+def test_the_best_by_falling_margin_and_of_equals_the_first() -> None:
+    margins = torch.tensor([[1.0, 3.0, 3.0, -1.0, 0.0], [-2.0, -1.0, -1.0, -math.inf, -3.0], [-math.inf] * 5])
+    for width, kept in (
+        (1, [[1], [1], []]),
+        (3, [[1, 2, 0], [1], []]),
+        (5, [[1, 2, 0], [1], []]),
+        (9, [[1, 2, 0], [1], []]),
+    ):
+        limits = limits_of(0.0, width, margins)
+        assert limits.tolist() == [-math.inf, *[0.0] * (width - 1)]
+        found = best(margins, width, limits)
+        assert [place[valid].tolist() for place, valid in zip(found.place, found.valid, strict=True)] == kept
+        assert torch.equal(found.margin, margins.gather(1, found.place)) and found.place.shape == (3, min(width, 5))
+
+
+@pytest.mark.parametrize(
+    ("unseen", "first", "last", "sure"),
+    [
+        (0.3, 1.0, 0.4, True), (0.5, 1.0, 0.4, False), (0.4, 1.0, 0.4, False), (0.39997, 1.0, 0.4, False), (0.3999, 1.0, 0.4, True),
+        (-0.2, 1.0, -math.inf, True), (0.0, 1.0, -math.inf, True), (0.001, 1.0, -math.inf, False), (-0.2, 1.0, -0.1, True),
+        (-1.0, -0.5, -math.inf, True), (-0.5, -0.5, -math.inf, False), (-0.5000005, -0.5, -0.5, False),
+        (-0.50002, -0.5, -0.5, False), (-0.51, -0.5, -9.0, True),
+        (-0.4, -0.5, -9.0, False), (-math.inf, -math.inf, -math.inf, True), (-math.inf, 0.0, 0.0, True),
+        (0.0, 0.0, 0.0, False), (-5e-7, 0.0, -1.0, False), (-2e-6, 0.0, -1.0, True), (-math.inf, 2.0, 1.0, True),
+    ],
+)  # fmt: skip
+def test_a_choice_is_certain_where_nothing_unseen_could_change_it(
+    unseen: float, first: float, last: float, sure: bool
+) -> None:
+    one = Evidence(*(torch.tensor([value, -5.0], dtype=torch.float64) for value in (unseen, first, last)))
+    other = Evidence(*(torch.tensor([value, value], dtype=torch.float64) for value in (-9.0, 2.0, 1.0)))
+    one.unseen[1], one.first[1], one.last[1] = -9.0, 3.0, 2.0
+    assert certain([one, other], 0.0).tolist() == [[sure, True], [True, True]]

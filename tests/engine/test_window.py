@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pathx.engine.window import Window, spread, unravelled
+from pathx.engine.window import MOST_REMEMBERED, Window, counted, spread, unravelled
 
 SHAPE = (3, 7, 6)
 
@@ -26,6 +26,14 @@ WINDOWS = {
     "one box for all": boxes((1, 2, 0), (2, 3, 4)),
     "a box each": boxes((0, torch.tensor([0, 4, 2, 1]), torch.tensor([3, 0, 1, 2])), (3, 3, 3)),
     "sticking out": boxes((0, torch.tensor([-2, 5, 2, -1]), torch.tensor([4, -1, 1, 2])), (3, 3, 3), overhang=True),
+    "sticking out by one": boxes(
+        (torch.tensor([-1, 2, 0, 1]), 2, torch.tensor([-1, 5, 1, 5])), (2, 3, 2), overhang=True
+    ),
+    "larger than the map": boxes((0, torch.tensor([-1, -3, -2, 0]), 0), (3, 11, 6), overhang=True),
+    "single elements": boxes(tuple(torch.tensor(at) for at in ([0, 2, 1, 2], [6, 0, 3, 6], [5, 0, 2, 0])), (1, 1, 1)),
+    "columns": boxes((0, 0, torch.tensor([0, 5, 2, 3])), (3, 7, 1)),
+    "rows, one for all": boxes((0, 3, 0), (3, 1, 6)),
+    "the last element": boxes((2, 6, 5), (1, 1, 1)),
 }
 
 
@@ -50,7 +58,8 @@ def test_dense_is_the_map_with_zeros_around_the_box(name: str) -> None:
 @pytest.mark.parametrize("name", WINDOWS)
 def test_scaling_is_scaling_of_the_map(name: str) -> None:
     window = WINDOWS[name]
-    for values in (torch.randn(2, *SHAPE).double(), torch.randn(1, *SHAPE).double(), torch.randn(1, 3, 1, 1).double()):
+    for sizes in ((2, *SHAPE), (1, *SHAPE), (1, 3, 1, 1), (2, 1, 7, 1), (2, 1, 1, 6), (1, 1, 7, 6), (2, 1, 1, 1)):
+        values = torch.randn(*sizes, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
         whole = values.expand(2, *values.shape[1:])[window.image]
         assert torch.equal(window.scale(values).dense().data, literal(window) * whole)
 
@@ -68,10 +77,60 @@ def test_a_shift_moves_the_map_and_drops_what_leaves_it(name: str, offset: int, 
     assert torch.equal(window.shift(1, offset, size, step=step).dense().data, moved)
 
 
+@pytest.mark.parametrize("dim", [0, 1, 2])
+@pytest.mark.parametrize("name", WINDOWS)
+def test_every_small_shift_of_every_dimension(name: str, dim: int) -> None:
+    """Whatever sticks out beside the map stays out, though the map that it is moved to may be larger there."""
+    window, length = WINDOWS[name], SHAPE[dim]
+    whole = literal(window).movedim(dim + 1, 0)
+    for offset in (-length - 1, -length + 1, -2, -1, 0, 1, 2, length):
+        for step in (1, 2):
+            for size in {1, length - 1, length, length + 1, step * (length - 1) + offset + 1, 3 * length}:
+                if size < 1:
+                    continue
+                moved = torch.zeros(size, *whole.shape[1:], dtype=torch.float64)
+                places = [place for place in range(length) if 0 <= place * step + offset < size]
+                moved[[place * step + offset for place in places]] = whole[places]
+                found = window.shift(dim, offset, size, step=step)
+                assert found.shape[dim] == size and (found.data.numel() or not moved.any())
+                if found.data.numel():
+                    assert torch.equal(found.dense().data, moved.movedim(0, dim + 1))
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_what_is_said_of_a_window_is_true(name: str) -> None:
+    window = WINDOWS[name]
+    starts = [[int(o[n]) if isinstance(o, Tensor) else o for n in range(4)] for o in window.origin]
+    for dim, (first, size) in enumerate(zip(starts, SHAPE, strict=True)):
+        same = not isinstance(window.origin[dim], Tensor)
+        assert window.covers(dim) == (same and first[0] == 0 and window.extent[dim] == size)
+        position = window.position(dim).expand(4, *window.extent).movedim(dim + 1, 1).flatten(2)[:, :, 0]
+        assert position.tolist() == [[start + step for step in range(window.extent[dim])] for start in first]
+    assert window.is_full == all(window.covers(dim) for dim in range(3))
+    assert window.is_one_hot == (window.extent == (1, 1, 1))
+    within = torch.ones(4, *window.extent, dtype=torch.bool)
+    for dim, size in enumerate(SHAPE):
+        within &= (window.position(dim) >= 0) & (window.position(dim) < size)
+    mask = window.inside()
+    assert (mask is None) == (not any(window.overhang))
+    assert torch.equal(within if mask is None else mask.expand_as(within), within)
+    strides = (SHAPE[1] * SHAPE[2], SHAPE[2], 1)
+    place = sum(window.position(dim) * stride for dim, stride in enumerate(strides))
+    index = window.index().expand(4, *window.extent)
+    assert torch.equal(index[within], place.expand_as(index)[within])  # type: ignore[union-attr]
+    assert index.min() >= 0 and index.max() < 3 * 7 * 6
+    clean = window.cleaned()
+    assert clean.clean and torch.equal(clean.data, window.data * within)
+    assert torch.equal(window.about(torch.tensor([1])).image, torch.ones(4, dtype=torch.long))
+
+
 @pytest.mark.parametrize("name", WINDOWS)
 def test_some_rows_are_rows_of_the_map(name: str) -> None:
     window, keep = WINDOWS[name], torch.tensor([3, 0])
-    assert torch.equal(window.rows(keep).dense().data, literal(window)[keep])
+    some = window.rows(keep)
+    assert torch.equal(some.dense().data, literal(window)[keep])
+    assert (some.row.tolist(), some.image.tolist(), some.ordered) == ([3, 0], [0, 0], False)
+    assert window.ordered and window.dense().ordered and not some.dense().ordered
 
 
 def test_a_unit_is_a_window_of_one_element() -> None:
@@ -87,7 +146,30 @@ def test_dimensions_that_repeat_one_value_are_thin() -> None:
     repeated = replace(window, data=torch.randn(4, 3, 1, 1).expand(4, *SHAPE))
     assert repeated.thin().shape == (4, 3, 1, 1)
     assert torch.equal(repeated.thin().expand(4, *SHAPE), repeated.data)
+    for dim, thin in ((1, (4, 1, 2, 2)), (2, (4, 2, 1, 2)), (3, (4, 2, 2, 1))):
+        data = torch.randn(thin).expand(4, 2, 2, 2)
+        assert replace(window, data=data, shape=(2, 2, 2)).thin().shape == thin, dim
 
 
 def test_zeros_are_spread_between_neighbours() -> None:
     assert spread(torch.tensor([[1, 2, 3]]), 1, 3).tolist() == [[1, 0, 0, 2, 0, 0, 3]]
+
+
+@pytest.mark.parametrize("shape", [(5,), (1,), (3, 4), (4, 1), SHAPE, (1, 3, 1), (2, 3, 4, 2)])
+def test_coordinates_of_a_flat_index(shape: tuple[int, ...]) -> None:
+    every = torch.arange(torch.Size(shape).numel())
+    expected = [each.tolist() for each in torch.unravel_index(every, shape)]
+    assert [each.tolist() for each in unravelled(every, shape)] == expected
+    assert [unravelled(number, shape) for number in every.tolist()] == [*zip(*expected, strict=True)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 4095, 4096, 4097, 8192, 8193, MOST_REMEMBERED, MOST_REMEMBERED + 1])
+def test_numbers_are_counted(count: int) -> None:
+    for _ in range(2):  # made, and remembered
+        assert torch.equal(counted(count, torch.device("cpu")), torch.arange(count))
+
+
+def test_what_is_real_of_complex_cotangents() -> None:
+    window = WINDOWS["whole maps"]
+    turned = replace(window, data=torch.complex(window.data, window.data + 1))
+    assert torch.equal(turned.real().data, window.data) and window.real() is window

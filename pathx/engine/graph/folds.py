@@ -73,14 +73,18 @@ def _instance_norms(graph: Graph) -> Graph:
         if source[0] != batch or together[:2] != (1, batch * source[1]) or together[2:] != source[2:]:
             continue
         repeats = [None if tensor is None else makers.get(tensor) for tensor in norm.args[1:5]]
-        if any(node is not None and (node.kind != "repeat" or node.args[1] != [batch]) for node in repeats):
+        statistics = [*zip(norm.args[1:5], repeats, strict=True)]
+        if any(given is not None and not _is_repeat(node, batch) for given, node in statistics):
             continue
-        terms = [
-            tensor if node is None else node.inputs[0] for tensor, node in zip(norm.args[1:5], repeats, strict=True)
-        ]
+        terms = [None if node is None else node.inputs[0] for _, node in statistics]
         nodes[norm.index] = replace(norm, args=(first.inputs[0], *terms, *norm.args[5:]))
         shapes.update({value: source for value in norm.outputs[:1] if value is not None})
     return _changed(graph, nodes, shapes)
+
+
+def _is_repeat(node: Node | None, batch: int) -> bool:
+    """Whether a node repeats a vector once for every image."""
+    return node is not None and node.kind == "repeat" and node.args[1] == [batch]
 
 
 def _sums_of_products(graph: Graph) -> Graph:
@@ -205,6 +209,8 @@ def _linear_layers(graph: Graph) -> Graph:
         source, made = first.inputs[0], last.outputs[0]
         if made is None or shapes[source.index][:-1] != shapes[made.index][:-1] or len(shapes[made.index]) < 3:
             continue
+        if (shapes[source.index][-1], shapes[made.index][-1]) != shapes[matrix.index]:
+            continue  # rows were cut or put together
         whole = Value(len(shapes))
         shapes.append(shapes[made.index])
         dtypes.append(dtypes[made.index])

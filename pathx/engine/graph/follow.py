@@ -262,11 +262,9 @@ class _Follower(Listener):
 
     def _written(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run an in-place operation after what it writes over was put aside."""
+        self.protect(func, args, kwargs)
         for tensor in written(func, args, kwargs):
-            memory = tensor.untyped_storage()._cdata
-            if memory in self.foreign:
-                self.writes.note(tensor)
-            self._put_aside(memory)
+            self._put_aside(tensor.untyped_storage()._cdata)
         return func(*args, **kwargs)
 
     def _put_aside(self, memory: int) -> None:

@@ -87,7 +87,9 @@ class Listener(TorchDispatchMode):
         return leaf.to(self.images.device) if elsewhere else leaf
 
     def protect(self, func: Any, args: Any, kwargs: Any) -> None:
-        """Note the tensors of the model that an operation is about to write into."""
+        """Note the tensors of the model that an operation is about to write into, or to give other memory."""
+        if func.overloadpacket in RESETTING:
+            self.writes.note_memory(args[0])
         for tensor in written(func, args, kwargs):
             if tensor.untyped_storage()._cdata in self.foreign:
                 self.writes.note(tensor)
@@ -216,7 +218,7 @@ class _Escapes(TorchFunctionMode):
 _LEAVING = frozenset(
     [Tensor.numpy, Tensor.tolist, Tensor.__array__, Tensor.__dlpack__, Tensor.apply_, Tensor.map_, Tensor.map2_]
 )
-_RESETTING = frozenset([Tensor.data.__set__, Tensor.set_])  # type: ignore[attr-defined]
+_RESETTING = frozenset([Tensor.data.__set__])  # type: ignore[attr-defined]
 
 
 def written(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:

@@ -130,6 +130,17 @@ def _mean_slope(leaky_relu: Callable[[Tensor, float], Tensor]) -> Rewrite:
 _RRELU_DEFAULTS = (1 / 8, 1 / 3, False)  # which calls leave out
 
 
+def _scattered(add: Callable[..., Tensor]) -> Rewrite:
+    def rewrite(factor: Factor, x: Tensor, dim: int, index: Tensor, source: Any, *, reduce: str) -> Run | None:
+        """`scatter` that adds, of which torch has no gradient."""
+        if reduce != "add":
+            return None
+        given = source if isinstance(source, Tensor) else torch.full_like(index, source, dtype=x.dtype)
+        return lambda: add(x, dim, index, given)
+
+    return rewrite
+
+
 def _of_numbers(function: Callable[..., Any]) -> Rewrite:
     """TorchScript's optimiser looks at constants, which arrive as plain numbers."""
     return lambda factor, *args: None if isinstance(args[0], Tensor) else lambda: function(*args)
@@ -154,6 +165,10 @@ REWRITES: dict[Any, Rewrite] = {
     aten.pow.Tensor_Scalar: _power,
     aten.rrelu_with_noise.default: _mean_slope(aten.leaky_relu),
     aten.rrelu_with_noise_.default: _mean_slope(aten.leaky_relu_),
+    aten.scatter.reduce: _scattered(torch.scatter_add),
+    aten.scatter.value_reduce: _scattered(torch.scatter_add),
+    aten.scatter_.reduce: _scattered(Tensor.scatter_add_),
+    aten.scatter_.value_reduce: _scattered(Tensor.scatter_add_),
     aten.where.self: _where,
 }
 
@@ -211,7 +226,8 @@ def _summed(equation: Any, *operands: Any, path: Any = None) -> Tensor | None:
     inputs, _, out = equation.replace(" ", "").partition("->")
     first, _, second = inputs.partition(",")
     if "..." in inputs:
-        more = max(tensor.dim() - len(term) + 3 for tensor, term in zip(operands, (first, second), strict=True))
+        terms = zip(operands, (first, second), strict=True)
+        more = max(tensor.dim() - len(term) + 3 for tensor, term in terms if "..." in term)
         unused = [letter for letter in ascii_letters if letter not in equation][:more]
         ends = [
             "".join(unused[more - (tensor.dim() - len(term) + 3) :])

@@ -82,11 +82,19 @@ def _with_images(call: Call) -> list[Tensor]:
     """Tensors among the arguments that have the images of the batch in front: frozen, or fixed for each of them."""
     found = [call.saved[value] for value in call.node.inputs if value in call.saved]
     rank = 1 + len(call.shapes[call.node.outputs[0]])  # type: ignore[index]
-    batch = call.batch
+    ranks, batch = {rank, _rank_of_part(call, rank)}, call.batch
 
     def look(leaf: Any) -> None:
-        if isinstance(leaf, Tensor) and leaf.dim() == rank and len(leaf) == batch:
+        if isinstance(leaf, Tensor) and leaf.dim() in ranks and len(leaf) == batch:
             found.append(leaf)
 
     filled([*call.args, *call.kwargs.values()], look)
     return found
+
+
+def _rank_of_part(call: Call, rank: int) -> int:
+    """How many dimensions a part has that is written into a tensor of some rank."""
+    if call.node.kind == "index_put":
+        places = [index for index in call.args[1] if index is not None]
+        return rank - len(places) + max(index.dim() for index in places)
+    return rank - 1 if call.node.kind == "diagonal_scatter" else rank

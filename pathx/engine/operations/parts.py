@@ -262,15 +262,16 @@ def _indexed(call: Shapes) -> bool:
     return any_shape(call) and bool(given) and given[0] > 0 and given[-1] - given[0] == len(given) - 1
 
 
-def _added(node: Node, varying: list[int]) -> str | None:
-    return None if node.kwargs.get("reduce", "add") == "add" else "multiplies what it computed from the image"
+def _multiplied(node: Node, varying: list[int]) -> str | None:
+    """(Sums are recorded as `scatter_add`.)"""
+    return "multiplies what it computed from the image" if "reduce" in node.kwargs else None
 
 
 plain("index_select", apart=along(1), field=away_from(1))
 plain("index", apart=_indexed)
 plain("index_put", varies=(0, 2), together=True, apart=_indexed)
 plain("gather", takes_frozen=True, apart=along(1), field=away_from(1))
-plain("scatter", varies=(0, 3), together=True, takes_frozen=True, refuses=_added, apart=along(1))
+plain("scatter", varies=(0, 3), together=True, takes_frozen=True, refuses=_multiplied, apart=along(1))
 plain("scatter_add", varies=(0, 3), together=True, takes_frozen=True, apart=along(1))
 plain("index_add", "index_copy", varies=(0, 3), together=True, apart=along(1))
 plain("index_fill", apart=along(1), field=away_from(1))

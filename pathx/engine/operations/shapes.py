@@ -83,6 +83,8 @@ def reshaped(cotangent: Window, shape: tuple[int, ...]) -> Window:
     if not all(cotangent.covers(d) for d in old[: len(old) - shared]):
         cotangent = cotangent.dense()
         return cotangent.whole(cotangent.data.reshape(-1, *shape))
+    if any(cotangent.overhang[d] for d, size in enumerate(cotangent.shape) if size == 1):
+        cotangent = cotangent.cleaned()  # a box beside the map would come to lie on it
     matched = dict(zip(new[len(new) - shared :], old[len(old) - shared :], strict=True))
     extent = [cotangent.extent[matched[d]] if d in matched else shape[d] for d in range(len(shape))]
     return replace(

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 import torch.nn.functional as F
 from support.modules import Function
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pathx import PathxError
-from pathx.engine.graph.listen import Aliased, Departed, Listener, is_plain, raise_interrupt, run, written
+from pathx.engine.graph.listen import Aliased, Departed, Listener, _plain, is_plain, raise_interrupt, run, written
+from pathx.engine.graph.scopes import Scope
 
 aten = torch.ops.aten
 
@@ -127,8 +130,94 @@ def test_what_an_operation_writes_into() -> None:
 
 def test_what_is_always_heard_as_itself() -> None:
     assert is_plain(aten.convolution.default) and is_plain(aten.relu.default)
-    for other in (aten.relu_.default, aten.amax.default, aten.linear.default, aten.equal.default):
+    for other in (
+        *(aten.relu_.default, aten.amax.default, aten.linear.default, aten.equal.default, aten._convolution.default),
+        *(aten.as_strided.default, aten.is_pinned.default, aten.is_same_size.default, torch.ops.prim.device.default),
+        *(aten.add.out, aten.where.self, aten.index_put.default),
+    ):
         assert not is_plain(other)
+
+
+class Pair(NamedTuple):
+    first: object
+    second: object
+
+
+@dataclass
+class Record:
+    first: object
+    second: object
+
+
+@dataclass
+class Mapping(dict):  # type: ignore[type-arg]
+    """As some libraries return: a dict with its items as fields beside."""
+
+    first: object = 9
+
+
+@pytest.mark.parametrize(
+    ("given", "plain"),
+    [
+        (3, 3), (None, None), ((1, None, 2), [1, 2]), ([1, [None, 2]], [1, [2]]), ({"a": 1, 2: None, 3: 4}, {"a": 1, "3": 4}),
+        (Pair(1, None), {"first": 1}), (Record(1, (2, None)), {"first": 1, "second": [2]}), (Record, Record), (Mapping(), {}),
+        ({"a": Pair({"b": Record(1, 2)}, 3)}, {"a": {"first": {"b": {"first": 1, "second": 2}}, "second": 3}}),
+    ],
+)  # fmt: skip
+def test_what_a_model_returns_in_plain_containers(given: object, plain: object) -> None:
+    assert _plain(given) == plain
+
+
+def test_lists_of_tensors_are_written_into_one_by_one() -> None:
+    x, y = torch.rand(2), torch.rand(2)
+    assert [id(one) for one in written(aten._foreach_add_.Scalar, ([x, y], 1), {})] == [id(x), id(y)]
+    assert not [*written(aten.set_.source_Tensor, (x, y), {})]  # other memory, which is noted where it happens
+
+
+@pytest.mark.parametrize(
+    "leaving", [lambda x: x.numpy(), lambda x: x.tolist(), lambda x: x.clone().apply_(abs), lambda x: x.__array__()]
+)
+def test_values_that_leave_in_any_way_are_heard(leaving: Any) -> None:
+    def forward(x: Tensor) -> Tensor:
+        leaving(x)
+        return x * 1
+
+    assert "_local_scalar_dense" in notes(Function(forward), torch.rand(2, 3)).names
+    assert "_local_scalar_dense" not in notes(Function(forward), torch.rand(2, 0)).names  # nothing there to leave
+
+
+def test_a_tensor_that_is_given_other_memory_has_its_own_again() -> None:
+    for reset in (lambda own: setattr(own, "data", torch.zeros(3)), lambda own: own.set_(torch.zeros(3))):
+        model = nn.Module()
+        model.own = torch.ones(3)
+        model.forward = lambda x, model=model, reset=reset: (reset(model.own), x + model.own)[1]  # type: ignore[method-assign]
+        own = model.own
+        notes(model, torch.rand(2, 3))
+        assert model.own is own and own.tolist() == [1.0] * 3
+
+
+def test_a_place_is_that_of_the_innermost_module_of_the_model() -> None:
+    """Modules of others, which the model calls too, are not in it."""
+    outside = nn.ReLU()
+
+    class Inner(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return outside(x * 2)  # type: ignore[no-any-return]
+
+    found = notes(nn.Sequential(nn.Sequential(Inner())), torch.rand(2, 3))
+    assert found.places == ["0.0", "0.0"]
+    listener = Notes(outside, torch.rand(2))
+    assert listener.place() == Scope()  # outside of any module
+    listener.scope = Scope("given", True)
+    assert listener.place() == Scope("given", True)
+
+
+def test_weights_elsewhere_are_brought_to_the_images() -> None:
+    with FakeTensorMode():
+        listener = Notes(nn.ReLU(), torch.rand(2))
+        number, weight, near = torch.tensor(1.0, device="cuda"), torch.rand(2, device="cuda"), torch.rand(2)
+        assert listener.here(weight).device.type == "cpu" and listener.here(near) is near
+        assert listener.here(number) is number and listener.here(3) == 3
 
 
 @pytest.mark.parametrize("error", [Aliased, Departed])

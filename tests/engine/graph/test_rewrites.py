@@ -12,7 +12,20 @@ from support.small import seeded
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from pathx.engine.graph.rewrites import FACTORS, UNSAID, hands_out_parts, spelled
+from pathx.engine.graph.rewrites import (
+    FACTORS,
+    REWRITES,
+    UNSAID,
+    _filled,
+    _norm,
+    _one_hot,
+    _padded,
+    _power,
+    _restrided,
+    _summed,
+    hands_out_parts,
+    spelled,
+)
 from pathx.engine.graph.trace import Graph, trace
 from pathx.errors import PathxError
 
@@ -85,18 +98,22 @@ def test_a_rewritten_operation_computes_the_same(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"bidirectional": True}, {"bias": False}, {"num_layers": 2, "bidirectional": True}]
+    "options",
+    [
+        *({}, {"bidirectional": True}, {"bias": False}, {"num_layers": 3}, {"num_layers": 2, "bias": False}),
+        *({"num_layers": 2, "bidirectional": True}, {"num_layers": 3, "bidirectional": True, "bias": False}),
+    ],
 )
 def test_a_recurrent_network_of_relus_is_written_out(options: dict[str, bool | int]) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         cell = nn.RNN(5, 4, nonlinearity="relu", batch_first=True, **options).double().eval()
-    model = Model(lambda self, x: self.cell(x)[0], cell=cell)
+    model = Model(lambda self, x: torch.cat([*self.cell(x)[0].unbind(1), *self.cell(x)[1].unbind(0)], 1), cell=cell)
     images = numbers(2, 3, 5)
     graph = graph_of(model, images)
     assert "rnn_relu" not in {node.kind for node in graph.nodes}
     gates = [node for node in graph.nodes if node.kind == "relu"]
-    assert len(gates) == 3 * options.get("num_layers", 1) * (2 if options.get("bidirectional") else 1)
+    assert len(gates) == 2 * 3 * options.get("num_layers", 1) * (2 if options.get("bidirectional") else 1)
     parameters = dict(model.named_parameters())
     graph.constants.update({value: parameters[name].detach() for name, value in graph.parameters.items()})
     assert_close(replayed(graph, images), model(images).detach())
@@ -129,6 +146,168 @@ def test_what_torchscript_writes_into_is_refused_with_what_to_do() -> None:
         PathxError, match=r"in place .*; give the module that it was made from, or save that with torch"
     ):
         graph_of(torch.jit.trace(model, images), images)  # type: ignore[no-untyped-call]
+
+
+def test_strides_that_move_nothing_are_no_change() -> None:
+    """Of dimensions of size 1 they say nothing; any other stride, size or beginning is another tensor."""
+    x = numbers(2, 3, 1, 4)[1:]
+    sizes, strides, start = tuple(x.shape), x.stride(), x.storage_offset()
+    for same in ((sizes, strides), (list(sizes), strides, start), (sizes, (99, strides[1], 77, strides[3]), None)):
+        run = _restrided(no_factor, x, *same)
+        assert run is not None and run() is x
+    for other in (
+        (sizes, strides, start + 1),
+        (sizes, strides, 0),
+        (sizes, (strides[0], strides[1] + 1, *strides[2:])),
+        (sizes, (*strides[:3], 2)),
+        ((1, 3, 4, 1), strides),
+        ((1, 3, 1, 3), strides, start),
+        ((1, 2, 1, 4), (strides[0], 8, *strides[2:]), 0),
+    ):
+        assert _restrided(no_factor, x, *other) is None
+
+
+def no_factor(part: Tensor, whole: Tensor) -> None:
+    return None
+
+
+def test_only_a_mask_of_the_same_shape_and_one_number_is_a_filling() -> None:
+    x = numbers(2, 3)
+    mask, number = x < 0, torch.tensor(0.5).double()
+    fill, fill_in = _filled(in_place=False), _filled(in_place=True)
+    run = fill(no_factor, x, [mask], number)
+    assert torch.equal(run(), x.masked_fill(mask, 0.5)) and x.min() < 0
+    for other in (
+        ([mask, mask], number),
+        ([torch.tensor([1])], number),
+        ([mask[0]], number),
+        ([mask], number.expand(int(mask.sum()))),
+        ([mask], number, True),
+    ):
+        assert fill(no_factor, x, *other) is None and fill_in(no_factor, x, *other) is None
+    assert fill_in(no_factor, x, [mask], number)() is x and x.min() > 0
+
+
+NORMS = [
+    (order, dim, keep)
+    for order in (1, 2, torch.inf, -torch.inf, 0)
+    for dim in (None, [1], [0, 2])
+    for keep in (True, False)
+]
+
+
+@pytest.mark.parametrize(("order", "dim", "keep"), NORMS)
+def test_norms_of_absolute_values(order: float, dim: list[int] | None, keep: bool) -> None:
+    x = numbers(2, 3, 4)
+    run = _norm(no_factor, x, order, dim, keep)
+    assert (run is None) == (order in (0, 2))
+    if run is not None:
+        assert_close(run(), torch.linalg.vector_norm(x, order, dim, keep))
+        assert _norm(no_factor, x, order, dim, keep, torch.float32) is None
+    assert _norm(no_factor, x) is None  # of squares, where nothing is said
+
+
+def test_a_power_is_no_power_only_where_it_is_the_first() -> None:
+    x = numbers(3)
+    assert _power(no_factor, x, 2) is None and _power(no_factor, torch.arange(3), 1) is None
+    run = _power(no_factor, x, 1.0)
+    assert run is not None and torch.equal(run(), x) and run() is not x
+
+
+@pytest.mark.parametrize("reduce", [torch.amax, torch.amin])
+@pytest.mark.parametrize("dim", [0, -1, 2, (), (0, 2), (-1, -3), (2, 1, 0)])
+@pytest.mark.parametrize("keep", [None, True, False])
+def test_extremes_over_any_dimensions(reduce: Callable[..., Tensor], dim: object, keep: bool | None) -> None:
+    x = numbers(2, 3, 4)
+    rewrite = REWRITES[aten.amax.default if reduce is torch.amax else aten.amin.default]
+    more = () if keep is None else (keep,)
+    run = rewrite(no_factor, x, dim, *more)
+    assert run is not None
+    assert torch.equal(run(), reduce(x, dim, *more))
+    if dim == ():
+        assert torch.equal(rewrite(no_factor, x)(), reduce(x))  # type: ignore[misc]
+
+
+EINSUMS = [
+    ("bct,tk->bkc", (2, 3, 4), (4, 5)), ("tk,bct->bck", (4, 5), (2, 3, 4)), ("bct,ctk->bk", (2, 3, 4), (3, 4, 5)),
+    ("b...t,tk->b...k", (2, 3, 3, 4), (4, 5)), ("...t,kt->...k", (2, 3, 4), (5, 4)), ("kt,...t->...k", (5, 4), (2, 3, 4)),
+    (" b c t , t k -> b k c ", (2, 3, 4), (4, 5)), ("bct,kt->bck", (1, 3, 4), (5, 4)), ("bct,tkj->bjck", (2, 3, 4), (4, 5, 2)),
+    ("b...,...k->bk", (2, 3, 4), (3, 4, 5)),
+]  # fmt: skip
+LEFT = [
+    ("bct,bck->bkt", (2, 3, 4), (2, 3, 5)), ("bct,tk", (2, 3, 4), (4, 5)), ("bct,tk->bk", (2, 3, 4), (4, 5)),
+    ("bct,jk->bctjk", (2, 3, 4), (4, 5)), ("btt,tk->bk", (2, 4, 4), (4, 5)), ("bct,tk->ckb", (2, 3, 4), (4, 5)),
+    ("bct,ttk->bck", (2, 3, 4), (4, 4, 5)), ("bt,bt->", (2, 4), (2, 4)), ("bct,tk->bkc", (2, 3, 4), (1, 5)),
+    ("bt,bt->b", (2, 4), (2, 4)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("equation", "first", "second"), EINSUMS)
+def test_a_sum_of_products_with_one_matrix_is_a_product(
+    equation: str, first: tuple[int, ...], second: tuple[int, ...]
+) -> None:
+    one, other = numbers(*first), numbers(*second)
+    for operands in ((one, other), ([one, other],)):
+        made = _summed(equation, *operands)
+        assert made is not None
+        assert_close(made, torch.einsum(equation, one, other))
+
+
+@pytest.mark.parametrize(("equation", "first", "second"), LEFT)
+def test_any_other_sum_of_products_is_left_to_torch(
+    equation: str, first: tuple[int, ...], second: tuple[int, ...]
+) -> None:
+    assert _summed(equation, numbers(*first), numbers(*second)) is None
+
+
+def test_one_factor_or_three_are_left_to_torch() -> None:
+    x = numbers(2, 3)
+    assert _summed("ij->ji", x) is None and _summed("ij,jk,kl->il", x, x.T, x) is None
+    assert _summed(x, [0, 1], x.T, [1, 2], [0, 2]) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "pad", [(1, 0), (0, 2), (2, 1, 1, 0), (0, 0, 0, 3), (-1, 2), (1, -2, -1, 2), (-1, -1), (4, 4, 3, 3)]
+)
+def test_circular_padding(pad: tuple[int, ...]) -> None:
+    x = numbers(2, 2, 4, 5)[:, :, : 4 if len(pad) == 4 else 1]
+    x = x if len(pad) == 4 else x[:, :, 0]
+    made = _padded(x, pad, "circular")
+    assert made is not None and torch.equal(made, F.pad(x, pad, mode="circular"))
+    assert _padded(x, pad) is None and _padded(x, pad, "reflect") is None
+
+
+def test_classes_as_ones() -> None:
+    x = torch.tensor([[2, 0], [1, 1]])
+    for classes in (1, 3, 5):
+        made = _one_hot(x % classes, classes)
+        assert made is not None and torch.equal(made, F.one_hot(x % classes, classes))
+    assert _one_hot(x) is None and _one_hot(x, -1) is None and _one_hot(x, 0) is None
+
+
+def test_the_mean_slope_at_rest() -> None:
+    x = numbers(2, 3)
+    for given, slope in (
+        ((), (1 / 8 + 1 / 3) / 2),
+        ((0.1,), (0.1 + 1 / 3) / 2),
+        ((0.1, 0.5), 0.3),
+        ((0.1, 0.5, False), 0.3),
+    ):
+        run = REWRITES[aten.rrelu_with_noise.default](no_factor, x, x, *given)
+        assert run is not None
+        assert_close(run(), F.leaky_relu(x, slope))
+    run = REWRITES[aten.rrelu_with_noise.default](no_factor, x, x, 0.1, 0.5, True)
+    assert run is not None and not torch.equal(run(), run())
+
+
+def test_where_memory_is_read_is_said_only_of_tensors_in_order() -> None:
+    x = numbers(2, 3, 4)
+    func = aten.as_strided.default
+    for given, more, said in (
+        (x, (), 0), (x, (5,), 5), (x, (None,), 0), (x[1:], (), None), (x[1:], (5,), None), (x.mT, (2,), None),
+    ):  # fmt: skip
+        args = (given, [2, 2], [2, 1], *more)
+        assert spelled(func, args, args)[1][1:] == (([2, 2], [2, 1]) if said is None else ([2, 2], [2, 1], said))
 
 
 def test_a_choice_between_two_things_stays_a_choice() -> None:

@@ -21,6 +21,7 @@ import pathx
 import pathx.engine.freeze
 from pathx import Explanation, PathxError
 from pathx.engine.freeze import freeze
+from pathx.engine.graph.trace import evaluation_view, has_global_hooks, unwrapped
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -222,6 +223,58 @@ def test_hooks_that_change_the_output_are_part_of_the_function() -> None:
     (gradient,) = torch.autograd.grad(model(inputs)[:, 2].sum(), inputs)
     found = pathx.explain(model, inputs, target=2, depth="all", width="all", alpha=0.0)
     assert_close(torch.stack([one.weight for one in found]), gradient)
+
+
+WATCHING: dict[str, Callable[[nn.Sequential, Callable[..., None]], Any]] = {
+    "a hook": lambda model, see: model[2].register_forward_hook(lambda module, inputs, output: see(inputs)),
+    "a hook before": lambda model, see: model[2].register_forward_pre_hook(lambda module, inputs: see(inputs)),
+    "a hook on another module": lambda model, see: model[1].register_forward_hook(
+        lambda module, inputs, output: see((output,))
+    ),
+    "a hook on all modules": lambda model, see: nn.modules.module.register_module_forward_hook(
+        lambda module, inputs, output: see(inputs) if module is model[2] else None
+    ),
+    "a hook before all modules": lambda model, see: nn.modules.module.register_module_forward_pre_hook(
+        lambda module, inputs: see(inputs) if module is model[2] else None
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WATCHING)
+def test_who_watches_sees_what_a_relu_was_given(name: str) -> None:
+    """Elsewhere a ReLU may overwrite it."""
+    model, seen = cnn(), []
+    hook = WATCHING[name](model, lambda inputs: seen.append(inputs[0]))
+    try:
+        for _ in range(2):
+            pathx.explain(model, images(), depth=1)
+    finally:
+        hook.remove()
+    with torch.no_grad():
+        expected = model[:2](images())
+    assert len(seen) >= 2 and all(torch.allclose(one, expected) for one in seen)
+
+
+@pytest.mark.parametrize("kind", ["forward_hook", "forward_pre_hook"])
+def test_hooks_of_the_whole_process_are_seen(kind: str) -> None:
+    assert not has_global_hooks()
+    hook = getattr(nn.modules.module, f"register_module_{kind}")(lambda *_: None)
+    try:
+        wrapped = nn.DataParallel(cnn())
+        assert has_global_hooks() and unwrapped(wrapped) is wrapped
+    finally:
+        hook.remove()
+    assert not has_global_hooks() and unwrapped(wrapped) is wrapped.module
+
+
+def test_what_has_no_mode_is_looked_at_as_it_is() -> None:
+    model = cnn().eval()
+    frozen = torch.jit.freeze(torch.jit.script(model))
+    assert evaluation_view(frozen) is frozen and evaluation_view(model) is model
+    model[1].train()
+    view = evaluation_view(model)
+    assert view is not model and not any(module.training for module in view.modules()) and model[1].training
+    assert all(one is other for one, other in zip(view.parameters(), model.parameters(), strict=True))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pathx.engine.graph.untouched import Writes, untouched
+from pathx.engine.graph.untouched import Writes, _slots, untouched
 
 
 class Slotted:
@@ -121,3 +121,78 @@ def test_a_tensor_that_was_given_other_memory_has_its_own_again() -> None:
     tensor.data = torch.zeros(3)
     writes.take_back()
     assert tensor.data_ptr() == memory and tensor.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_tensors_of_inference_mode_are_left_alone() -> None:
+    """They count no changes and may not be written from outside."""
+    with torch.inference_mode():
+        tensor = torch.ones(3)
+        part = tensor[1:]
+    writes = Writes()
+    for one in (tensor, part, tensor):
+        writes.note(one)
+    assert writes.memory == {tensor.untyped_storage()._cdata}
+    writes.take_back()
+    assert tensor.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_what_was_taken_back_is_noted_anew() -> None:
+    tensor, other, writes = torch.ones(2), torch.ones(2), Writes()
+    writes.note(tensor)
+    writes.note_memory(other)
+    tensor.add_(1)
+    other.data = torch.zeros(2)
+    writes.take_back()
+    tensor.add_(5)  # by somebody else, and not to be undone
+    writes.take_back()
+    assert tensor.tolist() == [6.0, 6.0] and other.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "slots", ["one", ("one",), ("__one",), ("__one__",), ("__dict__", "one"), ("__weakref__", "one")]
+)
+def test_slots_are_found_under_their_own_names(slots: object) -> None:
+    kind = type("_Kind", (), {"__slots__": slots})
+    held = [name for name in vars(kind) if "one" in name]
+    assert list(_slots(kind)) == held
+
+
+class Emptied(nn.Module):
+    """Holds containers of every kind that hold nothing yet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kinds: list[Any] = [{}, OrderedDict(), [], set(), deque()]
+
+
+def test_what_was_empty_is_empty_again_and_what_lost_something_has_it_again() -> None:
+    model = Emptied()
+    kinds = list(model.kinds)
+    with untouched(model):
+        for held in kinds[:2]:
+            held["new"] = 1
+        for held in (kinds[2], kinds[4]):
+            held.append(1)
+        kinds[3].add(1)
+    assert kinds == [{}, {}, [], set(), deque()]
+    for held, filled in zip(kinds, ({"a": 1}, OrderedDict(a=1, b=2), [1, 2], {1, 2}, deque([1, 2])), strict=True):
+        getattr(held, "update" if hasattr(held, "update") else "extend")(filled)
+    with untouched(model):
+        for held in kinds:
+            held.clear()
+        kinds[1]["b"] = 2
+        kinds[1]["a"] = 1
+        kinds[2] += [2, 1]
+        kinds[4] += [3, 4]
+    assert kinds == [{"a": 1}, {"a": 1, "b": 2}, [1, 2], {1, 2}, deque([1, 2])]
+    assert [*kinds[1]] == ["a", "b"]
+
+
+def test_the_same_items_in_place_of_others_are_told_apart() -> None:
+    """Equal is not the same: what is put back are the very objects."""
+    model = Emptied()
+    first, second = [1], [1]
+    model.kinds = [first]
+    with untouched(model):
+        model.kinds[0] = second
+    assert model.kinds[0] is first

@@ -14,6 +14,9 @@ from torch.testing import assert_close
 
 import pathx
 from pathx import Explanation
+from pathx.engine.graph.scopes import Scope
+from pathx.engine.graph.trace import Node, Value
+from pathx.engine.operations.table import OPERATIONS, Call
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -270,3 +273,72 @@ def test_what_a_bound_takes_from_infinity_is_finite(name: str, depth: Any, skips
     assert_close(found.attribution, expected.attribution)
     assert found.bias == pytest.approx(expected.bias, abs=1e-12)
     assert float(found.attribution.sum()) + found.bias == pytest.approx(found.score, abs=1e-10)
+
+
+# --- slopes at the bends ------------------------------------------------------------------------------------------------
+
+WEIGHT = torch.tensor([0.25], dtype=torch.float64)
+# By operation, with what is left out left out: where its units pass nothing on, the bends included.
+BENDS: list[tuple[str, tuple[Any, ...], dict[str, Any], Callable[[float], bool]]] = [
+    ("relu", (), {}, lambda h: h <= 0),
+    ("relu6", (), {}, lambda h: h <= 0 or h >= 6),
+    ("hardtanh", (), {}, lambda h: abs(h) >= 1),
+    ("hardtanh", (-2.0,), {}, lambda h: h <= -2 or h >= 1),
+    ("hardtanh", (-2.0, 3.0), {}, lambda h: h <= -2 or h >= 3),
+    ("hardtanh", (), {"min_val": -3.0, "max_val": 2.0}, lambda h: h <= -3 or h >= 2),
+    ("clamp", (-1.0,), {}, lambda h: h <= -1),
+    ("clamp", (None, 2.0), {}, lambda h: h >= 2),
+    ("clamp", (-1.0, 2.0), {}, lambda h: h <= -1 or h >= 2),
+    ("clamp", (), {"max": 2.0}, lambda h: h >= 2),
+    ("clamp", (), {"min": 0.5}, lambda h: h <= 0.5),
+    ("clamp_min", (0.5,), {}, lambda h: h <= 0.5),
+    ("clamp_max", (0.5,), {}, lambda h: h >= 0.5),
+    ("threshold", (1.0, 5.0), {}, lambda h: h <= 1),
+    ("leaky_relu", (), {}, lambda h: False),
+    ("leaky_relu", (0.5,), {}, lambda h: False),
+    ("_prelu_kernel", (WEIGHT,), {}, lambda h: False),
+    ("abs", (), {}, lambda h: h == 0),
+    ("hardshrink", (), {}, lambda h: abs(h) <= 0.5),
+    ("hardshrink", (2.0,), {}, lambda h: abs(h) <= 2),
+    ("softshrink", (), {}, lambda h: abs(h) <= 0.5),
+    ("softshrink", (2.0,), {}, lambda h: abs(h) <= 2),
+    ("hardsigmoid", (), {}, lambda h: abs(h) >= 3),
+]
+POINTS = [-9.0, -6, -3, -2, -1, -0.5, -0.25, 0, 0.2, 0.5, 1, 2, 3, 6, 7]
+
+
+@pytest.mark.parametrize(("kind", "args", "kwargs", "passive"), BENDS)
+def test_a_slope_is_autograds_and_nothing_at_a_bend_that_leads_nowhere(
+    kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], passive: Callable[[float], bool]
+) -> None:
+    """The Python functions fill in what was left out; the records have to know it themselves."""
+    operation = {"relu6": torch.ops.aten.relu6.default, "_prelu_kernel": torch.ops.aten._prelu_kernel.default}.get(
+        kind, getattr(torch.ops.aten, kind)
+    )
+    h = torch.tensor([POINTS], dtype=torch.float64, requires_grad=True)
+    out = operation(h, *args, **kwargs)
+    (gradient,) = torch.autograd.grad(out.sum(), h)
+    source, made = Value(0), Value(1)
+    op = operation if hasattr(operation, "overloadpacket") else operation.default
+    node = Node(0, op, (source, *args), kwargs, (made,), Scope())
+    call = Call(node, (source, *args), kwargs, {source: (15,), made: (15,)}, {}, 1, True)
+    record = OPERATIONS[kind]
+    assert record.gate is not None
+    found = record.gate(call, (out if record.gates_from_output else h).detach())
+    slope = (found.gain > 0).double() if found.given is None else found.given
+    assert_close(found.gain, slope * h.detach())
+    assert_close(found.gain + (0 if found.offset is None else found.offset), out.detach(), rtol=1e-7, atol=0)
+    for point, own, theirs in zip(POINTS, slope[0].tolist(), gradient[0].tolist(), strict=True):
+        assert (own == 0) == passive(point), point
+        if own:
+            assert own == pytest.approx(theirs), point
+
+
+def test_a_slope_for_every_channel() -> None:
+    weight, h = torch.tensor([0.1, -0.5, 2.0]).double(), -torch.ones(2, 3, 2, 2).double()
+    source = Value(0)
+    args = (source, weight)
+    node = Node(0, torch.ops.aten.prelu.default, args, {}, (Value(1),), Scope())
+    found = OPERATIONS["prelu"].gate(Call(node, args, {}, {source: (3, 2, 2)}, {}, 2, True), h)  # type: ignore[misc]
+    assert_close(found.gain, F.prelu(h, weight))
+    assert_close(found.given, weight[None, :, None, None].expand(2, 3, 2, 2))

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.modules import Function, Model
+from support.pulled import Above, assert_as_autograd, assert_boxes_go_down, assert_field, fixed, pictures
 from support.small import seeded
 from torch import Tensor, nn
 from torch.testing import assert_close
@@ -18,6 +19,7 @@ import pathx
 from pathx import PathxError
 from pathx.engine.explain import explain_frozen
 from pathx.engine.freeze import freeze
+from pathx.engine.window import Window
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -85,3 +87,94 @@ def test_any_slice_is_the_part_that_python_takes(part: slice) -> None:
         expected = torch.zeros(4).double()
         expected[part] = head[part, 0]
         assert_close(one.weight, expected * (image > 0))
+
+
+SLICES = [
+    slice(None), slice(1, None), slice(-3, None), slice(None, -2), slice(2, 5), slice(0, 6, 2), slice(1, 6, 3), slice(-9, 3),
+    slice(4, 99), slice(-1, None), slice(0, 1), slice(-4, -1, 2),
+]  # fmt: skip
+MAPS = (2, 4, 7, 6)
+
+
+@pytest.mark.parametrize("part", SLICES)
+@pytest.mark.parametrize("dim", [1, 2, 3])
+def test_slices_in_boxes_and_whole_maps(part: slice, dim: int) -> None:
+    if dim == 1 and part.start == 4:
+        part = slice(3, 99)
+    index = (*[slice(None)] * dim, part)
+    assert_boxes_go_down(assert_as_autograd(Above(lambda x: (x * 2)[index]), pictures(*MAPS)))
+    assert assert_field(lambda x: x[index], fixed(2, 1, 15, 7), exact=True) is not None
+
+
+PADS = [
+    (1, 0),
+    (0, 2),
+    (-1, 1),
+    (2, -3),
+    (1, 2, 3, 0),
+    (0, 0, 0, 1),
+    (-2, 0, 1, -1),
+    (1, 0, 0, 2, 1, 1),
+    (0, 0, 0, 0, -1, 0),
+]
+
+
+@pytest.mark.parametrize("pads", PADS)
+@pytest.mark.parametrize("value", [None, 0.0, 0.5])
+def test_pads_in_boxes_and_whole_maps(pads: tuple[int, ...], value: float | None) -> None:
+    more = () if value is None else ("constant", value)
+    assert_boxes_go_down(assert_as_autograd(Above(lambda x: F.pad(x * 2, pads, *more)), pictures(*MAPS)))
+    assert assert_field(lambda x: F.pad(x, pads, *more), fixed(2, 1, 15, 7), exact=True) is not None
+
+
+def test_vectors_are_sliced_and_padded_too() -> None:
+    for function in (lambda x: F.pad(2 * x, (1, 2), value=0.5), lambda x: (2 * x)[:, 1:-1], lambda x: (2 * x)[:, ::2]):
+        assert_boxes_go_down(assert_as_autograd(Above(function), pictures(2, 5)))
+
+
+@pytest.mark.parametrize("sizes", [3, 4, [1, 4, 2], [7], [2, 5], 7, 9])
+@pytest.mark.parametrize("dim", [1, 2, -1])
+def test_every_part_of_a_split(sizes: object, dim: int) -> None:
+    shape = [2, 3, 4, 5]
+    shape[dim] = 7
+    count = len(torch.zeros(shape).split(sizes, dim))  # type: ignore[arg-type]
+    for number in range(count):
+        model = Above(lambda x, number=number: (2 * x).split(sizes, dim)[number])
+        assert_boxes_go_down(assert_as_autograd(model, pictures(*shape)))
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, -1, -3])
+@pytest.mark.parametrize("number", [0, 2, -1])
+def test_one_of_several(dim: int, number: int) -> None:
+    for function in (lambda x: (2 * x).select(dim, number), lambda x: (2 * x).unbind(dim)[number]):
+        assert_boxes_go_down(assert_as_autograd(Above(function), pictures(2, 3, 4, 5)))
+
+
+@pytest.mark.parametrize("compact", [True, False])
+@pytest.mark.parametrize("dim", [1, 2, 3, -1, -3])
+def test_parts_put_together_in_boxes_and_whole_maps(dim: int, compact: bool) -> None:
+    """Of what varies, what is frozen and what is fixed, in sizes of their own."""
+
+    def function(x: Tensor) -> Tensor:
+        x = 2 * x
+        some, more = x.narrow(dim, 0, 2), x.narrow(dim, 1, 1)
+        return torch.cat([some, fixed(*some.shape), x, (more > 0.5).double(), more, fixed(*more.shape, seed=3)], dim)
+
+    images = pictures(2, 3, 4, 5)
+    frozen = assert_as_autograd(Above(function), images)
+    frozen._calls.clear()
+    frozen.compact = compact
+    assert_boxes_go_down(frozen, lambda node: node.kind == "cat")
+
+
+def test_rows_that_miss_a_part_are_left_out_of_it() -> None:
+    frozen = freeze(Above(lambda x: torch.cat([2 * x, 3 * x], 1)), pictures(2, 3))
+    (node,) = (node for node in frozen.network.nodes if node.kind == "cat")
+    row = torch.arange(4)
+    units = Window.one_hot(torch.ones(4).double(), torch.tensor([0, 2, 3, 5]), (6,), row, row % 2)
+    for compact, rows in ((True, [[0, 1], [2, 3]]), (False, [[0, 1, 2, 3], [0, 1, 2, 3]])):
+        frozen._calls.clear()
+        frozen.compact = compact
+        parts = frozen.pull(node, 0, units)
+        assert [part.row.tolist() for _, part in parts] == rows
+        assert [any(part.overhang) for _, part in parts] == [not compact] * 2

@@ -4,35 +4,38 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from math import prod
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from support.pulled import (
+    DOUBLE,
+    PLACES,
+    Above,
+    Seen,
+    assert_boxes_go_down,
+    assert_field,
+    fixed,
+    jacobian,
+    pictures,
+    pulled,
+)
+from torch import Tensor
 from torch.testing import assert_close
 
 from pathx import PathxError
 from pathx.engine.dependence import Dependence
-from pathx.engine.fields import boxes
 from pathx.engine.freeze import Frozen, freeze
 from pathx.engine.linear import pull_back
 from pathx.engine.operations.table import OPERATIONS, known
 from pathx.engine.path import Branches
-from pathx.engine.window import Window, unravelled
+from pathx.engine.window import Window
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-DOUBLE = torch.float64
 MAP = (2, 4, 7, 6)
 ROWS = torch.tensor([[2, 0, 1, 3], [0, 0, 3, 2]])
-
-
-def fixed(*shape: int, seed: int = 0) -> Tensor:
-    """Positive numbers, so that what is seen never cancels out."""
-    numbers = torch.arange(prod(shape), dtype=DOUBLE) + 31 * seed
-    return 0.2 + (numbers * 0.6180339887498949).remainder(1).reshape(shape)
 
 
 def places(x: Tensor, dim: int) -> Tensor:
@@ -293,51 +296,6 @@ ELSEWHERE = {
 }
 
 
-PLACES = ["alone", "below a padded convolution", "below a part of it"]
-
-
-class Above(nn.Module):
-    """An operation between a ReLU and the logits, of which every element is one, or above which some are put together."""
-
-    def __init__(self, function: Callable[[Tensor], Any], place: str = "alone") -> None:
-        super().__init__()
-        self.function, self.place = function, place
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.function(F.relu(x))
-        if self.place == "below a padded convolution":
-            y = F.conv2d(y, fixed(2, y.shape[1], 3, 3, seed=5), padding=1)
-        elif self.place == "below a part of it":
-            y = y.flatten(1)
-            part = y[:, 1 : max(2, y.shape[1] // 2)] if y.shape[1] > 1 else y
-            y = F.linear(part, fixed(3, part.shape[1], seed=5))
-        return y.flatten(1) + 1  # a head, as it were: features are not explained
-
-
-def pulled(frozen: Frozen, *, windows: bool) -> tuple[Tensor, Tensor]:
-    """Weight and bias of every logit of every picture: (B, n, *input), (B, n)."""
-    network = frozen.network
-    batch, count = len(frozen.images), network.outputs
-    row, image = torch.arange(batch * count), torch.arange(batch).repeat_interleave(count)
-    shape = network.shape(network.logits)
-    seed = Window.one_hot(torch.ones(batch * count, dtype=DOUBLE), row % count, shape, row, image)
-    branches = Branches(image, row % count, max(2, count))
-    weight, bias = pull_back(frozen, branches, [(network.logits, seed if windows else seed.dense())])
-    return weight.unflatten(0, (batch, count)), bias.unflatten(0, (batch, count))
-
-
-def jacobian(model: nn.Module, images: Tensor) -> Tensor:
-    """(B, n, *input)."""
-    x = images.clone().requires_grad_()
-    logits = model(x)
-    rows = torch.eye(logits.shape[1], dtype=DOUBLE)[:, None].expand(-1, len(images), -1)
-    return torch.autograd.grad(logits, x, rows, is_grads_batched=True)[0].transpose(0, 1)
-
-
-def pictures(*shape: int) -> Tensor:
-    return torch.randn(*shape, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
-
-
 @pytest.mark.filterwarnings("ignore:.*:UserWarning")
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", CASES)
@@ -381,7 +339,7 @@ def test_one_box_for_all_is_a_map_with_zeros_around_it(name: str, padded: bool) 
     if padded and MAPS[name](images.clone()).dim() != 4:
         pytest.skip("no map")
     with torch.no_grad():
-        frozen = freeze(Above(MAPS[name], padded), images)
+        frozen = freeze(Above(MAPS[name], PLACES[padded]), images)
     network, rows = frozen.network, torch.arange(2)
     made = [value for node in network.nodes for value in node.outputs if value in network.lands]
     value = next(value for value in reversed(made) if value is not None and len(network.shape(value)) >= 3)
@@ -394,6 +352,19 @@ def test_one_box_for_all_is_a_map_with_zeros_around_it(name: str, padded: bool) 
                 pull_back(frozen, Branches(rows, rows, 2), [(value, window)]) for window in (box, box.dense())
             )
         assert_close(found, expected, rtol=1e-9, atol=1e-10)
+
+
+COMMON = {"relu", "add", "view", "_unsafe_view", "mul", "slice"}  # which are in most of the models
+
+
+@pytest.mark.filterwarnings("ignore:.*:UserWarning")
+@pytest.mark.parametrize("name", [name for name in CASES if "infinite" not in name])
+def test_boxes_of_every_kind_go_down_as_whole_maps_do(name: str) -> None:
+    """Wherever they are and however they stick out, and what a constant adds under them."""
+    function, shape = CASES[name]
+    with torch.no_grad():
+        frozen = freeze(Above(function), pictures(*shape))
+    assert_boxes_go_down(frozen, lambda node: node.kind not in COMMON or node.kind in name)
 
 
 # What works along the first dimension of what it is given, whatever that is.
@@ -457,7 +428,7 @@ def test_one_image_is_explained_as_autograd_says_or_refused(name: str, shape: tu
     function = ALONG[name.removeprefix("along, ")] if name.startswith("along") else CASES[name][0]
     if not runs_alone(function, shape):
         pytest.skip("not of one image")
-    images, model = pictures(1, *shape[1:]), Above(function, False)
+    images, model = pictures(1, *shape[1:]), Above(function)
     with torch.no_grad():
         try:
             frozen = freeze(model, images)
@@ -486,7 +457,7 @@ def shapes_of_layers(frozen: Frozen) -> list[list[tuple[int, ...]]]:
 @pytest.mark.parametrize("name", [name for name in CASES if name not in NOT_IN_TORCHSCRIPT])
 def test_law_6_a_traced_record_is_the_same_from_the_first_call_on(name: str) -> None:
     function, shape = CASES[name]
-    images, model = pictures(*shape), Above(function, False)
+    images, model = pictures(*shape), Above(function)
     traced = torch.jit.trace(model, images, check_trace=False)  # type: ignore[no-untyped-call]
     with torch.no_grad():
         whole = freeze(model, images)
@@ -580,39 +551,15 @@ def test_every_record_is_tried() -> None:
     assert linear - tried <= ELSEWHERE
 
 
-class Seen(nn.Module):
-    """An operation between two hidden layers, all of whose units are active."""
-
-    def __init__(self, function: Callable[[Tensor], Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = F.relu(F.conv2d(x, fixed(4, 1, 3, 2), stride=(2, 1)))
-        return F.relu(self.function(h)).flatten(1) + 1
-
-
 @pytest.mark.filterwarnings("ignore:.*:UserWarning")
 @pytest.mark.parametrize("name", [name for name in MAPS if name != "detach"])
 def test_a_field_is_what_is_seen(name: str) -> None:
     """Nothing beside it, and nothing too much where every element of the field counts."""
     images = fixed(2, 1, 15, 7)
-    model = Seen(MAPS[name])
-    network = freeze(model, images).network
-    gate = network.layers[-1][0]
-    field = network.fields[gate.source]
-    seen = (jacobian(model, images) != 0).any(0).any(1)  # (units, 15, 7)
+    nodes = freeze(Seen(MAPS[name]), images).network
+    routed = len(nodes.gates) > 2 or any(known(node).saves or known(node).reads for node in nodes.nodes)
+    field = assert_field(MAPS[name], images, exact=not routed and name not in JOINED)
     assert (field is None) == (name in UNKNOWN), "what is known of a field must not get lost"
-    routed = len(network.gates) > 2 or any(known(node).saves or known(node).reads for node in network.nodes)
-    found = boxes(field, unravelled(torch.arange(gate.units), gate.shape), tuple(images.shape[1:]))
-    for unit, (left, top, right, bottom) in zip(seen, found.tolist(), strict=True):
-        outside = unit.clone()
-        outside[top:bottom, left:right] = False
-        assert not outside.any()
-        if unit.any() and field is not None and not routed and name not in JOINED:
-            rows, columns = unit.any(1).nonzero(), unit.any(0).nonzero()
-            exactly = [int(columns.min()), int(rows.min()), int(columns.max()) + 1, int(rows.max()) + 1]
-            assert [left, top, right, bottom] == exactly
 
 
 # A field holds for every channel, and for every value that is put together, and theirs are not all alike; a dilated

@@ -41,6 +41,7 @@ def test_a_unit_reaches_what_the_transpose_says(
     whole = F.conv_transpose1d(maps, weight[None, None], stride=stride)
     expected = F.pad(whole, (0, rest))[:, :, padding : padding + size]
     assert_close(found.dense().data, expected)
+    assert not found.overhang[0]
     if not each:
         assert not any(found.overhang)
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from pathx.engine.operations.sums import channel_total, total, unbroadcast
+from pathx.engine.operations.sums import channel_total, map_like, scaled_by, total, unbroadcast
 from pathx.engine.window import Window
 
 SHAPE = (3, 5, 4)
@@ -52,3 +52,24 @@ def test_what_was_broadcast_gets_the_sum_of_its_repeats(shape: tuple[int, ...]) 
     assert given.grad is not None
     found = unbroadcast(whole, shape)
     assert found.shape == shape and torch.allclose(found.data.reshape(given.shape), given.grad, atol=1e-5)
+
+
+def test_one_value_per_element_of_a_vector() -> None:
+    values, row = torch.randn(4), torch.arange(2)
+    whole = Window.full(torch.randn(2, 4), row, row)
+    part = Window(torch.randn(2, 2), (torch.tensor([-1, 3]),), (4,), row, row, (True,), clean=False)
+    for window in (whole, part):
+        assert torch.allclose(channel_total(window, values), (window.dense().data * values).sum(1).double(), atol=1e-6)
+        assert channel_total(window, values).dtype == torch.float64
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (5, 1), (1, 5, 4), (3, 1, 1), (1, 3, 5, 4), (2, 1, 5, 1)])
+def test_fixed_values_are_laid_against_the_map(shape: tuple[int, ...]) -> None:
+    values = torch.randn(shape, dtype=torch.float64)
+    laid = map_like(values, BOX)
+    assert laid.dim() == 4 and laid.dtype == BOX.data.dtype
+    assert torch.equal(laid.expand(2, *SHAPE), values.float().expand(2, *SHAPE))
+
+
+def test_a_factor_of_one_is_none() -> None:
+    assert scaled_by(BOX, 1) is BOX and torch.equal(scaled_by(BOX, 3).data, 3 * BOX.data)

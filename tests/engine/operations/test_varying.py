@@ -1,0 +1,187 @@
+"""Which arguments of an operation may be computed from the image: those that it is linear in, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import product
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support.pulled import Above, assert_as_autograd, assert_boxes_go_down, fixed, pictures, pulled
+from torch import Tensor
+from torch.testing import assert_close
+
+from pathx import PathxError
+from pathx.engine.freeze import freeze
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+aten = torch.ops.aten
+PLACE = torch.tensor([[1, 0, 2], [2, 0, 1]])[:, None].expand(2, 3, 3)
+SOME = torch.tensor([2, 0])
+TRUE = fixed(3, 3) > 0.7
+
+# By operation, a function of two or three maps of 3 x 3 for each image.
+TAKEN: dict[str, tuple[int, Callable[..., Tensor]]] = {
+    "add": (2, lambda a, b: torch.add(a, b, alpha=3)),
+    "add, by the default": (2, lambda a, b: aten.add(a, b)),
+    "sub": (2, lambda a, b: torch.sub(a, b, alpha=3)),
+    "sub, by the default": (2, lambda a, b: aten.sub(a, b)),
+    "rsub": (2, lambda a, b: torch.rsub(a, b, alpha=3)),
+    "rsub, by the default": (2, lambda a, b: torch.rsub(a, b)),
+    "mul": (2, torch.mul),
+    "div": (2, torch.div),
+    "where": (2, lambda a, b: torch.where(TRUE, a, b)),
+    "lerp": (3, torch.lerp),
+    "lerp, by a number": (2, lambda a, b: torch.lerp(a, b, 0.25)),
+    "addcmul": (3, lambda a, b, c: torch.addcmul(a, b, c, value=2)),
+    "addcmul, by the default": (3, torch.addcmul),
+    "addcdiv": (3, lambda a, b, c: torch.addcdiv(a, b, c, value=2)),
+    "addcdiv, by the default": (3, torch.addcdiv),
+    "bmm": (2, torch.bmm),
+    "baddbmm": (3, lambda a, b, c: torch.baddbmm(a, b, c, beta=2, alpha=3)),
+    "baddbmm, by the default": (3, torch.baddbmm),
+    "matmul": (2, torch.matmul),
+    "cat": (3, lambda *maps: torch.cat(maps, 1)),
+    "cat, from the end": (3, lambda *maps: torch.cat(maps, -1)),
+    "stack": (3, lambda *maps: torch.stack(maps, 2)),
+    "stack, from the end": (2, lambda *maps: torch.stack(maps, -2)),
+    "slice_scatter": (2, lambda a, b: a.slice_scatter(b[:, 1:], 1, 1)),
+    "slice_scatter, every other": (2, lambda a, b: a.slice_scatter(b[:, :, :2], -1, 0, 3, 2)),
+    "slice_scatter, to the last": (2, lambda a, b: a.slice_scatter(b[:, 1:2], 1, -2, -1)),
+    "select_scatter": (2, lambda a, b: a.select_scatter(b[:, 0], -2, 1)),
+    "select_scatter, the last": (2, lambda a, b: a.select_scatter(b[:, :, 0], 2, -1)),
+    "copy": (2, lambda a, b: (a * 1).copy_(b)),
+    "copy, broadcast": (2, lambda a, b: (a * 1).copy_(b[:, :1])),
+    "index_put": (2, lambda a, b: aten.index_put(a, [None, SOME], b[:, :2])),
+    "index_put, added": (2, lambda a, b: aten.index_put(a, [None, SOME], b[:, :2], True)),
+    "scatter": (2, lambda a, b: a.scatter(2, PLACE, b)),
+    "scatter, multiplied": (2, lambda a, b: a.scatter(2, PLACE, b, reduce="multiply")),
+    "scatter_add": (2, lambda a, b: a.scatter_add(1, PLACE, b)),
+    "index_add": (2, lambda a, b: a.index_add(1, SOME, b[:, 1:], alpha=2)),
+    "index_copy": (2, lambda a, b: a.index_copy(-1, SOME, b[:, :, 1:])),
+    "index_put, of pairs": (2, lambda a, b: aten.index_put(a, [None, SOME, SOME], b[:, 0, :2])),
+    "index_put, of a table": (2, lambda a, b: aten.index_put(a, [None, SOME[:, None], SOME], b[:, :2, :2])),
+    "diagonal_scatter": (2, lambda a, b: a.diagonal_scatter(b[:, 0, :2], 1, 1, 2)),
+    "complex": (2, lambda a, b: (torch.complex(a, b) * (1 + 2j)).real),
+    "masked_fill": (1, lambda a: a.masked_fill(TRUE, 3.0)),
+}
+FIXED = [fixed(2, 3, 3, seed=seed) for seed in (1, 2, 3)]
+COMPUTED: list[Callable[[Tensor], Tensor]] = [lambda x: 2 * x, lambda x: x.flip(2) + 1, lambda x: x.flip(1) * 3]
+
+# Linear, but without a rule.
+WITHOUT = {
+    ("lerp", (False, False, True)),
+    ("scatter, multiplied", (False, True)),
+    ("scatter, multiplied", (True, False)),
+}
+
+
+def mixed(name: str, varying: tuple[bool, ...]) -> Callable[[Tensor], Tensor]:
+    """The operation with some of its arguments computed from the image and the others fixed."""
+    function = TAKEN[name][1]
+
+    def of(x: Tensor) -> Tensor:
+        return function(*(make(x) if own else some for own, make, some in zip(varying, COMPUTED, FIXED, strict=False)))
+
+    return of
+
+
+def cases() -> Iterator[tuple[str, tuple[bool, ...]]]:
+    for name, (count, _) in TAKEN.items():
+        yield from ((name, varying) for varying in product((True, False), repeat=count) if any(varying))
+
+
+def is_linear(function: Callable[[Tensor], Tensor]) -> bool:
+    """Whether it is, but for a constant, by definition."""
+    one, two, three = (fixed(2, 3, 3, seed=seed) for seed in (7, 8, 9))
+    return torch.allclose(function(one + two - three) + function(three), function(one) + function(two))
+
+
+@pytest.mark.filterwarnings("ignore:.*:UserWarning")
+@pytest.mark.parametrize(("name", "varying"), [*cases()])
+def test_what_is_linear_is_what_autograd_says_and_what_is_not_is_refused(name: str, varying: tuple[bool, ...]) -> None:
+    function = mixed(name, varying)
+    images, model = pictures(2, 3, 3), Above(function)
+    if not is_linear(function) or (name, varying) in WITHOUT:
+        with pytest.raises(PathxError, match=r"no exact path|with these arguments computed from the image"):
+            freeze(model, images)
+        return
+    if name.startswith("copy") and not varying[1]:  # over what varies: nothing is left of it
+        weight, bias = pulled(freeze(model, images), windows=True)
+        assert not weight.any()
+        assert_close(bias, model(images))
+        return
+    assert_boxes_go_down(assert_as_autograd(model, images))
+
+
+# What an operation takes that is constant around each image, but not the same for all of them.
+FROZEN: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "mul": lambda x, k: x * k,
+    "div": lambda x, k: x / (1 + k),
+    "add": lambda x, k: x + k,
+    "sub": lambda x, k: k - x,
+    "lerp": lambda x, k: torch.lerp(x, 2 * x, 0.5 * k),
+    "addcmul": lambda x, k: torch.addcmul(x, x, k),
+    "addcdiv": lambda x, k: torch.addcdiv(x, x, 1 + k),
+    "bmm": lambda x, k: torch.bmm(x, k),
+    "bmm, from the left": lambda x, k: torch.bmm(k, x),
+    "baddbmm": lambda x, k: torch.baddbmm(x, k, x),
+    "matmul": lambda x, k: x @ k,
+    "where": lambda x, k: torch.where(k > 0, x, 3 * x.flip(1)),
+    "masked_fill": lambda x, k: x.masked_fill(k > 0, 2.0),
+    "gather": lambda x, k: x.gather(2, k.long()),
+    "scatter": lambda x, k: x.scatter(2, x.argsort(2), 2 * x),
+    "scatter_add": lambda x, k: x.scatter_add(1, k.long(), x),
+    "cat": lambda x, k: torch.cat([x, k], 2),
+    "stack": lambda x, k: torch.stack([k, x], 1),
+    "slice_scatter": lambda x, k: k.slice_scatter(x[:, 1:], 1, 1),
+    "select_scatter": lambda x, k: x.select_scatter(k[:, 0], 1, 1),
+    "clamp": lambda x, k: (x - 0.3).clamp(k - 0.5, k + 0.5),
+    "maximum": lambda x, k: torch.maximum(x, 0.4 * k),
+    "grid_sampler_2d": lambda x, k: F.grid_sample(
+        x[:, None], torch.stack([k, k.flip(1)], 3) - 0.5, align_corners=False
+    ),
+}
+PICKED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "index_select": lambda x, k: x.index_select(1, k[0, 0].long()),
+    "index": lambda x, k: x[:, k[0, 0].long()],
+    "index_put": lambda x, k: aten.index_put(x, [None, k[0, 0].long()[:1]], x[:, :1]),
+    "index_put, of what is frozen": lambda x, k: aten.index_put(x, [None, SOME], k[:, :2]),
+    "index_add": lambda x, k: x.index_add(1, k[0, 0].long(), x),
+    "index_copy": lambda x, k: x.index_copy(1, SOME, k[:, :2]),
+    "diagonal_scatter": lambda x, k: x.diagonal_scatter(k[:, 0], 0, 1, 2),
+    "complex": lambda x, k: torch.complex(x, k).real,
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*:UserWarning")
+@pytest.mark.parametrize("name", FROZEN)
+def test_what_is_frozen_is_that_of_each_image(name: str) -> None:
+    images = pictures(2, 3, 3)
+    model = Above(lambda x: FROZEN[name](x, (x > 0.4).double()))
+    assert_boxes_go_down(assert_as_autograd(model, images))
+
+
+@pytest.mark.parametrize("name", PICKED)
+def test_what_is_frozen_and_picks_elements_is_refused(name: str) -> None:
+    with pytest.raises(PathxError, match="picks elements by what it computed from the image"):
+        freeze(Above(lambda x: PICKED[name](x, (x > 0.4).double())), pictures(2, 3, 3))
+
+
+ADDED: dict[str, Callable[[Tensor], Tensor]] = {
+    "values": lambda x: x.scatter(2, PLACE, 2 * x.flip(1), reduce="add"),
+    "values in place": lambda x: (x * 1).scatter_(2, PLACE, 2 * x.flip(1), reduce="add"),
+    "a number": lambda x: x.scatter(2, PLACE, 3.0, reduce="add"),
+    "a number in place": lambda x: (x * 1).scatter_(2, PLACE, 3.0, reduce="add"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*:UserWarning")
+@pytest.mark.parametrize("name", ADDED)
+def test_added_in_its_place_is_added(name: str) -> None:
+    """Under this name torch has no gradient of it."""
+    images, added = pictures(2, 3, 3), torch.full((2, 3, 3), 3.0).double()
+    plain = Above(lambda x: x.scatter_add(2, PLACE, added if "number" in name else 2 * x.flip(1)))
+    one, other = (pulled(freeze(model, images), windows=True) for model in (Above(ADDED[name]), plain))
+    assert_close(one, other)

@@ -1,0 +1,145 @@
+"""One operation between a ReLU and the logits: what the engine pulls through it, and what autograd says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from support.windows import added_up, windows
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from pathx.engine.branches import Branches
+from pathx.engine.dependence import Dependence
+from pathx.engine.fields import boxes
+from pathx.engine.freeze import Frozen, freeze
+from pathx.engine.graph.trace import Node
+from pathx.engine.linear import pull_back
+from pathx.engine.operations.geometry import Field
+from pathx.engine.window import Window, unravelled
+
+DOUBLE = torch.float64
+
+
+def fixed(*shape: int, seed: int = 0) -> Tensor:
+    """Positive numbers, so that what is seen never cancels out."""
+    numbers = torch.arange(prod(shape), dtype=DOUBLE) + 31 * seed
+    return 0.2 + (numbers * 0.6180339887498949).remainder(1).reshape(shape)
+
+
+def pictures(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
+
+
+PLACES = ["alone", "below a padded convolution", "below a part of it"]
+
+
+class Above(nn.Module):
+    """An operation between a ReLU and the logits, of which every element is one, or above which some are put together."""
+
+    def __init__(self, function: Callable[[Tensor], Any], place: str = "alone") -> None:
+        super().__init__()
+        self.function, self.place = function, place
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.function(F.relu(x))
+        if self.place == "below a padded convolution":
+            y = F.conv2d(y, fixed(2, y.shape[1], 3, 3, seed=5), padding=1)
+        elif self.place == "below a part of it":
+            y = y.flatten(1)
+            part = y[:, 1 : max(2, y.shape[1] // 2)] if y.shape[1] > 1 else y
+            y = F.linear(part, fixed(3, part.shape[1], seed=5))
+        return y.flatten(1) + 1  # a head, as it were: features are not explained
+
+
+class Seen(nn.Module):
+    """An operation between two hidden layers, all of whose units are active."""
+
+    def __init__(self, function: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = F.relu(F.conv2d(x, fixed(4, 1, 3, 2), stride=(2, 1)))
+        return F.relu(self.function(h)).flatten(1) + 1
+
+
+def pulled(frozen: Frozen, *, windows: bool) -> tuple[Tensor, Tensor]:
+    """Weight and bias of every logit of every picture: (B, n, *input), (B, n)."""
+    network = frozen.network
+    batch, count = len(frozen.images), network.outputs
+    row, image = torch.arange(batch * count), torch.arange(batch).repeat_interleave(count)
+    shape = network.shape(network.logits)
+    seed = Window.one_hot(torch.ones(batch * count, dtype=DOUBLE), row % count, shape, row, image)
+    branches = Branches(image, row % count, max(2, count))
+    weight, bias = pull_back(frozen, branches, [(network.logits, seed if windows else seed.dense())])
+    return weight.unflatten(0, (batch, count)), bias.unflatten(0, (batch, count))
+
+
+def jacobian(model: nn.Module, images: Tensor) -> Tensor:
+    """(B, n, *input)."""
+    x = images.clone().requires_grad_()
+    logits = model(x)
+    rows = torch.eye(logits.shape[1], dtype=DOUBLE)[:, None].expand(-1, len(images), -1)
+    try:
+        return torch.autograd.grad(logits, x, rows, is_grads_batched=True, retain_graph=True)[0].transpose(0, 1)
+    except RuntimeError:  # some operations do not take their gradients in batches
+        return torch.stack([torch.autograd.grad(logits, x, row, retain_graph=True)[0] for row in rows], 1)
+
+
+def assert_as_autograd(model: nn.Module, images: Tensor, **tolerance: float) -> Frozen:
+    """Weight and bias of every logit, from single elements and from whole maps."""
+    with torch.no_grad():
+        frozen, logits = freeze(model, images), model(images)
+    expected = jacobian(model, images)
+    for alone in (True, False):
+        with torch.no_grad():
+            weight, bias = pulled(frozen, windows=alone)
+        assert_close(weight, expected, **({"rtol": 1e-10, "atol": 1e-12} | tolerance))
+        assert_close(bias, logits - (weight * images[:, None]).flatten(2).sum(2), rtol=1e-7, atol=1e-10)
+    return frozen
+
+
+def assert_boxes_go_down(frozen: Frozen, of: Callable[[Node], bool] = lambda node: True) -> None:
+    """Through linear operations, windows of every kind are whole maps with zeros around them."""
+    network = frozen.network
+    for node in network.nodes:
+        for output, made in enumerate(node.outputs):
+            if made is None or network.states[made] is not Dependence.VARIES or made in network.form(node).complex:
+                continue
+            if node.index in network.gates or not of(node):
+                continue
+            for name, window in windows(network.shape(made)).items():
+                with torch.no_grad():
+                    whole = window.dense()
+                    found, expected = (added_up(frozen.pull(node, output, one)) for one in (window, whole))
+                    for value, maps in expected.items():
+                        assert_close(
+                            found.get(value, torch.zeros_like(maps)),
+                            maps,
+                            msg=lambda text, name=name: f"{name}: {text}",
+                        )
+                    if output == 0:
+                        assert_close(frozen.constant(node, window), frozen.constant(node, whole))
+
+
+def assert_field(function: Callable[[Tensor], Any], images: Tensor, *, exact: bool) -> Field:
+    """Between two hidden layers: nothing is seen beside the field, and nothing is too much where every element counts."""
+    model = Seen(function)
+    network = freeze(model, images).network
+    gate = network.layers[-1][0]
+    field = network.fields[gate.source]
+    seen = (jacobian(model, images) != 0).any(0).any(1)  # (units, height, width)
+    found = boxes(field, unravelled(torch.arange(gate.units), gate.shape), tuple(images.shape[1:]))
+    for unit, (left, top, right, bottom) in zip(seen, found.tolist(), strict=True):
+        outside = unit.clone()
+        outside[top:bottom, left:right] = False
+        assert not outside.any()
+        if exact and unit.any() and field is not None:
+            rows, columns = unit.any(1).nonzero(), unit.any(0).nonzero()
+            exactly = [int(columns.min()), int(rows.min()), int(columns.max()) + 1, int(rows.max()) + 1]
+            assert [left, top, right, bottom] == exactly
+    return field

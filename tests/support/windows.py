@@ -1,0 +1,63 @@
+"""Windows of every kind over a map: whole maps, boxes for all rows and for each, single elements, and what sticks out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from pathx.engine.graph.trace import Value
+from pathx.engine.window import Window
+
+ROWS = 4
+IMAGE = torch.tensor([0, 1, 1, 0])
+
+
+def window(
+    shape: tuple[int, ...], origin: tuple[int | Tensor, ...], extent: tuple[int, ...], out: bool = False
+) -> Window:
+    """Four cotangents of two images; what sticks out of the map holds numbers all the same."""
+    data = torch.randn(ROWS, *extent, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    overhang = tuple(out and isinstance(one, Tensor) for one in origin)
+    return Window(data, origin, shape, torch.arange(ROWS), IMAGE, overhang, clean=not any(overhang))
+
+
+def windows(shape: tuple[int, ...]) -> dict[str, Window]:
+    """By what they are."""
+    if not shape:
+        return {"numbers": window((), (), ())}
+    half = tuple((size + 1) // 2 for size in shape)
+    ones, zeros = (1,) * len(shape), (0,) * len(shape)
+    inside = tuple(
+        (torch.tensor([0, 3, 1, 2]) + dim) * (size - part) // 3 % (size - part + 1)
+        for dim, (size, part) in enumerate(zip(shape, half, strict=True))
+    )
+    anywhere = tuple((torch.tensor([0, 5, 3, 7]) + 2 * dim) % size for dim, size in enumerate(shape))
+    beside = tuple(torch.tensor([-1, size - 1, 0, size - part + 1]) for size, part in zip(shape, half, strict=True))
+    outside = tuple(torch.tensor([-1, size - 1, size, 0]).roll(dim) for dim, size in enumerate(shape))
+    return {
+        "whole maps": window(shape, zeros, shape),
+        "a box for all, at the start": window(shape, zeros, half),
+        "a box for all, at the end": window(shape, tuple(a - b for a, b in zip(shape, half, strict=True)), half),
+        "a box for all, in a corner": window(shape, tuple(size - 1 for size in shape), ones),
+        "a box each": window(shape, inside, half),
+        "a box each of all channels": window(shape, (0, *inside[1:]), (shape[0], *half[1:])),
+        "a column each": window(shape, (0, *anywhere[1:]), (shape[0], *ones[1:])),
+        "a plane each": window(shape, (anywhere[0], *zeros[1:]), (1, *shape[1:])),
+        "an element each": window(shape, anywhere, ones),
+        "sticking out": window(shape, (0, *beside[1:]), (shape[0], *half[1:]), True),
+        "sticking out of channels too": window(shape, beside, half, True),
+        "columns outside": window(shape, (0, *outside[1:]), (shape[0], *ones[1:]), True),
+        "elements outside": window(shape, outside, ones, True),
+        "elements of channels outside": window(shape, (outside[0], *anywhere[1:]), ones, True),
+    }
+
+
+def added_up(cotangents: Iterable[tuple[Value, Window]]) -> dict[Value, Tensor]:
+    """By value, whole maps for every row: whatever boxes and rows there are."""
+    result: dict[Value, Tensor] = {}
+    for value, one in cotangents:
+        maps = result.setdefault(value, one.data.new_zeros(ROWS, *one.shape))
+        maps.index_add_(0, one.row, one.dense().data)
+    return result
