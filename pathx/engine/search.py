@@ -95,8 +95,8 @@ def search(
     bounds = looked_at.bounds
     count = min(width + slack, bounds.shape[1])
     top = bounds.topk(min(count + 1, bounds.shape[1]), dim=1)
-    units, gain = looked_at.at(top.indices[:, :count])
-    weights, columns = _exact(arrivals, units, gain, looked_at.listing, strategy.most)
+    units, place, gain = looked_at.at(top.indices[:, :count])
+    weights, columns = _exact(arrivals, units, place, looked_at.listing, strategy.most)
     margins = _margins(weights, gain, branches, strategy.most)
     found = best(margins, width, branches.limits(threshold, min(width, count), margins))
     unseen = top.values[:, count] if count < bounds.shape[1] else None
@@ -124,42 +124,38 @@ class _Bounds:
     gain: Tensor
     listing: _Listing | None = None
 
-    def at(self, place: Tensor) -> tuple[Tensor, Tensor]:
-        """The units at places (Q, k) and their gains, in the order of their numbers."""
+    def at(self, place: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The units at places (Q, k), in the order of their numbers; with their places in that order, and their gains."""
         if self.listing is None:
             units = place.sort(dim=1).values
-            return units, self.gain.gather(1, units)
+            return units, units, self.gain.gather(1, units)
         units, order = self.listing.units.gather(1, place).sort(dim=1)
-        return units, self.gain.gather(1, place.gather(1, order))
+        place = place.gather(1, order)
+        return units, place, self.gain.gather(1, place)
 
 
 @dataclass(frozen=True, eq=False)
 class _Listing:
-    """The units under windows, where these are few.
+    """The units under windows, where these are few; one may be there several times.
 
     Args:
         units: (Q, m) their numbers, of all arrivals.
-        flat: (Q * m,) where they are in the layers of all branches.
-        first: (Q,) where the branches' layers begin; None for a single one.
-        memory: (Q * layer + 1,) a number for each unit: what was written there last, and where nothing was, anything.
+        owner: (Q * m,) for every entry of the list, the one among those of the same unit that stands for it.
         held: by arrival and window, what the rows hold at the units, (Q, K, elements).
     """
 
     units: Tensor
-    flat: Tensor
-    first: Tensor | None
-    memory: Tensor
+    owner: Tensor
     held: tuple[tuple[Tensor, ...], ...]
 
-    def columns(self, units: Tensor, gain: Tensor) -> list[Tensor]:
-        """By arrival, (Q, K, n) what its rows hold at units (Q, n); nothing where there is nothing to keep."""
-        branches, count = units.shape
-        chosen = units if self.first is None else units + self.first[:, None]
-        chosen = chosen.masked_fill(gain == 0, len(self.memory) - 1)  # they may be there twice, and must not win
-        number = counted(count, units.device).expand(branches, -1)
-        self.memory.index_fill_(0, self.flat, count)
-        self.memory.index_copy_(0, chosen.reshape(-1), number.reshape(-1))
-        column = self.memory.index_select(0, self.flat).reshape(self.units.shape)  # count where it is none of these
+    def columns(self, place: Tensor) -> list[Tensor]:
+        """By arrival, (Q, K, n) what its rows hold at the units that the entries (Q, n) of the list stand for."""
+        branches, count = place.shape
+        entry = _through(place, self.units.shape[1])
+        number = counted(count, place.device).expand(branches, -1)
+        column = torch.full_like(self.owner, count)  # for units that are not asked for
+        column.index_copy_(0, entry.reshape(-1), number.reshape(-1))
+        column = column.index_select(0, self.owner).reshape(self.units.shape)
         tables, start = [], 0
         for windows in self.held:
             table = windows[0].new_zeros(branches, windows[0].shape[1], count + 1)
@@ -169,6 +165,12 @@ class _Listing:
                 start = stop
             tables.append(table[:, :, :count])
         return tables
+
+
+def _through(numbers: Tensor, size: int) -> Tensor:
+    """Numbers (Q, n) below `size`, counted through the branches."""
+    branches = len(numbers)
+    return numbers if branches == 1 else numbers + counted(branches, numbers.device)[:, None] * size
 
 
 def _all(
@@ -194,19 +196,14 @@ def _listed(arrivals: Sequence[Arrival], few: float) -> _Bounds | None:
     if len(known) < len(parts):
         return None
     touched = Touched.together(known)
-    units = touched.units
-    branches, size = len(units), arrivals[0].units
-    number = counted(units.numel(), units.device)
-    first = None if branches == 1 else number[:branches] * size
-    flat = (units if first is None else units + first[:, None]).reshape(-1)
-    total = touched.favour.new_empty(branches * size).index_fill_(0, flat, 0.0)
-    total.index_add_(0, flat, touched.favour.reshape(-1))
-    memory = flat.new_empty(branches * size + 1).index_copy_(0, flat, number)  # one of those that name the same unit
-    again = (memory.index_select(0, flat) != number).reshape(units.shape)
-    gain = touched.gain.masked_fill(again, 0.0)
-    bounds = total.index_select(0, flat).reshape(units.shape).mul_(gain)
-    listing = _Listing(units, flat, first, memory, tuple(part.held for part in known))
-    return _Bounds(bounds.masked_fill_(gain == 0, -math.inf), gain, listing)
+    units, size = touched.units, arrivals[0].units
+    flat = _through(units, size).reshape(-1)
+    number = counted(len(flat), flat.device)
+    owner = flat.new_empty(len(units) * size).index_copy_(0, flat, number).index_select(0, flat)
+    gain = touched.gain.masked_fill((owner != number).reshape(units.shape), 0.0)
+    bounds = touched.favour.new_zeros(len(flat)).index_add_(0, owner, touched.favour.reshape(-1))
+    bounds = bounds.reshape(units.shape).mul_(gain).masked_fill_(gain == 0, -math.inf)
+    return _Bounds(bounds, gain, _Listing(units, owner, tuple(part.held for part in known)))
 
 
 def _gain(frozen: Frozen, gates: Sequence[Gate], branches: Branches) -> Tensor:
@@ -217,13 +214,17 @@ def _gain(frozen: Frozen, gates: Sequence[Gate], branches: Branches) -> Tensor:
 
 
 def _exact(
-    arrivals: Sequence[Arrival], units: Tensor, gain: Tensor, listing: _Listing | None, most: int
+    arrivals: Sequence[Arrival], units: Tensor, place: Tensor, listing: _Listing | None, most: int
 ) -> tuple[Tensor, list[Tensor | None]]:
-    """(Q, n, C) what units (Q, n) send to every class: W of Algorithm 1; and the columns (Q, rows, n) it was made from."""
+    """(Q, n, C) what units (Q, n) send to every class: W of Algorithm 1; and the columns (Q, rows, n) it was made from.
+
+    Args:
+        place: (Q, n) the entries of the list that stand for the units, where there is one.
+    """
     parts: list[Tensor] = []
     known: list[Tensor | None] = []
     too_many = [a.rows.weights is not None and a.rows.count * units.numel() > most for a in arrivals]
-    listed = None if listing is None or any(too_many) else listing.columns(units, gain)
+    listed = None if listing is None or any(too_many) else listing.columns(place)
     for number, arrival in enumerate(arrivals):
         rows = arrival.rows
         if rows.weights is not None and too_many[number]:

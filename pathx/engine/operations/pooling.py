@@ -61,10 +61,11 @@ def max_pool(call: Call, output: int, cotangent: Window) -> Cotangents:
         maps.scatter_add_(2, winner.flatten(2).expand(*maps.shape[:2], -1), cotangent.data.flatten(2))
         data = maps.unflatten(2, shape[1:]).narrow(2, corner[0], extent[0]).narrow(3, corner[1], extent[1])
         return [(source, replace(below, data=data))]
-    y = winner // width - _corner(below, 1)
-    x = winner % width - _corner(below, 2)
-    place = (y * extent[1] + x).expand_as(cotangent.data)
-    if cotangent.inside() is not None:  # what was read outside the map points anywhere
+    # From its place in the map to that in the box: rows are shorter there, and the first is that of the corner.
+    start = _corner(below, 1) * extent[1] + _corner(below, 2)
+    place = torch.add(winner, winner // width, alpha=extent[1] - width) - start
+    place = place.expand_as(cotangent.data)
+    if any(cotangent.overhang):  # what was read outside the map points anywhere
         place = place.clamp(0, extent[0] * extent[1] - 1)
     data = cotangent.data.new_zeros(*cotangent.data.shape[:2], extent[0] * extent[1])
     data.scatter_add_(2, place.flatten(2), cotangent.data.flatten(2))
