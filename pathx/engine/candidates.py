@@ -152,31 +152,33 @@ class Arrival:
     def reached(self) -> Tensor:
         """(Q, units) whether anything arrives at a unit at all."""
         found = torch.zeros(self.branches, self.units, dtype=torch.bool, device=self.rows.image.device)
+        start = 0
         for count, landed in self._parts():
-            found = found | (self._over_rows(landed, count, None) != 0)
+            weights = None if self.rows.weights is None else self.rows.weights[:, start : start + count].any(2)
+            found = found | (self._over_rows(landed, count, weights, by_size=True) != 0)
+            start += count
         return found
 
-    def _over_rows(self, landed: Landed, count: int, factors: Tensor | None) -> Tensor:
-        """(Q, units) windows summed over the `count` rows of each branch: times (Q, count), or by absolute value."""
+    def _over_rows(self, landed: Landed, count: int, factors: Tensor | None, by_size: bool = False) -> Tensor:
+        """(Q, units) windows summed over the `count` rows of each branch, times (Q, count); or their absolute values."""
         parts = []
         for gate in self.gates:
-            own = [self._over_rows_of(window, count, factors) for window in landed.get(gate.output, ())]
+            own = [self._over_rows_of(window, count, factors, by_size) for window in landed.get(gate.output, ())]
             total = sum(own[1:], own[0]) if own else self.rows.favour.new_zeros(self.branches, *gate.shape)
             parts.append(total.flatten(1))
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
-    def _over_rows_of(self, window: Window, count: int, factors: Tensor | None) -> Tensor:
+    def _over_rows_of(self, window: Window, count: int, factors: Tensor | None, by_size: bool) -> Tensor:
         """(Q, *shape) the same of one window."""
+        data = window.data.abs() if by_size else window.data
         if self.rows.shared:
-            one = _scattered(window, window.data.abs(), torch.zeros_like(window.row), 1)
+            one = _scattered(window, data, torch.zeros_like(window.row), 1)
             return one.expand(self.branches, *window.shape)
-        if factors is None:
-            data = window.data.abs()
-        else:
+        if factors is not None:
             flat = factors.reshape(-1)
-            by_row = flat if window.ordered and len(flat) == len(window.data) else flat[window.row]
-            data = window.data * by_row.reshape(-1, *(1,) * len(window.shape))
-        return _scattered(window, data, window.row // count, self.branches)
+            by_row = flat if window.ordered and len(flat) == len(data) else flat[window.row]
+            data = data * by_row.reshape(-1, *(1,) * len(window.shape))
+        return _scattered(window, data, window.row // count if self.branches > 1 else window.row, self.branches)
 
     # --- columns -----------------------------------------------------------------------------------------------------
 

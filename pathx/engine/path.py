@@ -124,13 +124,16 @@ def _step(frozen: Frozen, paths: Paths, n: int, threshold: float, more: int, set
         careful=more > 1,
         strategy=strategy,
     )
+    weights = found.weights * found.best.valid[:, :, None]
+    favour, sent = branches.sums(weights)
     kept = Kept(
         n,
         frozen.network.layers[n - 1],
         found.units,
         found.best,
-        found.weights,
-        branches.explained(found.weights) * found.best.valid,
+        weights,
+        favour,
+        sent,
         found.gain,
         _links(arriving, found.columns),
         found.evidence,

@@ -28,7 +28,7 @@ class Start:
 
     Args:
         place: (Q, K) flat index of each row's element, never out of range; (1, K) where branches share the rows.
-        here: (Q, K) 1 for rows that start at this value and 0 for the others, and for those that are none; None where all do.
+        here: (Q, K) 1 for rows that start at this value and 0 for the others; None where all do.
         slopes: of the gate whose pre-activations these are; None where it passes on as it is what its kept units send.
     """
 
@@ -121,15 +121,11 @@ def rows_of_classes(frozen: Frozen, branches: Branches) -> Rows:
     if not shared and len(start.place) != len(branches):
         start = replace(start, place=start.place.expand(len(branches), -1))
     if network.outputs > 1:
-        favour = branches.favour(frozen.images)
-        sent = torch.zeros_like(favour).scatter_(1, branches.target[:, None], 1.0)
-        if branches.logits is not None:
-            sent = sent.scatter_(1, 1 - branches.target[:, None], -1.0)
+        favour, sent = branches.favour(frozen.images), branches.explained(frozen.images)
         return Rows(frozen, None, (start,), branches.image, None, favour, sent, shared)
     pair = torch.arange(2, dtype=frozen.images.dtype, device=device)  # the logits (0, y)
     weights = pair.expand(len(branches), 1, 2)
-    favour = branches.favoured(weights)
-    return Rows(frozen, None, (start,), branches.image, weights, favour, branches.explained(weights), shared)
+    return Rows(frozen, None, (start,), branches.image, weights, *branches.sums(weights), shared)
 
 
 def rows_of_units(frozen: Frozen, branches: Branches, kept: Kept) -> Rows:
@@ -137,13 +133,9 @@ def rows_of_units(frozen: Frozen, branches: Branches, kept: Kept) -> Rows:
     starts = []
     for gate, place, here in kept.places():
         slopes = frozen.slopes(gate)
-        valid = kept.best.valid if here is None else kept.best.valid & here
-        factor = valid.to(kept.gain.dtype)
-        # A plain ReLU's slope is 1 for every unit that is kept, and nothing is sent through those that are not.
-        known = None if slopes.given is None else slopes
-        starts.append(Start(gate.source, gate.shape, place, factor, known))
-    favour = branches.favoured(kept.weights)
-    return Rows(frozen, kept.layer, tuple(starts), branches.image, kept.weights, favour, kept.sent)
+        # A plain ReLU's slope is 1 for every unit that is kept, and entries that are no units send nothing to any class.
+        starts.append(Start(gate.source, gate.shape, place, here, None if slopes.given is None else slopes))
+    return Rows(frozen, kept.layer, tuple(starts), branches.image, kept.weights, kept.favour, kept.sent)
 
 
 def walk(frozen: Frozen, seeds: Iterable[tuple[Value, Window]], wanted: int, *, windows: bool = True) -> Landed:

@@ -204,8 +204,8 @@ Index = TypeVar("Index", int, Tensor)
 def unravelled(index: Index, shape: tuple[int, ...]) -> tuple[Index, ...]:
     """Coordinates of a flat index, or of a tensor of them. (torch's own checks its input at length.)"""
     if isinstance(index, Tensor) and len(shape) > 2:  # all dimensions at once
-        strides = _made_once(("strides", shape), index.device, lambda: torch.tensor(_strides(shape)))
-        sizes = _made_once(("sizes", shape), index.device, lambda: torch.tensor(shape))
+        strides = made_once(("strides", shape), index.device, lambda: torch.tensor(_strides(shape)))
+        sizes = made_once(("sizes", shape), index.device, lambda: torch.tensor(shape))
         return (index.unsqueeze(-1) // strides % sizes).unbind(-1)
     coordinates: list[Index] = []
     for size in reversed(shape[1:]):
@@ -220,7 +220,7 @@ def counted(count: int, device: torch.device) -> Tensor:
     length = max(4096, 1 << (count - 1).bit_length()) if count else 4096
     if length > MOST_REMEMBERED:
         return torch.arange(count, device=device)
-    return _made_once(("count", length), device, lambda: torch.arange(length))[:count]
+    return made_once(("count", length), device, lambda: torch.arange(length))[:count]
 
 
 def _steps(extent: int, dim: int, dims: int, device: torch.device) -> Tensor:
@@ -252,7 +252,7 @@ def _grid(extent: tuple[int, ...], strides: tuple[int, ...], device: torch.devic
         return index
 
     size = prod(length for length, stride in zip(extent, strides, strict=True) if stride)
-    return _made_once(("grid", extent, strides), device, made, keep=size <= MOST_REMEMBERED)
+    return made_once(("grid", extent, strides), device, made, keep=size <= MOST_REMEMBERED)
 
 
 MOST_REMEMBERED = 1 << 16
@@ -261,7 +261,7 @@ MOST_REMEMBERED = 1 << 16
 _REMEMBERED: dict[tuple[object, ...], Tensor] = {}
 
 
-def _made_once(what: tuple[object, ...], device: torch.device, make: Callable[[], Tensor], keep: bool = True) -> Tensor:
+def made_once(what: tuple[object, ...], device: torch.device, make: Callable[[], Tensor], keep: bool = True) -> Tensor:
     """A small constant on a device, made when it is first asked for: a launch saved, wherever it is needed again."""
     known = _REMEMBERED.get((*what, device))
     if known is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -52,6 +53,17 @@ def test_sums_and_columns_are_those_of_the_table(layer: int, most: int, windows:
     assert torch.equal(arrival.reached(), (whole != 0).any(1))
     factors = torch.arange(2.0 * 3 * rows.count, dtype=torch.float64).reshape(2, 3, -1)
     assert_close(arrival.weighed(factors), factors @ whole)
+
+
+@pytest.mark.parametrize(("most", "windows"), WAYS)
+def test_what_sends_nothing_to_any_class_reaches_no_unit(most: int, windows: bool) -> None:
+    """Entries of a path that are no units have a row all the same."""
+    _, frozen = frozen_fire()
+    rows = rows_from(frozen, 1)
+    assert rows.weights is not None
+    silent = torch.tensor([[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 1.0, 0.0]], dtype=torch.float64)[:, :, None]
+    arrival = Arrival(replace(rows, weights=rows.weights * silent), 1, frozen.network.layers[0], most, windows)
+    assert torch.equal(arrival.reached(), (table(frozen, rows, 1) * silent != 0).any(1))
 
 
 def test_units_under_windows_add_up_to_what_arrived() -> None:
