@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pathx.engine.network import Gate
 from pathx.engine.rows import Landed, Rows
-from pathx.engine.window import Window, counted, replaced, unravelled
+from pathx.engine.window import Corners, Window, counted, replaced, spaced, times, unravelled
 
 SMALL = 1 << 16  # tables of fewer numbers are not worth half as many bytes for their indices
 FEW_BOXES = 1.0  # windows are summed up while they hold less than so many whole maps; otherwise the sum is taken down
@@ -252,18 +252,17 @@ class Arrival:
             here = None if here is None else here[branch]
 
         # Where a row's box would start if it began at the map's corner, and how far from there the place is.
-        start = counted(len(data), data.device) * data.stride(0)
+        corner, before = window.corner(data.stride()[1:])
+        start = spaced(len(data), data.stride(0), -before, data.device)
+        start = start if corner is None else start - corner
         step: Tensor | None = None
         outside = None if here is None else ~here[:, None]
-        for length, stride, origin, place, dim in zip(
-            window.extent, data.stride()[1:], window.origin, places, range(len(places)), strict=True
-        ):
+        for dim in reversed(range(len(places))):  # the last often has a stride of 1
+            length, stride, origin, place = window.extent[dim], data.stride(dim + 1), window.origin[dim], places[dim]
             if stride:
-                fixed = isinstance(origin, int) and origin == 0
-                start = start if fixed else torch.sub(start, origin, alpha=stride)
-                step = place * stride if step is None else torch.add(step, place, alpha=stride)
+                step = times(place, stride) if step is None else torch.add(step, place, alpha=stride)
             if not window.covers(dim):
-                first = origin.reshape(sets, size, 1) if isinstance(origin, Tensor) else origin
+                first = origin if isinstance(origin, int) else origin.numbers.reshape(sets, size, 1)
                 beyond = (place[:, None] < first) | (place[:, None] >= first + length)
                 outside = beyond if outside is None else outside | beyond
         step = torch.zeros_like(places[0]) if step is None else step
@@ -293,24 +292,21 @@ def _scattered(window: Window, data: Tensor, branch: Tensor, branches: int) -> T
     if window.is_full:
         total = data.new_zeros(branches, *window.shape)
         return total.index_add_(0, branch, data) if branches > 1 else data.sum(0, keepdim=True)
-    origin, sizes = window.origin, window.shape
-    for dim, out in enumerate(window.overhang):
-        if out:
+    origin, sizes, before = window.origin, window.shape, [0] * len(window.shape)
+    for dim, (corners, size) in enumerate(zip(window.origin, window.shape, strict=True)):
+        if window.overhang[dim] and isinstance(corners, Corners):
             reach = window.extent[dim]
-            start = origin[dim]
-            start = (
-                start.clamp(-reach, sizes[dim]) if isinstance(start, Tensor) else max(-reach, min(start, sizes[dim]))
-            )
-            origin = replaced(origin, dim, start + reach)
-            sizes = replaced(sizes, dim, sizes[dim] + 2 * reach)
-    larger = Window(data, origin, sizes, window.row, window.image, (False,) * len(sizes))
+            corners = corners.within(-reach, size)
+            before[dim], after = corners.beyond(reach, size)
+            origin = replaced(origin, dim, corners.moved(1, before[dim]))
+            sizes = replaced(sizes, dim, before[dim] + size + after)
+    larger = Window(data, origin, sizes, window.row, window.image)
     index = larger.index()
     if branches > 1:
         index = index + (branch * prod(sizes)).reshape(-1, *(1,) * len(sizes))
     total = data.new_zeros(branches * prod(sizes))
     total.index_add_(0, index.expand_as(data).reshape(-1), data.reshape(-1))
     maps = total.reshape(branches, *sizes)
-    for dim, out in enumerate(window.overhang):
-        if out:
-            maps = maps.narrow(dim + 1, window.extent[dim], window.shape[dim])
+    for dim, start in enumerate(before):
+        maps = maps.narrow(dim + 1, start, window.shape[dim])
     return maps

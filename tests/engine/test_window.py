@@ -8,24 +8,31 @@ import pytest
 import torch
 from torch import Tensor
 
-from pathx.engine.window import Window, spread, unravelled
+from pathx.engine.window import MOST_REMEMBERED, Corners, Origin, Window, spread, unravelled
 
 SHAPE = (3, 7, 6)
 
 
-def boxes(origin: tuple[int | Tensor, ...], extent: tuple[int, ...], overhang: bool = False) -> Window:
+def boxes(starts: tuple[int | list[int], ...], extent: tuple[int, ...]) -> Window:
     """Four cotangents, of two images."""
     data = torch.randn(4, *extent, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    out = tuple(overhang and isinstance(one, Tensor) for one in origin)
+    origin: tuple[Origin, ...] = tuple(one if isinstance(one, int) else at(one) for one in starts)
     row, image = torch.arange(4), torch.tensor([0, 1, 1, 0])
-    return Window(data, origin, SHAPE, row, image, out, clean=not any(out))
+    window = Window(data, origin, SHAPE, row, image)
+    return replace(window, clean=not any(window.overhang))
+
+
+def at(places: list[int]) -> Corners:
+    """Corners at these places, and no others between the lowest and the highest of them."""
+    low = min(places)
+    return Corners(torch.tensor(places) - low, max(places) - low + 1, offset=low)
 
 
 WINDOWS = {
     "whole maps": Window.full(torch.randn(4, *SHAPE, dtype=torch.float64), torch.arange(4), torch.tensor([0, 1, 1, 0])),
     "one box for all": boxes((1, 2, 0), (2, 3, 4)),
-    "a box each": boxes((0, torch.tensor([0, 4, 2, 1]), torch.tensor([3, 0, 1, 2])), (3, 3, 3)),
-    "sticking out": boxes((0, torch.tensor([-2, 5, 2, -1]), torch.tensor([4, -1, 1, 2])), (3, 3, 3), overhang=True),
+    "a box each": boxes((0, [0, 4, 2, 1], [3, 0, 1, 2]), (3, 3, 3)),
+    "sticking out": boxes((0, [-2, 5, 2, -1], [4, -1, 1, 2]), (3, 3, 3)),
 }
 
 
@@ -33,7 +40,7 @@ def literal(window: Window) -> Tensor:
     """The maps, element by element."""
     maps = torch.zeros(len(window.data), *window.shape, dtype=window.data.dtype)
     for number in range(len(window.data)):
-        start = [int(one[number]) if isinstance(one, Tensor) else one for one in window.origin]
+        start = [one if isinstance(one, int) else int(one.numbers[number]) for one in window.origin]
         for place in torch.cartesian_prod(*map(torch.arange, window.extent)).tolist():
             at = [a + b for a, b in zip(start, place, strict=True)]
             if all(0 <= a < size for a, size in zip(at, window.shape, strict=True)):
@@ -91,3 +98,20 @@ def test_dimensions_that_repeat_one_value_are_thin() -> None:
 
 def test_zeros_are_spread_between_neighbours() -> None:
     assert spread(torch.tensor([[1, 2, 3]]), 1, 3).tolist() == [[1, 0, 0, 2, 0, 0, 3]]
+
+
+@pytest.mark.parametrize(("step", "offset"), [(1, 0), (1, -2), (2, 1), (3, -4)])
+def test_corners_know_their_places_and_how_far_boxes_stick_out(step: int, offset: int) -> None:
+    """From a table, or computed where the table would be too large; for any map and any extent."""
+    for count, extent, size in ((5, 3, 9), (1, 4, 4), (MOST_REMEMBERED, 2, 7)):
+        base = torch.tensor([0, count // 2, count - 1])
+        corners = Corners(base, count).moved(step, offset)
+        assert torch.equal(corners.numbers, base * step + offset)
+        places = corners.numbers[:, None] + torch.arange(extent)
+        assert torch.equal(corners.inside(extent, size), (places >= 0) & (places < size))
+        assert corners.beyond(extent, size) == (max(0, -int(places.min())), max(0, int(places.max()) + 1 - size))
+        assert corners.sticks_out(extent, size) == bool((places < 0).any() or (places >= size).any())
+        bounded = corners.within(-1, size)
+        assert torch.equal(bounded.numbers, corners.numbers.clamp(-1, size))
+        assert bounded.offset >= -1 and bounded.beyond(1, size + 1) == (max(0, -bounded.offset), 0)
+        assert torch.equal(corners.rows(torch.tensor([2, 0])).numbers, corners.numbers[[2, 0]])

@@ -8,16 +8,15 @@ import pytest
 import torch
 
 from pathx.engine.operations.sums import channel_total, total, unbroadcast
-from pathx.engine.window import Window
+from pathx.engine.window import Corners, Window
 
 SHAPE = (3, 5, 4)
 BOX = Window(
     torch.randn(2, 3, 2, 2, generator=torch.Generator().manual_seed(0)),
-    (0, torch.tensor([-1, 3]), 1),
+    (0, Corners(torch.tensor([0, 4]), 5, offset=-1), 1),
     SHAPE,
     torch.arange(2),
     torch.tensor([1, 0]),
-    (False, True, False),
     clean=False,
 )
 
@@ -39,7 +38,7 @@ def test_nothing_of_what_is_infinite_is_nothing() -> None:
 @pytest.mark.parametrize("first", [0, 1])
 def test_one_value_per_channel(first: int) -> None:
     values = torch.randn(3)
-    box = Window(BOX.data[:, first:], (first, *BOX.origin[1:]), SHAPE, BOX.row, BOX.image, BOX.overhang, clean=False)
+    box = Window(BOX.data[:, first:], (first, *BOX.origin[1:]), SHAPE, BOX.row, BOX.image, clean=False)
     expected = (box.dense().data.double() * values.double()[:, None, None]).flatten(1).sum(1)
     assert torch.allclose(channel_total(box, values), expected, atol=1e-5)
 
