@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pathx.engine.window import made_once
+
 
 def margin(z: Tensor, target: Tensor, rivals: Tensor) -> Tensor:
     """Importance as a margin: z (Q, n, C) to (Q, n), in the order of softmax(z) at the target.
@@ -24,7 +26,8 @@ def margin(z: Tensor, target: Tensor, rivals: Tensor) -> Tensor:
     most = z.scatter_(2, at, -math.inf).amax(2, keepdim=True)
     excess = torch.bmm(z.sub_(most).expm1_(), rivals[:, :, None])[:, :, 0]
     own.sub_(most[:, :, 0]).sub_(excess.log1p_())
-    return own.add_(alive.log())  # 0 for those alive, and -inf for the others
+    nothing = made_once(("nothing", z.dtype), z.device, lambda: torch.tensor(-math.inf, dtype=z.dtype))
+    return torch.where(alive, own, nothing)
 
 
 def importance(margins: Tensor, classes: int) -> Tensor:
