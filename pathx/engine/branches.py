@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -76,12 +77,11 @@ class Branches:
             self.memory[key] = limits_of(threshold, width, like)
         return self.memory[key]
 
-    def sums(self, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """(Q, K) each, of weights (Q, K, C): their products with `favour` and with `explained`."""
+    def sums(self, weights: Tensor) -> Tensor:
+        """(Q, K, 2) the products of weights (Q, K, C) with `favour` and with `explained`."""
         if "both" not in self.memory:
             self.memory["both"] = torch.stack([self.favour(weights), self.explained(weights)], 2)
-        favour, sent = torch.bmm(weights, self.memory["both"]).unbind(2)
-        return favour, sent
+        return torch.bmm(weights, self.memory["both"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +116,7 @@ class Kept:
         gates: the ReLUs of the layer; a unit's number counts through them in order.
         units: (Q, K) numbers of the units.
         best: their margins, and which of the entries are units at all.
-        weights: (Q, K, C) what each unit's output sends to every class; nothing for entries that are no units.
+        weights: (Q, K, C) what each unit's output sends to every class.
         favour: (Q, K) how much more it sends to the target than to the mean of the other classes.
         sent: (Q, K) what it sends of what is explained.
         gain: (Q, K) what the units pass on.
@@ -135,8 +135,16 @@ class Kept:
     links: tuple[Link, ...] = ()
     evidence: Evidence | None = None
 
+    @cached_property
+    def real(self) -> Tensor:
+        """(Q, K) 1 for units and 0 for entries that are none."""
+        return self.best.valid.to(self.gain.dtype)
+
     def places(self) -> Iterator[tuple[Gate, Tensor, Tensor | None]]:
-        """Each gate with the units' flat indices in it, (Q, K), never out of range, and 1 where they are on it; None for all."""
+        """Each gate with the units' flat indices in it, (Q, K), never out of range, and which are on it; None for all.
+
+        That is 1 for units, and 0 for those on other gates and for entries that are none.
+        """
         if len(self.gates) == 1:
             yield self.gates[0], self.units, None
             return
@@ -144,7 +152,7 @@ class Kept:
         first, low, high = made_once(("gates", sizes), self.units.device, lambda: _bounds(sizes))
         index = self.units - first
         place = index.clamp(low, high)
-        here = (place == index).to(self.gain.dtype)
+        here = (place == index) * self.real
         yield from zip(self.gates, place.unbind(), here.unbind(), strict=True)
 
     def of(self, parent: Tensor, column: Tensor | None = None) -> Kept:

@@ -124,14 +124,13 @@ def _step(frozen: Frozen, paths: Paths, n: int, threshold: float, more: int, set
         careful=more > 1,
         strategy=strategy,
     )
-    weights = found.weights * found.best.valid[:, :, None]
-    favour, sent = branches.sums(weights)
+    favour, sent = (branches.sums(found.weights) * found.best.valid[:, :, None]).unbind(2)
     kept = Kept(
         n,
         frozen.network.layers[n - 1],
         found.units,
         found.best,
-        weights,
+        found.weights,
         favour,
         sent,
         found.gain,

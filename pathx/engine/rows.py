@@ -17,7 +17,7 @@ from pathx.engine.branches import Branches, Kept
 from pathx.engine.freeze import Frozen
 from pathx.engine.graph.trace import Value
 from pathx.engine.operations.table import Slopes
-from pathx.engine.window import Window, counted
+from pathx.engine.window import Window, counted, ones
 
 Landed = dict[Value, list[Window]]
 
@@ -28,7 +28,7 @@ class Start:
 
     Args:
         place: (Q, K) flat index of each row's element, never out of range; (1, K) where branches share the rows.
-        here: (Q, K) 1 for rows that start at this value and 0 for the others; None where all do.
+        here: (Q, K) 1 for rows that start at this value and 0 for the others, and for those that are none; None where all do.
         slopes: of the gate whose pre-activations these are; None where it passes on as it is what its kept units send.
     """
 
@@ -89,7 +89,7 @@ class Rows:
             row = counted(place.numel(), place.device)
             own = self.image[:, None].expand(-1, place.shape[1]).reshape(-1)
             image = torch.zeros_like(row) if self.shared else own
-            one = self.favour.new_ones(()).expand(len(row)) if start.here is None else start.here[:, some].reshape(-1)
+            one = ones(len(row), self.favour) if start.here is None else start.here[:, some].reshape(-1)
             seed = Window.one_hot(one, place.reshape(-1), start.shape, row, image)
             yield start.value, seed if start.slopes is None else start.slopes.passed(seed)
 
@@ -125,7 +125,8 @@ def rows_of_classes(frozen: Frozen, branches: Branches) -> Rows:
         return Rows(frozen, None, (start,), branches.image, None, favour, sent, shared)
     pair = torch.arange(2, dtype=frozen.images.dtype, device=device)  # the logits (0, y)
     weights = pair.expand(len(branches), 1, 2)
-    return Rows(frozen, None, (start,), branches.image, weights, *branches.sums(weights), shared)
+    favour, sent = branches.sums(weights).unbind(2)
+    return Rows(frozen, None, (start,), branches.image, weights, favour, sent, shared)
 
 
 def rows_of_units(frozen: Frozen, branches: Branches, kept: Kept) -> Rows:
@@ -133,8 +134,9 @@ def rows_of_units(frozen: Frozen, branches: Branches, kept: Kept) -> Rows:
     starts = []
     for gate, place, here in kept.places():
         slopes = frozen.slopes(gate)
-        # A plain ReLU's slope is 1 for every unit that is kept, and entries that are no units send nothing to any class.
-        starts.append(Start(gate.source, gate.shape, place, here, None if slopes.given is None else slopes))
+        # A plain ReLU's slope is 1 for every unit that is kept, and nothing is sent through those that are not.
+        factor, known = kept.real if here is None else here, None if slopes.given is None else slopes
+        starts.append(Start(gate.source, gate.shape, place, factor, known))
     return Rows(frozen, kept.layer, tuple(starts), branches.image, kept.weights, kept.favour, kept.sent)
 
 

@@ -9,14 +9,14 @@ the choice is left on the device as evidence, and asked once, at the end. No sha
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from pathx.engine.branches import Branches
-from pathx.engine.candidates import Arrival, Touched
+from pathx.engine.candidates import Arrival, joined
 from pathx.engine.freeze import Frozen
 from pathx.engine.network import Gate
 from pathx.engine.rows import Rows
@@ -141,14 +141,14 @@ class _Listing:
     Args:
         units: (Q, m) their numbers, of all arrivals.
         owner: (Q * m,) for every entry of the list, the one among those of the same unit that stands for it.
-        held: by arrival and window, what the rows hold at the units, (Q, K, elements).
+        held: by arrival, what the rows hold at the units, (Q, K, n).
     """
 
     units: Tensor
     owner: Tensor
-    held: tuple[tuple[Tensor, ...], ...]
+    held: tuple[Tensor, ...]
 
-    def columns(self, place: Tensor) -> list[Tensor]:
+    def columns(self, place: Tensor, left_out: Sequence[bool]) -> Iterator[Tensor]:
         """By arrival, (Q, K, n) what its rows hold at the units that the entries (Q, n) of the list stand for."""
         branches, count = place.shape
         entry = _through(place, self.units.shape[1])
@@ -156,15 +156,13 @@ class _Listing:
         column = torch.full_like(self.owner, count)  # for units that are not asked for
         column.index_copy_(0, entry.reshape(-1), number.reshape(-1))
         column = column.index_select(0, self.owner).reshape(self.units.shape)
-        tables, start = [], 0
-        for windows in self.held:
-            table = windows[0].new_zeros(branches, windows[0].shape[1], count + 1)
-            for data in windows:
-                stop = start + data[0].numel()
-                table.scatter_add_(2, column[:, start:stop].reshape(data.shape), data)
-                start = stop
-            tables.append(table[:, :, :count])
-        return tables
+        start = 0
+        for data, out in zip(self.held, left_out, strict=True):
+            stop = start + data[0].numel()
+            if not out:
+                table = data.new_zeros(branches, data.shape[1], count + 1)
+                yield table.scatter_add_(2, column[:, start:stop].reshape(data.shape), data)[:, :, :count]
+            start = stop
 
 
 def _through(numbers: Tensor, size: int) -> Tensor:
@@ -195,13 +193,16 @@ def _listed(arrivals: Sequence[Arrival], few: float) -> _Bounds | None:
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
         return None
-    touched = Touched.together(known)
-    units, size = touched.units, arrivals[0].units
+    units, gain, favour = (
+        joined([values.flatten(1) for values in each], 1)
+        for each in zip(*((part.units, part.gain, part.favour) for part in known), strict=True)
+    )
+    size = arrivals[0].units
     flat = _through(units, size).reshape(-1)
     number = counted(len(flat), flat.device)
     owner = flat.new_empty(len(units) * size).index_copy_(0, flat, number).index_select(0, flat)
-    gain = touched.gain.masked_fill((owner != number).reshape(units.shape), 0.0)
-    bounds = touched.favour.new_zeros(len(flat)).index_add_(0, owner, touched.favour.reshape(-1))
+    gain = gain.masked_fill((owner != number).reshape(units.shape), 0.0)
+    bounds = favour.new_zeros(len(flat)).index_add_(0, owner, favour.reshape(-1))
     bounds = bounds.reshape(units.shape).mul_(gain).masked_fill_(gain == 0, -math.inf)
     return _Bounds(bounds, gain, _Listing(units, owner, tuple(part.held for part in known)))
 
@@ -209,8 +210,8 @@ def _listed(arrivals: Sequence[Arrival], few: float) -> _Bounds | None:
 def _gain(frozen: Frozen, gates: Sequence[Gate], branches: Branches) -> Tensor:
     """(Q, units) what every unit of a layer passes on; 0 where it is not active."""
     gains = [frozen.slopes(gate).gain.flatten(1) for gate in gates]
-    joined = gains[0] if len(gains) == 1 else torch.cat(gains, 1)
-    return joined if branches.whole else joined.index_select(0, branches.image)
+    gain = joined(gains, 1)
+    return gain if branches.whole else gain.index_select(0, branches.image)
 
 
 def _exact(
@@ -224,14 +225,14 @@ def _exact(
     parts: list[Tensor] = []
     known: list[Tensor | None] = []
     too_many = [a.rows.weights is not None and a.rows.count * units.numel() > most for a in arrivals]
-    listed = None if listing is None or any(too_many) else listing.columns(place)
+    listed = None if listing is None else listing.columns(place, too_many)
     for number, arrival in enumerate(arrivals):
         rows = arrival.rows
         if rows.weights is not None and too_many[number]:
             parts.append(_by_classes(arrival, rows.weights, units, most))
             known.append(None)
             continue
-        columns = arrival.columns(units) if listed is None else listed[number]
+        columns = arrival.columns(units) if listed is None else next(listed)
         known.append(columns)
         turned = columns.transpose(1, 2)
         parts.append(turned if rows.weights is None else torch.bmm(turned, rows.weights))
@@ -254,7 +255,7 @@ def _margins(weights: Tensor, gain: Tensor, branches: Branches, most: int) -> Te
     rivals = branches.rivals(weights)
     pairs = zip(weights.split(step, dim=1), gain.split(step, dim=1), strict=True)
     parts = [margin(some * passed[:, :, None], branches.target, rivals) for some, passed in pairs]
-    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+    return joined(parts, 1)
 
 
 def _last(found: Best, width: int) -> Tensor:

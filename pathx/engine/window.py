@@ -303,6 +303,11 @@ def counted(count: int, device: torch.device) -> Tensor:
     return made_once(("count", length), device, lambda: torch.arange(length))[:count]
 
 
+def ones(count: int, like: Tensor) -> Tensor:
+    """(count,) times 1, to be read only."""
+    return made_once(("one", like.dtype), like.device, lambda: torch.ones((), dtype=like.dtype)).expand(count)
+
+
 def spaced(count: int, step: int, start: int, device: torch.device) -> Tensor:
     """(count,) start, start + step, …, to be read only: it is made once."""
     return _grid((count,), (step,), start, device)[0].expand(count)

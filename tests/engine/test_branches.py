@@ -22,7 +22,7 @@ def weights(*shape: int, seed: int = 0) -> Tensor:
 def test_favour_is_the_target_over_the_mean_of_the_others(classes: int, seed: int) -> None:
     target = torch.tensor([0, classes - 1, seed % classes])
     given_weights = weights(3, 5, classes, seed=seed)
-    found, _ = Branches(torch.arange(3), target, classes).sums(given_weights)
+    found = Branches(torch.arange(3), target, classes).sums(given_weights)[..., 0]
     for branch, own in enumerate(target.tolist()):
         others = [number for number in range(classes) if number != own]
         one = given_weights[branch]
@@ -32,13 +32,13 @@ def test_favour_is_the_target_over_the_mean_of_the_others(classes: int, seed: in
 def test_what_is_explained_is_one_class_or_the_difference_of_two() -> None:
     given_weights, target = weights(2, 3, 2), torch.tensor([1, 0])
     plain = Branches(torch.arange(2), target, 2)
-    assert_close(plain.sums(given_weights)[1], torch.stack([given_weights[0, :, 1], given_weights[1, :, 0]]))
+    assert_close(plain.sums(given_weights)[..., 1], torch.stack([given_weights[0, :, 1], given_weights[1, :, 0]]))
     for pair in (
         Branches(torch.arange(2), target, 2, alone=True),
         Branches(torch.arange(2), target, 2, logits=torch.tensor([[3, 5], [2, 0]])),
     ):
         first, second = given_weights[..., 0], given_weights[..., 1]
-        assert_close(pair.sums(given_weights)[1], torch.stack([(second - first)[0], (first - second)[1]]))
+        assert_close(pair.sums(given_weights)[..., 1], torch.stack([(second - first)[0], (first - second)[1]]))
 
 
 def kept(units: Tensor) -> Kept:
