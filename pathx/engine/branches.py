@@ -64,10 +64,10 @@ class Branches:
         return self.memory["explained"]
 
     def rivals(self, like: Tensor) -> Tensor:
-        """(Q, C) 0 at the target and 1 / (C - 1) at the others: what makes a product their mean."""
+        """(Q, C, 1) 0 at the target and 1 / (C - 1) at the others: what makes a product their mean."""
         if "rivals" not in self.memory:
             mean = like.new_full((len(self), self.classes), 1 / (self.classes - 1))
-            self.memory["rivals"] = mean.scatter_(1, self.target[:, None], 0.0)
+            self.memory["rivals"] = mean.scatter_(1, self.target[:, None], 0.0).unsqueeze(2)
         return self.memory["rivals"]
 
     def limits(self, threshold: float, width: int, like: Tensor) -> Tensor:

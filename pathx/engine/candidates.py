@@ -53,7 +53,7 @@ class Arrival:
     windows: bool = True
     put: float = 1.0
 
-    @property
+    @cached_property
     def branches(self) -> int:
         return len(self.rows.image)
 
@@ -123,7 +123,8 @@ class Arrival:
 
     def _by_row(self, window: Window, values: Tensor) -> Tensor:
         """(Q, K, elements) values for every element of a window that has one cotangent for each row."""
-        return values.expand_as(window.data).reshape(*self.rows.shape, -1)
+        whole = values if values is window.data else values.expand_as(window.data)
+        return whole.reshape(*self.rows.shape, -1)
 
     def _gains(self, gate: Gate, units: Tensor) -> Tensor:
         """(Q, K, n) what units of a gate pass on."""
@@ -303,6 +304,6 @@ def _scattered(window: Window, data: Tensor, branch: Tensor, branches: int) -> T
     total = data.new_zeros(branches * prod(sizes))
     total.index_add_(0, index.expand_as(data).reshape(-1), data.reshape(-1))
     maps = total.reshape(branches, *sizes)
-    for dim, start in enumerate(before):
-        maps = maps.narrow(dim + 1, start, window.shape[dim])
+    for dim, size in enumerate(window.shape):
+        maps = maps if sizes[dim] == size else maps.narrow(dim + 1, before[dim], size)
     return maps

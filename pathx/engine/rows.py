@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -61,14 +62,22 @@ class Rows:
     sent: Tensor
     shared: bool = False
 
-    @property
+    @cached_property
     def count(self) -> int:
         return self.favour.shape[1]
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, int]:
         """How many sets of rows there are, and how many rows in each."""
         return (1 if self.shared else len(self.image)), self.count
+
+    @cached_property
+    def images(self) -> Tensor:
+        """The image of every row of every set; of shared rows, of none in particular."""
+        sets, count = self.shape
+        if self.shared:
+            return torch.zeros(count, dtype=torch.long, device=self.image.device)
+        return self.image.expand(count) if sets == 1 else self.image.repeat_interleave(count)
 
     def reach(self, layer: int) -> bool:
         """Whether there is a way from here to a layer with no other gate between."""
@@ -81,15 +90,16 @@ class Rows:
             wanted: where they may land: a bit for every hidden layer, bit 0 for the input.
             some: which rows of every branch; all by default.
         """
-        return walk(self.frozen, self._seeds(slice(None) if some is None else some), wanted, windows=windows)
+        return walk(self.frozen, self._seeds(some), wanted, windows=windows)
 
-    def _seeds(self, some: slice) -> Iterator[tuple[Value, Window]]:
+    def _seeds(self, some: slice | None) -> Iterator[tuple[Value, Window]]:
         for start in self.starts:
-            place = start.place[:, some]
+            place, here, image = start.place, start.here, self.images
+            if some is not None:
+                place, here = place[:, some], None if here is None else here[:, some]
+                image = image.reshape(self.shape)[:, some].flatten()
             row = counted(place.numel(), place.device)
-            own = self.image[:, None].expand(-1, place.shape[1]).reshape(-1)
-            image = torch.zeros_like(row) if self.shared else own
-            one = ones(len(row), self.favour) if start.here is None else start.here[:, some].reshape(-1)
+            one = ones(place.numel(), self.favour) if here is None else here.reshape(-1)
             seed = Window.one_hot(one, place.reshape(-1), start.shape, row, image)
             yield start.value, seed if start.slopes is None else start.slopes.passed(seed)
 

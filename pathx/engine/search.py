@@ -20,7 +20,7 @@ from pathx.engine.candidates import Arrival, joined
 from pathx.engine.freeze import Frozen
 from pathx.engine.network import Gate
 from pathx.engine.rows import Rows
-from pathx.engine.selection import Best, Evidence, best, margin
+from pathx.engine.selection import Best, Evidence, best, margin, nothing
 from pathx.engine.window import counted
 
 
@@ -116,7 +116,7 @@ class _Bounds:
     """Upper bounds of margins, (Q, n): -inf where there is nothing to keep.
 
     Args:
-        gain: (Q, n) what the units pass on; 0 where there is nothing to keep.
+        gain: (Q, n) what the units pass on; 0 where they are not active.
         listing: which units these are; None for all of the layer.
     """
 
@@ -149,7 +149,10 @@ class _Listing:
     held: tuple[Tensor, ...]
 
     def columns(self, place: Tensor, left_out: Sequence[bool]) -> Iterator[Tensor]:
-        """By arrival, (Q, K, n) what its rows hold at the units that the entries (Q, n) of the list stand for."""
+        """By arrival, (Q, K, n) what its rows hold at the units that the entries (Q, n) of the list stand for.
+
+        Nothing for entries that stand for none, because another one does.
+        """
         branches, count = place.shape
         entry = _through(place, self.units.shape[1])
         number = counted(count, place.device).expand(branches, -1)
@@ -201,9 +204,9 @@ def _listed(arrivals: Sequence[Arrival], few: float) -> _Bounds | None:
     flat = _through(units, size).reshape(-1)
     number = counted(len(flat), flat.device)
     owner = flat.new_empty(len(units) * size).index_copy_(0, flat, number).index_select(0, flat)
-    gain = gain.masked_fill((owner != number).reshape(units.shape), 0.0)
-    bounds = favour.new_zeros(len(flat)).index_add_(0, owner, favour.reshape(-1))
-    bounds = bounds.reshape(units.shape).mul_(gain).masked_fill_(gain == 0, -math.inf)
+    passed = gain.reshape(-1)
+    bounds = favour.new_zeros(len(flat)).index_add_(0, owner, favour.reshape(-1)).mul_(passed)
+    bounds = torch.where((owner == number).logical_and_(passed), bounds, nothing(bounds)).reshape(units.shape)
     return _Bounds(bounds, gain, _Listing(units, owner, tuple(part.held for part in known)))
 
 
@@ -251,11 +254,12 @@ def _by_classes(arrival: Arrival, weights: Tensor, units: Tensor, most: int) -> 
 
 def _margins(weights: Tensor, gain: Tensor, branches: Branches, most: int) -> Tensor:
     """(Q, n) exact margins of candidates."""
-    step = max(1, most // (len(weights) * weights.shape[2]))
-    rivals = branches.rivals(weights)
-    pairs = zip(weights.split(step, dim=1), gain.split(step, dim=1), strict=True)
-    parts = [margin(some * passed[:, :, None], branches.target, rivals) for some, passed in pairs]
-    return joined(parts, 1)
+    step = max(1, most // (len(branches) * branches.classes))
+    rivals, passed = branches.rivals(weights), gain.unsqueeze(2)
+    if step >= weights.shape[1]:
+        return margin(weights * passed, branches.target, rivals)
+    pairs = zip(weights.split(step, dim=1), passed.split(step, dim=1), strict=True)
+    return torch.cat([margin(some * by, branches.target, rivals) for some, by in pairs], 1)
 
 
 def _last(found: Best, width: int) -> Tensor:

@@ -46,17 +46,22 @@ class Corners:
         numbers = times(self.base, self.step)
         return numbers + self.offset if self.offset else numbers
 
+    @property
+    def last(self) -> int:
+        """The furthest place that there may be; the first is the offset."""
+        return self.offset + self.step * (self.count - 1)
+
     def beyond(self, extent: int, size: int) -> tuple[int, int]:
         """How far boxes may stick out of a map that is `size` long, before and after it."""
-        return max(0, -self.offset), max(0, self.offset + self.step * (self.count - 1) + extent - size)
+        return max(0, -self.offset), max(0, self.last + extent - size)
 
     def sticks_out(self, extent: int, size: int) -> bool:
         """Whether boxes may stick out of a map that is `size` long."""
-        return self.beyond(extent, size) != (0, 0)
+        return self.offset < 0 or self.last + extent > size
 
     def within(self, low: int, high: int) -> Corners:
         """Where a box lies outside of these bounds, at the bound."""
-        if low <= self.offset and self.offset + self.step * (self.count - 1) <= high:
+        if low <= self.offset and self.last <= high:
             return self
         return Corners(self.numbers.clamp(low, high) - low, high - low + 1, offset=low)
 
@@ -179,12 +184,12 @@ class Window:
         Never out of range; what sticks out of the map gets some index or other.
         """
         sizes = sizes or self.shape
-        strides = tuple(0 if size == 1 else stride for size, stride in zip(sizes, _strides(sizes), strict=True))
+        strides = _strides(sizes)
         first, start = self.corner(strides)
         if first is None:
             return _grid(self.extent, strides, start, self.data.device)
         index = first.reshape(-1, *(1,) * len(self.shape))
-        if start or any(size > 1 and stride for size, stride in zip(self.extent, strides, strict=True)):
+        if start or prod(self.extent) > 1:
             index = index + _grid(self.extent, strides, start, self.data.device)
         return index.clamp(0, prod(sizes) - 1) if any(self.overhang) else index
 
@@ -284,9 +289,9 @@ Index = TypeVar("Index", int, Tensor)
 def unravelled(index: Index, shape: tuple[int, ...]) -> tuple[Index, ...]:
     """Coordinates of a flat index, or of a tensor of them. (torch's own checks its input at length.)"""
     if isinstance(index, Tensor) and len(shape) > 2:  # all dimensions at once
-        strides = made_once(("strides", shape), index.device, lambda: torch.tensor(_strides(shape)))
+        strides = made_once(("strides", shape), index.device, lambda: torch.tensor(_strides(shape)).clamp(min=1))
         sizes = made_once(("sizes", shape), index.device, lambda: torch.tensor(shape))
-        return (index.unsqueeze(-1) // strides % sizes).unbind(-1)
+        return torch.floor_divide(index.unsqueeze(-1), strides).remainder_(sizes).unbind(-1)
     coordinates: list[Index] = []
     for size in reversed(shape[1:]):
         coordinates.append(index % size)
@@ -297,10 +302,9 @@ def unravelled(index: Index, shape: tuple[int, ...]) -> tuple[Index, ...]:
 
 def counted(count: int, device: torch.device) -> Tensor:
     """0, 1, …, (count,), to be read only: it is made once."""
-    length = max(4096, 1 << (count - 1).bit_length()) if count else 4096
-    if length > MOST_REMEMBERED:
+    if count > MOST_REMEMBERED:
         return torch.arange(count, device=device)
-    return made_once(("count", length), device, lambda: torch.arange(length))[:count]
+    return made_once(("count", count), device, lambda: torch.arange(count))
 
 
 def ones(count: int, like: Tensor) -> Tensor:
@@ -310,7 +314,9 @@ def ones(count: int, like: Tensor) -> Tensor:
 
 def spaced(count: int, step: int, start: int, device: torch.device) -> Tensor:
     """(count,) start, start + step, …, to be read only: it is made once."""
-    return _grid((count,), (step,), start, device)[0].expand(count)
+    if count > MOST_REMEMBERED:
+        return torch.arange(count, device=device) * step + start
+    return made_once(("spaced", count, step, start), device, lambda: torch.arange(count) * step + start)
 
 
 def _along(dim: int, extent: int, dims: int) -> tuple[int, ...]:
@@ -325,7 +331,8 @@ def times(numbers: Tensor, factor: int) -> Tensor:
 
 @lru_cache
 def _strides(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(prod(sizes[dim + 1 :]) for dim in range(len(sizes)))
+    """Of a map that lies in memory in order; 0 where there is but one place."""
+    return tuple(0 if size == 1 else prod(sizes[dim + 1 :]) for dim, size in enumerate(sizes))
 
 
 def _grid(extent: tuple[int, ...], strides: tuple[int, ...], start: int, device: torch.device) -> Tensor:
