@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from pathx.engine.network import Gate
 from pathx.engine.selection import Best, Evidence, limits_of
+from pathx.engine.window import made_once
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,11 +52,22 @@ class Branches:
             self.memory["favour"] = rest.scatter_(1, self.target[:, None], 1.0)
         return self.memory["favour"]
 
+    def explained(self, like: Tensor) -> Tensor:
+        """(Q, C) what is explained: 1 at the target, and -1 at the class that it is explained against.
+
+        The negative class of a single logit has the logit 0: there, what counts against the positive class is explained.
+        """
+        if "explained" not in self.memory:
+            own = like.new_zeros(len(self), self.classes).scatter_(1, self.target[:, None], 1.0)
+            against = self.alone or self.logits is not None
+            self.memory["explained"] = own.scatter_(1, 1 - self.target[:, None], -1.0) if against else own
+        return self.memory["explained"]
+
     def rivals(self, like: Tensor) -> Tensor:
-        """(Q, C) 0 at the target and 1 / (C - 1) at the others: what makes a product their mean."""
+        """(Q, C, 1) 0 at the target and 1 / (C - 1) at the others: what makes a product their mean."""
         if "rivals" not in self.memory:
             mean = like.new_full((len(self), self.classes), 1 / (self.classes - 1))
-            self.memory["rivals"] = mean.scatter_(1, self.target[:, None], 0.0)
+            self.memory["rivals"] = mean.scatter_(1, self.target[:, None], 0.0).unsqueeze(2)
         return self.memory["rivals"]
 
     def limits(self, threshold: float, width: int, like: Tensor) -> Tensor:
@@ -64,18 +77,11 @@ class Branches:
             self.memory[key] = limits_of(threshold, width, like)
         return self.memory[key]
 
-    def favoured(self, weights: Tensor) -> Tensor:
-        """(Q, K) how much more weights (Q, K, C) give to the target than to the mean of the other classes."""
-        return torch.bmm(weights, self.favour(weights)[:, :, None])[:, :, 0]
-
-    def explained(self, weights: Tensor) -> Tensor:
-        """(Q, K) what is explained of weights (Q, K, C): what goes to the target minus what goes to the class against it.
-
-        The negative class of a single logit has the logit 0: there, what counts against the positive class is explained.
-        """
-        at = self.target[:, None, None].expand(-1, weights.shape[1], 1)
-        own = weights.gather(2, at)[:, :, 0]
-        return own - weights.gather(2, 1 - at)[:, :, 0] if self.alone or self.logits is not None else own
+    def sums(self, weights: Tensor) -> Tensor:
+        """(Q, K, 2) the products of weights (Q, K, C) with `favour` and with `explained`."""
+        if "both" not in self.memory:
+            self.memory["both"] = torch.stack([self.favour(weights), self.explained(weights)], 2)
+        return torch.bmm(weights, self.memory["both"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +117,7 @@ class Kept:
         units: (Q, K) numbers of the units.
         best: their margins, and which of the entries are units at all.
         weights: (Q, K, C) what each unit's output sends to every class.
+        favour: (Q, K) how much more it sends to the target than to the mean of the other classes.
         sent: (Q, K) what it sends of what is explained.
         gain: (Q, K) what the units pass on.
         links: from where each unit was reached; empty where the links would be too many.
@@ -122,22 +129,31 @@ class Kept:
     units: Tensor
     best: Best
     weights: Tensor
+    favour: Tensor
     sent: Tensor
     gain: Tensor
     links: tuple[Link, ...] = ()
     evidence: Evidence | None = None
 
+    @cached_property
+    def real(self) -> Tensor:
+        """(Q, K) 1 for units and 0 for entries that are none."""
+        return self.best.valid.to(self.gain.dtype)
+
     def places(self) -> Iterator[tuple[Gate, Tensor, Tensor | None]]:
-        """Each gate with the units' flat indices in it, (Q, K), never out of range, and which are on it; None for all."""
+        """Each gate with the units' flat indices in it, (Q, K), never out of range, and which are on it; None for all.
+
+        That is 1 for units, and 0 for those on other gates and for entries that are none.
+        """
         if len(self.gates) == 1:
             yield self.gates[0], self.units, None
             return
-        offset = 0
-        for gate in self.gates:
-            index = self.units - offset if offset else self.units
-            place = index.clamp(0, gate.units - 1)
-            yield gate, place, place == index
-            offset += gate.units
+        sizes = tuple(gate.units for gate in self.gates)
+        first, low, high = made_once(("gates", sizes), self.units.device, lambda: _bounds(sizes))
+        index = self.units - first
+        place = index.clamp(low, high)
+        here = (place == index) * self.real
+        yield from zip(self.gates, place.unbind(), here.unbind(), strict=True)
 
     def of(self, parent: Tensor, column: Tensor | None = None) -> Kept:
         """The same for each of the given branches (Q',); or of each only the unit in one column (Q',)."""
@@ -156,7 +172,14 @@ class Kept:
             units=pick(self.units),
             best=Best(pick(self.best.place), pick(self.best.margin), pick(self.best.valid)),
             weights=pick(self.weights),
+            favour=pick(self.favour),
             sent=pick(self.sent),
             gain=pick(self.gain),
             links=tuple(replace(link, parts=len(parent) // len(self.units)) for link in self.links),
         )
+
+
+def _bounds(sizes: tuple[int, ...]) -> Tensor:
+    """(3, gates, 1, 1) the number of each gate's first unit in the layer, and its first and last index."""
+    firsts = [sum(sizes[:number]) for number in range(len(sizes))]
+    return torch.tensor([firsts, [0] * len(sizes), [size - 1 for size in sizes]])[:, :, None, None]

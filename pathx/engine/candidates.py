@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pathx.engine.network import Gate
 from pathx.engine.rows import Landed, Rows
-from pathx.engine.window import Window, counted, replaced, unravelled
+from pathx.engine.window import Corners, Window, counted, replaced, spaced, times, unravelled
 
 SMALL = 1 << 16  # tables of fewer numbers are not worth half as many bytes for their indices
 FEW_BOXES = 1.0  # windows are summed up while they hold less than so many whole maps; otherwise the sum is taken down
@@ -20,30 +20,19 @@ FEW_BOXES = 1.0  # windows are summed up while they hold less than so many whole
 
 @dataclass(frozen=True, eq=False)
 class Touched:
-    """The units that lie under windows, (Q, n) each; where windows overlap, a unit is there several times.
+    """The units that lie under windows, (Q, K, n) for every row; where windows overlap, a unit is there several times.
 
     Args:
         units: their numbers in the layer.
         gain: what they pass on.
+        held: what the rows hold there.
         favour: what is sent more to the target than to the mean of the other classes, to be added up for every unit.
-        held: what the rows hold there, (Q, K, elements) of every window in the same order.
     """
 
     units: Tensor
     gain: Tensor
+    held: Tensor
     favour: Tensor
-    held: tuple[Tensor, ...]
-
-    @staticmethod
-    def together(parts: Sequence[Touched]) -> Touched:
-        if len(parts) == 1:
-            return parts[0]
-        return Touched(
-            torch.cat([part.units for part in parts], 1),
-            torch.cat([part.gain for part in parts], 1),
-            torch.cat([part.favour for part in parts], 1),
-            tuple(held for part in parts for held in part.held),
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +53,7 @@ class Arrival:
     windows: bool = True
     put: float = 1.0
 
-    @property
+    @cached_property
     def branches(self) -> int:
         return len(self.rows.image)
 
@@ -115,29 +104,33 @@ class Arrival:
         rows = self.rows
         if rows.layer is None or rows.shared or self._landed is None:
             return None
-        windows = [window for gate in self.gates for window in self._landed.get(gate.output, ())]
-        if not windows or any(not window.ordered or len(window.data) != rows.favour.numel() for window in windows):
+        every = [window for gate in self.gates for window in self._landed.get(gate.output, ())]
+        if not every or any(not window.ordered or len(window.data) != rows.favour.numel() for window in every):
             return None
-        if sum(window.data.numel() for window in windows) > few * self.branches * self.units:
+        if sum(window.data.numel() for window in every) > few * self.branches * self.units:
             return None
-        parts = []
-        offset = 0
+        units, gains, held, offset = [], [], [], 0
         for gate in self.gates:
-            parts += [self._under(window, gate, offset) for window in self._landed.get(gate.output, ())]
+            windows = self._landed.get(gate.output, [])
+            if windows:
+                own = joined([self._by_row(window, window.index()) for window in windows], 2)
+                units.append(own + offset if offset else own)
+                gains.append(self._gains(gate, own))
+                held += [self._by_row(window, window.cleaned().data) for window in windows]
             offset += gate.units
-        return Touched.together(parts)
+        data = joined(held, 2)
+        return Touched(joined(units, 2), joined(gains, 2), data, data * rows.favour[:, :, None])
 
-    def _under(self, window: Window, gate: Gate, offset: int) -> Touched:
-        ones = (1,) * len(window.shape)
+    def _by_row(self, window: Window, values: Tensor) -> Tensor:
+        """(Q, K, elements) values for every element of a window that has one cotangent for each row."""
+        whole = values if values is window.data else values.expand_as(window.data)
+        return whole.reshape(*self.rows.shape, -1)
+
+    def _gains(self, gate: Gate, units: Tensor) -> Tensor:
+        """(Q, K, n) what units of a gate pass on."""
         gain = self.rows.frozen.slopes(gate).gain
-        index = window.index()
-        place = index if len(gain) == 1 else index + (window.image * gate.units).reshape(-1, *ones)
-        passed = gain.reshape(-1).index_select(0, place.reshape(-1)).reshape(place.shape)
-        data = window.cleaned().data
-        favour = data * self.rows.favour.reshape(-1, *ones)
-        number = index + offset if offset else index
-        units, gains, favours = (part.expand_as(data).reshape(self.branches, -1) for part in (number, passed, favour))
-        return Touched(units, gains, favours, (data.reshape(*self.rows.shape, -1),))
+        place = units if len(gain) == 1 else units + (self.rows.image * gate.units)[:, None, None]
+        return gain.reshape(-1).index_select(0, place.reshape(-1)).reshape(units.shape)
 
     def weighed(self, factors: Tensor) -> Tensor:
         """(Q, c, units) what sums of rows hold: the rows of every branch times (Q, c, K)."""
@@ -147,7 +140,7 @@ class Arrival:
         for gate in self.gates:
             own = [window.data.reshape(branches, count, -1) for window in landed.get(gate.output, ())]
             maps.append(sum(own[1:], own[0]) if own else factors.new_zeros(branches, count, gate.units))
-        return maps[0] if len(maps) == 1 else torch.cat(maps, 2)
+        return joined(maps, 2)
 
     def reached(self) -> Tensor:
         """(Q, units) whether anything arrives at a unit at all."""
@@ -163,7 +156,7 @@ class Arrival:
             own = [self._over_rows_of(window, count, factors) for window in landed.get(gate.output, ())]
             total = sum(own[1:], own[0]) if own else self.rows.favour.new_zeros(self.branches, *gate.shape)
             parts.append(total.flatten(1))
-        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+        return joined(parts, 1)
 
     def _over_rows_of(self, window: Window, count: int, factors: Tensor | None) -> Tensor:
         """(Q, *shape) the same of one window."""
@@ -176,14 +169,14 @@ class Arrival:
             flat = factors.reshape(-1)
             by_row = flat if window.ordered and len(flat) == len(window.data) else flat[window.row]
             data = window.data * by_row.reshape(-1, *(1,) * len(window.shape))
-        return _scattered(window, data, window.row // count, self.branches)
+        return _scattered(window, data, window.row // count if self.branches > 1 else window.row, self.branches)
 
     # --- columns -----------------------------------------------------------------------------------------------------
 
     def columns(self, units: Tensor) -> Tensor:
-        """(Q, K, n) what the rows of each branch hold at its units (Q, n)."""
+        """(Q, K, n) what the rows of each branch hold at its units (Q, n), which are all different."""
         parts = [self._columns(landed, count, units) for count, landed in self._parts()]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+        return joined(parts, 1)
 
     def _columns(self, landed: Landed, count: int, units: Tensor) -> Tensor:
         total: Tensor | None = None
@@ -208,7 +201,8 @@ class Arrival:
     def _puts(self, window: Window, count: int, wanted: int) -> bool:
         """Whether the boxes of a window hold so little that all of it is looked up, rather than all units in every box."""
         whole = window.ordered and len(window.data) == self.branches * count
-        return whole and not self.rows.shared and prod(window.extent) <= self.put * wanted
+        few = window.data.numel() <= SMALL // 2 or prod(window.extent) <= self.put * wanted
+        return whole and not self.rows.shared and few and self.put > 0
 
     def _put(self, windows: Sequence[Window], count: int, gate: Gate, units: Tensor, here: Tensor | None) -> Tensor:
         """(Q, count, n) what windows hold at units (Q, n) of a gate: each of their elements is put where its unit is.
@@ -250,18 +244,17 @@ class Arrival:
             here = None if here is None else here[branch]
 
         # Where a row's box would start if it began at the map's corner, and how far from there the place is.
-        start = counted(len(data), data.device) * data.stride(0)
+        corner, before = window.corner(data.stride()[1:])
+        start = spaced(len(data), data.stride(0), -before, data.device)
+        start = start if corner is None else start - corner
         step: Tensor | None = None
         outside = None if here is None else ~here[:, None]
-        for length, stride, origin, place, dim in zip(
-            window.extent, data.stride()[1:], window.origin, places, range(len(places)), strict=True
-        ):
+        for dim in reversed(range(len(places))):  # the last often has a stride of 1
+            length, stride, origin, place = window.extent[dim], data.stride(dim + 1), window.origin[dim], places[dim]
             if stride:
-                fixed = isinstance(origin, int) and origin == 0
-                start = start if fixed else torch.sub(start, origin, alpha=stride)
-                step = place * stride if step is None else torch.add(step, place, alpha=stride)
+                step = times(place, stride) if step is None else torch.add(step, place, alpha=stride)
             if not window.covers(dim):
-                first = origin.reshape(sets, size, 1) if isinstance(origin, Tensor) else origin
+                first = origin if isinstance(origin, int) else origin.numbers.reshape(sets, size, 1)
                 beyond = (place[:, None] < first) | (place[:, None] >= first + length)
                 outside = beyond if outside is None else outside | beyond
         step = torch.zeros_like(places[0]) if step is None else step
@@ -283,6 +276,11 @@ class Arrival:
         return table.reshape(self.branches, count, -1)
 
 
+def joined(parts: Sequence[Tensor], dim: int) -> Tensor:
+    """Tensors one after the other; without a launch where there is one alone."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim)
+
+
 def _scattered(window: Window, data: Tensor, branch: Tensor, branches: int) -> Tensor:
     """(Q, *shape) the data of a window, added up for the branch that each cotangent belongs to.
 
@@ -291,24 +289,21 @@ def _scattered(window: Window, data: Tensor, branch: Tensor, branches: int) -> T
     if window.is_full:
         total = data.new_zeros(branches, *window.shape)
         return total.index_add_(0, branch, data) if branches > 1 else data.sum(0, keepdim=True)
-    origin, sizes = window.origin, window.shape
-    for dim, out in enumerate(window.overhang):
-        if out:
+    origin, sizes, before = window.origin, window.shape, [0] * len(window.shape)
+    for dim, (corners, size) in enumerate(zip(window.origin, window.shape, strict=True)):
+        if window.overhang[dim] and isinstance(corners, Corners):
             reach = window.extent[dim]
-            start = origin[dim]
-            start = (
-                start.clamp(-reach, sizes[dim]) if isinstance(start, Tensor) else max(-reach, min(start, sizes[dim]))
-            )
-            origin = replaced(origin, dim, start + reach)
-            sizes = replaced(sizes, dim, sizes[dim] + 2 * reach)
-    larger = Window(data, origin, sizes, window.row, window.image, (False,) * len(sizes))
+            corners = corners.within(-reach, size)
+            before[dim], after = corners.beyond(reach, size)
+            origin = replaced(origin, dim, corners.moved(1, before[dim]))
+            sizes = replaced(sizes, dim, before[dim] + size + after)
+    larger = Window(data, origin, sizes, window.row, window.image)
     index = larger.index()
     if branches > 1:
         index = index + (branch * prod(sizes)).reshape(-1, *(1,) * len(sizes))
     total = data.new_zeros(branches * prod(sizes))
     total.index_add_(0, index.expand_as(data).reshape(-1), data.reshape(-1))
     maps = total.reshape(branches, *sizes)
-    for dim, out in enumerate(window.overhang):
-        if out:
-            maps = maps.narrow(dim + 1, window.extent[dim], window.shape[dim])
+    for dim, size in enumerate(window.shape):
+        maps = maps if sizes[dim] == size else maps.narrow(dim + 1, before[dim], size)
     return maps

@@ -422,24 +422,24 @@ def _describe(
     )
     real = {layer.layer: layer.best.valid for layer in layers}
 
+    above = [(link, None if link.layer is None else real[link.layer]) for link in kept.links]
+    own = (kept.units, kept.best.valid, kept.gain, kept.sent, kept.best.margin)  # not all of it: weights are many
+
     def one(branch: int, below: bool) -> PathLayer:
-        own = [part[branch] for part in (kept.units, kept.best.valid, kept.gain, kept.sent, kept.best.margin)]
-        above = [(link, None if link.layer is None else real[link.layer][branch]) for link in kept.links]
-        numbers = partial(_numbers, branches.classes, *own)
+        numbers = partial(_numbers, branches.classes, branch, *own)
         return PathLayer.later(
             *(kept.layer, below, tensors),
             partial(_units, tensors, fields, size, numbers),
-            partial(_edges, branch, kept.best.place[branch], own[1], own[2], above),
+            partial(_edges, branch, kept.best.place, own[1], own[2], above),
             partial(_contributions, numbers),
         )
 
     return one
 
 
-def _numbers(
-    classes: int, units: Tensor, valid: Tensor, gain: Tensor, sent: Tensor, margins: Tensor
-) -> tuple[Tensor, Tensor]:
+def _numbers(classes: int, branch: int, *known: Tensor) -> tuple[Tensor, Tensor]:
     """The real units of one layer by their numbers in it (K,), and (K, 4) what is known of each."""
+    units, valid, gain, sent, margins = (part[branch] for part in known)
     numbers = torch.stack([gain, sent, sent * gain, importance(margins, classes)], 1)
     return units[valid], numbers[valid]
 
@@ -459,13 +459,13 @@ def _edges(
     """What the real units of one branch send through each real unit above, for `PathLayer.edges`.
 
     Args:
-        place, valid, gain: (K,) of the units: where among the candidates, whether real, and what they pass on.
+        place, valid, gain: (Q, K) of the units: where among the candidates, whether real, and what they pass on.
         links: with which of the units above are real; None for the class.
     """
     edges = []
     for link, real in links:
-        sent = link.through(branch, place) * gain
-        edges.append(Edges(link.layer, (sent if real is None else sent[real])[:, valid].t()))
+        sent = link.through(branch, place[branch]) * gain[branch]
+        edges.append(Edges(link.layer, (sent if real is None else sent[real[branch]])[:, valid[branch]].t()))
     return tuple(edges)
 
 

@@ -55,6 +55,10 @@ class Frozen:
     _calls: dict[int, Call] = field(default_factory=dict)
     _slopes: dict[int, Slopes] = field(default_factory=dict)
 
+    @cached_property
+    def _batch(self) -> int:
+        return len(self.images)
+
     def call(self, node: Node) -> Call:
         """A node with the tensors that its rules need."""
         if node.index not in self._calls:
@@ -65,7 +69,7 @@ class Frozen:
                 {name: filled(arg, self._fixed) for name, arg in node.kwargs.items()},
                 form.shapes,
                 {v: self.kept[v] for v in form.frozen if v in self.kept},
-                len(self.images),
+                self._batch,
                 self.compact,
                 inputs={v: self.kept[v] for v in form.read if v in self.kept},
                 complex=form.complex,

@@ -128,7 +128,10 @@ def _boxed(windows: list[Window], branches: Branches) -> Window | None:
     first, last = list(shape), [0] * len(shape)
     for window in windows:
         for dim, origin in enumerate(window.origin):
-            low, high = (origin, origin) if isinstance(origin, int) else (int(origin.min()), int(origin.max()))
+            if isinstance(origin, int):
+                low = high = origin
+            else:
+                low, high = int(origin.numbers.min()), int(origin.numbers.max())
             first[dim] = min(first[dim], max(low, 0))
             last[dim] = max(last[dim], min(high + window.extent[dim], shape[dim]))
     extent = [end - start for start, end in zip(first, last, strict=True)]
@@ -137,12 +140,15 @@ def _boxed(windows: list[Window], branches: Branches) -> Window | None:
     inner = [
         replace(
             window.cleaned(),
-            origin=tuple(origin - start for origin, start in zip(window.origin, first, strict=True)),
+            origin=tuple(
+                origin - start if isinstance(origin, int) else origin.moved(1, -start)
+                for origin, start in zip(window.origin, first, strict=True)
+            ),
             shape=tuple(extent),
         )
         for window in windows
     ]
-    return replace(_whole(inner, branches), origin=tuple(first), shape=shape, overhang=(False,) * len(shape))
+    return replace(_whole(inner, branches), origin=tuple(first), shape=shape)
 
 
 def _whole(windows: list[Window], branches: Branches) -> Window:

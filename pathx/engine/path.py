@@ -124,13 +124,15 @@ def _step(frozen: Frozen, paths: Paths, n: int, threshold: float, more: int, set
         careful=more > 1,
         strategy=strategy,
     )
+    favour, sent = (branches.sums(found.weights) * found.best.valid[:, :, None]).unbind(2)
     kept = Kept(
         n,
         frozen.network.layers[n - 1],
         found.units,
         found.best,
         found.weights,
-        branches.explained(found.weights) * found.best.valid,
+        favour,
+        sent,
         found.gain,
         _links(arriving, found.columns),
         found.evidence,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from pathx.engine.branches import Branches, Kept
 from pathx.engine.freeze import Frozen
 from pathx.engine.graph.trace import Value
 from pathx.engine.operations.table import Slopes
-from pathx.engine.window import Window, counted
+from pathx.engine.window import Window, counted, ones
 
 Landed = dict[Value, list[Window]]
 
@@ -61,14 +62,22 @@ class Rows:
     sent: Tensor
     shared: bool = False
 
-    @property
+    @cached_property
     def count(self) -> int:
         return self.favour.shape[1]
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, int]:
         """How many sets of rows there are, and how many rows in each."""
         return (1 if self.shared else len(self.image)), self.count
+
+    @cached_property
+    def images(self) -> Tensor:
+        """The image of every row of every set; of shared rows, of none in particular."""
+        sets, count = self.shape
+        if self.shared:
+            return torch.zeros(count, dtype=torch.long, device=self.image.device)
+        return self.image.expand(count) if sets == 1 else self.image.repeat_interleave(count)
 
     def reach(self, layer: int) -> bool:
         """Whether there is a way from here to a layer with no other gate between."""
@@ -81,15 +90,16 @@ class Rows:
             wanted: where they may land: a bit for every hidden layer, bit 0 for the input.
             some: which rows of every branch; all by default.
         """
-        return walk(self.frozen, self._seeds(slice(None) if some is None else some), wanted, windows=windows)
+        return walk(self.frozen, self._seeds(some), wanted, windows=windows)
 
-    def _seeds(self, some: slice) -> Iterator[tuple[Value, Window]]:
+    def _seeds(self, some: slice | None) -> Iterator[tuple[Value, Window]]:
         for start in self.starts:
-            place = start.place[:, some]
+            place, here, image = start.place, start.here, self.images
+            if some is not None:
+                place, here = place[:, some], None if here is None else here[:, some]
+                image = image.reshape(self.shape)[:, some].flatten()
             row = counted(place.numel(), place.device)
-            own = self.image[:, None].expand(-1, place.shape[1]).reshape(-1)
-            image = torch.zeros_like(row) if self.shared else own
-            one = self.favour.new_ones(()).expand(len(row)) if start.here is None else start.here[:, some].reshape(-1)
+            one = ones(place.numel(), self.favour) if here is None else here.reshape(-1)
             seed = Window.one_hot(one, place.reshape(-1), start.shape, row, image)
             yield start.value, seed if start.slopes is None else start.slopes.passed(seed)
 
@@ -121,15 +131,12 @@ def rows_of_classes(frozen: Frozen, branches: Branches) -> Rows:
     if not shared and len(start.place) != len(branches):
         start = replace(start, place=start.place.expand(len(branches), -1))
     if network.outputs > 1:
-        favour = branches.favour(frozen.images)
-        sent = torch.zeros_like(favour).scatter_(1, branches.target[:, None], 1.0)
-        if branches.logits is not None:
-            sent = sent.scatter_(1, 1 - branches.target[:, None], -1.0)
+        favour, sent = branches.favour(frozen.images), branches.explained(frozen.images)
         return Rows(frozen, None, (start,), branches.image, None, favour, sent, shared)
     pair = torch.arange(2, dtype=frozen.images.dtype, device=device)  # the logits (0, y)
     weights = pair.expand(len(branches), 1, 2)
-    favour = branches.favoured(weights)
-    return Rows(frozen, None, (start,), branches.image, weights, favour, branches.explained(weights), shared)
+    favour, sent = branches.sums(weights).unbind(2)
+    return Rows(frozen, None, (start,), branches.image, weights, favour, sent, shared)
 
 
 def rows_of_units(frozen: Frozen, branches: Branches, kept: Kept) -> Rows:
@@ -137,13 +144,10 @@ def rows_of_units(frozen: Frozen, branches: Branches, kept: Kept) -> Rows:
     starts = []
     for gate, place, here in kept.places():
         slopes = frozen.slopes(gate)
-        valid = kept.best.valid if here is None else kept.best.valid & here
-        factor = valid.to(kept.gain.dtype)
         # A plain ReLU's slope is 1 for every unit that is kept, and nothing is sent through those that are not.
-        known = None if slopes.given is None else slopes
+        factor, known = kept.real if here is None else here, None if slopes.given is None else slopes
         starts.append(Start(gate.source, gate.shape, place, factor, known))
-    favour = branches.favoured(kept.weights)
-    return Rows(frozen, kept.layer, tuple(starts), branches.image, kept.weights, favour, kept.sent)
+    return Rows(frozen, kept.layer, tuple(starts), branches.image, kept.weights, kept.favour, kept.sent)
 
 
 def walk(frozen: Frozen, seeds: Iterable[tuple[Value, Window]], wanted: int, *, windows: bool = True) -> Landed:

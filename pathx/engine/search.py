@@ -9,18 +9,18 @@ the choice is left on the device as evidence, and asked once, at the end. No sha
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from pathx.engine.branches import Branches
-from pathx.engine.candidates import Arrival, Touched
+from pathx.engine.candidates import Arrival, joined
 from pathx.engine.freeze import Frozen
 from pathx.engine.network import Gate
 from pathx.engine.rows import Rows
-from pathx.engine.selection import Best, Evidence, best, margin
+from pathx.engine.selection import Best, Evidence, best, margin, nothing
 from pathx.engine.window import counted
 
 
@@ -95,8 +95,8 @@ def search(
     bounds = looked_at.bounds
     count = min(width + slack, bounds.shape[1])
     top = bounds.topk(min(count + 1, bounds.shape[1]), dim=1)
-    units, gain = looked_at.at(top.indices[:, :count])
-    weights, columns = _exact(arrivals, units, gain, looked_at.listing, strategy.most)
+    units, place, gain = looked_at.at(top.indices[:, :count])
+    weights, columns = _exact(arrivals, units, place, looked_at.listing, strategy.most)
     margins = _margins(weights, gain, branches, strategy.most)
     found = best(margins, width, branches.limits(threshold, min(width, count), margins))
     unseen = top.values[:, count] if count < bounds.shape[1] else None
@@ -116,7 +116,7 @@ class _Bounds:
     """Upper bounds of margins, (Q, n): -inf where there is nothing to keep.
 
     Args:
-        gain: (Q, n) what the units pass on; 0 where there is nothing to keep.
+        gain: (Q, n) what the units pass on; 0 where they are not active.
         listing: which units these are; None for all of the layer.
     """
 
@@ -124,51 +124,54 @@ class _Bounds:
     gain: Tensor
     listing: _Listing | None = None
 
-    def at(self, place: Tensor) -> tuple[Tensor, Tensor]:
-        """The units at places (Q, k) and their gains, in the order of their numbers."""
+    def at(self, place: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The units at places (Q, k), in the order of their numbers; with their places in that order, and their gains."""
         if self.listing is None:
             units = place.sort(dim=1).values
-            return units, self.gain.gather(1, units)
+            return units, units, self.gain.gather(1, units)
         units, order = self.listing.units.gather(1, place).sort(dim=1)
-        return units, self.gain.gather(1, place.gather(1, order))
+        place = place.gather(1, order)
+        return units, place, self.gain.gather(1, place)
 
 
 @dataclass(frozen=True, eq=False)
 class _Listing:
-    """The units under windows, where these are few.
+    """The units under windows, where these are few; one may be there several times.
 
     Args:
         units: (Q, m) their numbers, of all arrivals.
-        flat: (Q * m,) where they are in the layers of all branches.
-        first: (Q,) where the branches' layers begin; None for a single one.
-        memory: (Q * layer + 1,) a number for each unit: what was written there last, and where nothing was, anything.
-        held: by arrival and window, what the rows hold at the units, (Q, K, elements).
+        owner: (Q * m,) for every entry of the list, the one among those of the same unit that stands for it.
+        held: by arrival, what the rows hold at the units, (Q, K, n).
     """
 
     units: Tensor
-    flat: Tensor
-    first: Tensor | None
-    memory: Tensor
-    held: tuple[tuple[Tensor, ...], ...]
+    owner: Tensor
+    held: tuple[Tensor, ...]
 
-    def columns(self, units: Tensor, gain: Tensor) -> list[Tensor]:
-        """By arrival, (Q, K, n) what its rows hold at units (Q, n); nothing where there is nothing to keep."""
-        branches, count = units.shape
-        chosen = units if self.first is None else units + self.first[:, None]
-        chosen = chosen.masked_fill(gain == 0, len(self.memory) - 1)  # they may be there twice, and must not win
-        number = counted(count, units.device).expand(branches, -1)
-        self.memory.index_fill_(0, self.flat, count)
-        self.memory.index_copy_(0, chosen.reshape(-1), number.reshape(-1))
-        column = self.memory.index_select(0, self.flat).reshape(self.units.shape)  # count where it is none of these
-        tables, start = [], 0
-        for windows in self.held:
-            table = windows[0].new_zeros(branches, windows[0].shape[1], count + 1)
-            for data in windows:
-                stop = start + data[0].numel()
-                table.scatter_add_(2, column[:, start:stop].reshape(data.shape), data)
-                start = stop
-            tables.append(table[:, :, :count])
-        return tables
+    def columns(self, place: Tensor, left_out: Sequence[bool]) -> Iterator[Tensor]:
+        """By arrival, (Q, K, n) what its rows hold at the units that the entries (Q, n) of the list stand for.
+
+        Nothing for entries that stand for none, because another one does.
+        """
+        branches, count = place.shape
+        entry = _through(place, self.units.shape[1])
+        number = counted(count, place.device).expand(branches, -1)
+        column = torch.full_like(self.owner, count)  # for units that are not asked for
+        column.index_copy_(0, entry.reshape(-1), number.reshape(-1))
+        column = column.index_select(0, self.owner).reshape(self.units.shape)
+        start = 0
+        for data, out in zip(self.held, left_out, strict=True):
+            stop = start + data[0].numel()
+            if not out:
+                table = data.new_zeros(branches, data.shape[1], count + 1)
+                yield table.scatter_add_(2, column[:, start:stop].reshape(data.shape), data)[:, :, :count]
+            start = stop
+
+
+def _through(numbers: Tensor, size: int) -> Tensor:
+    """Numbers (Q, n) below `size`, counted through the branches."""
+    branches = len(numbers)
+    return numbers if branches == 1 else numbers + counted(branches, numbers.device)[:, None] * size
 
 
 def _all(
@@ -193,44 +196,46 @@ def _listed(arrivals: Sequence[Arrival], few: float) -> _Bounds | None:
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
         return None
-    touched = Touched.together(known)
-    units = touched.units
-    branches, size = len(units), arrivals[0].units
-    number = counted(units.numel(), units.device)
-    first = None if branches == 1 else number[:branches] * size
-    flat = (units if first is None else units + first[:, None]).reshape(-1)
-    total = touched.favour.new_empty(branches * size).index_fill_(0, flat, 0.0)
-    total.index_add_(0, flat, touched.favour.reshape(-1))
-    memory = flat.new_empty(branches * size + 1).index_copy_(0, flat, number)  # one of those that name the same unit
-    again = (memory.index_select(0, flat) != number).reshape(units.shape)
-    gain = touched.gain.masked_fill(again, 0.0)
-    bounds = total.index_select(0, flat).reshape(units.shape).mul_(gain)
-    listing = _Listing(units, flat, first, memory, tuple(part.held for part in known))
-    return _Bounds(bounds.masked_fill_(gain == 0, -math.inf), gain, listing)
+    units, gain, favour = (
+        joined([values.flatten(1) for values in each], 1)
+        for each in zip(*((part.units, part.gain, part.favour) for part in known), strict=True)
+    )
+    size = arrivals[0].units
+    flat = _through(units, size).reshape(-1)
+    number = counted(len(flat), flat.device)
+    owner = flat.new_empty(len(units) * size).index_copy_(0, flat, number).index_select(0, flat)
+    passed = gain.reshape(-1)
+    bounds = favour.new_zeros(len(flat)).index_add_(0, owner, favour.reshape(-1)).mul_(passed)
+    bounds = torch.where((owner == number).logical_and_(passed), bounds, nothing(bounds)).reshape(units.shape)
+    return _Bounds(bounds, gain, _Listing(units, owner, tuple(part.held for part in known)))
 
 
 def _gain(frozen: Frozen, gates: Sequence[Gate], branches: Branches) -> Tensor:
     """(Q, units) what every unit of a layer passes on; 0 where it is not active."""
     gains = [frozen.slopes(gate).gain.flatten(1) for gate in gates]
-    joined = gains[0] if len(gains) == 1 else torch.cat(gains, 1)
-    return joined if branches.whole else joined.index_select(0, branches.image)
+    gain = joined(gains, 1)
+    return gain if branches.whole else gain.index_select(0, branches.image)
 
 
 def _exact(
-    arrivals: Sequence[Arrival], units: Tensor, gain: Tensor, listing: _Listing | None, most: int
+    arrivals: Sequence[Arrival], units: Tensor, place: Tensor, listing: _Listing | None, most: int
 ) -> tuple[Tensor, list[Tensor | None]]:
-    """(Q, n, C) what units (Q, n) send to every class: W of Algorithm 1; and the columns (Q, rows, n) it was made from."""
+    """(Q, n, C) what units (Q, n) send to every class: W of Algorithm 1; and the columns (Q, rows, n) it was made from.
+
+    Args:
+        place: (Q, n) the entries of the list that stand for the units, where there is one.
+    """
     parts: list[Tensor] = []
     known: list[Tensor | None] = []
     too_many = [a.rows.weights is not None and a.rows.count * units.numel() > most for a in arrivals]
-    listed = None if listing is None or any(too_many) else listing.columns(units, gain)
+    listed = None if listing is None else listing.columns(place, too_many)
     for number, arrival in enumerate(arrivals):
         rows = arrival.rows
         if rows.weights is not None and too_many[number]:
             parts.append(_by_classes(arrival, rows.weights, units, most))
             known.append(None)
             continue
-        columns = arrival.columns(units) if listed is None else listed[number]
+        columns = arrival.columns(units) if listed is None else next(listed)
         known.append(columns)
         turned = columns.transpose(1, 2)
         parts.append(turned if rows.weights is None else torch.bmm(turned, rows.weights))
@@ -249,11 +254,12 @@ def _by_classes(arrival: Arrival, weights: Tensor, units: Tensor, most: int) -> 
 
 def _margins(weights: Tensor, gain: Tensor, branches: Branches, most: int) -> Tensor:
     """(Q, n) exact margins of candidates."""
-    step = max(1, most // (len(weights) * weights.shape[2]))
-    rivals = branches.rivals(weights)
-    pairs = zip(weights.split(step, dim=1), gain.split(step, dim=1), strict=True)
-    parts = [margin(some * passed[:, :, None], branches.target, rivals) for some, passed in pairs]
-    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+    step = max(1, most // (len(branches) * branches.classes))
+    rivals, passed = branches.rivals(weights), gain.unsqueeze(2)
+    if step >= weights.shape[1]:
+        return margin(weights * passed, branches.target, rivals)
+    pairs = zip(weights.split(step, dim=1), passed.split(step, dim=1), strict=True)
+    return torch.cat([margin(some * by, branches.target, rivals) for some, by in pairs], 1)
 
 
 def _last(found: Best, width: int) -> Tensor:

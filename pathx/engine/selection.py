@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pathx.engine.window import made_once
+
 
 def margin(z: Tensor, target: Tensor, rivals: Tensor) -> Tensor:
     """Importance as a margin: z (Q, n, C) to (Q, n), in the order of softmax(z) at the target.
@@ -16,15 +18,20 @@ def margin(z: Tensor, target: Tensor, rivals: Tensor) -> Tensor:
     in place, so z is used up.
 
     Args:
-        rivals: (Q, C) 0 at the target and 1 / (C - 1) at the others, so that a product with it is their mean.
+        rivals: (Q, C, 1) 0 at the target and 1 / (C - 1) at the others, so that a product with it is their mean.
     """
-    alive = z.any(2)
     at = target[:, None, None].expand(-1, z.shape[1], 1)
-    own = z.gather(2, at)[:, :, 0]
+    own = z.gather(2, at)
     most = z.scatter_(2, at, -math.inf).amax(2, keepdim=True)
-    excess = torch.bmm(z.sub_(most).expm1_(), rivals[:, :, None])[:, :, 0]
-    own.sub_(most[:, :, 0]).sub_(excess.log1p_())
-    return own.add_(alive.log())  # 0 for those alive, and -inf for the others
+    excess = torch.bmm(z.sub_(most).expm1_(), rivals)
+    alive = own.logical_or(most).logical_or_(excess)  # if the others' maximum and mean are 0, so are they all
+    own.sub_(most).sub_(excess.log1p_())
+    return torch.where(alive, own, nothing(own)).squeeze(2)
+
+
+def nothing(like: Tensor) -> Tensor:
+    """The margin of what is no candidate, -inf."""
+    return made_once(("nothing", like.dtype), like.device, lambda: torch.tensor(-math.inf, dtype=like.dtype))
 
 
 def importance(margins: Tensor, classes: int) -> Tensor:
@@ -60,11 +67,11 @@ def best(margins: Tensor, width: int, limits: Tensor) -> Best:
     """The `width` best of candidates (Q, n) that are in the order of their numbers: ties go to the lower one.
 
     Args:
-        limits: (n or more,) the margins that the first, the second, … must be above, as `limits_of` gives them.
+        limits: (width or n,) the margins that the first, the second, … must be above, as `limits_of` gives them.
     """
     values, place = margins.sort(dim=1, descending=True, stable=True)
     values, place = values[:, :width], place[:, :width]
-    return Best(place, values, values > limits[: values.shape[1]])
+    return Best(place, values, values > limits)
 
 
 def limits_of(threshold: float, width: int, like: Tensor) -> Tensor:

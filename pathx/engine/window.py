@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from typing import TypeVar, cast
 
@@ -18,26 +18,89 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
+class Corners:
+    """Where boxes start along one dimension: each at step * base + offset.
+
+    On the way down, only `step` and `offset` change, which are known to the host; the device has nothing to do until
+    the places are asked for. And it is known at once how far boxes may stick out.
+
+    Args:
+        base: (P,) numbers from 0 to count - 1.
+    """
+
+    base: Tensor
+    count: int
+    step: int = 1
+    offset: int = 0
+
+    def moved(self, step: int, offset: int) -> Corners:
+        """In the coordinates p' = step * p + offset."""
+        return Corners(self.base, self.count, self.step * step, self.offset * step + offset)
+
+    def rows(self, keep: Tensor) -> Corners:
+        return Corners(self.base[keep], self.count, self.step, self.offset)
+
+    @cached_property
+    def numbers(self) -> Tensor:
+        """(P,) the places themselves."""
+        numbers = times(self.base, self.step)
+        return numbers + self.offset if self.offset else numbers
+
+    @property
+    def last(self) -> int:
+        """The furthest place that there may be; the first is the offset."""
+        return self.offset + self.step * (self.count - 1)
+
+    def beyond(self, extent: int, size: int) -> tuple[int, int]:
+        """How far boxes may stick out of a map that is `size` long, before and after it."""
+        return max(0, -self.offset), max(0, self.last + extent - size)
+
+    def sticks_out(self, extent: int, size: int) -> bool:
+        """Whether boxes may stick out of a map that is `size` long."""
+        return self.offset < 0 or self.last + extent > size
+
+    def within(self, low: int, high: int) -> Corners:
+        """Where a box lies outside of these bounds, at the bound."""
+        if low <= self.offset and self.last <= high:
+            return self
+        return Corners(self.numbers.clamp(low, high) - low, high - low + 1, offset=low)
+
+    def inside(self, extent: int, size: int) -> Tensor:
+        """(P, extent) which elements of the boxes lie inside of the map."""
+
+        def made(numbers: Tensor) -> Tensor:
+            place = numbers[:, None] + torch.arange(extent, device=numbers.device)
+            return (place >= 0) & (place < size)
+
+        if self.count * extent > MOST_REMEMBERED:
+            return made(self.numbers)
+        key = ("inside", self.count, self.step, self.offset, extent, size)
+        table = made_once(key, self.base.device, lambda: made(torch.arange(self.count) * self.step + self.offset))
+        return table.index_select(0, self.base)
+
+
+Origin = int | Corners
+
+
+@dataclass(frozen=True, eq=False)
 class Window:
     """P cotangents of one tensor of shape (B, *shape).
 
     Args:
         data: (P, *extent).
-        origin: where the box starts in every dimension: one number for all, or a tensor (P,).
+        origin: where the box starts in every dimension: one number for all, or one each.
         shape: of the full map, without the batch.
         row: (P,) which row of the Jacobian each cotangent belongs to; rows may repeat, their cotangents add up.
         image: (P,) which image of the batch each is about.
-        overhang: by dimension, whether boxes may stick out of the map.
         clean: what sticks out is zero.
         ordered: `row` counts up from 0 without a gap.
     """
 
     data: Tensor
-    origin: tuple[int | Tensor, ...]
+    origin: tuple[Origin, ...]
     shape: tuple[int, ...]
     row: Tensor
     image: Tensor
-    overhang: tuple[bool, ...]
     clean: bool = True
     ordered: bool = True
 
@@ -45,14 +108,14 @@ class Window:
     def full(data: Tensor, row: Tensor, image: Tensor) -> Window:
         """Whole maps."""
         shape = tuple(data.shape[1:])
-        return Window(data, (0,) * len(shape), shape, row, image, (False,) * len(shape))
+        return Window(data, (0,) * len(shape), shape, row, image)
 
     @staticmethod
     def one_hot(value: Tensor, index: Tensor, shape: tuple[int, ...], row: Tensor, image: Tensor) -> Window:
         """One element each: `value` (P,) at the flat `index` (P,)."""
         data = value.reshape(-1, *(1,) * len(shape))
-        origin = unravelled(index, shape) if shape else ()
-        return Window(data, origin, shape, row, image, (False,) * len(shape))
+        origin = tuple(map(Corners, unravelled(index, shape), shape)) if shape else ()
+        return Window(data, origin, shape, row, image)
 
     def whole(self, data: Tensor) -> Window:
         """Whole maps with the rows of this window."""
@@ -74,6 +137,14 @@ class Window:
     def extent(self) -> tuple[int, ...]:
         return tuple(self.data.shape[1:])
 
+    @cached_property
+    def overhang(self) -> tuple[bool, ...]:
+        """By dimension, whether boxes may stick out of the map."""
+        return tuple(
+            isinstance(origin, Corners) and origin.sticks_out(extent, size)
+            for origin, extent, size in zip(self.origin, self.extent, self.shape, strict=True)
+        )
+
     def covers(self, dim: int) -> bool:
         """Whether the box is the whole map in this dimension."""
         origin = self.origin[dim]
@@ -89,17 +160,21 @@ class Window:
 
     def position(self, dim: int) -> Tensor:
         """Coordinates of the box in one dimension, shaped to broadcast against `data`: (P or 1, 1, …, extent, …, 1)."""
-        steps = _steps(self.extent[dim], dim, len(self.shape), self.data.device)
-        origin = self.origin[dim]
-        return steps + (origin.reshape(-1, *(1,) * len(self.shape)) if isinstance(origin, Tensor) else origin)
+        origin, extent, dims = self.origin[dim], self.extent[dim], len(self.shape)
+        first = origin if isinstance(origin, int) else origin.offset
+        places = spaced(extent, 1, first, self.data.device).reshape(_along(dim, extent, dims))
+        if isinstance(origin, int):
+            return places
+        return torch.add(places, origin.base.reshape(-1, *(1,) * dims), alpha=origin.step)
 
     def inside(self) -> Tensor | None:
         """Which elements lie inside the map, broadcastable to `data`; None if all do."""
         mask = None
-        for dim, out in enumerate(self.overhang):
-            if out:
-                position = self.position(dim)
-                here = position.clamp(0, self.shape[dim] - 1) == position
+        for dim, (origin, out) in enumerate(zip(self.origin, self.overhang, strict=True)):
+            if out and isinstance(origin, Corners):
+                extent = self.extent[dim]
+                here = origin.inside(extent, self.shape[dim])
+                here = here.reshape(replaced(_along(dim, extent, len(self.shape)), 0, -1))
                 mask = here if mask is None else mask & here
         return mask
 
@@ -109,18 +184,27 @@ class Window:
         Never out of range; what sticks out of the map gets some index or other.
         """
         sizes = sizes or self.shape
-        strides = tuple(0 if size == 1 else stride for size, stride in zip(sizes, _strides(sizes), strict=True))
-        index = _grid(self.extent, strides, self.data.device)
-        start = sum(origin * stride for origin, stride in zip(self.origin, strides, strict=True) if type(origin) is int)
-        if start:
-            index = index + start
-        first: Tensor | None = None
-        for origin, stride in zip(reversed(self.origin), reversed(strides), strict=True):  # the last has a stride of 1
-            if stride and isinstance(origin, Tensor):
-                first = _times(origin, stride) if first is None else torch.add(first, origin, alpha=stride)
-        if first is not None:
-            index = index + first.reshape(-1, *(1,) * len(self.shape))
+        strides = _strides(sizes)
+        first, start = self.corner(strides)
+        if first is None:
+            return _grid(self.extent, strides, start, self.data.device)
+        index = first.reshape(-1, *(1,) * len(self.shape))
+        if start or prod(self.extent) > 1:
+            index = index + _grid(self.extent, strides, start, self.data.device)
         return index.clamp(0, prod(sizes) - 1) if any(self.overhang) else index
+
+    def corner(self, strides: tuple[int, ...]) -> tuple[Tensor | None, int]:
+        """Where the boxes start in memory with these strides: (P,) numbers, None where they are 0, plus one for all."""
+        first: Tensor | None = None
+        start = 0
+        for origin, stride in zip(reversed(self.origin), reversed(strides), strict=True):  # the last has a stride of 1
+            if isinstance(origin, int):
+                start += origin * stride
+            elif stride:
+                start += origin.offset * stride
+                far = origin.step * stride
+                first = times(origin.base, far) if first is None else torch.add(first, origin.base, alpha=far)
+        return first, start
 
     def read(self, values: Tensor) -> Tensor:
         """The values (B or 1, *sizes) that lie under the boxes; a size of 1 stands for the whole dimension."""
@@ -165,7 +249,7 @@ class Window:
 
     def rows(self, keep: Tensor) -> Window:
         """Only the cotangents whose numbers are in `keep`."""
-        origin = tuple(o[keep] if isinstance(o, Tensor) else o for o in self.origin)
+        origin = tuple(one if isinstance(one, int) else one.rows(keep) for one in self.origin)
         return replace(
             self, data=self.data[keep], origin=origin, row=self.row[keep], image=self.image[keep], ordered=False
         )
@@ -179,21 +263,22 @@ class Window:
         if step > 1 and extent > 1:
             data = spread(data, dim + 1, step)
             extent = data.shape[dim + 1]
-        start = self.origin[dim] * step + offset
-        out = self.overhang[dim]
-        if isinstance(start, int):  # known for all: cut to the map at once
+        old_start = self.origin[dim]
+        start: Origin
+        if isinstance(old_start, int):  # known for all: cut to the map at once
+            start = old_start * step + offset
             first, last = max(0, -start), min(extent, size - start)
             if last <= first:
                 first = last = 0
             data, start, out = data.narrow(dim + 1, first, last - first), start + first if last > first else 0, False
         else:
-            out = True
+            start = old_start.moved(step, offset)
+            out = start.sticks_out(extent, size)
         return replace(
             self,
             data=data,
             origin=replaced(self.origin, dim, start),
             shape=replaced(self.shape, dim, size),
-            overhang=replaced(self.overhang, dim, out),
             clean=self.clean and not out,
         )
 
@@ -204,9 +289,9 @@ Index = TypeVar("Index", int, Tensor)
 def unravelled(index: Index, shape: tuple[int, ...]) -> tuple[Index, ...]:
     """Coordinates of a flat index, or of a tensor of them. (torch's own checks its input at length.)"""
     if isinstance(index, Tensor) and len(shape) > 2:  # all dimensions at once
-        strides = _made_once(("strides", shape), index.device, lambda: torch.tensor(_strides(shape)))
-        sizes = _made_once(("sizes", shape), index.device, lambda: torch.tensor(shape))
-        return (index.unsqueeze(-1) // strides % sizes).unbind(-1)
+        strides = made_once(("strides", shape), index.device, lambda: torch.tensor(_strides(shape)).clamp(min=1))
+        sizes = made_once(("sizes", shape), index.device, lambda: torch.tensor(shape))
+        return torch.floor_divide(index.unsqueeze(-1), strides).remainder_(sizes).unbind(-1)
     coordinates: list[Index] = []
     for size in reversed(shape[1:]):
         coordinates.append(index % size)
@@ -217,14 +302,21 @@ def unravelled(index: Index, shape: tuple[int, ...]) -> tuple[Index, ...]:
 
 def counted(count: int, device: torch.device) -> Tensor:
     """0, 1, …, (count,), to be read only: it is made once."""
-    length = max(4096, 1 << (count - 1).bit_length()) if count else 4096
-    if length > MOST_REMEMBERED:
+    if count > MOST_REMEMBERED:
         return torch.arange(count, device=device)
-    return _made_once(("count", length), device, lambda: torch.arange(length))[:count]
+    return made_once(("count", count), device, lambda: torch.arange(count))
 
 
-def _steps(extent: int, dim: int, dims: int, device: torch.device) -> Tensor:
-    return counted(extent, device).reshape(_along(dim, extent, dims))
+def ones(count: int, like: Tensor) -> Tensor:
+    """(count,) times 1, to be read only."""
+    return made_once(("one", like.dtype), like.device, lambda: torch.ones((), dtype=like.dtype)).expand(count)
+
+
+def spaced(count: int, step: int, start: int, device: torch.device) -> Tensor:
+    """(count,) start, start + step, …, to be read only: it is made once."""
+    if count > MOST_REMEMBERED:
+        return torch.arange(count, device=device) * step + start
+    return made_once(("spaced", count, step, start), device, lambda: torch.arange(count) * step + start)
 
 
 def _along(dim: int, extent: int, dims: int) -> tuple[int, ...]:
@@ -232,27 +324,29 @@ def _along(dim: int, extent: int, dims: int) -> tuple[int, ...]:
     return replaced((1,) * (dims + 1), dim + 1, extent)
 
 
-def _times(numbers: Tensor, factor: int) -> Tensor:
+def times(numbers: Tensor, factor: int) -> Tensor:
     """A product; without a launch where the factor is 1."""
     return numbers if factor == 1 else numbers * factor
 
 
+@lru_cache
 def _strides(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(prod(sizes[dim + 1 :]) for dim in range(len(sizes)))
+    """Of a map that lies in memory in order; 0 where there is but one place."""
+    return tuple(0 if size == 1 else prod(sizes[dim + 1 :]) for dim, size in enumerate(sizes))
 
 
-def _grid(extent: tuple[int, ...], strides: tuple[int, ...], device: torch.device) -> Tensor:
-    """Flat index of every element of a box at the origin: (1, *extent), or 1 where the stride is 0."""
+def _grid(extent: tuple[int, ...], strides: tuple[int, ...], start: int, device: torch.device) -> Tensor:
+    """Flat index of every element of a box that begins at index `start`: (1, *extent), or 1 where the stride is 0."""
 
     def made() -> Tensor:
-        index = torch.zeros((1,) * (len(extent) + 1), dtype=torch.long)
+        index = torch.full((1,) * (len(extent) + 1), start)
         for dim, (size, stride) in enumerate(zip(extent, strides, strict=True)):
             if stride:
                 index = index + (torch.arange(size) * stride).reshape(_along(dim, size, len(extent)))
         return index
 
     size = prod(length for length, stride in zip(extent, strides, strict=True) if stride)
-    return _made_once(("grid", extent, strides), device, made, keep=size <= MOST_REMEMBERED)
+    return made_once(("grid", extent, strides, start), device, made, keep=size <= MOST_REMEMBERED)
 
 
 MOST_REMEMBERED = 1 << 16
@@ -261,14 +355,14 @@ MOST_REMEMBERED = 1 << 16
 _REMEMBERED: dict[tuple[object, ...], Tensor] = {}
 
 
-def _made_once(what: tuple[object, ...], device: torch.device, make: Callable[[], Tensor], keep: bool = True) -> Tensor:
+def made_once(what: tuple[object, ...], device: torch.device, make: Callable[[], Tensor], keep: bool = True) -> Tensor:
     """A small constant on a device, made when it is first asked for: a launch saved, wherever it is needed again."""
     known = _REMEMBERED.get((*what, device))
     if known is None:
         with torch.inference_mode(False), torch.device("cpu"):
             known = make().to(device)
         if keep and type(known) is Tensor:  # not a fake one
-            if len(_REMEMBERED) >= 1024:
+            if len(_REMEMBERED) >= 1024 or sum(map(Tensor.numel, _REMEMBERED.values())) > 64 * MOST_REMEMBERED:
                 _REMEMBERED.clear()
             _REMEMBERED[(*what, device)] = known
     return known

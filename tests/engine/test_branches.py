@@ -22,7 +22,7 @@ def weights(*shape: int, seed: int = 0) -> Tensor:
 def test_favour_is_the_target_over_the_mean_of_the_others(classes: int, seed: int) -> None:
     target = torch.tensor([0, classes - 1, seed % classes])
     given_weights = weights(3, 5, classes, seed=seed)
-    found = Branches(torch.arange(3), target, classes).favoured(given_weights)
+    found = Branches(torch.arange(3), target, classes).sums(given_weights)[..., 0]
     for branch, own in enumerate(target.tolist()):
         others = [number for number in range(classes) if number != own]
         one = given_weights[branch]
@@ -32,13 +32,13 @@ def test_favour_is_the_target_over_the_mean_of_the_others(classes: int, seed: in
 def test_what_is_explained_is_one_class_or_the_difference_of_two() -> None:
     given_weights, target = weights(2, 3, 2), torch.tensor([1, 0])
     plain = Branches(torch.arange(2), target, 2)
-    assert_close(plain.explained(given_weights), torch.stack([given_weights[0, :, 1], given_weights[1, :, 0]]))
+    assert_close(plain.sums(given_weights)[..., 1], torch.stack([given_weights[0, :, 1], given_weights[1, :, 0]]))
     for pair in (
         Branches(torch.arange(2), target, 2, alone=True),
         Branches(torch.arange(2), target, 2, logits=torch.tensor([[3, 5], [2, 0]])),
     ):
         first, second = given_weights[..., 0], given_weights[..., 1]
-        assert_close(pair.explained(given_weights), torch.stack([(second - first)[0], (first - second)[1]]))
+        assert_close(pair.sums(given_weights)[..., 1], torch.stack([(second - first)[0], (first - second)[1]]))
 
 
 def kept(units: Tensor) -> Kept:
@@ -48,15 +48,16 @@ def kept(units: Tensor) -> Kept:
     best = Best(units + 1, margins, torch.ones_like(units, dtype=torch.bool))
     sent = margins / 2
     link = Link(None, margins[:, None], sent.new_ones(len(units), 1))
-    return Kept(2, frozen.network.layers[1], units, best, sent[:, :, None].expand(-1, -1, 4), sent, margins, (link,))
+    weights = sent[:, :, None].expand(-1, -1, 4)
+    return Kept(2, frozen.network.layers[1], units, best, weights, 3 * sent, sent, margins, (link,))
 
 
 def test_every_unit_is_on_one_of_the_maps() -> None:
     units = torch.arange(UNITS[1])[None]
     (_, narrow, on_narrow), (_, wide, on_wide) = kept(units).places()
     assert on_narrow is not None and on_wide is not None
-    assert narrow[on_narrow].tolist() == list(range(50)) and wide[on_wide].tolist() == list(range(75))
-    assert torch.equal(on_narrow, ~on_wide)
+    assert narrow[on_narrow == 1].tolist() == list(range(50)) and wide[on_wide == 1].tolist() == list(range(75))
+    assert torch.equal(on_narrow, 1 - on_wide)
     assert narrow.max() < 50 and wide.min() >= 0  # what is elsewhere has an index all the same
 
 
@@ -66,6 +67,7 @@ def test_branches_that_fall_apart_take_their_own_unit_along() -> None:
     parts = whole.of(parent, column)
     assert parts.units.tolist() == [[3], [60], [7], [9], [5], [80]]
     assert torch.equal(parts.sent, whole.sent.reshape(-1, 1)) and torch.equal(parts.best.margin, parts.gain)
+    assert torch.equal(parts.favour, 3 * parts.sent)
     assert parts.weights.shape == (6, 1, 4) and torch.equal(parts.weights[:, 0, 0], parts.sent[:, 0])
     (link,) = parts.links  # read by the number of a part, it is that of the branch it came from
     place = torch.tensor([1])

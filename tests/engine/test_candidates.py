@@ -45,7 +45,7 @@ def test_sums_and_columns_are_those_of_the_table(layer: int, most: int, windows:
     _, frozen = frozen_fire()
     rows = rows_from(frozen, layer)
     arrival, whole = Arrival(rows, layer, frozen.network.layers[layer - 1], most, windows), table(frozen, rows, layer)
-    units = torch.tensor([[0, 7, UNITS[layer - 1] - 1, 7], [55, 3, 20, 54]])
+    units = torch.tensor([[0, 7, UNITS[layer - 1] - 1, 8], [55, 3, 20, 54]])
     at = units[:, None].expand(-1, rows.count, -1)
     assert_close(arrival.columns(units), whole.gather(2, at))
     assert_close(arrival.favour(), (whole * rows.favour[:, :, None]).sum(1))
@@ -60,10 +60,12 @@ def test_units_under_windows_add_up_to_what_arrived() -> None:
     arrival, whole = Arrival(rows, 1, frozen.network.layers[0], 1 << 26), table(frozen, rows, 1)
     touched = arrival.touched(math.inf)
     assert touched is not None
-    sums = torch.zeros(2, UNITS[0], dtype=torch.float64).scatter_add_(1, touched.units, touched.favour)
+    units, favour = touched.units.flatten(1), touched.favour.flatten(1)
+    sums = torch.zeros(2, UNITS[0], dtype=torch.float64).scatter_add_(1, units, favour)
     assert_close(sums, (whole * rows.favour[:, :, None]).sum(1))
     gain = frozen.slopes(frozen.network.layers[0][0]).gain.flatten(1)
-    assert torch.equal(touched.gain, gain.gather(1, touched.units))
+    assert torch.equal(touched.gain.flatten(1), gain.gather(1, units))
+    assert_close(torch.zeros_like(whole).scatter_add_(2, touched.units, touched.held), whole)
 
 
 def test_units_are_listed_only_where_they_are_few() -> None:

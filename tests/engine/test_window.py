@@ -6,32 +6,32 @@ from dataclasses import replace
 
 import pytest
 import torch
+from support.windows import corners
 from torch import Tensor
 
-from pathx.engine.window import MOST_REMEMBERED, Window, counted, spread, unravelled
+from pathx.engine.window import MOST_REMEMBERED, Corners, Origin, Window, counted, spread, unravelled
 
 SHAPE = (3, 7, 6)
 
 
-def boxes(origin: tuple[int | Tensor, ...], extent: tuple[int, ...], overhang: bool = False) -> Window:
+def boxes(starts: tuple[int | list[int], ...], extent: tuple[int, ...]) -> Window:
     """Four cotangents, of two images."""
     data = torch.randn(4, *extent, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    out = tuple(overhang and isinstance(one, Tensor) for one in origin)
+    origin: tuple[Origin, ...] = tuple(one if isinstance(one, int) else corners(one) for one in starts)
     row, image = torch.arange(4), torch.tensor([0, 1, 1, 0])
-    return Window(data, origin, SHAPE, row, image, out, clean=not any(out))
+    window = Window(data, origin, SHAPE, row, image)
+    return replace(window, clean=not any(window.overhang))
 
 
 WINDOWS = {
     "whole maps": Window.full(torch.randn(4, *SHAPE, dtype=torch.float64), torch.arange(4), torch.tensor([0, 1, 1, 0])),
     "one box for all": boxes((1, 2, 0), (2, 3, 4)),
-    "a box each": boxes((0, torch.tensor([0, 4, 2, 1]), torch.tensor([3, 0, 1, 2])), (3, 3, 3)),
-    "sticking out": boxes((0, torch.tensor([-2, 5, 2, -1]), torch.tensor([4, -1, 1, 2])), (3, 3, 3), overhang=True),
-    "sticking out by one": boxes(
-        (torch.tensor([-1, 2, 0, 1]), 2, torch.tensor([-1, 5, 1, 5])), (2, 3, 2), overhang=True
-    ),
-    "larger than the map": boxes((0, torch.tensor([-1, -3, -2, 0]), 0), (3, 11, 6), overhang=True),
-    "single elements": boxes(tuple(torch.tensor(at) for at in ([0, 2, 1, 2], [6, 0, 3, 6], [5, 0, 2, 0])), (1, 1, 1)),
-    "columns": boxes((0, 0, torch.tensor([0, 5, 2, 3])), (3, 7, 1)),
+    "a box each": boxes((0, [0, 4, 2, 1], [3, 0, 1, 2]), (3, 3, 3)),
+    "sticking out": boxes((0, [-2, 5, 2, -1], [4, -1, 1, 2]), (3, 3, 3)),
+    "sticking out by one": boxes(([-1, 2, 0, 1], 2, [-1, 5, 1, 5]), (2, 3, 2)),
+    "larger than the map": boxes((0, [-1, -3, -2, 0], 0), (3, 11, 6)),
+    "single elements": boxes(([0, 2, 1, 2], [6, 0, 3, 6], [5, 0, 2, 0]), (1, 1, 1)),
+    "columns": boxes((0, 0, [0, 5, 2, 3]), (3, 7, 1)),
     "rows, one for all": boxes((0, 3, 0), (3, 1, 6)),
     "the last element": boxes((2, 6, 5), (1, 1, 1)),
 }
@@ -41,7 +41,7 @@ def literal(window: Window) -> Tensor:
     """The maps, element by element."""
     maps = torch.zeros(len(window.data), *window.shape, dtype=window.data.dtype)
     for number in range(len(window.data)):
-        start = [int(one[number]) if isinstance(one, Tensor) else one for one in window.origin]
+        start = [one if isinstance(one, int) else int(one.numbers[number]) for one in window.origin]
         for place in torch.cartesian_prod(*map(torch.arange, window.extent)).tolist():
             at = [a + b for a, b in zip(start, place, strict=True)]
             if all(0 <= a < size for a, size in zip(at, window.shape, strict=True)):
@@ -100,9 +100,9 @@ def test_every_small_shift_of_every_dimension(name: str, dim: int) -> None:
 @pytest.mark.parametrize("name", WINDOWS)
 def test_what_is_said_of_a_window_is_true(name: str) -> None:
     window = WINDOWS[name]
-    starts = [[int(o[n]) if isinstance(o, Tensor) else o for n in range(4)] for o in window.origin]
+    starts = [[o] * 4 if isinstance(o, int) else o.numbers.tolist() for o in window.origin]
     for dim, (first, size) in enumerate(zip(starts, SHAPE, strict=True)):
-        same = not isinstance(window.origin[dim], Tensor)
+        same = isinstance(window.origin[dim], int)
         assert window.covers(dim) == (same and first[0] == 0 and window.extent[dim] == size)
         position = window.position(dim).expand(4, *window.extent).movedim(dim + 1, 1).flatten(2)[:, :, 0]
         assert position.tolist() == [[start + step for step in range(window.extent[dim])] for start in first]
@@ -173,3 +173,20 @@ def test_what_is_real_of_complex_cotangents() -> None:
     window = WINDOWS["whole maps"]
     turned = replace(window, data=torch.complex(window.data, window.data + 1))
     assert torch.equal(turned.real().data, window.data) and window.real() is window
+
+
+@pytest.mark.parametrize(("step", "offset"), [(1, 0), (1, -2), (2, 1), (3, -4)])
+def test_corners_know_their_places_and_how_far_boxes_stick_out(step: int, offset: int) -> None:
+    """From a table, or computed where the table would be too large; for any map and any extent."""
+    for count, extent, size in ((5, 3, 9), (1, 4, 4), (MOST_REMEMBERED, 2, 7)):
+        base = torch.tensor([0, count // 2, count - 1])
+        corners = Corners(base, count).moved(step, offset)
+        assert torch.equal(corners.numbers, base * step + offset)
+        places = corners.numbers[:, None] + torch.arange(extent)
+        assert torch.equal(corners.inside(extent, size), (places >= 0) & (places < size))
+        assert corners.beyond(extent, size) == (max(0, -int(places.min())), max(0, int(places.max()) + 1 - size))
+        assert corners.sticks_out(extent, size) == bool((places < 0).any() or (places >= size).any())
+        bounded = corners.within(-1, size)
+        assert torch.equal(bounded.numbers, corners.numbers.clamp(-1, size))
+        assert bounded.offset >= -1 and bounded.beyond(1, size + 1) == (max(0, -bounded.offset), 0)
+        assert torch.equal(corners.rows(torch.tensor([2, 0])).numbers, corners.numbers[[2, 0]])

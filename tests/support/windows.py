@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from pathx.engine.graph.trace import Value
-from pathx.engine.window import Window
+from pathx.engine.window import Corners, Origin, Window
 
 ROWS = 4
 IMAGE = torch.tensor([0, 1, 1, 0])
 
 
-def window(
-    shape: tuple[int, ...], origin: tuple[int | Tensor, ...], extent: tuple[int, ...], out: bool = False
-) -> Window:
+def corners(places: Tensor | list[int]) -> Corners:
+    """Corners at these places; what they know of is the lowest and the highest of them."""
+    numbers = torch.as_tensor(places)
+    low, high = int(numbers.min()), int(numbers.max())
+    return Corners(numbers - low, high - low + 1, offset=low)
+
+
+def window(shape: tuple[int, ...], starts: tuple[int | Tensor, ...], extent: tuple[int, ...]) -> Window:
     """Four cotangents of two images; what sticks out of the map holds numbers all the same."""
     data = torch.randn(ROWS, *extent, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-    overhang = tuple(out and isinstance(one, Tensor) for one in origin)
-    return Window(data, origin, shape, torch.arange(ROWS), IMAGE, overhang, clean=not any(overhang))
+    origin: tuple[Origin, ...] = tuple(one if isinstance(one, int) else corners(one) for one in starts)
+    made = Window(data, origin, shape, torch.arange(ROWS), IMAGE)
+    return replace(made, clean=not any(made.overhang))
 
 
 def windows(shape: tuple[int, ...]) -> dict[str, Window]:
@@ -46,11 +53,11 @@ def windows(shape: tuple[int, ...]) -> dict[str, Window]:
         "a column each": window(shape, (0, *anywhere[1:]), (shape[0], *ones[1:])),
         "a plane each": window(shape, (anywhere[0], *zeros[1:]), (1, *shape[1:])),
         "an element each": window(shape, anywhere, ones),
-        "sticking out": window(shape, (0, *beside[1:]), (shape[0], *half[1:]), True),
-        "sticking out of channels too": window(shape, beside, half, True),
-        "columns outside": window(shape, (0, *outside[1:]), (shape[0], *ones[1:]), True),
-        "elements outside": window(shape, outside, ones, True),
-        "elements of channels outside": window(shape, (outside[0], *anywhere[1:]), ones, True),
+        "sticking out": window(shape, (0, *beside[1:]), (shape[0], *half[1:])),
+        "sticking out of channels too": window(shape, beside, half),
+        "columns outside": window(shape, (0, *outside[1:]), (shape[0], *ones[1:])),
+        "elements outside": window(shape, outside, ones),
+        "elements of channels outside": window(shape, (outside[0], *anywhere[1:]), ones),
     }
 
 

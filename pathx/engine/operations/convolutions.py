@@ -14,7 +14,7 @@ from pathx.engine.operations.geometry import Field, Shapes, any_shape, pair, sli
 from pathx.engine.operations.sliding import grown, spatial
 from pathx.engine.operations.sums import channel_total
 from pathx.engine.operations.table import Call, Cotangents, constant, forward, linear
-from pathx.engine.window import Window, replaced, spread
+from pathx.engine.window import Corners, Origin, Window, replaced, spread
 
 
 def _field(call: Shapes) -> Field:
@@ -131,14 +131,14 @@ def _kernel_window(cotangent: Window, weight: Tensor, shape: tuple[int, ...], ge
     """What single units of a convolution's output send down: rows of its weight, read rather than computed."""
     stride, padding, dilation, groups = geometry
     origin = cotangent.origin[0]
-    channel = origin if isinstance(origin, Tensor) else cotangent.row.new_full((len(cotangent.data),), origin)
+    channel = cotangent.row.new_full((len(cotangent.data),), origin) if isinstance(origin, int) else origin.numbers
     if cotangent.overhang[0]:
         channel = channel.clamp(0, len(weight) - 1)
     data = weight.index_select(0, channel) * cotangent.cleaned().data
     data = spread_by(data, dilation)
-    start: int | Tensor = 0
+    start: Origin = 0
     if groups > 1:
-        start = channel // (len(weight) // groups) * weight.shape[1]
+        start = Corners(channel // (len(weight) // groups), groups, weight.shape[1])
     return grown(cotangent, data, start, shape, (stride, padding))
 
 
@@ -153,7 +153,6 @@ def _all_channels(cotangent: Window) -> Window:
         cotangent,
         data=wide,
         origin=replaced(cotangent.origin, 0, 0),
-        overhang=replaced(cotangent.overhang, 0, False),
     )
 
 

@@ -14,18 +14,19 @@ from pathx.engine.operations.geometry import Field, Shapes, along, any_shape, aw
 from pathx.engine.operations.shapes import inserted
 from pathx.engine.operations.sums import map_like, total, unbroadcast
 from pathx.engine.operations.table import Call, Cotangents, constant, linear, precise
-from pathx.engine.window import Window, replaced
+from pathx.engine.window import Corners, Window, replaced
 
 
 def _part(call: Call, cotangent: Window, dim: int, offset: int, size: int) -> Window | None:
     """What of the cotangents falls on [offset, offset + size) of `dim`, in coordinates that start there."""
     window = cotangent.shift(dim, -offset, size)
-    if call.compact and isinstance(origin := window.origin[dim], Tensor):
-        keep = torch.nonzero((origin > -window.extent[dim]) & (origin < size)).flatten()
-        if len(keep) < len(origin):
-            window = window.rows(keep)
+    if call.compact and isinstance(origin := window.origin[dim], Corners):
+        keep = torch.nonzero((origin.numbers > -window.extent[dim]) & (origin.numbers < size)).flatten()
+        if len(keep) < len(origin.base):
+            window, origin = window.rows(keep), origin.rows(keep)
         if len(keep) and window.extent[dim] == 1:  # single elements that are left lie inside
-            window = replace(window, overhang=replaced(window.overhang, dim, False), clean=cotangent.clean)
+            inner = replaced(window.origin, dim, Corners(origin.numbers, size))
+            window = replace(window, origin=inner, clean=cotangent.clean)
     return window if window.data.numel() else None
 
 

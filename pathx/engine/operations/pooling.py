@@ -61,20 +61,16 @@ def max_pool(call: Call, output: int, cotangent: Window) -> Cotangents:
         maps.scatter_add_(2, winner.flatten(2).expand(*maps.shape[:2], -1), cotangent.data.flatten(2))
         data = maps.unflatten(2, shape[1:]).narrow(2, corner[0], extent[0]).narrow(3, corner[1], extent[1])
         return [(source, replace(below, data=data))]
-    y = winner // width - _corner(below, 1)
-    x = winner % width - _corner(below, 2)
-    place = (y * extent[1] + x).expand_as(cotangent.data)
-    if cotangent.inside() is not None:  # what was read outside the map points anywhere
+    # From its place in the map to that in the box: rows are shorter there, and the first is that of the corner.
+    first, start = below.corner((0, extent[1], 1))
+    place = torch.add(winner, winner // width, alpha=extent[1] - width)
+    place = place if first is None else place - first.reshape(-1, 1, 1, 1)
+    place = (place - start if start else place).expand_as(cotangent.data)
+    if any(cotangent.overhang):  # what was read outside the map points anywhere
         place = place.clamp(0, extent[0] * extent[1] - 1)
     data = cotangent.data.new_zeros(*cotangent.data.shape[:2], extent[0] * extent[1])
     data.scatter_add_(2, place.flatten(2), cotangent.data.flatten(2))
-    overhang = (cotangent.overhang[0], *below.overhang[1:])
-    return [(source, replace(below, data=data.unflatten(2, extent), overhang=overhang, clean=True))]
-
-
-def _corner(window: Window, dim: int) -> int | Tensor:
-    origin = window.origin[dim]
-    return origin.reshape(-1, *(1,) * len(window.shape)) if isinstance(origin, Tensor) else origin
+    return [(source, replace(below, data=data.unflatten(2, extent), clean=True))]
 
 
 @forward("max_pool2d_with_indices")
@@ -163,8 +159,7 @@ def _spread_mean(cotangent: Window, shape: tuple[int, ...], dims: tuple[int, ...
     extent = tuple(shape[d] if d in dims else cotangent.extent[d] for d in range(len(shape)))
     data = (cotangent.cleaned().data / prod(shape[d] for d in dims)).expand(-1, *extent)
     origin = tuple(0 if d in dims else cotangent.origin[d] for d in range(len(shape)))
-    overhang = tuple(d not in dims and cotangent.overhang[d] for d in range(len(shape)))
-    return replace(cotangent, data=data, origin=origin, shape=shape, overhang=overhang, clean=True)
+    return replace(cotangent, data=data, origin=origin, shape=shape, clean=True)
 
 
 @linear("mean", "sum", apart=along(1), field=away_from(1), pools=True)

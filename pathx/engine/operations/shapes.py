@@ -34,7 +34,6 @@ def inserted(cotangent: Window, axes: tuple[int, ...]) -> Window:
             data=cotangent.data.unsqueeze(axis + 1),
             origin=(*cotangent.origin[:axis], 0, *cotangent.origin[axis:]),
             shape=(*cotangent.shape[:axis], 1, *cotangent.shape[axis:]),
-            overhang=(*cotangent.overhang[:axis], False, *cotangent.overhang[axis:]),
         )
     return cotangent
 
@@ -92,7 +91,6 @@ def reshaped(cotangent: Window, shape: tuple[int, ...]) -> Window:
         data=cotangent.data.reshape(-1, *extent),
         origin=tuple(cotangent.origin[matched[d]] if d in matched else 0 for d in range(len(shape))),
         shape=shape,
-        overhang=tuple(d in matched and cotangent.overhang[matched[d]] for d in range(len(shape))),
     )
 
 
@@ -131,7 +129,6 @@ def permute(call: Call, output: int, cotangent: Window) -> Cotangents:
                 data=cotangent.data.permute(back),
                 origin=tuple(cotangent.origin[d] for d in pick),
                 shape=call.shapes[source],
-                overhang=tuple(cotangent.overhang[d] for d in pick),
             ),
         )
     ]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathx.engine.window import Window
+from pathx.engine.window import Corners, Origin, Window
 
 
 def spatial(value: Any, dims: int) -> tuple[int, ...]:
@@ -17,32 +17,26 @@ def spatial(value: Any, dims: int) -> tuple[int, ...]:
     return values * dims if len(values) == 1 else values
 
 
-def grown(cotangent: Window, data: Tensor, channel: int | Tensor, shape: tuple[int, ...], geometry: Any) -> Window:
+def grown(cotangent: Window, data: Tensor, channel: Origin, shape: tuple[int, ...], geometry: Any) -> Window:
     """The window below a sliding-window operation: origins times stride minus padding, overhanging by the padding.
 
     Where the box is the same for all, it is cut to the map instead.
     """
     stride, padding = geometry
-    origin: list[int | Tensor] = [channel]
-    overhang = [False]
+    origin: list[Origin] = [channel]
     for dim, (step, pad) in enumerate(zip(stride, padding, strict=True), start=1):
-        start = cotangent.origin[dim]
-        start = start if step == 1 else start * step
-        start = start - pad if pad else start
-        reach = data.shape[dim + 1] - (cotangent.extent[dim] - 1) * step  # of one element
-        beyond = (cotangent.shape[dim] - 1) * step + reach > shape[dim]
-        if isinstance(start, int):
-            first, last = max(0, -start), min(data.shape[dim + 1], shape[dim] - start)
-            if first < last:
-                data, start = data.narrow(dim + 1, first, last - first), start + first
-            else:  # it saw nothing but padding
-                data, start = torch.zeros_like(data.narrow(dim + 1, 0, 1)), 0
-            overhang.append(False)
-        else:
-            overhang.append(pad > 0 or beyond or cotangent.overhang[dim])
+        above = cotangent.origin[dim]
+        if isinstance(above, Corners):
+            origin.append(above.moved(step, -pad))
+            continue
+        start = above * step - pad
+        first, last = max(0, -start), min(data.shape[dim + 1], shape[dim] - start)
+        if first < last:
+            data, start = data.narrow(dim + 1, first, last - first), start + first
+        else:  # it saw nothing but padding
+            data, start = torch.zeros_like(data.narrow(dim + 1, 0, 1)), 0
         origin.append(start)
-    window = replace(
-        cotangent, data=data, origin=tuple(origin), shape=shape, overhang=tuple(overhang), clean=not any(overhang)
-    )
-    too_large = any(extent > size for extent, size in zip(window.extent[1:], shape[1:], strict=True))
-    return window.dense() if too_large else window
+    below = tuple(zip(origin[1:], data.shape[2:], shape[1:], strict=True))
+    clean = not any(isinstance(start, Corners) and start.sticks_out(extent, size) for start, extent, size in below)
+    window = replace(cotangent, data=data, origin=tuple(origin), shape=shape, clean=clean)
+    return window.dense() if any(extent > size for _, extent, size in below) else window

@@ -26,9 +26,7 @@ def channel_total(cotangent: Window, values: Tensor) -> Tensor:
     sums = data.sum(tuple(range(2, data.dim()))) if data.dim() > 2 else data
     if cotangent.covers(0):
         return (sums * values).sum(1, dtype=precise(data))
-    reduced = replace(
-        cotangent, data=sums, origin=cotangent.origin[:1], shape=cotangent.shape[:1], overhang=cotangent.overhang[:1]
-    )
+    reduced = replace(cotangent, data=sums, origin=cotangent.origin[:1], shape=cotangent.shape[:1])
     return reduced.scale(values[None]).data.sum(1, dtype=precise(data))
 
 

@@ -346,7 +346,7 @@ def test_one_box_for_all_is_a_map_with_zeros_around_it(name: str, padded: bool) 
     shape = network.shape(value)
     for starts in ([0] * len(shape), [size - 1 for size in shape], [(size - 1) // 2 for size in shape]):
         extent = [min(2, size - start) for size, start in zip(shape, starts, strict=True)]
-        box = Window(pictures(2, *extent), tuple(starts), shape, rows, rows, (False,) * len(shape))
+        box = Window(pictures(2, *extent), tuple(starts), shape, rows, rows)
         with torch.no_grad():
             found, expected = (
                 pull_back(frozen, Branches(rows, rows, 2), [(value, window)]) for window in (box, box.dense())

@@ -8,12 +8,11 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from support.modules import Function
-from torch import Tensor
 from torch.testing import assert_close
 
 import pathx
 from pathx.engine.operations.sliding import grown, spatial
-from pathx.engine.window import Window
+from pathx.engine.window import Corners, Origin, Window
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -31,8 +30,8 @@ def test_a_unit_reaches_what_the_transpose_says(
     place = place if each else place[:1].expand(2)
     row = torch.arange(2)
     ones = torch.ones(2, 1, 1, dtype=torch.float64)
-    origin: tuple[int | Tensor, ...] = (0, place if each else int(place[0]))
-    unit = Window(ones, origin, (1, length), row, row, (False, False))
+    origin: tuple[Origin, ...] = (0, Corners(place, length) if each else int(place[0]))
+    unit = Window(ones, origin, (1, length), row, row)
     weight = torch.arange(1.0, kernel + 1, dtype=torch.float64)
     found = grown(unit, weight.expand(2, 1, kernel), 0, (1, size), ((stride,), (padding,)))
     maps = torch.zeros(2, 1, length, dtype=torch.float64)

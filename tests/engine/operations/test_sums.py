@@ -6,18 +6,18 @@ import math
 
 import pytest
 import torch
+from support.windows import corners
 
 from pathx.engine.operations.sums import channel_total, map_like, scaled_by, total, unbroadcast
-from pathx.engine.window import Window
+from pathx.engine.window import Corners, Window
 
 SHAPE = (3, 5, 4)
 BOX = Window(
     torch.randn(2, 3, 2, 2, generator=torch.Generator().manual_seed(0)),
-    (0, torch.tensor([-1, 3]), 1),
+    (0, Corners(torch.tensor([0, 4]), 5, offset=-1), 1),
     SHAPE,
     torch.arange(2),
     torch.tensor([1, 0]),
-    (False, True, False),
     clean=False,
 )
 
@@ -39,7 +39,7 @@ def test_nothing_of_what_is_infinite_is_nothing() -> None:
 @pytest.mark.parametrize("first", [0, 1])
 def test_one_value_per_channel(first: int) -> None:
     values = torch.randn(3)
-    box = Window(BOX.data[:, first:], (first, *BOX.origin[1:]), SHAPE, BOX.row, BOX.image, BOX.overhang, clean=False)
+    box = Window(BOX.data[:, first:], (first, *BOX.origin[1:]), SHAPE, BOX.row, BOX.image, clean=False)
     expected = (box.dense().data.double() * values.double()[:, None, None]).flatten(1).sum(1)
     assert torch.allclose(channel_total(box, values), expected, atol=1e-5)
 
@@ -57,7 +57,7 @@ def test_what_was_broadcast_gets_the_sum_of_its_repeats(shape: tuple[int, ...]) 
 def test_one_value_per_element_of_a_vector() -> None:
     values, row = torch.randn(4), torch.arange(2)
     whole = Window.full(torch.randn(2, 4), row, row)
-    part = Window(torch.randn(2, 2), (torch.tensor([-1, 3]),), (4,), row, row, (True,), clean=False)
+    part = Window(torch.randn(2, 2), (corners([-1, 3]),), (4,), row, row, clean=False)
     for window in (whole, part):
         assert torch.allclose(channel_total(window, values), (window.dense().data * values).sum(1).double(), atol=1e-6)
         assert channel_total(window, values).dtype == torch.float64
