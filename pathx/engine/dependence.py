@@ -101,7 +101,7 @@ def _state_of(node: Node, states: dict[Value, Dependence]) -> Dependence:
             usage=True,
         )
     if not set(varying) <= set(operation.varies) or any(_values_in(arg) for arg in node.kwargs.values()):
-        raise PathxError(f"{_no_rule(node)} with these arguments computed from the image", usage=True)
+        raise PathxError(_no_rule(node, " with these arguments computed from the image"), usage=True)
     if len(varying) > 1 and not operation.together:
         raise PathxError(
             f"the model multiplies or divides by what it computed from the image: {node.place} {_WHY}", usage=True
@@ -109,8 +109,8 @@ def _state_of(node: Node, states: dict[Value, Dependence]) -> Dependence:
     return Dependence.VARIES
 
 
-def _no_rule(node: Node) -> str:
-    return f"pathx has no rule for {node.place}: replace it by operations that pathx knows"
+def _no_rule(node: Node, how: str = "") -> str:
+    return f"pathx has no rule for {node.place}{how}: replace it by operations that pathx knows"
 
 
 def _is_integer(dtype: Any) -> bool:

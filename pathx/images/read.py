@@ -85,7 +85,7 @@ class UserImage:
         """With no more pixels than are needed to draw on."""
         times = math.ceil(math.sqrt(self.pixels.width * self.pixels.height / KEPT_PIXELS))
         if times <= 1:
-            return replace(self, layer=None)
+            return self if self.layer is None else replace(self, layer=None)
         return replace(self, pixels=self.pixels.reduce(times), layer=None, full=self.full or self.pixels.size)
 
     def on_pixels(self, box: tuple[float, float, float, float]) -> tuple[float, float, float, float]:

@@ -45,6 +45,7 @@ SCHEMA = PATH_SCHEMA
 TENSORS_SCHEMA = "pathx/tensors@1"
 MOST_EDGES = 1000  # that path.json lists of a layer
 SETTINGS = ("depth", "width", "alpha", "skips")
+EARLIER = "an earlier version of the image"
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ def put_explanation(new: Replacement, place: str, document: dict[str, Any], cont
     return [f"{place}{name}" for name in (*gone, REPORT)]
 
 
-def replaced_by(folder: Path, explanation: Explanation, model: ModelInfo) -> str:
+def replaced_by(folder: Path, explanation: Explanation, model: ModelInfo, image: UserImage) -> str:
     """How results of an image were made that are to go, as an explanation made in another way takes their place.
 
     Those in its own folder are replaced when it is saved; those of other classes are removed here, so that all that
@@ -167,7 +168,7 @@ def replaced_by(folder: Path, explanation: Explanation, model: ModelInfo) -> str
     found = []
     for place in sorted(folder.parent.iterdir()) if folder.parent.is_dir() else ():
         old = None if place.is_symlink() else _older(place / PATH)
-        differences = [] if old is None else _differences(old, explanation, model)
+        differences = [] if old is None else _differences(old, explanation, model, image)
         if differences:
             found.append(", ".join(differences))
         if differences and place != folder:
@@ -179,15 +180,23 @@ def replaced_by(folder: Path, explanation: Explanation, model: ModelInfo) -> str
     return found[0] if found else ""
 
 
-def _differences(old: dict[str, Any], explanation: Explanation, model: ModelInfo) -> list[str]:
-    """In what an older explanation of the same kind was made in another way."""
+def _differences(old: dict[str, Any], explanation: Explanation, model: ModelInfo, image: UserImage) -> list[str]:
+    """In what an older explanation of the same kind was made in another way, or of other pixels."""
     if ("against" in old) != (explanation.against is not None):
         return []
     about = [f"{key} {old.get(key)}" for key in SETTINGS if old.get(key) != getattr(explanation, key)]
     dtype, before = made_by(explanation, "")["dtype"], old.get("created_by", {}).get("dtype")
     about += [f"dtype {before}"] if before != dtype else []
     other = old.get("model", {})
-    return [*about, *([f"model {other.get('name')}"] if other.get("sha256") != model.sha256 else [])]
+    about += [f"model {other.get('name')}"] if other.get("sha256") != model.sha256 else []
+    if about or old["schema"] != SCHEMA:
+        return about
+    if old["image"]["sha256"] != image.sha256:
+        return [EARLIER]
+    # How images were prepared is not in the document, but the network's answer shows it.
+    logits, target = explanation.logits.flatten().tolist(), old["target"]
+    same = 0 <= target["index"] < len(logits) and _alike(target["logit"], logits[target["index"]])
+    return [] if same else ["other preprocessing"]
 
 
 def describe_the_same(old: dict[str, Any], new: dict[str, Any]) -> bool:
@@ -205,11 +214,14 @@ def describe_the_same(old: dict[str, Any], new: dict[str, Any]) -> bool:
         of = new["target"]
         targets = {target["index"]: target for target in old.get("targets", [old.get("target")])}
         same = targets[of["index"]]
-        return bool(
-            same["label"] == of["label"] and math.isclose(same["logit"], of["logit"], rel_tol=1e-3, abs_tol=1e-5)
-        )
+        return bool(same["label"] == of["label"] and _alike(same["logit"], of["logit"]))
     except (KeyError, TypeError):
         return False
+
+
+def _alike(logit: float, other: float) -> bool:
+    """Whether two logits are the same but for the last digits."""
+    return math.isclose(logit, other, rel_tol=1e-3, abs_tol=1e-5)
 
 
 def _units(document: dict[str, Any]) -> list[list[tuple[str, list[int]]]]:

@@ -23,6 +23,7 @@ from pathx.images.find import ImageFile, find_images
 from pathx.images.regular import sha256_of
 from pathx.models.inputs import unexpected
 from pathx.models.load import LoadedModel
+from pathx.results.explanation import EARLIER
 from pathx.results.files import NoRoomError, check_folder
 from pathx.results.home import Home, failed_line
 from pathx.results.homes import home_of
@@ -296,16 +297,18 @@ class Delivery:
         if index is not None and index.replaced:
             self._say(index.replaced)
 
-    def _say(self, replaced: str) -> None:
+    def _say(self, replaced: str, why: str = "these settings are others") -> None:
         self._said = True
-        self._note(
-            f"{replaced} are replaced, as these settings are others; to keep both, choose another folder with `out`"
-        )
+        self._note(f"{replaced} are replaced, as {why}; to keep both, choose another folder with `out`")
 
     def results(self, results: Sequence[Result]) -> Iterator[Result]:
         for result in results:
             if result.replaced and not self._said:
-                self._say(f"results with {result.replaced} in {shown(result.folder.parent)}")
+                where = shown(result.folder.parent)
+                if result.replaced == EARLIER:
+                    self._say(f"results of {EARLIER} in {where}", "that has changed since")
+                else:
+                    self._say(f"results with {result.replaced} in {where}")
             yield result
             if self._index is not None and isinstance(result.error, NoRoomError):
                 raise PathxError("stopped, as nothing more can be written: make room, then run it again to go on")

@@ -119,6 +119,8 @@ class Batch:
             chosen = [
                 asked.targets_for(ranking) if fine else () for ranking, fine in zip(rankings, finite, strict=True)
             ]
+            if set(asked.wanted) == {against}:
+                raise _itself(labels[against], usage=True)
             chosen = [tuple(target for target in several if target != against) for several in chosen]
         return Batch(model, frozen, read, chosen, rankings, truths, out, settings, against)
 
@@ -261,7 +263,7 @@ def explain_batch(batch: Batch) -> Iterator[Computed]:
 
 def _save(of: BatchImage, explanation: Explanation, more: tuple[Panel, ...] = ()) -> Result:
     folder = of.folder(explanation.target, explanation.against)
-    replaced = replaced_by(folder, explanation, of.about["model"])
+    replaced = replaced_by(folder, explanation, of.about["model"], of.image)
     other = "" if explanation.against is None else of.labels[explanation.against]
     about = {"label": of.labels[explanation.target], "other": other, **of.about}
     document = save(explanation, folder, save_tensors=of.settings.save_tensors, more=more, **about)
@@ -300,7 +302,7 @@ def decompose_batch(
 
 def _save_decomposition(of: BatchImage, made: Decomposition, references: FeatureReferences) -> Result:
     folder, label = of.folder(made.whole.target), of.labels[made.whole.target]
-    replaced = replaced_by(folder, made.whole, of.about["model"])
+    replaced = replaced_by(folder, made.whole, of.about["model"], of.image)
     how: dict[str, Any] = {"label": label, "save_tensors": of.settings.save_tensors, "references": references}
     document = save_decomposition(made, folder, **how, **of.about)
     files = decomposition_files(document)
@@ -341,7 +343,9 @@ def _no_number(of: BatchImage) -> Computed:
     """For an image that the model has no finite output for, or no class but the one to compare with."""
     problem = PathxError("the model's output is NaN or infinite; check its weights, or try `dtype` float64")
     if math.isfinite(of.top[0][2]):
-        problem = PathxError(
-            f"{of.settings.against} is compared with itself: give another class to explain as the target"
-        )
+        problem = _itself(str(of.settings.against))
     return Computed(failure=Result.failure(of.image.file, problem))
+
+
+def _itself(label: str, *, usage: bool = False) -> PathxError:
+    return PathxError(f"{label} is compared with itself: give another class to explain as the target", usage=usage)

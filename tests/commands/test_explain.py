@@ -378,7 +378,7 @@ def test_one_class_is_explained_against_another(pathx_: Pathx) -> None:
     said = pathx_(*arguments, "dog", "--target", "cat").out
     assert "why cat and not dog: logits " in said and " of the difference between the logits " in said
     itself = pathx_(*arguments, "cat", "--target", "cat")
-    assert itself.status == 1 and "cat is compared with itself" in itself.err
+    assert itself.status == 2 and "cat is compared with itself" in itself.err
     assert pathx_(*arguments, "unicorn").status == 2
 
 

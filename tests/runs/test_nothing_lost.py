@@ -102,6 +102,23 @@ def test_explaining_after_taking_apart_keeps_the_parts(pathx_: Pathx) -> None:
     assert not [name for name in left if "feature-" in name or "sheet" in name or "decomposition" in name]
 
 
+def test_images_prepared_otherwise_leave_no_class_of_before(pathx_: Pathx) -> None:
+    """Nor do other pixels under the same name: what lies side by side is of one image, seen in one way."""
+    photo, model = picture(), scripted(network())
+    arguments = ("explain", photo, "--model", model, "--depth", 1, "--no-pictures")
+    assert pathx_(*arguments, "--target", "cat").err == ""
+    assert pathx_(*arguments, "--target", "dog").err == ""
+    other = pathx_(*arguments, "--target", "cat", "--mean", "0.2")
+    assert "note: results with other preprocessing in pathx-out/photo.png are replaced, as these settings" in other.err
+    assert os.listdir("pathx-out/photo.png") == ["cat"]
+    picture(seed=5)
+    again = pathx_(*arguments, "--target", "dog", "--mean", "0.2")
+    assert (
+        "note: results of an earlier version of the image in pathx-out/photo.png are replaced, as that has" in again.err
+    )
+    assert os.listdir("pathx-out/photo.png") == ["dog"]
+
+
 def test_another_model_leaves_no_class_of_the_one_before(pathx_: Pathx) -> None:
     photo, model = picture(), scripted(network())
     assert pathx_("explain", photo, "--model", model, "--target", "cat", "--depth", 3).status == 0
