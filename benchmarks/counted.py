@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -99,6 +100,7 @@ TRICKS: dict[str, Callable[[], object]] = {
     "windows": _strategy(windows=False),
     "listing units under windows": _strategy(few=0.0),
     "columns from what windows hold": _strategy(put=0.0),
+    "products without zeros": _strategy(sparse=(math.inf, 0.0)),
     "summing few windows": lambda: patch("pathx.engine.candidates.FEW_BOXES", 0.0),
     "dropping empty rows, boxing the linear model": as_on_a_gpu,
 }

@@ -40,6 +40,7 @@ STRATEGIES = {
     "columns read unit by unit": (Strategy(few=0.0, put=0.0), True),
     "columns from what windows hold": (Strategy(few=0.0, put=math.inf), True),
     "columns from what windows hold, as on a GPU": (Strategy(few=0.0, put=math.inf), False),
+    "products without zeros": (Strategy(sparse=(0, math.inf)), True),
     "rows in turns": (Strategy(most=200), True),
     "rows in turns, as on a GPU": (Strategy(most=200), False),
     "rows of classes one at a time": (Strategy(most=1), True),
