@@ -142,6 +142,15 @@ def test_a_pass_keeps_what_is_needed_and_no_more() -> None:
         assert kinds == ["addmm", "max_pool2d_with_indices", "relu", "t"]
 
 
+def test_of_what_is_frozen_a_pass_keeps_what_varying_values_meet() -> None:
+    for dtype in (torch.float32, torch.float64):
+        model = Model(lambda m, x: m.head(F.relu(x) * ((x > 0.2) & (x < 1.5)).to(x.dtype)), head=nn.Linear(12, 3))
+        frozen = freeze(model, pictures(2, 12).to(dtype))
+        network = frozen.network
+        kinds = sorted(network.producers[value].kind for value in frozen.kept if value in network.producers)
+        assert {*frozen.kept} == network.needed and kinds == ["_to_copy", "addmm", "relu", "t"]
+
+
 ROUNDED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "made whole": (
         lambda x: F.relu(x).to(torch.int64).double() @ HEAD,

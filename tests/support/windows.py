@@ -53,6 +53,14 @@ def windows(shape: tuple[int, ...]) -> dict[str, Window]:
         "a column each": window(shape, (0, *anywhere[1:]), (shape[0], *ones[1:])),
         "a plane each": window(shape, (anywhere[0], *zeros[1:]), (1, *shape[1:])),
         "an element each": window(shape, anywhere, ones),
+        **(
+            {
+                "a beam each, down": window(shape, (inside[0], 0, *inside[2:]), (half[0], shape[1], *half[2:])),
+                "a beam each, across": window(shape, (*inside[:-1], 0), (*half[:-1], shape[-1])),
+            }
+            if len(shape) > 2
+            else {}
+        ),
         "sticking out": window(shape, (0, *beside[1:]), (shape[0], *half[1:])),
         "sticking out of channels too": window(shape, beside, half),
         "columns outside": window(shape, (0, *outside[1:]), (shape[0], *ones[1:])),

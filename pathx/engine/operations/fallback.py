@@ -95,6 +95,6 @@ def _with_images(call: Call) -> list[Tensor]:
 def _rank_of_part(call: Call, rank: int) -> int:
     """How many dimensions a part has that is written into a tensor of some rank."""
     if call.node.kind == "index_put":
-        places: list[Tensor] = [index for index in call.args[1] if index is not None]
-        return rank - len(places) + max(index.dim() for index in places)
+        places: list[int] = [index.dim() for index in call.args[1] if index is not None]
+        return rank - len(places) + max(places)
     return rank - 1 if call.node.kind == "diagonal_scatter" else rank

@@ -171,7 +171,7 @@ def _padded_images(call: Shapes) -> bool:
 
 
 def _padded_field(call: Shapes) -> Field:
-    pads = [*call.node.args[1], 0, 0, 0, 0]
+    pads = [*call.node.args[1], 0]
     return moved(call, (-pads[2], -pads[0])) if len(call.made) > 2 else None
 
 

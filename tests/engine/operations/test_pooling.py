@@ -76,6 +76,19 @@ MEANS: list[tuple[Any, ...]] = [
 SIZES = [(2, 3, 7, 6), (2, 2, 5, 8)]
 
 
+@pytest.mark.parametrize("settings", [([2],), ([3], [2]), ([3], [2], [1]), ([2], [], [1])])
+def test_settings_that_are_said_once_are_for_both_axes(settings: tuple[Any, ...]) -> None:
+    """As TorchScript and other code may call them."""
+    dilated = (*settings, [2]) if len(settings) == 3 else settings
+    for function in (
+        lambda x: aten.avg_pool2d(2 * x, *settings),
+        lambda x: aten.max_pool2d_with_indices(2 * x, *settings)[0],
+        lambda x: aten.max_pool2d_with_indices(2 * x, *dilated)[0],
+    ):
+        assert_boxes_go_down(assert_as_autograd(Above(function), pictures(2, 2, 7, 6)))
+        assert assert_field(function, fixed(2, 1, 15, 7), exact=False) is not None
+
+
 @pytest.mark.parametrize("shape", SIZES)
 @pytest.mark.parametrize("settings", MAXIMA)
 def test_maxima_are_autograds_in_boxes_and_whole_maps(settings: tuple[Any, ...], shape: tuple[int, ...]) -> None:
