@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.branching import branches, frozen_fire
-from support.windows import windows
+from support.windows import corners, windows
 from torch.testing import assert_close
 
 from pathx.engine.linear import _boxed, _whole, linear_model, pull_back
@@ -83,7 +83,8 @@ def test_a_sum_of_windows_is_the_sum_of_their_maps(name: str, other: str) -> Non
     for dim, size in enumerate(SHAPE):
         covered = torch.zeros(size, dtype=torch.bool)
         for window in several:
-            for start in torch.as_tensor(window.origin[dim]).reshape(-1).tolist():
+            origin = window.origin[dim]
+            for start in [origin] if isinstance(origin, int) else origin.numbers.tolist():
                 covered[max(0, start) : max(0, start + window.extent[dim])] = True
         inside = covered.nonzero()
         sizes.append(int(inside.max() - inside.min()) + 1)
@@ -107,8 +108,6 @@ def test_whole_maps_of_all_rows_are_added_as_they_are() -> None:
 def test_boxes_that_all_lie_beside_the_map_have_no_box() -> None:
     row = torch.arange(2)
     for start in (-2, 5):
-        beside = Window(
-            torch.ones(2, 3, 2, 4), (0, torch.tensor([start, start]), 0), SHAPE, row, row, (False, True, False), False
-        )
+        beside = Window(torch.ones(2, 3, 2, 4), (0, corners([start, start]), 0), SHAPE, row, row, clean=False)
         assert _boxed([beside], branches([0, 1])) is None
         assert not _whole([beside], branches([0, 1])).data.any()
