@@ -215,7 +215,7 @@ SEVERAL: dict[str, tuple[Callable[[Tensor, Tensor], object], str]] = {
     ),
     "deep": (lambda f, y: {"a": [y], "b": {"c": 2 * f}}, "(a.0 of shape (2, 3), b.c of shape (2, 5))"),
     "a map alone": (lambda f, y: f[:, :, None].expand(-1, -1, 2), "returns output of shape (2, 5, 2), not one row"),
-    "numbers": (lambda f, y: {"a": 1, "b": y.argmax(1)}, "returns a int, b of shape (2,), not one row"),
+    "numbers": (lambda f, y: {"a": 1, "b": y.argmax(1)}, "returns a an int, b of shape (2,), not one row"),
     "an empty list": (lambda f, y: [], "returns nothing, not one row"),
 }
 

@@ -99,8 +99,8 @@ def test_the_best_by_falling_margin_and_of_equals_the_first() -> None:
         (5, [[1, 2, 0], [1], []]),
         (9, [[1, 2, 0], [1], []]),
     ):
-        limits = limits_of(0.0, width, margins)
-        assert limits.tolist() == [-math.inf, *[0.0] * (width - 1)]
+        limits = limits_of(0.0, min(width, 5), margins)
+        assert limits.tolist() == [-math.inf, *[0.0] * (min(width, 5) - 1)]
         found = best(margins, width, limits)
         assert [place[valid].tolist() for place, valid in zip(found.place, found.valid, strict=True)] == kept
         assert torch.equal(found.margin, margins.gather(1, found.place)) and found.place.shape == (3, min(width, 5))
