@@ -94,7 +94,8 @@ class Node:
     @property
     def name(self) -> str:
         """The call as torchvision names feature nodes: `features.28` for a module, `layer1.0.relu` for a function."""
-        return self.scope.path if self.scope.leaf else f"{self.scope.path}.{self.op_name}".strip(".")
+        alone = self.scope.leaf and self.scope.path  # a ReLU that is the whole model has no path
+        return self.scope.path if alone else f"{self.scope.path}.{self.op_name}".strip(".")
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,7 +311,7 @@ class _Recorder(Listener):
         return functional
 
     def graph(self, outputs: Any, *, functional: bool = False) -> Graph:
-        nodes = self.nodes
+        nodes, made = self.nodes, tree_map(self._known, outputs)  # which may be tensors that were not heard of before
         if isinstance(self.model, torch.jit.ScriptModule):
             scopes = script_scopes(self.model, nodes)
             nodes = [replace(node, scope=scopes.get(node.index, node.scope)) for node in nodes]
@@ -321,7 +322,7 @@ class _Recorder(Listener):
             input=self.input,
             parameters=self.parameters,
             constants=self.constants,
-            outputs=tree_map(self._known, outputs),
+            outputs=made,
             contiguous=tuple(self.contiguous),
             functional=functional,
             framed=self.scope is None and not isinstance(self.model, torch.jit.ScriptModule),
