@@ -21,7 +21,10 @@ class PathxError(Exception):
 
     def __init__(self, message: str, *, usage: bool = False) -> None:
         super().__init__(without_secrets(message))
-        self.usage = usage
+        self.usage, self._line = usage, str(self.args[0])
+
+    def __str__(self) -> str:
+        return self._line  # whatever code that it passes through adds to its arguments, as torch.fx does
 
 
 _JOINERS = "\u200c\u200d"  # parts of words in several scripts, and of emoji; they move nothing on a terminal

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 import unicodedata
 
@@ -120,6 +121,13 @@ def test_a_signed_address_is_the_same_however_it_is_signed(kind: str) -> None:
         assert "secret" not in without_secrets(text) and "https://host/a.png?..." in without_secrets(text)
     tokens = [public_address(f"https://host/a?token=secret{number}") for number in range(2)]
     assert tokens[0] != tokens[1] and "secret" not in "".join(tokens)
+
+
+def test_nothing_is_added_to_a_message_on_its_way() -> None:
+    error = PathxError("one line", usage=True)
+    error.args = ("one line\n\nWhile executing %relu", *error.args[1:])  # as torch.fx does
+    again = pickle.loads(pickle.dumps(error))
+    assert str(error) == str(again) == "one line" and again.usage
 
 
 def test_kinds_have_the_article_that_people_say() -> None:

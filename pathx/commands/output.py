@@ -45,6 +45,9 @@ def errors(interrupted: str = "nothing is lost that was written") -> Iterator[No
         raise typer.Exit(128 + (error.args[0] if error.args else SIGINT)) from None
     except (typer.Exit, BrokenPipeError, BrokenOutput):
         raise
+    except SystemExit as error:
+        complain(f"the model's own code ended the run (sys.exit with {error.code}): take that out of its forward")
+        raise typer.Exit(1) from None
     except Exception as error:
         complain(f"unexpected {type(error).__name__}: {error} (set PATHX_DEBUG=1 for the traceback)", error)
         raise typer.Exit(1) from None

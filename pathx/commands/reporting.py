@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
-from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,6 +79,7 @@ def _growth_of(model: LoadedModel, settings: Settings) -> Callable[[ExplanationF
     from pathx.engine.device import resolve_devices, resolve_dtype
     from pathx.engine.explain import explain_frozen
     from pathx.engine.freeze import freeze
+    from pathx.engine.graph.trace import copied
     from pathx.errors import PathxError
     from pathx.images.read import open_image
     from pathx.models.inputs import tensor_of
@@ -87,7 +87,7 @@ def _growth_of(model: LoadedModel, settings: Settings) -> Callable[[ExplanationF
 
     device = resolve_devices(settings.device)[0]
     dtype = resolve_dtype(settings.dtype, device)
-    module = model.module if device.type == "cpu" else deepcopy(model.module).to(device)
+    module = model.module if device.type == "cpu" else copied(model.module).to(device)
 
     def growth(found: ExplanationFiles) -> Growth | None:
         document = found.document

@@ -91,6 +91,8 @@ def _state_of(node: Node, states: dict[Value, Dependence]) -> Dependence:
             f"the model is not a ReLU network: {node.place} {reason}, so the network has no exact path", usage=True
         )
     if operation.transpose is None and operation.gate is None:
+        if node.op.namespace == "quantized" or "quantize" in node.kind:
+            raise PathxError(f"the model is quantised ({node.place}): explain the network it was made from", usage=True)
         raise PathxError(
             f"the model is not a ReLU network: {node.place} {_WHY}" if operation.bends else _no_rule(node), usage=True
         )

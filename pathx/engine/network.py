@@ -207,6 +207,10 @@ def read_network(graph: Graph) -> Network:
     used = _ancestors(logits, producers)
     nodes = tuple(node for node in graph.nodes if node.index in used)
     states = states_of(graph, nodes)
+    if logits in graph.constants:
+        raise PathxError(
+            "the model's output is made where pathx cannot follow: in another thread, or outside of torch", usage=True
+        )
     if states[logits] is not Dependence.VARIES:
         raise PathxError(
             f"the model's output does not depend on its input in a way that can be explained{_rounded(graph, nodes, states)}",

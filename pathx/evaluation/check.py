@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 import pathx
 from pathx.engine.explain import check_depth, explain_frozen
 from pathx.engine.freeze import freeze
-from pathx.engine.graph.trace import named_tensors, unwrapped
+from pathx.engine.graph.trace import copied, named_tensors, unwrapped
 from pathx.engine.network import Network
 from pathx.errors import PathxError
 from pathx.evaluation.device_check import compare_device
@@ -238,7 +237,7 @@ def cascade(
     found: list[dict[str, list[float]]] = [{name: [] for name in reference} for _ in layers]
     for run in range(RUNS):
         generator = torch.Generator().manual_seed(SEED + run)
-        module = copy.deepcopy(prepared.module)
+        module = copied(prepared.module)
         tensors = dict(named_tensors(unwrapped(module)))
         for number, names in enumerate(layers.values()):
             for name in names:

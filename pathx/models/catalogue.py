@@ -112,8 +112,8 @@ def _facts(module: nn.Module, size: tuple[int, ...], traced: tuple[int, ...]) ->
     try:
         facts["hidden_layers"] = network_of(module, torch.zeros(1, *traced)).depth
     except PathxError as error:
-        found = re.search(r"\w+ in \S+", str(error))
-        facts["refused"] = found.group() if found else str(error)
+        found = re.search(r": (\w+ in \S+)", str(error))
+        facts["refused"] = found.group(1) if found else str(error)
     parameters = sum(parameter.numel() for parameter in module.parameters())
     return {**facts, "parameters": parameters, "input_size": list(size)}
 
@@ -155,7 +155,8 @@ def survey_timm(name: str) -> dict[str, Any]:
             module = timm_network(timm, name, {})
     except PathxError as error:
         return {"hidden_layers": None, "refused": str(error), "parameters": 0, "input_size": list(size)}
-    return _facts(module, size, traced)
+    facts = _facts(module, size, traced)
+    return _facts(module, size, size) if "cannot run on" in (facts["refused"] or "") else facts
 
 
 def layers_of(

@@ -60,7 +60,9 @@ def load_built(text: str, weights: str | None, arguments: Mapping[str, Any], opt
     origin = {"source": "python", "name": text}
     if file is not None and file.is_file():
         origin["code_sha256"] = sha256_of(file)
-    return LoadedModel(module.eval().cpu(), name, shown, sha256, preprocessing, description.get("labels", ()), origin)
+    module.eval()  # in two steps, as code of one's own may return nothing
+    module.cpu()
+    return LoadedModel(module, name, shown, sha256, preprocessing, description.get("labels", ()), origin)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 
 from pathx.engine.device import ALONE, is_out_of_memory, release_memory, whole_products
 from pathx.engine.freeze import Frozen, freeze, network_of
+from pathx.engine.graph.trace import copied
 from pathx.errors import PathxError
 from pathx.results.result import Result
 from pathx.runs.reading import Read
@@ -44,7 +44,7 @@ class Computer:
         note: Callable[[str], None],
         own: bool = False,
     ) -> None:
-        self._module = module if device.type == "cpu" and not own else copy.deepcopy(module).to(device)
+        self._module = module if device.type == "cpu" and not own else copied(module).to(device)
         self._explain, self.device, self._dtype, self._size, self._note = explain, device, dtype, size, note
         self._checked = size == 1
 

@@ -16,6 +16,7 @@ from torch.testing import assert_close
 
 import pathx
 from pathx import PathxError
+from pathx.engine.freeze import network_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -414,3 +415,12 @@ def test_logits_are_found(name: str) -> None:
     for one, expected in zip(found, pathx.explain(network, images, depth=1), strict=True):
         assert_close(one.logits, expected.logits)
         assert_close(one.weight, expected.weight)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_every_relu_has_a_name() -> None:
+    """Also where the modules that it was in are gone, and where it is the whole model."""
+    frozen = torch.jit.freeze(torch.jit.script(cnn().eval()))  # type: ignore[no-untyped-call]
+    for model, images in ((frozen, torch.randn(2, 3, 10, 10)), (nn.ReLU(), torch.randn(2, 5))):
+        names = [gate.name for layer in network_of(model, images).layers for gate in layer]
+        assert names == ["relu", "relu_1"][: len(names)]

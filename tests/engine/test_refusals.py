@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -199,7 +200,7 @@ def test_quantised_weights() -> None:
     refuses(
         torch.ao.quantization.quantize_dynamic(plain, {nn.Linear}),
         torch.randn(2, 5),
-        "pathx has no rule for quantized.linear_dynamic in 0: ",
+        "the model is quantised (quantized.linear_dynamic in 0): explain the network it was made from",
     )
     model = mlp(lambda m, x: m.b(F.relu(m.a(x))) + m.extra.dequantize())
     model.register_buffer("extra", torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8))
@@ -220,6 +221,20 @@ class TwoInputs(nn.Module):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         result: Tensor = self.b(F.relu(self.a(x + y)))
         return result
+
+
+def test_what_torch_fx_runs_is_refused_in_one_line() -> None:
+    """Though it adds to the errors that pass through it."""
+    bent = nn.Sequential(nn.Linear(5, 6), nn.Sigmoid(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3))
+    refuses(torch.fx.symbolic_trace(bent), torch.randn(2, 5), f"sigmoid in 1 {NOT_LINEAR}")
+
+
+def test_what_another_thread_computes() -> None:
+    def forward(m: Any, x: Tensor) -> Any:
+        with ThreadPoolExecutor(1) as threads:
+            return threads.submit(m.n, x).result()
+
+    refuses(Model(forward, n=cnn()), torch.randn(2, 3, 10, 10), "made where pathx cannot follow: in another thread")
 
 
 def test_two_inputs() -> None:

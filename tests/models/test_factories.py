@@ -223,6 +223,26 @@ def build():
 """
 
 
+@pytest.mark.parametrize(
+    ("fault", "status", "message"),
+    [
+        ("sys.exit(7)", 1, "the model's own code ended the run (sys.exit with 7): take that out of its forward"),
+        ("raise KeyError('embedding')", 2, "KeyError: 'embedding'; it is the model's own code that fails"),
+    ],
+)
+def test_a_forward_that_fails_is_told_apart(fault: str, status: int, message: str, pathx_: Pathx) -> None:
+    body = f"import sys\nfrom torch import nn\nclass Net(nn.Module):\n    def forward(self, x):\n        {fault}\n"
+    Path("nets/failing.py").write_text(body)
+    done = pathx_("explain", picture(), "--model", "nets/failing.py:Net")
+    assert (done.status, done.out, done.err.count("\n")) == (status, "", 1) and message in done.err
+
+
+def test_methods_that_give_nothing_are_no_fault() -> None:
+    code = "from torch import nn\nclass Net(nn.Linear):\n    def __init__(self):\n        super().__init__(3, 2)\n"
+    Path("nets/quiet.py").write_text(code + "    def eval(self):\n        self.train(False)\n")
+    assert not load_model("nets/quiet.py:Net").module.training
+
+
 def test_what_is_printed_outside_of_calls_goes_to_stderr_too() -> None:
     """By hooks of the network itself, by threads, and when the network or the process ends."""
     Path("nets/leaving.py").write_text(LEAVING)

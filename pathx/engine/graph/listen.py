@@ -155,6 +155,8 @@ def _explain_failure(listener: Listener, error: Exception) -> NoReturn:
         reason = _own_words(listener) or error
     line = (str(reason).strip().splitlines() or [type(reason).__name__])[-1].rstrip(". ")
     remedy = "check the size and number of channels it is made for"
+    if not isinstance(reason, (RuntimeError, ValueError, TypeError, IndexError, AssertionError)):
+        line, remedy = f"{type(reason).__name__}: {line}", "it is the model's own code that fails"
     if re.search(r"missing \d+ required|missing value for argument", line):
         remedy = "pathx explains networks of one input: wrap it so that its forward takes the image alone"
     if re.search(r"not implemented for '(Half|BFloat16)'", line):

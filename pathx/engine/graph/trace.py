@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_map
 from pathx.engine.graph.listen import Aliased, Listener, run
 from pathx.engine.graph.rewrites import FACTORS, hands_out_parts, spelled
 from pathx.engine.graph.scopes import Scope, exported_interpreter, script_scopes
-from pathx.errors import PathxError
+from pathx.errors import PathxError, reason_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +94,8 @@ class Node:
     @property
     def name(self) -> str:
         """The call as torchvision names feature nodes: `features.28` for a module, `layer1.0.relu` for a function."""
-        return self.scope.path if self.scope.leaf else f"{self.scope.path}.{self.op_name}".strip(".")
+        alone = self.scope.leaf and self.scope.path  # a ReLU that is the whole model has no path
+        return self.scope.path if alone else f"{self.scope.path}.{self.op_name}".strip(".")
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,6 +187,16 @@ def evaluation_view(model: nn.Module) -> nn.Module:
         raise PathxError(
             "the model is in training mode and cannot be copied; call model.eval() first", usage=True
         ) from error
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """A model with tensors of its own, those included that its code computed from others, as weight normalisation does."""
+    made = {id(tensor): tensor.detach().clone() for _, tensor in named_tensors(model) if tensor.grad_fn is not None}
+    try:
+        return copy.deepcopy(model, made)
+    except Exception as error:  # of code that others wrote
+        found = f"the network cannot be copied ({reason_of(error)}), which this needs"
+        raise PathxError(f"{found}: save it with torch.export.save, and give that file", usage=True) from error
 
 
 def trace(model: nn.Module, images: Tensor, watch: Callable[[], Callable[[Node, Value], None]]) -> Graph:
@@ -310,7 +321,7 @@ class _Recorder(Listener):
         return functional
 
     def graph(self, outputs: Any, *, functional: bool = False) -> Graph:
-        nodes = self.nodes
+        nodes, made = self.nodes, tree_map(self._known, outputs)  # which may be tensors that were not heard of before
         if isinstance(self.model, torch.jit.ScriptModule):
             scopes = script_scopes(self.model, nodes)
             nodes = [replace(node, scope=scopes.get(node.index, node.scope)) for node in nodes]
@@ -321,7 +332,7 @@ class _Recorder(Listener):
             input=self.input,
             parameters=self.parameters,
             constants=self.constants,
-            outputs=tree_map(self._known, outputs),
+            outputs=made,
             contiguous=tuple(self.contiguous),
             functional=functional,
             framed=self.scope is None and not isinstance(self.model, torch.jit.ScriptModule),
