@@ -21,7 +21,7 @@ from pathx.engine.freeze import Frozen
 from pathx.engine.network import Gate
 from pathx.engine.rows import Rows
 from pathx.engine.selection import Best, Evidence, best, margin, nothing
-from pathx.engine.window import counted
+from pathx.engine.window import counted, spaced
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class _Listing:
 def _through(numbers: Tensor, size: int) -> Tensor:
     """Numbers (Q, n) below `size`, counted through the branches."""
     branches = len(numbers)
-    return numbers if branches == 1 else numbers + counted(branches, numbers.device)[:, None] * size
+    return numbers if branches == 1 else numbers + spaced(branches, size, 0, numbers.device)[:, None]
 
 
 def _all(
