@@ -42,7 +42,9 @@ def work(effort: Effort) -> Iterator[Row]:
         yield Row(f"{name}, Saliency", saliency.moved / MIB, unit="MiB", note=_note(saliency))
         for depth, width, limit in SETTINGS[:3] if effort.quick else SETTINGS:
             with as_on_a_gpu():
-                done = work_of(measured.path(depth=depth, width=width))
+                call = measured.path(depth=depth, width=width)
+                call()  # makes the constants of these shapes, once
+                done = work_of(call)
             what, value = f"{name}, depth {depth}, width {width}", done.moved / MIB
             per_layer = done.launches / (layers if depth == "all" else int(depth))
             note = f"{_note(done)}, {per_layer:.0f} launches per layer"
@@ -57,7 +59,9 @@ def work(effort: Effort) -> Iterator[Row]:
 def _batches(name: str, measured: Subject) -> Iterator[Row]:
     """16 images against one."""
     with as_on_a_gpu():
-        one = work_of(measured.path(depth="all", width=5))
+        single = measured.path(depth="all", width=5)
+        single()
+        one = work_of(single)
         many = measured.path(photos(16), depth="all", width=5)
         many()  # traces the network for such a batch
         batch = work_of(many)

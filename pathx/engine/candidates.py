@@ -211,7 +211,7 @@ class Arrival:
             here: (Q, n) which units are on this gate at all; None for all.
         """
         branches, wanted = units.shape
-        first = counted(branches, units.device)[:, None] * gate.units
+        first = spaced(branches, gate.units, 0, units.device)[:, None]
         place = units if branches == 1 else units + first
         if here is not None:
             place = place.masked_fill(~here, branches * gate.units)

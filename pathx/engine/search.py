@@ -20,8 +20,8 @@ from pathx.engine.candidates import Arrival, joined
 from pathx.engine.freeze import Frozen
 from pathx.engine.network import Gate
 from pathx.engine.rows import Rows
-from pathx.engine.selection import Best, Evidence, best, margin, nothing
-from pathx.engine.window import counted
+from pathx.engine.selection import Best, Evidence, best, margin
+from pathx.engine.window import counted, spaced
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class _Bounds:
     """Upper bounds of margins, (Q, n): -inf where there is nothing to keep.
 
     Args:
-        gain: (Q, n) what the units pass on; 0 where they are not active.
+        gain: (Q, n) what the units pass on; 0 where there is nothing to keep.
         listing: which units these are; None for all of the layer.
     """
 
@@ -176,7 +176,7 @@ class _Listing:
 def _through(numbers: Tensor, size: int) -> Tensor:
     """Numbers (Q, n) below `size`, counted through the branches."""
     branches = len(numbers)
-    return numbers if branches == 1 else numbers + counted(branches, numbers.device)[:, None] * size
+    return numbers if branches == 1 else numbers + spaced(branches, size, 0, numbers.device)[:, None]
 
 
 def _all(
@@ -209,9 +209,9 @@ def _listed(arrivals: Sequence[Arrival], few: float) -> _Bounds | None:
     flat = _through(units, size).reshape(-1)
     number = counted(len(flat), flat.device)
     owner = flat.new_empty(len(units) * size).index_copy_(0, flat, number).index_select(0, flat)
-    passed = gain.reshape(-1)
-    bounds = favour.new_zeros(len(flat)).index_add_(0, owner, favour.reshape(-1)).mul_(passed)
-    bounds = torch.where((owner == number).logical_and_(passed), bounds, nothing(bounds)).reshape(units.shape)
+    gain = gain.masked_fill((owner != number).reshape(units.shape), 0.0)  # an entry that another stands for is nothing
+    bounds = favour.new_zeros(len(flat)).index_add_(0, owner, favour.reshape(-1))
+    bounds = bounds.reshape(units.shape).mul_(gain).masked_fill_(gain == 0, -math.inf)
     return _Bounds(bounds, gain, _Listing(units, owner, tuple(part.held for part in known)))
 
 

@@ -26,12 +26,8 @@ def margin(z: Tensor, target: Tensor, rivals: Tensor) -> Tensor:
     excess = torch.bmm(z.sub_(most).expm1_(), rivals)
     alive = own.logical_or(most).logical_or_(excess)  # if the others' maximum and mean are 0, so are they all
     own.sub_(most).sub_(excess.log1p_())
-    return torch.where(alive, own, nothing(own)).squeeze(2)
-
-
-def nothing(like: Tensor) -> Tensor:
-    """The margin of what is no candidate, -inf."""
-    return made_once(("nothing", like.dtype), like.device, lambda: torch.tensor(-math.inf, dtype=like.dtype))
+    nothing = made_once(("nothing", z.dtype), z.device, lambda: torch.tensor(-math.inf, dtype=z.dtype))
+    return torch.where(alive, own, nothing).squeeze(2)
 
 
 def importance(margins: Tensor, classes: int) -> Tensor:

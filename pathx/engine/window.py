@@ -302,9 +302,17 @@ def unravelled(index: Index, shape: tuple[int, ...]) -> tuple[Index, ...]:
 
 def counted(count: int, device: torch.device) -> Tensor:
     """0, 1, …, (count,), to be read only: it is made once."""
-    if count > MOST_REMEMBERED:
-        return torch.arange(count, device=device)
-    return made_once(("count", count), device, lambda: torch.arange(count))
+    known = _COUNTED.get((count, device))
+    if known is None:
+        length = max(4096, 1 << max(0, count - 1).bit_length())
+        if length > MOST_REMEMBERED:
+            return torch.arange(count, device=device)
+        known = made_once(("count", length), device, lambda: torch.arange(length))[:count]
+        if type(known) is Tensor:
+            if len(_COUNTED) >= MOST_CONSTANTS:
+                _COUNTED.clear()
+            _COUNTED[count, device] = known
+    return known
 
 
 def ones(count: int, like: Tensor) -> Tensor:
@@ -352,7 +360,11 @@ def _grid(extent: tuple[int, ...], strides: tuple[int, ...], start: int, device:
 MOST_REMEMBERED = 1 << 16
 """How many numbers a constant may have to be kept for the next call."""
 
+MOST_CONSTANTS = 4096
+"""How many constants are kept; a deep network has several for every layer."""
+
 _REMEMBERED: dict[tuple[object, ...], Tensor] = {}
+_COUNTED: dict[tuple[int, torch.device], Tensor] = {}  # beginnings of the few that are remembered
 
 
 def made_once(what: tuple[object, ...], device: torch.device, make: Callable[[], Tensor], keep: bool = True) -> Tensor:
@@ -362,7 +374,8 @@ def made_once(what: tuple[object, ...], device: torch.device, make: Callable[[],
         with torch.inference_mode(False), torch.device("cpu"):
             known = make().to(device)
         if keep and type(known) is Tensor:  # not a fake one
-            if len(_REMEMBERED) >= 1024 or sum(map(Tensor.numel, _REMEMBERED.values())) > 64 * MOST_REMEMBERED:
+            held = sum(map(Tensor.numel, _REMEMBERED.values()))
+            if len(_REMEMBERED) >= MOST_CONSTANTS or held > 64 * MOST_REMEMBERED:
                 _REMEMBERED.clear()
             _REMEMBERED[(*what, device)] = known
     return known

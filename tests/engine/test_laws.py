@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from support import reference
 from support.cases import (
@@ -222,6 +222,7 @@ def test_law_4_a_feature_is_algorithm_1_with_one_unit(case: Case, compact: bool,
 
 @settings(max_examples=30)
 @given(networks(), SEEDS, st.sampled_from([8, 64, 1 << 26]))
+@example(random_network(10543, blocks=("residual",), outputs=1, moves=1.0), 0, 8)  # windows that overlap
 def test_law_4_a_batch_decomposes_as_its_images_do(network: Network, seed: int, most: int) -> None:
     """However large what arrives may be: several images with many units each are summed up in parts."""
     frozen = freeze(network.module(), network.images(3, seed))
