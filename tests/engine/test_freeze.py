@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy
 import pytest
 import torch
 import torch.nn.functional as F
@@ -124,3 +127,25 @@ def test_a_network_is_computed_as_precisely_as_its_images(name: str) -> None:
     assert frozen.logits.dtype == replayed.dtype == torch.float64
     assert_close(replayed.detach(), frozen.logits, rtol=1e-12, atol=1e-12)
     assert_close(frozen.logits.float(), model(images.float()).detach())
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "refused"),
+    [(1.0, 1.0, False), (1.0, 2.0, True), (math.nan, math.nan, False), (math.nan, 1.0, True), (1.0, math.nan, True)],
+)
+def test_a_tensor_that_a_model_makes_again_must_be_the_same_for_another_image(
+    first: float, second: float, refused: bool
+) -> None:
+    """A number that is none is like itself."""
+    images = torch.rand(2, 3)
+    values = iter([first, first, second, second])  # recorded, followed, and then tried with another image
+
+    def forward(x: Tensor) -> Tensor:
+        made = torch.from_numpy(numpy.full(3, next(values), dtype=numpy.float32))
+        return F.relu(x) @ torch.ones(3, 2) + made.nan_to_num()[:2]
+
+    if refused:
+        with pytest.raises(PathxError, match="come from outside of torch and change"):
+            freeze(Function(forward), images)
+    else:
+        assert freeze(Function(forward), images).network.depth == 1

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from support.modules import Function, Model
 from torch import Tensor, nn
 
+from pathx import PathxError
 from pathx.engine.graph.scopes import Scope
 from pathx.engine.graph.trace import (
     Graph,
@@ -140,3 +141,24 @@ def test_parts_that_are_changed_without_regard_to_each_other() -> None:
         Function(lambda x: torch.cat([F.relu_(part) for part in torch.unsafe_split(x * 1, 2, 1)], 1)), torch.rand(2, 4)
     )
     assert not graph.functional and [node.kind for node in graph.nodes].count("relu") == 2
+
+
+class Writing(nn.Module):
+    """Writes into its tensor by a name that nothing shows to be the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = torch.ones(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.own.data.zero_()
+        return x + self.own
+
+
+def test_what_cannot_be_sorted_out_is_refused_with_its_module() -> None:
+    for model, place in (
+        (Writing(), "the model itself"),
+        (Model(lambda m, x: m.inner(x * 2) + 1, inner=Writing()), "inner"),
+    ):
+        with pytest.raises(PathxError, match=f"changes a tensor in place in {place} that it also reads elsewhere"):
+            graph_of(model, torch.rand(2, 3))
