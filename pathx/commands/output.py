@@ -46,6 +46,8 @@ def errors(interrupted: str = "nothing is lost that was written") -> Iterator[No
     except (typer.Exit, BrokenPipeError, BrokenOutput):
         raise
     except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # as rich ends the process where nobody reads on
+            raise
         complain(f"the model's own code ended the run (sys.exit with {error.code}): take that out of its forward")
         raise typer.Exit(1) from None
     except Exception as error:
