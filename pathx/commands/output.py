@@ -12,6 +12,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from signal import SIGINT
+from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import typer
@@ -120,6 +121,17 @@ class _Stream:
 _WRITERS = frozenset(["pathx", "typer", "click"])
 
 
+def _writer() -> str:
+    """The package whose code prints: of Ray, which puts a function of its own in the place of `print`, who calls that."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package != "ray":
+            return package
+        frame = frame.f_back
+    return ""
+
+
 class _HarmlessStream(_Stream):
     """The same, on which nothing is written that could act on a terminal, and nothing but results.
 
@@ -128,8 +140,7 @@ class _HarmlessStream(_Stream):
     """
 
     def write(self, text: str) -> int:
-        writer = str(sys._getframe(1).f_globals.get("__name__", ""))
-        if writer.partition(".")[0] not in _WRITERS:
+        if _writer() not in _WRITERS:
             return sys.stderr.write(text)
         super().write(_harmless_lines(text))
         return len(text)

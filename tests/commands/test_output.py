@@ -118,3 +118,15 @@ def test_dollars_are_not_mathematics(here: Path, pathx_: Pathx) -> None:
     done = pathx_("common", "photos", "--model", "model.pt", "--depth", "1", "--out", "common")
     assert done.status == 0, done.err
     assert list(Path("common").glob("*.png"))
+
+
+@pytest.mark.parametrize(("writer", "heard"), [("pathx.commands.explain", True), ("somebody", False)])
+def test_whoever_prints_through_a_function_of_ray(writer: str, heard: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ray puts one in the place of `print`."""
+    ray, caller = {"__name__": "ray.experimental.tqdm_ray"}, {"__name__": writer}
+    exec("def safe_print(text):\n    print(text)", ray)
+    exec("def say(printed):\n    printed('a result')", caller)
+    with harmless_output():
+        caller["say"](ray["safe_print"])  # type: ignore[operator]
+    out, err = capsys.readouterr()
+    assert ("a result" in out, "a result" in err) == (heard, not heard)
