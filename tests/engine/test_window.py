@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from pathx.engine.window import MOST_REMEMBERED, Window, counted, spread, unravelled
 
@@ -173,3 +174,10 @@ def test_what_is_real_of_complex_cotangents() -> None:
     window = WINDOWS["whole maps"]
     turned = replace(window, data=torch.complex(window.data, window.data + 1))
     assert torch.equal(turned.real().data, window.data) and window.real() is window
+
+
+def test_what_was_made_for_pretended_tensors_is_not_remembered() -> None:
+    device, count = torch.device("cpu"), 3 * 4096
+    with FakeTensorMode():
+        assert isinstance(counted(count, device), FakeTensor)
+    assert torch.equal(counted(count, device), torch.arange(count))
