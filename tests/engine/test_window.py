@@ -8,6 +8,7 @@ import pytest
 import torch
 from support.windows import corners
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from pathx.engine.window import MOST_REMEMBERED, Corners, Origin, Window, counted, spread, unravelled
 
@@ -190,3 +191,10 @@ def test_corners_know_their_places_and_how_far_boxes_stick_out(step: int, offset
         assert torch.equal(bounded.numbers, corners.numbers.clamp(-1, size))
         assert bounded.offset >= -1 and bounded.beyond(1, size + 1) == (max(0, -bounded.offset), 0)
         assert torch.equal(corners.rows(torch.tensor([2, 0])).numbers, corners.numbers[[2, 0]])
+
+
+def test_what_was_made_for_pretended_tensors_is_not_remembered() -> None:
+    shape = (3, 11, 17)  # which no other test has
+    with FakeTensorMode():
+        assert all(isinstance(one, FakeTensor) for one in unravelled(torch.arange(5), shape))
+    assert [one.tolist() for one in unravelled(torch.tensor([0, 560]), shape)] == [[0, 2], [0, 10], [0, 16]]

@@ -18,8 +18,8 @@ def _rows(call: Shapes) -> bool:
 
 
 def _times(call: Call, source: Value, matrix: Tensor, cotangent: Window, factor: float = 1) -> Cotangents:
-    """Cotangents (P, …, out) of x @ matrix, for x (…, in) and a matrix (in, out) or (1, in, out)."""
-    matrix = (matrix[0] if matrix.dim() == 3 else matrix).conj()
+    """Cotangents (P, …, out) of x @ matrix, for x (…, in) and a matrix (in, out)."""
+    matrix = matrix.conj()
     if cotangent.is_one_hot and len(cotangent.shape) == 1:
         column = cotangent.position(0).flatten().expand(len(cotangent.data)).clamp(0, cotangent.shape[0] - 1)
         data = matrix.t()[column] * cotangent.cleaned().data

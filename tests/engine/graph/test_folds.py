@@ -190,6 +190,7 @@ ALIKE: dict[str, Callable[[Tensor], Tensor]] = {
     },
     "ensemble, from the end": lambda x: stacked(x, -4).mean(0),
     "ensemble, after the batch": lambda x: stacked(x, 1).mean(1),
+    "ensemble, over the images": lambda x: stacked(x, 1).mean(0)[: len(x)],
     "ensemble, at the end": lambda x: stacked(x, 3).mean(3),
     "ensemble, of vectors": lambda x: torch.stack([F.relu(x[:, 0]), F.relu(-x[:, 1])]).mean(0),
     "ensemble, of numbers": lambda x: (
@@ -207,7 +208,13 @@ MIXED = {
         "instances, of other channels",
     ),
     *("bmm, one matrix, read twice", "bmm, repeated", "bmm, several matrices", "bmm, of maps, read as it is"),
-    *("ensemble, kept", "ensemble, kept, of max", "ensemble, another dimension", "ensemble, two dimensions"),
+    *(
+        "ensemble, over the images",
+        "ensemble, kept",
+        "ensemble, kept, of max",
+        "ensemble, another dimension",
+        "ensemble, two dimensions",
+    ),
     *(
         "ensemble, of two kinds",
         "ensemble, nothing",

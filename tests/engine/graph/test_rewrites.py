@@ -277,6 +277,12 @@ def test_circular_padding(pad: tuple[int, ...]) -> None:
     assert _padded(x, pad) is None and _padded(x, pad, "reflect") is None
 
 
+def test_circular_padding_of_volumes() -> None:
+    x, pad = numbers(1, 2, 3, 4, 5), (1, 0, 2, 1, 0, 2)
+    made = _padded(x, pad, "circular")
+    assert made is not None and torch.equal(made, F.pad(x, pad, mode="circular"))
+
+
 def test_classes_as_ones() -> None:
     x = torch.tensor([[2, 0], [1, 1]])
     for classes in (1, 3, 5):

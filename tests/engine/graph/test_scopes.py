@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -66,6 +68,21 @@ def test_an_operation_in_a_branch_that_data_decides_has_no_module() -> None:
 
     found = freeze(torch.jit.script(Undecided()), torch.rand(2, 3)).network
     assert [gate.node.scope.path for layer in found.layers for gate in layer] == [""]
+
+
+@pytest.mark.parametrize(
+    "form", [torch.jit.script, lambda model: torch.jit.trace(model, torch.rand(2, 3)), lambda model: model]
+)
+def test_a_function_in_a_module_of_ones_own_has_its_name_after_the_modules(form: Any) -> None:
+    class Alone(nn.Module):
+        """Without modules in it, as those of torch."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.relu(x)
+
+    model = form(nn.Sequential(Alone(), nn.Linear(3, 2)).eval())
+    (gate,) = freeze(model, torch.rand(2, 3)).network.layers[0]
+    assert gate.name == "0.relu"
 
 
 def test_a_leaf_is_a_building_block_of_torch() -> None:

@@ -194,3 +194,19 @@ def test_a_field_is_known_while_places_stay_and_holds_all_that_is_seen(name: str
     moved = any(dim >= (made.dim() - 2 if name.startswith("stack") else 2) for dim in dims)
     if not name.startswith(PLACELESS):
         assert (field is not None) == (made.dim() > 2 and (not moved or name.startswith(KNOWN)))
+
+
+# Each is right for one image, and takes images for something else where there are several.
+BROADCAST: dict[str, Callable[[Tensor], Tensor]] = {
+    "add": lambda x: x + 2 * x.mean(1),
+    "mul": lambda x: x * (x.mean(1) > 0.3),
+    "where": lambda x: torch.where(x.mean(1) > 0.3, x, x.flip(3)),
+    "cumsum": lambda x: x.sum((1, 2, 3)).cumsum(-1)[:, None],
+    "flip": lambda x: x.sum((1, 2, 3)).flip(-1)[:, None],
+}
+
+
+@pytest.mark.parametrize("name", BROADCAST)
+def test_what_has_a_dimension_less_meets_other_images(name: str) -> None:
+    with pytest.raises(PathxError, match=f"{name} in the model itself works along the batch"):
+        freeze(Above(BROADCAST[name]), pictures(*(SIZE,) * RANK))

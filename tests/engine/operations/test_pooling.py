@@ -123,6 +123,20 @@ def test_fields_of_maxima(settings: tuple[Any, ...]) -> None:
         assert span.high - span.low == below.high + below.step * (reach[axis] - 1)
 
 
+@pytest.mark.parametrize("axis", [2, 3])
+def test_maxima_of_padding_alone_along_one_axis(axis: int) -> None:
+    """Of which torch names any place."""
+
+    def along(value: int, other: int) -> tuple[int, int]:
+        return (value, other) if axis == 2 else (other, value)
+
+    def function(x: Tensor) -> Tensor:
+        one = 2 * x.narrow(axis, 0, 1)
+        return F.relu(F.max_pool2d(one, along(2, 1), 1, along(1, 0), along(2, 1))) + one
+
+    assert_as_autograd(Above(function), pictures(2, 2, 3, 4))
+
+
 ADAPTED = [(1, 1), (3, 4), (1, 4), (3, 1), (7, 6), (7, 1), (9, 8), 2]
 
 

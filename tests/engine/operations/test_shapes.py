@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from support.pulled import Above, jacobian, pictures, pulled
+from support.pulled import Above, assert_as_autograd, jacobian, pictures, pulled
 from support.windows import corners
 from torch import Tensor, nn
 from torch.testing import assert_close
@@ -167,3 +167,9 @@ def test_one_image_is_read_in_any_steps() -> None:
     for step in (24, 3):
         model = Above(lambda x, step=step: x.contiguous().as_strided((1, 24), (step, 1), 0))
         assert_close(pulled(freeze(model, images), windows=True)[0], jacobian(model, images))
+
+
+@pytest.mark.parametrize("dims", [(1,), (2,), (-1, 1)])
+def test_sequences_are_turned_round_and_see_everything(dims: tuple[int, ...]) -> None:
+    network = assert_as_autograd(Above(lambda x: (2 * x).flip(dims)), pictures(2, 3, 4)).network
+    assert not any(network.fields.values())
