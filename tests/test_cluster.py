@@ -96,7 +96,23 @@ def test_an_actor_has_a_gpu_where_there_are_any_unless_told_otherwise() -> None:
     assert Cluster(Machines(CPU=8), Actors(), "auto", grows=False).gpus == 0
 
 
-@pytest.mark.parametrize(("cpus", "actors"), [(1, Actors()), (2, Actors(2, 2)), (8, Actors()), (4, Actors(1, 16))])
+@pytest.mark.parametrize(("cpus", "most"), [(1, 1), (2, 2), (3, 2), (16, 15)])
+def test_as_many_actors_as_cores_compute_and_one_core_for_those_who_read_where_there_are_many(
+    cpus: int, most: int
+) -> None:
+    assert Cluster(Machines(CPU=cpus), Actors(), "auto", grows=False)._most == most
+
+
+def test_every_actor_has_pieces_to_take_and_long_runs_have_no_more_of_them_than_ray_can_schedule() -> None:
+    made = Cluster(Machines(CPU=8), Actors(1, 4), "auto", grows=False)
+    assert [made._pieces(batches) for batches in (1, 7, 40, 300, 160_000)] == [1, 7, 40, 40, 20_000]
+    grows = Cluster(Machines(CPU=8), Actors(), "auto", grows=True)
+    assert [grows._pieces(batches) for batches in (7, 900, 160_000)] == [7, 900, 20_000]
+
+
+@pytest.mark.parametrize(
+    ("cpus", "actors"), [(1, Actors()), (2, Actors()), (2, Actors(2, 2)), (8, Actors()), (4, Actors(1, 16))]
+)
 def test_actors_never_take_the_last_cpu_from_those_who_read(cpus: int, actors: Actors) -> None:
     made = Cluster(Machines(CPU=cpus), actors, "auto", grows=False)
     assert made._most is not None and made._most >= actors.least
