@@ -81,7 +81,8 @@ class PathLayer:
         below_alpha: no unit was above alpha, so the single most important one was kept.
         edges: where the units send what they contribute: one entry for every layer above that they reach directly (only
             the next one, unless routes may jump). A unit's values over all entries sum to its contribution. Empty where
-            a layer has more than 16 million pairs of units, and for explanations that were read from files.
+            a layer has more than 16 million pairs of units or the path more than 67 million, and for explanations that were
+            read from files.
     """
 
     layer: int

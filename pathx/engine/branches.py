@@ -25,6 +25,7 @@ class Branches:
         logits: (Q, 2) the two logits that the classes are, where one class is explained against another.
         alone: the network has a single logit.
         parent: (Q,) which branch each came from, where branches were split.
+        parts: into how many branches each was split.
         whole: there is one for every image of the batch, in order.
     """
 
@@ -34,6 +35,7 @@ class Branches:
     logits: Tensor | None = None
     alone: bool = False
     parent: Tensor | None = None
+    parts: int = 1
     whole: bool = False
     memory: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
@@ -43,7 +45,8 @@ class Branches:
     def of(self, parent: Tensor) -> Branches:
         """One branch for each of the given ones (Q',)."""
         logits = None if self.logits is None else self.logits[parent]
-        return Branches(self.image[parent], self.target[parent], self.classes, logits, self.alone, parent)
+        parts = self.parts * len(parent) // len(self)
+        return Branches(self.image[parent], self.target[parent], self.classes, logits, self.alone, parent, parts)
 
     def favour(self, like: Tensor) -> Tensor:
         """(Q, C) 1 at the target and less than 0 at the others, which is 0 in all."""

@@ -18,7 +18,8 @@ from pathx.engine.rows import Rows, rows_of_classes, rows_of_units
 from pathx.engine.search import Strategy, search
 from pathx.engine.selection import certain, threshold_of
 
-MOST_LINKS = 1 << 24  # numbers that the links between two layers may have
+MOST_LINKS = 1 << 24  # numbers that the links between two layers may have for each (image, target), whatever the batch
+MOST_IN_ALL = 1 << 26  # and those of the whole path: where routes jump, every layer is linked with all above it
 MORE = 8  # times as many candidates are looked at where the first were too few
 
 
@@ -134,18 +135,22 @@ def _step(frozen: Frozen, paths: Paths, n: int, threshold: float, more: int, set
         favour,
         sent,
         found.gain,
-        _links(arriving, found.columns),
+        _links(arriving, found.columns, paths),
         found.evidence,
     )
     return Paths(branches, (*paths.layers, kept), () if settings.skips == "adjacent" else sources)
 
 
-def _links(sources: Sequence[Rows], columns: Sequence[Tensor | None]) -> tuple[Link, ...]:
-    """How the rows arrived at the candidates, (Q, rows, n) each, for `Kept.links`."""
-    known = [(rows, own) for rows, own in zip(sources, columns, strict=True) if own is not None]
-    if len(known) < len(columns) or any(r.layer is not None and own.numel() > MOST_LINKS for r, own in known):
-        return ()
-    return tuple(Link(rows.layer, own, rows.sent) for rows, own in known)
+def _links(sources: Sequence[Rows], columns: Sequence[Tensor | None], paths: Paths) -> tuple[Link, ...]:
+    """How the rows arrived at the candidates, (Q, rows, n) each, for `Kept.links`; none where they would be too many."""
+    known = [Link(rows.layer, own, rows.sent) for rows, own in zip(sources, columns, strict=True) if own is not None]
+    explained = len(paths.branches) // paths.branches.parts
+    sizes = [link.columns.numel() // explained for link in known if link.layer is not None]
+    held = sum(
+        link.columns.numel() // explained for kept in paths.layers for link in kept.links if link.layer is not None
+    )
+    fits = max(sizes, default=0) <= MOST_LINKS and held + sum(sizes) <= MOST_IN_ALL
+    return tuple(known) if fits and len(known) == len(columns) else ()
 
 
 def _doubtful(layers: Sequence[Kept], threshold: float) -> int | None:

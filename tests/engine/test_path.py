@@ -16,7 +16,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.testing import assert_close
 
-from pathx import Explanation
+import pathx.engine.path
+from pathx import Explanation, PathLayer
 from pathx.engine.branches import Branches
 from pathx.engine.explain import decompose_frozen, explain_frozen, predictions
 from pathx.engine.freeze import freeze
@@ -105,6 +106,46 @@ def test_law_9_the_edges_are_those_of_the_literal_method(case: Case) -> None:
                 value = value[order[found.layer]][:, order[above]]
                 assert_close(shown.pop(above, torch.zeros_like(value)), value, **CLOSE)
             assert not any(value.any() for value in shown.values())
+
+
+@pytest.mark.parametrize(
+    ("limit", "most"), [("MOST_LINKS", 20), ("MOST_LINKS", 80), ("MOST_IN_ALL", 80), ("MOST_IN_ALL", 300)]
+)
+@settings(max_examples=20)
+@given(case=cases())
+def test_edges_that_would_be_too_many_are_left_out_and_nothing_else_changes(limit: str, most: int, case: Case) -> None:
+    whole = case.explain()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pathx.engine.path, limit, most)
+        less = case.explain()
+    for one, other in zip(less, whole, strict=True):
+        assert one.path == other.path and one.score == other.score
+        shown = [size for layer in one.path for size in pairs(layer)]
+        assert max(shown, default=0) <= most and (limit == "MOST_LINKS" or sum(shown) <= most)
+        for mine, theirs in zip(one.path, other.path, strict=True):
+            assert not mine.edges or len(mine.edges) == len(theirs.edges)
+
+
+@settings(max_examples=20)
+@given(case=cases())
+def test_which_edges_are_left_out_does_not_depend_on_what_else_is_explained(case: Case) -> None:
+    frozen = freeze(case.network.module(), case.images)
+    options = {name: value for name, value in case.options.items() if name != "target"}
+    for most in (20, 80, 300):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pathx.engine.path, "MOST_LINKS", most)
+            patch.setattr(pathx.engine.path, "MOST_IN_ALL", 2 * most)
+            alone, *several = (
+                [len(layer.edges) for layer in found.path]
+                for count in (1, 3)
+                for found in explain_frozen(frozen, [(0, 0)] * count, **options)
+            )
+            assert several == [alone] * 3
+
+
+def pairs(layer: PathLayer) -> list[int]:
+    """How many pairs of units a layer's edges have with each layer above it."""
+    return [edges.value.numel() for edges in layer.edges if edges.layer is not None]
 
 
 @settings(max_examples=20)
