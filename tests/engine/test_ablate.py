@@ -185,8 +185,9 @@ def test_the_model_is_left_as_it_was_and_scripted_ones_work() -> None:
     ],
 )
 def test_what_is_refused(options: dict[str, object], message: str) -> None:
-    with pytest.raises(PathxError, match=message):
+    with pytest.raises(PathxError, match=message) as caught:
         pathx.ablate(network(), images(), **options)  # type: ignore[arg-type]
+    assert caught.value.usage == ("NaN" not in message)
 
 
 def test_names_that_are_not_there_suggest_others() -> None:

@@ -197,6 +197,13 @@ def test_the_last_map_and_the_last_convolution_are_those_with_places() -> None:
         assert_close(found, {"convolution": model[:3](IMAGES), "map": model[:4](IMAGES)})
 
 
+@pytest.mark.parametrize("kernel", [(8, 7), (7, 8)])
+def test_a_map_of_two_places_is_one(kernel: tuple[int, int]) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, kernel), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2)).eval()
+    replay = Replay(model, IMAGES)
+    assert replay.last_map is not None and replay.last_convolution is not None
+
+
 def test_what_has_no_places_has_no_map() -> None:
     flat = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
     lines = nn.Sequential(nn.Conv1d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(9, 2)).eval()

@@ -100,6 +100,7 @@ DEFAULT: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
     "rot90": (lambda x: x.rot90(), 0),
     "diagonal": (lambda x: x.diagonal(), 0),
     "diag_embed": (lambda x: torch.diag_embed(x.mean(2)), -1),
+    "diag_embed, of vectors": (lambda x: torch.diag_embed(x.mean((2, 3))), -1),
     "diagonal_scatter": (lambda x: x.diagonal_scatter(PART.diagonal(1), 1), 0),
     "slice_scatter": (lambda x: x.slice_scatter(3 * x), 0),
     "slice_scatter, a part": (lambda x: x.slice_scatter(PART[1:], start=1), 0),

@@ -24,6 +24,7 @@ MATRIX, BIAS, SQUARE = numbers(4, 3), numbers(3), numbers(3, 4, 4)
 
 ALIKE: dict[str, Callable[[Tensor], Tensor]] = {
     "addmm with factors": lambda x: torch.addmm(BIAS, F.relu(x), MATRIX, beta=0.5, alpha=3),
+    "addmm, twice": lambda x: torch.addmm(BIAS, F.relu(x), MATRIX, beta=2, alpha=2),
     "mm": lambda x: F.relu(x) @ MATRIX,
     "linear": lambda x: F.linear(F.relu(x), MATRIX.T, BIAS),
     "matmul, from the left": lambda x: (MATRIX.T @ F.relu(x).unsqueeze(2)).squeeze(2),
