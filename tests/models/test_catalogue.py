@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from collections import Counter
 from pathlib import Path
@@ -186,13 +187,15 @@ TOO_LARGE = {"eva02_enormous_patch14_clip_224", "vit_5b_patch16_sapiens2", "vit_
 
 @pytest.mark.slow
 def test_the_table_of_timm_is_true() -> None:
-    """Prints how many work, are refused, and why."""
+    """Of its names, and of a hundred networks that memory holds easily. Prints how many work, are refused, and why."""
     timm = pytest.importorskip("timm")
     if timm.__version__ != timm_table()["timm"]:
         pytest.skip(f"the table is of timm {timm_table()['timm']}")
     known = timm_table()["models"]
     assert set(timm.list_models()) - set(known) == TOO_LARGE
-    wrong = {name: (facts, found) for name, facts in known.items() if (found := survey_timm(name)) != facts}
+    small = [name for name, facts in known.items() if facts["parameters"] < 100_000_000]
+    some = random.Random(0).sample(small, 100)
+    wrong = {name: (known[name], found) for name in some if (found := survey_timm(name)) != known[name]}
     reasons = Counter((facts["refused"] or "works").split(" in ")[0] for facts in known.values())
     print(f"{len(known)} of {len(timm.list_models())} names: {dict(reasons.most_common())}")
     assert wrong == {}
