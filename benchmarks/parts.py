@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -264,6 +265,8 @@ def command(effort: Effort) -> Iterator[Row]:
     with TemporaryDirectory() as folder:
         script = str(Path(folder, "squeezenet.pt"))
         torch.jit.save(torch.jit.trace(network("squeezenet1_1"), photo()), script)
+        sidecar = {"input_size": [3, 224, 224], "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+        Path(folder, "squeezenet.json").write_text(json.dumps(sidecar))
         explain = ["-m", "pathx", "explain", "examples/cat.png", "--quiet", "--out"]
         calls = {
             "import torch": lambda: run_python(["-c", "import torch"]),
