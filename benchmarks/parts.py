@@ -265,7 +265,8 @@ def command(effort: Effort) -> Iterator[Row]:
     with TemporaryDirectory() as folder:
         script = str(Path(folder, "squeezenet.pt"))
         torch.jit.save(torch.jit.trace(network("squeezenet1_1"), photo()), script)
-        sidecar = {"input_size": [3, 224, 224], "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+        prepared = pathx.load_model().preprocessing
+        sidecar = {name: getattr(prepared, name) for name in ("input_size", "mean", "std")}
         Path(folder, "squeezenet.json").write_text(json.dumps(sidecar))
         explain = ["-m", "pathx", "explain", "examples/cat.png", "--quiet", "--out"]
         calls = {

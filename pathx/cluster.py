@@ -116,9 +116,8 @@ class Cluster:
         self._least, self._most = actors.least, actors.most
         if self._most is None and not grows:
             # On two cores both compute: reading and writing take a fifth of the time, and not one of the cores.
-            self._most = max(
-                actors.least, int(gpus / self.gpus) if self.gpus else max(int(cpus) - 1, min(int(cpus), 2)), 1
-            )
+            room = int(gpus / self.gpus) if self.gpus else max(int(cpus) - 1, min(int(cpus), 2))
+            self._most = max(actors.least, room, 1)
         # One CPU stays for those who read: a pool that takes all of them starves.
         self._cpus = min(1.0, max(cpus - 1, 0.5) / (self._most or self._least))
 
