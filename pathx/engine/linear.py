@@ -158,11 +158,15 @@ def _whole(windows: list[Window], branches: Branches) -> Window:
     sums = [window.data for window in windows if window.is_full and window.ordered]
     rest = [window.cleaned() for window in windows if not (window.is_full and window.ordered)]
     maps = sum(sums[1:], sums[0]) if sums else windows[0].data.new_zeros(len(branches), *shape)
-    if rest:
-        flat = maps.reshape(-1) if not sums else maps.clone().reshape(-1)
-        for window in rest:
-            start = (window.row * prod(shape)).reshape(-1, *(1,) * len(shape))
-            place = (window.index() + start).expand_as(window.data)
-            flat.index_add_(0, place.flatten(), window.data.flatten())
-        maps = flat.reshape(-1, *shape)
+    if rest and sums:
+        maps = maps.clone(memory_format=torch.contiguous_format)
+    flat = maps.reshape(-1)
+    for window in rest:
+        same = all(isinstance(origin, int) for origin in window.origin)
+        if same and window.ordered and len(window.data) == len(branches):  # one box for all: nothing to look up
+            window.cut(maps).add_(window.data)
+            continue
+        start = (window.row * prod(shape)).reshape(-1, *(1,) * len(shape))
+        place = (window.index() + start).expand_as(window.data)
+        flat.index_add_(0, place.flatten(), window.data.flatten())
     return Window.full(maps, row, branches.image)

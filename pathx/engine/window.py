@@ -212,15 +212,20 @@ class Window:
         if all(self.covers(dim) or size == 1 for dim, size in enumerate(sizes)):
             return values if len(values) == 1 else values.index_select(0, self.image)
         if not any(self.overhang) and all(isinstance(origin, int) for origin in self.origin):
-            for dim, (origin, size) in enumerate(zip(self.origin, sizes, strict=True)):
-                if size != 1:
-                    values = values.narrow(dim + 1, cast(int, origin), self.extent[dim])
+            values = self.cut(values)
             return values if len(values) == 1 else values.index_select(0, self.image)
         index = self.index(sizes)
         if len(values) > 1:
             image = self.image.reshape(-1, *(1,) * len(sizes))
             index = index + image * prod(sizes)
         return values.reshape(-1)[index]
+
+    def cut(self, values: Tensor) -> Tensor:
+        """The part of values (B, *sizes) that lies under one box for all, not copied; a size of 1 stays as it is."""
+        for dim, (origin, size) in enumerate(zip(self.origin, values.shape[1:], strict=True), start=1):
+            if size != 1:
+                values = values.narrow(dim, cast(int, origin), self.extent[dim - 1])
+        return values
 
     def scale(self, values: Tensor) -> Window:
         """Elementwise product with the values (B or 1, *sizes) under the boxes."""

@@ -207,6 +207,8 @@ class _Escapes(TorchFunctionMode):
         self.writes = writes
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func not in _HEEDED:  # nearly all
+            return func(*args, **(kwargs or {}))
         if func in _LEAVING and args[0].numel():
             args[0].detach().flatten()[0].item()
         elif func in _RESETTING:
@@ -221,18 +223,25 @@ _LEAVING = frozenset(
     [Tensor.numpy, Tensor.tolist, Tensor.__array__, Tensor.__dlpack__, Tensor.apply_, Tensor.map_, Tensor.map2_]
 )
 _RESETTING = frozenset([Tensor.data.__set__])  # type: ignore[attr-defined]
+_HEEDED = _LEAVING | _RESETTING | FUNCTIONS.keys()
 
 
 def written(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
     """The tensors that an operation writes into; one that is given other memory is not written into."""
     if func.overloadpacket in RESETTING:
         return
-    for number, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            given = args[number] if number < len(args) else kwargs.get(argument.name)
-            yield from (one for one in (given if isinstance(given, (list, tuple)) else [given]) if _is_tensor(one))
+    for number, name in _written_arguments(func):
+        given = args[number] if number < len(args) else kwargs.get(name)
+        yield from (one for one in (given if isinstance(given, (list, tuple)) else [given]) if _is_tensor(one))
     if func.overloadpacket in UNSAID:
         yield from filter(_is_tensor, UNSAID[func.overloadpacket](args))
+
+
+@cache
+def _written_arguments(func: Any) -> tuple[tuple[int, str], ...]:
+    """Numbers and names of the arguments that an operation's schema says it writes into."""
+    arguments = enumerate(func._schema.arguments)
+    return tuple((number, one.name) for number, one in arguments if one.alias_info is not None and one.alias_info.is_write)
 
 
 def _is_tensor(item: Any) -> bool:

@@ -79,7 +79,7 @@ def _whole_map(data: Tensor, weight: Tensor, shape: tuple[int, ...], geometry: A
             return _by_phases(data, weight, shape, stride[0], padding)
         columns = weight.flatten(1).t() @ data.flatten(2)
         return F.fold(columns, shape[1:], tuple(kernel), dilation, padding, stride)
-    below, _, _ = torch.ops.aten.convolution_backward(
+    below, _, _ = torch.ops.aten.convolution_backward.default(
         data,
         data.new_zeros(1).expand(len(data), *shape),
         weight,
@@ -175,15 +175,15 @@ def pointwise_convolution(
     groups: int,
 ) -> Tensor | None:
     """A kernel of one element is a matrix product, with none of a convolution's reordering of memory."""
-    if weight[0, 0].numel() != 1 or groups > 1 or transposed or any(padding) or not x.is_contiguous():
+    if groups > 1 or transposed or any(padding) or prod(weight.shape[2:]) != 1 or not x.is_contiguous():
         return None
     for dim, step in enumerate(stride * (x.dim() - 2) if len(stride) == 1 else stride, start=2):
         if step > 1:
             x = x[(slice(None),) * dim + (slice(None, None, step),)]
     flat, matrix = x.reshape(*x.shape[:2], -1), weight.reshape(weight.shape[:2])
-    if len(flat) > 1:
+    if flat.shape[0] > 1:
         out = matrix @ flat
         out = out if bias is None else out.add_(bias[:, None])
     else:
         out = matrix @ flat[0] if bias is None else torch.addmm(bias[:, None], matrix, flat[0])
-    return out.reshape(len(x), len(weight), *x.shape[2:])
+    return out.reshape(x.shape[0], weight.shape[0], *x.shape[2:])
