@@ -241,7 +241,9 @@ def written(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
 def _written_arguments(func: Any) -> tuple[tuple[int, str], ...]:
     """Numbers and names of the arguments that an operation's schema says it writes into."""
     arguments = enumerate(func._schema.arguments)
-    return tuple((number, one.name) for number, one in arguments if one.alias_info is not None and one.alias_info.is_write)
+    return tuple(
+        (number, one.name) for number, one in arguments if one.alias_info is not None and one.alias_info.is_write
+    )
 
 
 def _is_tensor(item: Any) -> bool:
