@@ -60,7 +60,7 @@ class _Step:
     """One node to follow.
 
     Args:
-        plain: models call the operation under the name that the graph has for it.
+        plain: the operation, where models call it under the name that the graph has for it; None for others.
         named: its place in the model must be the recorded one.
         dropped: the values that nothing reads after it.
     """
@@ -68,7 +68,7 @@ class _Step:
     node: Node
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    plain: bool
+    plain: Any
     named: bool
     dropped: tuple[Value, ...]
 
@@ -118,7 +118,7 @@ class Course:
                 node,
                 tuple(_expected(arg) for arg in node.args),
                 {name: _expected(arg) for name, arg in node.kwargs.items()},
-                plain=is_plain(node.op),
+                plain=node.op if is_plain(node.op) else None,
                 named=node.index in self.named,
                 dropped=tuple(dropped.get(node.index, ())),
             )
@@ -157,7 +157,7 @@ class _Follower(Listener):
 
     def __init__(self, model: nn.Module, images: Tensor, course: Course, quick: bool) -> None:
         super().__init__(model, images)
-        self.course, self.graph = course, course.graph
+        self.course, self.graph, self.steps = course, course.graph, course.steps
         self.quicker = course.quicker if quick else {}
         self.position = 0
         self.values: dict[int, Value] = {id(images): self.graph.input}
@@ -171,18 +171,18 @@ class _Follower(Listener):
         self.overwritable: frozenset[int] = frozenset() if watched else course.overwritable
 
     def _dispatched(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if self.position < len(self.course.steps):
-            step = self.course.steps[self.position]
-            if func is step.node.op and step.plain:  # the common case, in which nothing needs another spelling
+        if self.position < len(self.steps):
+            step = self.steps[self.position]
+            if func is step.plain:  # the common case, in which nothing needs another spelling
                 self.position += 1
                 self._check(step, args, kwargs)
                 return self._took(step, self._made(step.node, args, kwargs))
         return super()._dispatched(func, args, kwargs)
 
     def heard(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self.position == len(self.course.steps):
+        if self.position == len(self.steps):
             raise Departed
-        step = self.course.steps[self.position]
+        step = self.steps[self.position]
         self.position += 1
         writes = func._schema.is_mutable
         plain, given = spelled(out_of_place(func) if writes else func, args, args)
@@ -197,8 +197,12 @@ class _Follower(Listener):
         """Compare the arguments of a call, and where it is made, with the graph."""
         if len(args) != len(step.args) or kwargs.keys() != step.kwargs.keys():
             raise Departed
+        values = self.values
         for arg, expected in zip(args, step.args, strict=True):
-            if type(expected) is Value and self.values.get(id(arg)) is expected:
+            kind = type(expected)
+            if kind is Value and values.get(id(arg)) is expected:
+                continue
+            if kind is _Constant and type(arg) is type(expected.value) and arg == expected.value:
                 continue
             self._compare(arg, expected)
         for name, arg in kwargs.items():
@@ -208,12 +212,17 @@ class _Follower(Listener):
 
     def _took(self, step: _Step, out: Any) -> Any:
         """Take note of what an operation made, and forget what nothing will read any more."""
-        outputs = out if isinstance(out, (tuple, list)) else (out,)
-        if len(outputs) != len(step.node.outputs):
+        made = step.node.outputs
+        if isinstance(out, (tuple, list)):
+            if len(out) != len(made):
+                raise Departed
+            for value, tensor in zip(made, out, strict=True):
+                if value is not None:
+                    self._keep(value, tensor)
+        elif len(made) != 1:
             raise Departed
-        for value, tensor in zip(step.node.outputs, outputs, strict=True):
-            if value is not None:
-                self._keep(value, tensor)
+        elif made[0] is not None:
+            self._keep(made[0], out)
         for value in step.dropped:
             tensor = self.alive.pop(value)
             if self.values.get(id(tensor)) is value:
@@ -294,7 +303,7 @@ class _Follower(Listener):
 
     def check_outputs(self, outputs: Any, expected: Any) -> None:
         """What the model returned must be what it returned when it was recorded."""
-        if self.position != len(self.course.steps):
+        if self.position != len(self.steps):
             raise Departed
         if isinstance(expected, dict):
             if not isinstance(outputs, dict) or outputs.keys() != expected.keys():
