@@ -1,8 +1,8 @@
 """Runs on Ray against a run without it on the same cores, and memory over many small images.
 
-`python -m benchmarks.cluster FOLDER OUT ACTORS pictures|bare [MODEL]` explains a folder in a process of its own, without Ray where
-ACTORS is 0, and prints JSON: images per second after the first quarter, seconds until then, and the MiB that all processes
-of the run together hold to themselves after a tenth of the images and at the end.
+`python -m benchmarks.cluster FOLDER OUT ACTORS pictures|bare|memory [MODEL]` explains a folder in a process of its own, without Ray
+where ACTORS is 0, and prints JSON: images per second after the first quarter, seconds until the first result, and for `memory`,
+which is without pictures as `bare` is, how many images were done and how many MiB all processes and Ray's store held, forty times.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import resource
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -36,6 +37,9 @@ from pathx.runs.run import Settings, explain_files
 SMALL = 32
 """Sides of the small images."""
 
+SAMPLES = 40
+"""How often memory is measured in the course of a run."""
+
 
 @part("ray", "A folder of photos on Ray (depth 3, width 5), per image, against a run without it on the same cores")
 def on_ray(effort: Effort) -> Iterator[Row]:
@@ -55,15 +59,20 @@ def on_ray(effort: Effort) -> Iterator[Row]:
                 yield Row(title, seconds[actors], "without Ray", seconds[0], limit=1 / 0.85, note=note)
 
 
-@part("ray-flat", "Memory of all processes of a run on Ray over small images: at its end against after a tenth of it")
+@part(
+    "ray-flat",
+    "Memory of a run on Ray over small images, all processes and Ray's store: the most from a tenth of it on",
+)
 def flat(effort: Effort) -> Iterator[Row]:
     count = 400 if effort.quick else 20_000
     with TemporaryDirectory() as place:
         small_images(Path(place, "photos"), count)
         model = small_network(Path(place, "model.pt"))
-        held = _in_process(Path(place, "photos"), Path(place, "out"), 1, "bare", str(model))
-    note = f"{(held['end'] - held['tenth']) * 1024 / (0.9 * count):.2f} KiB per image, {held['rate']:.0f} per second"
-    yield Row(f"{count} images", held["end"], "after a tenth", held["tenth"], "MiB", limit=1.1, note=note)
+        found = _in_process(Path(place, "photos"), Path(place, "out"), 1, "memory", str(model))
+    after = [processes + store for number, processes, store in found["memory"] if number >= count / 10]
+    tenths = ", ".join(f"{processes:.0f} + {store:.0f}" for _, processes, store in found["memory"][3::4])
+    note = f"processes and store after each tenth: {tenths}; {found['rate']:.0f} images per second"
+    yield Row(f"{count} images", max(after), "after a tenth", after[0], "MiB", limit=1.1, note=note)
 
 
 def small_images(place: Path, count: int) -> None:
@@ -110,20 +119,24 @@ def main(folder: str, out: str, actors: str, what: str, model: str | None = None
         pool = Actors(int(actors), int(actors))
         results = explain_on_ray(load, [folder], out, settings=settings, actors=pool)
     count = sum(len(files) for _, _, files in os.walk(folder))
-    began, times, held = perf_counter(), [], {}
+    began, times, memory = perf_counter(), [], []
     for number, result in enumerate(results, start=1):
         assert not result.failed, result.error
         times.append(perf_counter())
-        if number in (max(count // 10, 3 * BATCH), count):
-            held["end" if number == count else "tenth"] = _private(os.getpid())
+        if what == "memory" and number % (count // SAMPLES) == 0:
+            memory.append((number, *_held(os.getpid())))
     # Processes start in the first quarter. Images come in pieces: those that came with the first one are not counted.
     first = times[count // 4]
     rate = sum(time > first + 0.1 for time in times) / (times[-1] - first)
-    print(json.dumps({**held, "rate": rate, "start": times[0] - began}))
+    print(json.dumps({"memory": memory, "rate": rate, "start": times[0] - began}))
 
 
-def _private(process: int) -> float:
-    """MiB that a process and all that it started hold to themselves; what they share, such as Ray's store, is not counted."""
+def _held(process: int) -> tuple[float, float]:
+    """MiB that a process and all that it started hold, and of the files in memory that they share: Ray's store.
+
+    What several of them share is counted once, and what is in memory as it was read from a file, such as libraries, not at all.
+    Of the store counts whatever was ever written: to the kernel it is private to a process as long as no other one has read it.
+    """
     children: dict[int, list[int]] = {}
     for entry in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -131,16 +144,19 @@ def _private(process: int) -> float:
         except OSError:
             continue
         children.setdefault(parent, []).append(int(entry))
-    waiting, total = [process], 0
+    waiting, total, store = [process], 0, dict[int, int]()
     while waiting:
-        one = waiting.pop()
-        waiting += children.get(one, [])
-        try:
-            lines = Path("/proc", str(one), "smaps_rollup").read_text().splitlines()
-        except OSError:
-            continue
-        total += sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
-    return total / 1024
+        one = Path("/proc", str(waiting.pop()))
+        waiting += children.get(int(one.name), [])
+        with suppress(OSError):  # it has ended
+            lines = (one / "smaps_rollup").read_text().splitlines()
+            total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss_Anon:"))
+            for file in (one / "fd").iterdir():
+                with suppress(OSError):
+                    if os.readlink(file).startswith("/dev/shm/"):
+                        found = file.stat()
+                        store[found.st_ino] = found.st_blocks
+    return total / 2**10, sum(store.values()) / 2**11
 
 
 if __name__ == "__main__":

@@ -120,6 +120,11 @@ class Cluster:
             self._most = max(actors.least, room, 1)
         # One CPU stays for those who read: a pool that takes all of them starves.
         self._cpus = min(1.0, max(cpus - 1, 0.5) / (self._most or self._least))
+        # Of those who read, and of those who write. Each has half a CPU, so that there would be two for every CPU once the
+        # actors are done, in processes that are started for that and import torch first.
+        self._tasks = None if grows else max(int(cpus), 1)
+        self._few = MOST_PIECES if self._most is None else PIECES * self._most
+        """So many pieces a short run has, and so many wait for a stage in a long one."""
 
     def outcomes(self, batches: Sequence[Sequence[T]], stages: Stages) -> Iterator[tuple[Sequence[T], Any]]:
         """Batches with what was made of them, as they are done; None where a process died of an image, which is then alone.
@@ -155,20 +160,21 @@ class Cluster:
 
     def _pieces(self, batches: int) -> int:
         """Into how many pieces Ray's list of batches is cut."""
-        few = MOST_PIECES if self._most is None else PIECES * self._most
-        return max(min(batches, few), batches // BATCHES_AT_ONCE)
+        return max(min(batches, self._few), batches // BATCHES_AT_ONCE)
 
     def _pipeline(self, rows: list[dict[str, Any]], stages: Stages) -> Any:
         data, here = self._ray.data, os.getcwd()
         context = data.DataContext.get_current()
         context.enable_progress_bars = False
         context.max_errored_blocks = -1  # what is lost is done again, and counted, by name
+        _let_few_wait(context, self._few)
         pool = data.ActorPoolStrategy(min_size=self._least, max_size=self._most)
+        task = {"compute": data.TaskPoolStrategy(size=self._tasks), "num_cpus": 0.5, "max_retries": RETRIES}
         with warnings.catch_warnings():  # Ray means to drop some of these settings, and has nothing in their place yet
             warnings.simplefilter("ignore")
             made = (
                 data.from_items(rows, override_num_blocks=self._pieces(len(rows)))
-                .map(partial(_worked_in, here, stages.read), num_cpus=0.5, max_retries=RETRIES)
+                .map(partial(_worked_in, here, stages.read), **task)
                 .map(
                     _Actor,
                     fn_constructor_args=(here, stages.start),
@@ -180,8 +186,34 @@ class Cluster:
                 )
             )
             if stages.finish is not None:
-                made = made.map(partial(_worked_in, here, stages.finish), num_cpus=0.5, max_retries=RETRIES)
+                made = made.map(partial(_worked_in, here, stages.finish), **task)
         return made
+
+
+def _let_few_wait(context: Any, most: int) -> None:
+    """Hold a stage back while `most` pieces wait for the next one.
+
+    Otherwise actors that are quicker than those who write are held back only once half of Ray's store, a seventh of the memory
+    of all machines, is full of what they made. Ray has no setting for it, but a place for rules of one's own, which it calls
+    internal; in a Ray that has it elsewhere there is no such rule.
+    """
+    try:
+        from ray.data._internal.execution import backpressure_policy as rules
+        from ray.data._internal.execution.streaming_executor_state import OpState
+
+        others, key, count = (
+            rules.ENABLED_BACKPRESSURE_POLICIES,
+            rules.ENABLED_BACKPRESSURE_POLICIES_CONFIG_KEY,
+            OpState.total_enqueued_input_blocks,
+        )
+    except (ImportError, AttributeError):
+        return
+
+    class FewWait(rules.BackpressurePolicy):  # type: ignore[misc]  # Ray is an extra, unknown to the type check
+        def can_add_input(self, stage: Any) -> bool:
+            return all(count(self._topology[after]) < most for after in stage.output_dependencies)
+
+    context.set_config(key, [*others, FewWait])
 
 
 @dataclass(frozen=True)
