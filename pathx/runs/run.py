@@ -136,7 +136,11 @@ def _explained_files(
     behind: deque[Future[list[Result]]] = deque()
     delivery = Delivery(note, index)
     count = settings.workers if len(batches) > 1 else 0
-    with closing(index) if index else nullcontext(), settling(home, index), working(count) as workers:
+    with (
+        closing(index) if index else nullcontext(),
+        settling(home, index),
+        working(count, behind=threads > 1) as workers,
+    ):
         going = takewhile(lambda _: not stop.asked, workers.ahead(batches, reader.read))
         wanted = ((slots, read, reader.with_companions(slots, read, workers)) for slots, read in going)
         for slots, read, made in computed(computers, wanted, stop, threads):
