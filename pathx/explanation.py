@@ -237,7 +237,7 @@ class Explanation:
             return "no unit of the path has a place in the image: the pixel map stands in for the path map"
         return f"layer{'s' * (len(without) > 1)} {', '.join(without)} left out of the path map: no place in the image"
 
-    def path_map(self, layer: int | None = None) -> Tensor:
+    def path_map(self, layer: int | None = None, *, smoothing: float = 0.0) -> Tensor:
         """Where the path's units look, (H, W) in float64: each unit's contribution, laid at the centre of its field.
 
         The part of a layer adds up to the contributions of those of its units that have a place. Where no layer has
@@ -245,14 +245,16 @@ class Explanation:
 
         Args:
             layer: the part of this layer alone; zero where its units have no place.
+            smoothing: blurred for display by a Gaussian of this width, as a share of the shorter side.
         """
-        from pathx.maps import enlarged, laid, plane
+        from pathx.maps import enlarged, laid, smooth
 
         layers = self.mapped if layer is None else (layer,)
         if not layers:
-            return plane(self.attribution)
+            return smooth(self.attribution, smoothing)
         size = (self.attribution.shape[-2], self.attribution.shape[-1])
-        return enlarged([part for kept in self.path if kept.layer in layers for part in laid(kept)], size)
+        parts = [part for kept in self.path if kept.layer in layers for part in laid(kept)]
+        return enlarged(parts, size, smoothing)
 
     def decompose(
         self, *, from_layer: int | None = None, features: int | None = None, group: bool = True

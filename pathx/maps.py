@@ -84,19 +84,27 @@ def laid(layer: PathLayer) -> list[tuple[Places, Tensor]]:
     return parts
 
 
-def enlarged(parts: Sequence[tuple[Places, Tensor]], size: tuple[int, int]) -> Tensor:
-    """Maps of places, each spread over an image (H, W) and added up. Every value keeps its sum."""
+def enlarged(parts: Sequence[tuple[Places, Tensor]], size: tuple[int, int], sigma: float = 0.0) -> Tensor:
+    """Maps of places, each spread over an image (H, W) and added up. Every value keeps its sum.
+
+    Args:
+        sigma: of a Gaussian that the image is blurred with, as `smooth` does it, but before the few places become many pixels.
+    """
     total = torch.zeros(size, dtype=torch.float64)
     alike: dict[tuple[Places, torch.Size], Tensor] = {}
     for places, grid in parts:
         alike[places, grid.shape] = alike[places, grid.shape] + grid if (places, grid.shape) in alike else grid
     for ((down, across), shape), grid in alike.items():
-        total += _spread(size[0], shape[0], *down) @ grid @ _spread(size[1], shape[1], *across).mT
+        rows, columns = (
+            _spread(pixels, count, *line, sigma * min(size))
+            for pixels, count, line in zip(size, shape, (down, across), strict=True)
+        )
+        total += rows @ grid @ columns.mT
     return total
 
 
 @lru_cache(maxsize=64)  # the same for every image of a run
-def _spread(pixels: int, count: int, centre: float, step: float) -> Tensor:
+def _spread(pixels: int, count: int, centre: float, step: float, sigma: float) -> Tensor:
     """How each of `count` places is shared out among the pixels of a line, (pixels, count): all of it, within the image.
 
     By the cubic B-spline, which is what spreading over the cell of one step comes to when it is done four times: smooth,
@@ -107,7 +115,8 @@ def _spread(pixels: int, count: int, centre: float, step: float) -> Tensor:
     apart = (torch.arange(pixels, dtype=torch.float64)[:, None] + 0.5 - places).abs() / max(step, 1)
     near, far = 2 / 3 - apart**2 + apart**3 / 2, (2 - apart).clamp(min=0) ** 3 / 6
     weights = torch.where(apart < 1, near, far)
-    return weights / weights.sum(0)
+    weights = weights / weights.sum(0)
+    return _reflected_gaussian(pixels, sigma) @ weights if sigma else weights
 
 
 def place(attribution: Tensor) -> Place | None:

@@ -13,7 +13,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import pathx
-from pathx.maps import WITHIN, enlarged, laid, place, plane
+from pathx.maps import WITHIN, enlarged, laid, place, plane, smooth
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -63,6 +63,14 @@ def test_nothing_is_nowhere() -> None:
 
 
 # The path map
+
+
+@settings(max_examples=50)
+@given(cases(), st.sampled_from([0.0, 0.025, 0.3]))
+def test_blurred_before_or_after_it_is_enlarged_is_the_same(case: Case, sigma: float) -> None:
+    for found in case.explain():
+        if found.attribution.dim() == 3:
+            assert_close(found.path_map(smoothing=sigma), smooth(found.path_map(), sigma), **CLOSE)
 
 
 @settings(max_examples=150)

@@ -6,8 +6,8 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from pathx.drawing.page import Bar, Panel, sheet
-from pathx.drawing.render import Drawing
-from pathx.drawing.view import View, heat_of, pixel_map, tile_sized, unit_boxes
+from pathx.drawing.render import Drawing, Heated
+from pathx.drawing.view import View, heat_of, map_tile, pixel_map, unit_boxes
 from pathx.drawing.words import carried_line, percent, settings_line
 from pathx.explanation import Explanation
 
@@ -18,24 +18,24 @@ def explanation_figure(
     drawing: Drawing,
     *,
     heat: Tensor | None = None,
+    overlay: Heated | None = None,
     pixels: Image.Image | None = None,
 ) -> Image.Image:
     """One explanation on a page that needs nothing beside it.
 
     Args:
         heat, pixels: what `heat_of` and `pixel_map` give of the explanation, where that is known.
+        overlay: the heat on the view's photo, where that is drawn already.
     """
     tile = view.tile()
-    exact = tile_sized(pixels or pixel_map(explanation.attribution, drawing))
+    exact = map_tile(pixels or pixel_map(explanation.attribution, drawing), tile.photo)
     ImageDraw.Draw(exact).rectangle((0, 0, exact.width - 1, exact.height - 1), outline="#cccccc")
-    heat = heat_of(explanation, drawing) if heat is None else heat
-    boxes = unit_boxes(explanation) if drawing.show_units else ()
     against, towards = ("against", "for") if not view.other else (f"for {view.other}", f"for {view.label}")
     bar = Bar(drawing.colours, against, towards)
     panels = [
         Panel(tile.photo, "photo", ("what the network saw of it",)),
         Panel(
-            tile.overlay(heat, drawing, boxes=boxes),
+            _on_tile(explanation, view, tile, drawing, heat, overlay),
             *caption(explanation, drawing),
             bar=bar,
         ),
@@ -49,6 +49,19 @@ def explanation_figure(
     probability = explanation.probability if view.probability is None else view.probability
     title = f"{view.label}, {percent(probability)}" if not view.other else f"why {view.label} and not {view.other}"
     return sheet(panels, title=title, more=view.more, words=words(explanation, view))
+
+
+def _on_tile(
+    explanation: Explanation, view: View, tile: View, drawing: Drawing, heat: Tensor | None, overlay: Heated | None
+) -> Image.Image:
+    """The heat on what the network saw: where the tile has the photo's own pixels, the very part of the overlay."""
+    heat = heat_of(explanation, drawing) if heat is None else heat
+    boxes = unit_boxes(explanation) if drawing.show_units else ()
+    if tile.photo.size == view.seen_size:
+        overlay = overlay or view.heated(heat, drawing, boxes=boxes)
+        if overlay.seen.size == tile.photo.size:  # unless the photo is so large that it is not shown as it is
+            return overlay.seen
+    return tile.overlay(heat, drawing, boxes=boxes)
 
 
 def words(explanation: Explanation, view: View) -> list[str]:

@@ -48,9 +48,13 @@ def width(text: str, size: float) -> float:
 
 def wrapped(text: str, size: float, room: float, most: int = 3) -> list[str]:
     """The text in lines of at most that width in pixels; words too long are broken, and lines too many end in dots."""
+    words = text.split()
+    whole = " ".join(words)
+    if width(whole, size) <= room:
+        return [whole]
     lines: list[str] = []
     line = ""
-    for word in text.split():
+    for word in words:
         longer = f"{line} {word}" if line else word
         if width(longer, size) <= room:
             line = longer

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 from PIL import Image, ImageDraw
@@ -76,24 +77,54 @@ class Drawing:
             )
 
 
-def heatmap(
+@dataclass(frozen=True, eq=False)
+class Heated:
+    """Heat on a photo.
+
+    Args:
+        seen: what the network saw of the photo, with the heat on it.
+        shown: all of the photo, in the same size.
+    """
+
+    seen: Image.Image
+    shown: Image.Image
+
+
+def heatmap(attribution: Tensor, **how: Any) -> Image.Image:
+    """The exact signed values, one pixel each, in RGB; as `exact_map` draws them."""
+    return exact_map(attribution, **how).convert("RGB")
+
+
+def exact_map(
     attribution: Tensor,
     *,
     colours: str = "red-blue",
     percentile: float = PERCENTILE,
     scale: float | None = None,
 ) -> Image.Image:
-    """The exact signed values, (C, H, W) summed over channels or (H, W), one pixel each.
+    """The exact signed values, (C, H, W) summed over channels or (H, W), one pixel each, as places in a table of colours.
 
     Args:
         scale: the magnitude shown in the strongest colour, where pictures are compared; by default their percentile.
     """
     values = plane(attribution)
     scale = scale or colour_scale(values, percentile)
-    return _coloured(_picture(_steps(values / scale)), heat_table(colours))
+    return _with_table(_picture(_steps(values / scale)), heat_table(colours))
 
 
-def overlay(
+def enlarged_map(drawn: Image.Image, size: tuple[int, int]) -> Image.Image:
+    """What `exact_map` drew, smoothly in another size and in RGB: values are mixed, and not their colours."""
+    steps = Image.frombytes("L", drawn.size, drawn.tobytes()).resize(size, Image.Resampling.LANCZOS)
+    steps.putpalette(drawn.getpalette() or b"")
+    return steps.convert("RGB")
+
+
+def overlay(photo: Image.Image, values: Tensor, region: tuple[float, float, float, float], **how: Any) -> Image.Image:
+    """The heat on all of the photo, as `heated` lays it there."""
+    return heated(photo, values, region, **how).shown
+
+
+def heated(
     photo: Image.Image,
     values: Tensor,
     region: tuple[float, float, float, float],
@@ -104,7 +135,7 @@ def overlay(
     scale: float | None = None,
     boxes: Sequence[Sequence[float]] = (),
     line: bool = False,
-) -> Image.Image:
+) -> Heated:
     """The heat on the photo, which keeps its colours, is a little darker around the heat, and dim where nobody looked.
 
     Args:
@@ -144,23 +175,25 @@ def overlay(
         shown.paste(seen, box)
         _frame(shown, box)
     for number, (a, b, c, d) in reversed(list(enumerate(boxes))):  # the first is on top, and stands out
-        place = left + a / x_step, top + b / y_step, left + c / x_step, top + d / y_step
-        shown = _outline(shown, _pixels(shown.size, place), strong=number == 0)
-    return shown
+        x0, y0, x1, y1 = left + a / x_step, top + b / y_step, left + c / x_step, top + d / y_step
+        shown = _outline(shown, _pixels(shown.size, (x0, y0, x1, y1)), strong=number == 0)
+        within = (x0 - box[0], y0 - box[1], x1 - box[0], y1 - box[1])
+        seen = _outline(seen, _pixels(seen.size, within), strong=number == 0)
+    return Heated(seen, shown)
 
 
 def half_level(values: Tensor, share: float = HALF) -> float:
     """The value from which on the strongest places carry that share of all that supports the class; 0 where none does."""
-    support = values[values > 0]
+    support = values.clamp(min=0).flatten()
     wanted = share * support.sum()
     most = 4096
-    while len(support):  # the strongest few nearly always do, and are quicker to find than to sort them all
+    while wanted > 0:  # the strongest few nearly always do, and are quicker to find than to sort them all
         strongest = support.topk(min(most, len(support))).values
         enough = int((strongest.cumsum(0) < wanted).sum())
         if enough < len(strongest):
             return float(strongest[enough])
         if most >= len(support):
-            return float(strongest[-1])  # rounding: the sum of all in another order
+            return float(strongest[strongest > 0][-1])  # rounding: the sum of all in another order
         most *= 8
     return 0.0
 
@@ -223,17 +256,29 @@ def _steps(values: Tensor) -> Tensor:
     return (values.clamp(-1, 1) * 127).round()
 
 
-def _coloured(steps: Image.Image, table: bytes) -> Image.Image:
+def _with_table(steps: Image.Image, table: bytes) -> Image.Image:
     steps = steps.copy()
     steps.putpalette(table)
-    return steps.convert("RGB")
+    return steps
+
+
+def _coloured(steps: Image.Image, table: bytes) -> Image.Image:
+    return _with_table(steps, table).convert("RGB")
 
 
 def _glowing(photo: Image.Image, heat: Image.Image, colours: str) -> Image.Image:
     # The photo as it is where the heat is strong, darker elsewhere, and the heat on it.
-    seen = Image.composite(photo, _darker(photo, _COLOUR, _DIM), heat.point(_SPOTLIGHTS))
-    seen.paste(_coloured(heat, glow_table(colours)), mask=heat.point(_OPACITIES))
+    seen = _darker(photo, _COLOUR, _DIM)
+    _paste(seen, photo, heat.point(_SPOTLIGHTS))
+    _paste(seen, _coloured(heat, glow_table(colours)), heat.point(_OPACITIES))
     return seen
+
+
+def _paste(below: Image.Image, what: Image.Image | str, mask: Image.Image) -> None:
+    # Where there is any of it: most of a mask is nothing as a rule, and to leave that out is quicker than to lay it on.
+    box = mask.getbbox()
+    if box is not None:
+        below.paste(what if isinstance(what, str) else what.crop(box), box, mask.crop(box))
 
 
 def _darker(photo: Image.Image, colour: float, dim: float) -> Image.Image:
@@ -255,7 +300,7 @@ def _enclose(seen: Image.Image, values: Tensor, level: float) -> None:
     half = max(seen.size) / 600 + 0.4
     for colour, reach, strength in (("black", 2 * half, 0.5), ("white", half, 0.95)):
         mask = (255 * strength * (reach + 0.5 - away).clamp(0, 1)).round()
-        seen.paste(colour, mask=_picture(mask - ZERO))
+        _paste(seen, colour, _picture(mask - ZERO))
 
 
 def _spotlight(step: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from PIL import Image, ImageDraw
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from pathx.drawing.page import Panel
 from pathx.drawing.png import png
-from pathx.drawing.render import Drawing, heatmap, magnification, overlay, shared_scale
+from pathx.drawing.render import Drawing, Heated, enlarged_map, exact_map, heated, magnification, shared_scale
 from pathx.errors import PathxError
 from pathx.explanation import Explanation
 from pathx.maps import plane, smooth
@@ -22,6 +23,7 @@ Region = tuple[float, float, float, float]
 TILE = 340  # a square picture's side; others have the same area
 _LONGEST = 620  # side of a tile, in pixels
 _CRISP = 4  # from so many times on, pixels stay squares
+_KEPT = 0.9, 1.25  # so much smaller or larger would blur a photo for nothing: it stays as it is
 _MOST_BOXES = 8
 _INSET = 0.28  # of a picture's shorter side: what an inset shows
 
@@ -65,14 +67,18 @@ class View:
         label = explanation.label if label is None else label
         return View(photo, region or whole, label, other=explanation.other_label)
 
-    def overlay(
+    def overlay(self, drawn: Explanation | Tensor, drawing: Drawing, **how: Any) -> Image.Image:
+        """An explanation on all of the photo, as `heated` lays it there."""
+        return self.heated(drawn, drawing, **how).shown
+
+    def heated(
         self,
         drawn: Explanation | Tensor,
         drawing: Drawing,
         *,
         scale: float | None = None,
         boxes: Sequence[Sequence[float]] | None = None,
-    ) -> Image.Image:
+    ) -> Heated:
         """An explanation on the photo, or values that `heat_of` gave, in which case the boxes of units come with it.
 
         Args:
@@ -82,7 +88,7 @@ class View:
             boxes = unit_boxes(drawn) if drawing.show_units else ()
             drawn = heat_of(drawn, drawing)
         smoothed = drawing.heat == "path" or drawing.smoothing > 0
-        return overlay(
+        return heated(
             self.photo,
             drawn,
             self.region,
@@ -94,17 +100,29 @@ class View:
             line=drawing.heat == "path",
         )
 
-    def tile(self) -> View:
-        """What the network saw of the photo, in the size that sheets have it."""
+    @property
+    def _box(self) -> tuple[int, int, int, int]:
+        """What the network saw of the photo, in whole pixels."""
         left, top, right, bottom = self.region
-        box = (
+        return (
             max(0, round(left)),
             max(0, round(top)),
             min(self.photo.width, max(round(right), round(left) + 1)),
             min(self.photo.height, max(round(bottom), round(top) + 1)),
         )
-        seen = self.photo.convert("RGB").crop(box)
-        shown = tile_sized(seen)
+
+    @property
+    def seen_size(self) -> tuple[int, int]:
+        """(width, height) of what the network saw of the photo, in its pixels."""
+        left, top, right, bottom = self._box
+        return right - left, bottom - top
+
+    def tile(self) -> View:
+        """What the network saw of the photo, in the size that sheets have it."""
+        (left, top, right, bottom), box = self.region, self._box
+        seen = self.photo.crop(box).convert("RGB")
+        times = tile_times(*seen.size)
+        shown = seen if _KEPT[0] <= times <= _KEPT[1] else tile_sized(seen)
         across, down = shown.width / seen.width, shown.height / seen.height
         # Whole pixels, unless the network saw beyond the photo.
         sides = zip(
@@ -116,8 +134,9 @@ class View:
 
 def heat_of(explanation: Explanation, drawing: Drawing) -> Tensor:
     """What overlays and sheets show of an explanation, (H, W): its path map, or its pixels; smoothed."""
-    values = explanation.path_map() if drawing.heat == "path" else explanation.attribution
-    return smooth(values, drawing.smoothing)
+    if drawing.heat == "path":
+        return plane(explanation.path_map(smoothing=drawing.smoothing))
+    return smooth(explanation.attribution, drawing.smoothing)
 
 
 def summed_heat(explanations: Iterable[Explanation], drawing: Drawing) -> Tensor:
@@ -136,17 +155,29 @@ def magnified(values: Tensor, scale: float, drawing: Drawing) -> int:
 
 
 def pixel_map(attribution: Tensor, drawing: Drawing, *, scale: float | None = None) -> Image.Image:
-    """The exact attribution, one pixel for each of the network's input."""
-    return heatmap(attribution, colours=drawing.colours, percentile=drawing.percentile, scale=scale)
+    """The exact attribution, one pixel for each of the network's input, with its table of colours."""
+    return exact_map(attribution, colours=drawing.colours, percentile=drawing.percentile, scale=scale)
+
+
+def tile_times(width: int, height: int) -> float:
+    """How many times larger than a picture its tile is."""
+    return min(TILE / math.sqrt(width * height), _LONGEST / max(width, height))
 
 
 def tile_sized(picture: Image.Image) -> Image.Image:
     """A picture in the size that sheets have it; few pixels stay sharp pixels."""
-    times = min(TILE / math.sqrt(picture.width * picture.height), _LONGEST / max(picture.size))
+    times = tile_times(*picture.size)
     if times >= _CRISP:
         times = math.floor(times)
     size = max(1, round(picture.width * times)), max(1, round(picture.height * times))
     return picture.resize(size, Image.Resampling.NEAREST if times >= _CRISP else Image.Resampling.LANCZOS)
+
+
+def map_tile(drawn: Image.Image, beside: Image.Image) -> Image.Image:
+    """What `pixel_map` drew in the size that sheets have it: that of a photo's tile, unless its pixels stay squares."""
+    if tile_times(*drawn.size) >= _CRISP:
+        return tile_sized(drawn).convert("RGB")
+    return enlarged_map(drawn, beside.size)
 
 
 def with_inset(drawn: Image.Image, tile: View, values: Tensor) -> Image.Image:

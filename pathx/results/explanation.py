@@ -279,11 +279,10 @@ def pictures(
     heat, pixels = heat_of(explanation, drawing), pixel_map(explanation.attribution, drawing)
     alone = pixels if exact is None else pixel_map(explanation.attribution, drawing, scale=exact)
     boxes = unit_boxes(explanation) if drawing.show_units else ()
-    return {
-        FILES["figure"]: png(explanation_figure(explanation, view, drawing, heat=heat, pixels=pixels)),
-        FILES["heatmap"]: png(alone),
-        FILES["overlay"]: png(view.overlay(heat, drawing, scale=smoothed, boxes=boxes)),
-    }
+    overlay = view.heated(heat, drawing, scale=smoothed, boxes=boxes)
+    own = overlay if smoothed is None else None  # the figure stands alone, in its own scale
+    figure = explanation_figure(explanation, view, drawing, heat=heat, overlay=own, pixels=pixels)
+    return {FILES["figure"]: png(figure), FILES["heatmap"]: png(alone), FILES["overlay"]: png(overlay.shown)}
 
 
 def path_document(

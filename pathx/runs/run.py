@@ -15,6 +15,8 @@ from threading import Lock
 from time import perf_counter
 from typing import Any, cast
 
+import torch
+
 from pathx.engine.device import resolve_batch_size, resolve_devices, resolve_dtype
 from pathx.engine.explain import check_settings, check_width
 from pathx.engine.freeze import Frozen
@@ -28,7 +30,7 @@ from pathx.results.files import NoRoomError, check_folder
 from pathx.results.home import Home, failed_line
 from pathx.results.homes import home_of
 from pathx.results.result import Kind, Result, State
-from pathx.runs.computing import Computer, computed
+from pathx.runs.computing import Computer, batches_at_once, computed
 from pathx.runs.index import Index
 from pathx.runs.reading import Read, Reader
 from pathx.runs.settings import Settings, check_workers
@@ -122,18 +124,26 @@ def _explained_files(
     note: Callable[[str], None],
 ) -> Generator[Result]:
     """As `explain_files`, with everything that it needs made ready."""
-    computers = computers_of(model, home.results, targets, settings, task, note)
-    size = resolve_batch_size(settings.batch_size, computers[0].device)
+    devices = resolve_devices(settings.device)
+    size = resolve_batch_size(settings.batch_size, devices[0])
+    batches = [plan.images[start : start + size] for start in range(0, len(plan.images), size)]
+    several = batches_at_once(devices, len(batches))
+    computers = computers_of(model, home.results, targets, settings, task, note, several)
+    threads = torch.get_num_threads() * len(devices) // len(computers)
+    computers = computers[: len(devices)] if settings.workers == 0 else computers
     index = index_of(plan, model, targets, settings, task, home) if plan.indexed else None
     reader = Reader(model.preprocessing, home, None if plan.overwrite else index)
-    batches = [plan.images[start : start + size] for start in range(0, len(plan.images), size)]
     behind: deque[Future[list[Result]]] = deque()
     delivery = Delivery(note, index)
-    threads = settings.workers if len(batches) > 1 else 0
-    with closing(index) if index else nullcontext(), settling(home, index), working(threads) as workers:
+    count = settings.workers if len(batches) > 1 else 0
+    with (
+        closing(index) if index else nullcontext(),
+        settling(home, index),
+        working(count, behind=threads > 1) as workers,
+    ):
         going = takewhile(lambda _: not stop.asked, workers.ahead(batches, reader.read))
         wanted = ((slots, read, reader.with_companions(slots, read, workers)) for slots, read in going)
-        for slots, read, made in computed(computers, wanted, stop):
+        for slots, read, made in computed(computers, wanted, stop, threads):
             if index is not None and not index.begun:
                 record(index.begin, file=index.file)
             for found, one in zip(slots, read, strict=True):
@@ -155,8 +165,9 @@ def computers_of(
     settings: Settings,
     task: Task,
     note: Callable[[str], None],
+    several: int = 1,
 ) -> list[Computer]:
-    """What computes the batches of a run: one for each device."""
+    """What computes the batches of a run: one for each device, or several on one where the network can be copied."""
     devices = resolve_devices(settings.device)
     size = resolve_batch_size(settings.batch_size, devices[0])
     (dtype,) = {resolve_dtype(settings.dtype, device) for device in devices}
@@ -164,10 +175,14 @@ def computers_of(
     def explain(frozen: Frozen, read: Sequence[Read]) -> Iterator[Computed]:
         return task.batch(Batch.asked(model, frozen, read, targets, out, settings))
 
-    return [
-        Computer(model.module, explain, device=device, dtype=dtype, size=size, note=note, own=number > 0)
-        for number, device in enumerate(devices)
+    about: dict[str, Any] = {"dtype": dtype, "size": size, "note": note}
+    made = [
+        Computer(model.module, explain, device=device, own=number > 0, **about) for number, device in enumerate(devices)
     ]
+    with suppress(PathxError):
+        for _ in range(1, several):
+            made.append(Computer(model.module, explain, device=devices[0], own=True, **about))
+    return made
 
 
 def _finish(

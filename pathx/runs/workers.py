@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -48,17 +49,19 @@ def _results(batch: Sequence[T], futures: Sequence[Future[R]]) -> tuple[Sequence
 
 
 @contextmanager
-def working(count: int | None) -> Iterator[Workers]:
+def working(count: int | None, *, behind: bool = True) -> Iterator[Workers]:
     """Workers that end when all that was submitted is done.
 
     Args:
         count: how many threads; 0 to do everything at once where it is submitted, None for what the machine has.
+        behind: they leave the cores to those who compute, where several of these wait for each other.
     """
     if count == 0:
         yield Workers(_Immediate())
         return
     before = torch.get_num_threads()
-    executor = ThreadPoolExecutor(count or min(_MOST, cores()), "pathx", initializer=stay_in_the_background)
+    start = stay_in_the_background if behind else partial(torch.set_num_threads, 1)
+    executor = ThreadPoolExecutor(count or min(_MOST, cores()), "pathx", initializer=start)
     try:
         yield Workers(executor)
     finally:

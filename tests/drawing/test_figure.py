@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from PIL import ImageChops
+from PIL import Image, ImageChops
 from support.small import images, network
 from torch import nn
 
 import pathx
 from pathx import Drawing
 from pathx.drawing.figure import caption, explanation_figure, words
-from pathx.drawing.view import View
+from pathx.drawing.view import View, pixel_map
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -59,3 +59,27 @@ def test_a_probability_that_the_explanation_cannot_know_is_given() -> None:
     title = (0, 0, 400, 60)
     one, other = explanation_figure(unknown, view, Drawing()), explanation_figure(known, shown, Drawing())
     assert ImageChops.difference(one.crop(title), other.crop(title)).getbbox() is None
+
+
+def test_the_overlay_is_drawn_once_where_the_photo_has_the_size_of_a_tile() -> None:
+    (made,) = pathx.explain(network(), images(), depth=2)
+    photo = Image.merge("RGB", [Image.effect_noise((420, 340), 60) for _ in range(3)])
+    for show in (False, True):
+        drawing = Drawing(show_units=show)
+        view = View.of(made, photo, (50.25, 10.0, 370.5, 330.25))
+        overlay = view.heated(made, drawing)
+        figure = explanation_figure(made, view, drawing)
+        tiles = [figure.crop((left, 68, left + 320, 68 + 320)) for left in (24, 24 + 340 + 20)]
+        assert overlay.seen.size == (320, 320) and overlay.shown.size == photo.size
+        assert tiles[0].tobytes() == photo.crop((50, 10, 370, 330)).tobytes()
+        assert tiles[1].tobytes() == overlay.seen.tobytes()
+        again = explanation_figure(made, view, drawing, overlay=overlay, pixels=pixel_map(made.attribution, drawing))
+        assert again.tobytes() == figure.tobytes()
+
+
+def test_a_tile_of_another_size_than_the_photo_is_drawn_for_itself() -> None:
+    (made,) = pathx.explain(network(), images(), depth=2)
+    for size in ((900, 700), (60, 60), (4000, 340)):
+        view = View.of(made, Image.new("RGB", size, "teal"))
+        given, own = view.heated(made, Drawing()), explanation_figure(made, view, Drawing())
+        assert explanation_figure(made, view, Drawing(), overlay=given).tobytes() == own.tobytes()

@@ -14,6 +14,8 @@ from pathx.drawing.render import (
     Drawing,
     colour_bar,
     colour_scale,
+    enlarged_map,
+    exact_map,
     half_level,
     heatmap,
     magnification,
@@ -50,6 +52,17 @@ def strength(image: Image.Image, x: int, y: int) -> int:
 
 def changed(first: Image.Image, second: Image.Image) -> tuple[int, int, int, int] | None:
     return ImageChops.difference(first, second).getbbox()
+
+
+def test_an_enlarged_map_mixes_values_and_has_no_colour_that_is_not_in_the_table() -> None:
+    values = torch.tensor([[1.0, -1.0], [1.0, -1.0]])
+    drawn = exact_map(values)
+    assert drawn.mode == "P" and drawn.convert("RGB").tobytes() == heatmap(values).tobytes()
+    large = enlarged_map(drawn, (101, 2))
+    table = {tuple(heat_table("red-blue")[at : at + 3]) for at in range(0, 768, 3)}
+    assert {colour for _, colour in large.getcolors() or []} <= table
+    assert min(rgb(large, 50, 0)) > 240  # halfway between the two there is nothing
+    assert large.getpixel((0, 0)) == heatmap(values).getpixel((0, 0))
 
 
 def test_red_for_blue_against_white_for_nothing_one_pixel_each() -> None:

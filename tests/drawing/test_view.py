@@ -13,7 +13,7 @@ from support.small import images, network
 
 import pathx
 from pathx import Drawing, Explanation
-from pathx.drawing.view import View, tile_sized, unit_boxes, with_inset
+from pathx.drawing.view import View, map_tile, pixel_map, tile_sized, unit_boxes, with_inset
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -36,6 +36,21 @@ def explained(**options: object) -> Explanation:
 )
 def test_tiles_have_the_shape_of_the_photo(size: tuple[int, int], tile: tuple[int, int]) -> None:
     assert tile_sized(Image.new("RGB", size)).size == tile
+
+
+@pytest.mark.parametrize(("side", "shown"), [(271, 340), (272, 272), (340, 340), (377, 377), (378, 340)])
+def test_a_photo_of_about_the_size_of_a_tile_keeps_its_pixels(side: int, shown: int) -> None:
+    photo = Image.merge("RGB", [Image.effect_noise((side, side), 60) for _ in range(3)])
+    view = View(photo, (0.0, 0.0, side, side))
+    assert view.seen_size == (side, side) and view.tile().photo.size == (shown, shown)
+    assert (view.tile().photo.tobytes() == photo.tobytes()) == (shown == side)
+
+
+def test_a_pixel_map_is_as_large_as_the_photo_beside_it_unless_its_pixels_stay_squares() -> None:
+    beside = Image.new("RGB", (330, 328))
+    assert map_tile(pixel_map(torch.randn(3, 200, 200), Drawing()), beside).size == (330, 328)
+    crisp = map_tile(pixel_map(torch.randn(3, 20, 20), Drawing()), beside)
+    assert (crisp.mode, crisp.size) == ("RGB", (340, 340))
 
 
 def test_tiny_pictures_stay_crisp_in_sheets() -> None:

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +14,7 @@ from PIL import Image
 from torch import nn
 
 import pathx
+import pathx.runs.computing
 from pathx.errors import PathxError
 from pathx.models.load import LoadedModel
 from pathx.models.preprocessing import Preprocessing
@@ -187,3 +192,108 @@ def test_computers_take_turns(model: LoadedModel, pictures: list[Path], tmp_path
     batches = [(str(n), [], [n]) for n in range(6)]
     assert [slots for slots, _, _ in computed(computers, batches, Stop())] == list("012345")  # type: ignore[arg-type]
     assert sorted(turns) == [(0, 0), (0, 2), (0, 4), (1, 1), (1, 3), (1, 5)]
+    weights = [[weight.data_ptr() for weight in module.parameters()] for module in modules]
+    assert weights[0] == weights[1]  # on a CPU they are there once
+
+
+# Batches at once
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def computing(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Which threads compute, and how many of torch's threads each of them has."""
+    whole, seen = pathx.runs.computing.freeze, []
+
+    def freeze(module: nn.Module, images: torch.Tensor) -> object:
+        seen.append((threading.get_ident(), torch.get_num_threads()))
+        return whole(module, images)
+
+    monkeypatch.setattr(pathx.runs.computing, "freeze", freeze)
+    return seen
+
+
+def many(folder: Path, count: int) -> list[Path]:
+    folder.mkdir()
+    files = [folder / f"{number:02}.png" for number in range(count)]
+    for number, file in enumerate(files):
+        pixels = torch.randint(0, 256, (300,), generator=torch.Generator().manual_seed(number))
+        Image.frombytes("RGB", (10, 10), bytes(pixels.tolist())).save(file)
+    return files
+
+
+def tree(out: Path) -> dict[str, bytes]:
+    files = [file for file in out.rglob("*") if file.is_file() and file.name != "index.jsonl"]
+    return {str(file.relative_to(out)): file.read_bytes() for file in files}
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_two_batches_at_once_with_a_thread_each_and_the_same_bytes_one_after_the_other(
+    model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, trees = many(tmp_path / "photos", 9), []
+    for workers, threads in ((None, 2), (3, 2), (0, 1)):
+        seen = computing(monkeypatch)
+        out = tmp_path / f"{workers}"
+        settings = Settings(depth=2, batch_size=2, workers=workers)
+        results = list(explain_files(model, files, out, settings=settings))
+        assert [result.file for result in results] == list(map(str, files))
+        assert len({thread for thread, _ in seen}) == threads and {count for _, count in seen} == {1}
+        assert torch.get_num_threads() == 2
+        trees.append(tree(out))
+    assert trees[0] == trees[1] == trees[2] and len(trees[0]) > 36
+    (tmp_path / "None" / "03.png" / results[3].folder.name / "path.json").unlink()
+    again = list(explain_files(model, files, tmp_path / "None", settings=Settings(depth=2, batch_size=2)))
+    assert [result.state is State.done for result in again] == [number == 3 for number in range(9)]
+    assert tree(tmp_path / "None") == trees[0]
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_single_batch_and_a_network_that_cannot_be_copied_have_all_threads(
+    model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Unique(nn.Sequential):
+        def __deepcopy__(self, memo: object) -> nn.Module:
+            raise RuntimeError("there is only one of me")
+
+    files = many(tmp_path / "photos", 6)
+    unique = replace(model, module=Unique(*model.module.children()).eval())
+    for number, (one, size) in enumerate(((model, 8), (unique, 2))):
+        seen = computing(monkeypatch)
+        settings = Settings(depth=1, batch_size=size)
+        results = list(explain_files(one, files, tmp_path / f"{number}", settings=settings))
+        assert [result.state for result in results] == [State.done] * 6
+        assert set(seen) == {(threading.get_ident(), 2)}
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_what_is_wrong_with_the_model_is_raised_where_two_compute(model: LoadedModel, tmp_path: Path) -> None:
+    smooth = replace(model, module=nn.Sequential(nn.Flatten(), nn.Linear(192, 4), nn.Sigmoid(), nn.Linear(4, 3)).eval())
+    with pytest.raises(PathxError, match="sigmoid"):
+        list(explain_files(smooth, many(tmp_path / "photos", 6), tmp_path / "out", settings=Settings(batch_size=2)))
+    assert not list((tmp_path / "out").rglob("path.json"))
+
+
+def test_a_first_interrupt_waits_for_what_is_computed_and_a_second_does_not() -> None:
+    from pathx.runs.computing import _outcomes
+    from pathx.runs.stop import Stop
+
+    class Impatient(Future[Any]):
+        interrupts = 1
+
+        def result(self, timeout: float | None = None) -> Any:
+            if self.interrupts:
+                self.interrupts -= 1
+                raise KeyboardInterrupt
+            return {"a": 1}
+
+    stop = Stop()
+    assert _outcomes(Impatient(), stop) == {"a": 1} and stop.asked
+    with pytest.raises(KeyboardInterrupt):
+        _outcomes(Impatient(), stop)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
+
 import pytest
 import torch
 
@@ -34,3 +38,14 @@ def test_what_goes_wrong_is_raised_where_it_is_looked_at(count: int) -> None:
         assert workers.submit(int, "7").result() == 7
         with pytest.raises(ValueError, match="invalid literal"):
             failing.result()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities of their own on Linux alone")
+@pytest.mark.parametrize("behind", [True, False])
+def test_only_where_threads_of_a_network_wait_for_each_other_are_others_behind_them(behind: bool) -> None:
+    def found() -> tuple[bool, int]:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) > usual, torch.get_num_threads()
+
+    usual = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    with working(1, behind=behind) as workers:
+        assert workers.submit(found).result() == (behind and usual < 19, 1)
