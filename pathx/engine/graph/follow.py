@@ -157,7 +157,7 @@ class _Follower(Listener):
 
     def __init__(self, model: nn.Module, images: Tensor, course: Course, quick: bool) -> None:
         super().__init__(model, images)
-        self.course, self.graph, self.steps = course, course.graph, course.steps
+        self.course, self.graph, self.steps, self.device = course, course.graph, course.steps, images.device
         self.quicker = course.quicker if quick else {}
         self.position = 0
         self.values: dict[int, Value] = {id(images): self.graph.input}
@@ -199,10 +199,15 @@ class _Follower(Listener):
             raise Departed
         values = self.values
         for arg, expected in zip(args, step.args, strict=True):
-            kind = type(expected)
-            if kind is Value and values.get(id(arg)) is expected:
-                continue
-            if kind is _Constant and type(arg) is type(expected.value) and arg == expected.value:
+            kind = type(expected)  # of what is nearly always there: tensors known and new, and numbers
+            if kind is Value:
+                known = values.get(id(arg))
+                if known is expected:
+                    continue
+                if known is None and type(arg) is nn.Parameter and self._is_new(expected):
+                    self._bind(expected, arg)
+                    continue
+            elif kind is _Constant and type(arg) is type(expected.value) and arg == expected.value:
                 continue
             self._compare(arg, expected)
         for name, arg in kwargs.items():
@@ -233,7 +238,7 @@ class _Follower(Listener):
         """Whether an argument is what the graph says; tensors that the model brings along are taken as they are."""
         if isinstance(given, Tensor):
             known = self.values.get(id(given))
-            if known is None and expected in self.course.external and expected not in self.alive:
+            if known is None and self._is_new(expected):
                 self._bind(expected, given)
             elif known is not expected or known is None:
                 raise Departed
@@ -246,6 +251,10 @@ class _Follower(Listener):
             for one, other in zip(given, expected, strict=True):
                 self._compare(one, other)
 
+    def _is_new(self, value: Any) -> bool:
+        """Whether this is a value that the model brings along, and has not brought yet."""
+        return value in self.course.external and value not in self.alive
+
     def _bind(self, value: Value, tensor: Tensor) -> None:
         if tensor.shape != self.graph.shapes[value.index] or tensor.dtype != self.graph.dtypes[value.index]:
             raise Departed
@@ -254,8 +263,9 @@ class _Follower(Listener):
         memory = tensor.untyped_storage()._cdata
         self.foreign.add(memory)
         self.stored.setdefault(memory, []).append(value)
-        self.scattered |= tensor.device != self.images.device
-        self.external[value] = self.here(tensor).detach()
+        elsewhere = tensor.device != self.device
+        self.scattered |= elsewhere
+        self.external[value] = (self.here(tensor) if elsewhere else tensor).detach()
         if value in self.course.wanted:
             self.kept[value] = self.external[value]
 
