@@ -282,7 +282,8 @@ def pictures(
     overlay = view.heated(heat, drawing, scale=smoothed, boxes=boxes)
     own = overlay if smoothed is None else None  # the figure stands alone, in its own scale
     figure = explanation_figure(explanation, view, drawing, heat=heat, overlay=own, pixels=pixels)
-    return {FILES["figure"]: png(figure), FILES["heatmap"]: png(alone), FILES["overlay"]: png(overlay.shown)}
+    drawn = {"figure": figure, "heatmap": alone.convert("RGB"), "overlay": overlay.shown}
+    return {FILES[name]: png(picture) for name, picture in drawn.items()}
 
 
 def path_document(

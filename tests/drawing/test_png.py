@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from pathx.drawing.colours import heat_table
 from pathx.drawing.png import png
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -27,17 +26,6 @@ def test_pixels_come_back_as_they_were(size: tuple[int, int]) -> None:
     image = Image.merge("RGB", [Image.effect_noise(size, 90) for _ in range(3)])
     again = read(png(image))
     assert (again.mode, again.size) == ("RGB", size) and again.tobytes() == image.tobytes()
-
-
-@pytest.mark.parametrize("size", [(1, 1), (1, 7), (7, 1), (224, 224)])
-def test_places_in_a_table_come_back_as_they_were(size: tuple[int, int]) -> None:
-    places = Image.effect_noise(size, 90)
-    places.putpalette(heat_table("red-blue"))
-    packed = png(places)
-    again = read(packed)
-    assert (again.mode, again.size) == ("P", size) and again.tobytes() == places.tobytes()
-    assert again.convert("RGB").tobytes() == places.convert("RGB").tobytes()
-    assert len(packed) < 1000 + 1.1 * size[0] * size[1]
 
 
 @pytest.mark.parametrize("name", ["cat", "coffee"])

@@ -191,8 +191,7 @@ def test_files_are_those_of_the_design(tmp_path: Path) -> None:
     read = json.loads(text, parse_constant=refuse)
     assert read == made and list(read) == list(made)
     with Image.open(tmp_path / "a" / "b" / "heatmap.png") as image:
-        assert image.convert("RGB").tobytes() == heatmap(explanation().attribution).tobytes()
-        assert (image.mode, image.size) == ("P", (8, 8))  # a byte for each pixel
+        assert image.tobytes() == heatmap(explanation().attribution).tobytes() and image.size == (8, 8)
     with Image.open(tmp_path / "a" / "b" / "overlay.png") as image:
         assert image.width / image.height == 1.5
 
