@@ -105,6 +105,18 @@ def test_whole_maps_of_all_rows_are_added_as_they_are() -> None:
     assert torch.equal(one.data, before)  # somebody else may hold it
 
 
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("name", ["a box for all, in a corner", "a box each", "sticking out", "an element each"])
+def test_boxes_in_the_order_of_the_branches_are_laid_where_they_are(name: str, memory: torch.memory_format) -> None:
+    """Alone, twice, beside single elements, and on whole maps that may lie in memory in another order."""
+    asked, row = branches([0, 1, 1, 0]), torch.arange(4)
+    box = windows(SHAPE)[name]
+    maps = torch.randn(4, *SHAPE, dtype=torch.float64).contiguous(memory_format=memory)
+    whole, one = Window.full(maps, row, box.image), windows(SHAPE)["an element each"]
+    for several in ([box], [box, box], [box, one], [one, box], [whole, box], [whole, one, box]):
+        assert_close(_whole(several, asked).data, sum(window.dense().data for window in several))
+
+
 def test_boxes_that_all_lie_beside_the_map_have_no_box() -> None:
     row = torch.arange(2)
     for start in (-2, 5):
