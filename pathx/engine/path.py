@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pathx.engine.branches import Branches, Kept, Link
 from pathx.engine.freeze import Frozen
+from pathx.engine.recording import repeated
 from pathx.engine.rows import Rows, rows_of_classes, rows_of_units
 from pathx.engine.search import Strategy, search
 from pathx.engine.selection import certain, threshold_of
@@ -89,13 +90,27 @@ def _certain(frozen: Frozen, paths: Paths, layers: range, settings: PathSettings
     threshold = threshold_of(settings.alpha, paths.branches.classes)
     more = 1
     while layers:
-        paths = descend(frozen, paths, layers, settings, more)
+        if more > 1 or paths.layers:
+            paths = descend(frozen, paths, layers, settings, more)
+        else:
+            paths = _from_the_top(frozen, paths.branches, layers, settings)
         doubtful = _doubtful([kept for kept in paths.layers if kept.layer <= layers[0]], threshold)
         if doubtful is None:
             break
         layers = range(doubtful, layers.stop, -1)
         paths, more = paths.above(doubtful), MORE * more
     return paths
+
+
+def _from_the_top(frozen: Frozen, branches: Branches, layers: range, settings: PathSettings) -> Paths:
+    """The first walk down, which is the same list of operations for every image."""
+
+    def work(frozen: Frozen, branches: Branches) -> Paths:
+        return descend(frozen, Paths(branches), layers, settings)
+
+    widths = tuple(settings.widths[n] for n in layers)
+    form = (layers, widths, settings.alpha, settings.skips, settings.strategy)
+    return repeated(work, frozen, branches, form, settings.strategy.recorded)
 
 
 def descend(frozen: Frozen, paths: Paths, layers: range, settings: PathSettings, more: int = 1) -> Paths:

@@ -41,6 +41,8 @@ class Strategy:
         sparse: on a CPU, columns are multiplied without their zeros where that would take more multiplications than the first,
             while less than the second part of them is anything else: a unit is reached from few others. At a width of
             1024, SqueezeNet takes 0.60 of the time; on ResNet-18, where a fifth of them is not 0, it makes no difference.
+        recorded: on a CPU, after how many calls in the same form the walk down is recorded and played back from then on;
+            None for never. Recording takes as long as some ten calls save.
     """
 
     slack: int | None = None
@@ -49,6 +51,7 @@ class Strategy:
     few: float = 0.25
     put: float = 1.0
     sparse: tuple[float, float] = (1 << 27, 1 / 16)
+    recorded: int | None = 3
 
     def first_slack(self, width: int) -> int:
         return width // 32 + 6 if self.slack is None else self.slack

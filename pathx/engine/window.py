@@ -386,6 +386,11 @@ def made_once(what: tuple[object, ...], device: torch.device, make: Callable[[],
     return known
 
 
+def is_constant(tensor: Tensor) -> bool:
+    """Whether a tensor is one of these constants."""
+    return any(known is tensor for held in (_REMEMBERED, _COUNTED) for known in held.values())
+
+
 def replaced(items: tuple, dim: int, item: object) -> tuple:  # type: ignore[type-arg]
     """The tuple with one item exchanged."""
     return (*items[:dim], item, *items[dim + 1 :])

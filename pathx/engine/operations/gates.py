@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pathx.engine.graph.trace import Value
 from pathx.engine.operations.table import Call, Slopes, gate
+from pathx.engine.window import made_once
 
 
 @gate("relu", gates_from_output=True)
@@ -22,7 +23,7 @@ def relu(call: Call, output: Tensor) -> Slopes:
 
 
 def _clipped(h: Tensor, low: Tensor | float, high: Tensor | float) -> Slopes:
-    low, high = (torch.as_tensor(bound, dtype=h.dtype, device=h.device) for bound in (low, high))
+    low, high = (_number(bound, h) for bound in (low, high))
     active = (h > low) & (h < high)
     gain = _where(active, h)
     return Slopes(gain, active.to(h.dtype), offset=torch.clamp(h, low, high) - gain)
@@ -30,7 +31,14 @@ def _clipped(h: Tensor, low: Tensor | float, high: Tensor | float) -> Slopes:
 
 def _where(active: Tensor, h: Tensor) -> Tensor:
     """What active units send on. Not a product: 0 times the infinity that a model padded with is no number."""
-    return torch.where(active, h, 0.0)
+    return torch.where(active, h, _number(0.0, h))
+
+
+def _number(value: Tensor | float, like: Tensor) -> Tensor:
+    """A number as a tensor, or a tensor, of the type and on the device of another."""
+    if isinstance(value, Tensor):
+        return value.to(like)
+    return made_once(("number", value, like.dtype), like.device, lambda: torch.tensor(value, dtype=like.dtype))
 
 
 @gate("hardtanh", "relu6")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pathx.engine.graph.trace import Node, Value
 from pathx.engine.operations.geometry import Apart, FieldRule, elementwise, keeps_place
-from pathx.engine.window import Window
+from pathx.engine.window import Window, made_once
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,9 +60,10 @@ class Call:
         """A tensor or number that does not vary with the input, or is frozen, as (B or 1, *sizes)."""
         if isinstance(item, Value):
             return self.saved[item]
-        if not isinstance(item, Tensor):
-            return torch.tensor([item], dtype=torch.complex128 if isinstance(item, complex) else torch.float64)
-        return item
+        if isinstance(item, Tensor):
+            return item
+        dtype = torch.complex128 if isinstance(item, complex) else torch.float64
+        return made_once(("number", item, dtype, 1), torch.device("cpu"), lambda: torch.tensor([item], dtype=dtype))
 
 
 Cotangents = list[tuple[Value, Window]]
