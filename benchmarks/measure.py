@@ -19,6 +19,10 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 THREADS = 2
+WARM_UP = 5
+"""Rounds that do not count: in the fourth, pathx records its walk through a network, which it plays back from then on."""
+SLOW = 5.0
+"""Seconds from which on a call is warm after two."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +76,13 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def interleaved(calls: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Median seconds of each call over rounds A B C, A B C, …, after one round that does not count.
+    """Median seconds of each call over rounds A B C, A B C, …, after some rounds that do not count.
 
     A machine that slows down for a while slows all of them, so their ratios hold where their times do not.
     """
     for call in calls.values():
-        call()
+        for _ in range(1 if seconds(call) > SLOW else WARM_UP - 1):
+            call()
     gc.collect()
     rounds = [{name: seconds(call) for name, call in calls.items()} for _ in range(repeats)]
     return {name: median(times[name] for times in rounds) for name in calls}

@@ -6,8 +6,9 @@ units it kept in the layers above and what each of them sends to every class; `s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -85,20 +86,21 @@ def find_paths(frozen: Frozen, branches: Branches, settings: PathSettings) -> Pa
 def _certain(frozen: Frozen, paths: Paths, layers: range, settings: PathSettings) -> Paths:
     """Go down through some layers, and ask once, at the end, whether every choice is certain.
 
-    Where one is not, the walk is taken up again there, with more candidates.
+    Where some are not, the walk is taken up again from the highest of them, with more candidates in each of these layers.
     """
     threshold = threshold_of(settings.alpha, paths.branches.classes)
-    more = 1
+    more: dict[int, int] = {}
     while layers:
-        if more > 1 or paths.layers:
+        if more or paths.layers:
             paths = descend(frozen, paths, layers, settings, more)
         else:
             paths = _from_the_top(frozen, paths.branches, layers, settings)
         doubtful = _doubtful([kept for kept in paths.layers if kept.layer <= layers[0]], threshold)
-        if doubtful is None:
+        if not doubtful:
             break
-        layers = range(doubtful, layers.stop, -1)
-        paths, more = paths.above(doubtful), MORE * more
+        more.update({n: MORE * more.get(n, 1) for n in doubtful})
+        layers = range(doubtful[0], layers.stop, -1)
+        paths = paths.above(doubtful[0])
     return paths
 
 
@@ -113,15 +115,17 @@ def _from_the_top(frozen: Frozen, branches: Branches, layers: range, settings: P
     return repeated(work, frozen, branches, form, settings.strategy.recorded)
 
 
-def descend(frozen: Frozen, paths: Paths, layers: range, settings: PathSettings, more: int = 1) -> Paths:
+def descend(
+    frozen: Frozen, paths: Paths, layers: range, settings: PathSettings, more: Mapping[int, int] = MappingProxyType({})
+) -> Paths:
     """Go down through some layers without looking at a single number.
 
     Args:
-        more: times as many candidates as at first.
+        more: layers with so many times as many candidates as at first.
     """
     threshold = threshold_of(settings.alpha, paths.branches.classes)
     for n in layers:
-        paths = _step(frozen, paths, n, threshold, more, settings)
+        paths = _step(frozen, paths, n, threshold, more.get(n, 1), settings)
     return paths
 
 
@@ -168,11 +172,11 @@ def _links(sources: Sequence[Rows], columns: Sequence[Tensor | None], paths: Pat
     return tuple(known) if fits and len(known) == len(columns) else ()
 
 
-def _doubtful(layers: Sequence[Kept], threshold: float) -> int | None:
-    """The highest layer whose choice is not certain for every branch; all are asked in one transfer."""
+def _doubtful(layers: Sequence[Kept], threshold: float) -> list[int]:
+    """The layers whose choice is not certain for every branch, from the output down; all are asked in one transfer."""
     open_to_doubt = [kept for kept in layers if kept.evidence is not None]
     if not open_to_doubt:
-        return None
+        return []
     evidence = [kept.evidence for kept in open_to_doubt if kept.evidence is not None]
     sure = certain(evidence, threshold).all(1).tolist()
-    return next((kept.layer for kept, good in zip(open_to_doubt, sure, strict=True) if not good), None)
+    return [kept.layer for kept, good in zip(open_to_doubt, sure, strict=True) if not good]

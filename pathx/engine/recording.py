@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import count
 from threading import Lock
 from typing import Any, TypeVar, cast
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
@@ -34,9 +34,9 @@ Work = Callable[[Frozen, Branches], Result]
 MOST_RECORDINGS = 16
 """How many forms of work are remembered for each network."""
 
-LARGEST = 1 << 26
-"""How many numbers the operations may make in all. Where they make more, what lies between them does not matter, and all
-that they make is held while it is recorded."""
+LARGEST = 1 << 25
+"""How many numbers the results may have in all. They are made twice when work is recorded, to compare them; and where they are
+more than that, what lies between operations hardly matters."""
 
 
 def repeated(work: Work[Result], frozen: Frozen, branches: Branches, settings: Hashable, after: int | None) -> Result:
@@ -207,10 +207,12 @@ def _record(
     def place(item: Any) -> _Place | None:
         if item is own or item is those:
             return _Place(0 if item is own else 1)
-        if not isinstance(item, Tensor) or is_constant(item):
+        if not isinstance(item, Tensor):
             return None
         if id(item) in recorder.given:
             return _Place(2 + recorder.given[id(item)])
+        if recorder.known(item) is None and is_constant(item):
+            return None
         if id(item) not in made:
             made[id(item)] = len(outputs)
             outputs.append(item)
@@ -247,11 +249,9 @@ class _Recorder(TorchDispatchMode):
         self.constants: list[Any] = []
         self._parameters: list[list[str]] = [[], []]  # of the program: inputs, then constants
         self._lines: list[str] = []
-        self._names: dict[int, str] = {}
+        self._names: dict[int, tuple[ref[Tensor], str]] = {}  # by id, which another may have after a tensor is gone
         self._written: dict[Any, str] = {}  # numbers, and lists of them
-        self._held: list[Any] = []  # so that no id is used twice
         self._numbers = count()
-        self._size = 0
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -265,7 +265,6 @@ class _Recorder(TorchDispatchMode):
             written = self._call(func, args, kwargs)
         except _Elsewhere as error:
             self.why = str(error)
-            self._held.clear()
             return func(*args, **kwargs)
         out = func(*args, **kwargs)
         self._results(out, written, _schema(func))
@@ -283,37 +282,36 @@ class _Recorder(TorchDispatchMode):
 
     def _results(self, out: Any, call: str, schema: _Schema) -> None:
         outputs = out if isinstance(out, (tuple, list)) else (out,)
-        self._held.append(out)
         names = [f"{self._new(tensor)} : Tensor" for tensor in outputs]
         if schema.gives_list:
             several = f"%{next(self._numbers)}"
             self._lines.append(f"{several} : Tensor[] = {call}")
             call = f"prim::ListUnpack({several})"
         self._lines.append(f"{', '.join(names)} = {call}")
-        if not schema.gives_views:
-            self._size += sum(tensor.numel() for tensor in outputs if tensor is not None)
-        if self._size > LARGEST:
-            self.why = "too many numbers"
-            self._held.clear()
 
     def _new(self, tensor: Tensor | None) -> str:
         """A name for what an operation gives; what it changed in place has one already, which stays."""
         name = f"%{next(self._numbers)}"
-        if tensor is not None and id(tensor) not in self.given:
-            self._names.setdefault(id(tensor), name)
+        if tensor is not None and id(tensor) not in self.given and self.known(tensor) is None:
+            self._names[id(tensor)] = ref(tensor), name
         return name
+
+    def known(self, tensor: Tensor) -> str | None:
+        """The name of a tensor that has one."""
+        which, name = self._names.get(id(tensor), (None, None))
+        return name if which is not None and which() is tensor else None
 
     def _name(self, item: Any, kind: str) -> str:
         """What an argument is called."""
         if isinstance(item, Tensor):
-            return self._names.get(id(item)) or self._outside(item)
+            return self.known(item) or self._outside(item)
         if isinstance(item, (list, tuple)):
             return self._list(item, kind)
         if kind.startswith("number") and type(item) is bool:
             item = int(item)
         if type(item) is int and kind.startswith(("float", "Optional[float")):
             item = float(item)
-        key = (type(item), item)
+        key = (type(item), repr(item))  # 0.0 is not -0.0
         if key not in self._written:
             self._written[key] = self._constant(item)
         return self._written[key]
@@ -329,7 +327,7 @@ class _Recorder(TorchDispatchMode):
             name = f"%{next(self._numbers)}"
             self.reads.append(number)
             self._parameters[0].append(f"{name} : Tensor")
-        self._names[id(tensor)] = name
+        self._names[id(tensor)] = ref(tensor), name
         return name
 
     def _list(self, items: Sequence[Any], kind: str) -> str:
@@ -364,12 +362,15 @@ class _Recorder(TorchDispatchMode):
 
     def program(self, outputs: Sequence[Tensor]) -> Callable[..., list[Tensor]]:
         """All of it, with these results."""
-        if not all(id(tensor) in self._names for tensor in outputs):
+        names = [self.known(tensor) for tensor in outputs]
+        if None in names:
             raise _Elsewhere("a result from elsewhere")
-        made = ", ".join(self._names[id(tensor)] for tensor in outputs)
+        if sum(tensor.numel() for tensor in outputs) > LARGEST:
+            raise _Elsewhere("too many numbers")
+        results = ", ".join(map(str, names))
         lines = "\n".join(f"  {line}" for line in self._lines)
         parameters = ", ".join(self._parameters[0] + self._parameters[1])
-        text = f"graph({parameters}):\n{lines}\n  %all : Tensor[] = prim::ListConstruct({made})\n  return (%all)\n"
+        text = f"graph({parameters}):\n{lines}\n  %all : Tensor[] = prim::ListConstruct({results})\n  return (%all)\n"
         graph = torch._C.parse_ir(text)
         return torch._C._create_function_from_graph("walk", graph)
 
@@ -381,7 +382,6 @@ class _Schema:
     name: str
     arguments: tuple[tuple[str, str, Any], ...]
     gives_list: bool
-    gives_views: bool
     depends_on_numbers: bool
 
 
@@ -395,7 +395,6 @@ def _schema(func: Any) -> _Schema:
             known.name,
             tuple((one.name, str(one.type), one.default_value) for one in known.arguments),
             [str(one.type) for one in known.returns] == ["List[Tensor]"],
-            any(one.alias_info is not None for one in known.returns),
             _depends_on_numbers(func),
         )
     return _SCHEMAS[func]

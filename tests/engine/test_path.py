@@ -204,7 +204,7 @@ def test_on_a_gpu_nothing_depends_on_data_and_no_tensor_stays_behind(skips: str,
         widths = dict.fromkeys(range(1, layers + 1), 3)
         how = PathSettings(layers, widths, None, skips, strategy=Strategy(slack=1, most=most))
         paths = descend(frozen, Paths(branches), range(layers, 0, -1), how)
-        paths = descend(frozen, paths.above(1), range(1, 0, -1), how, more=8)
+        paths = descend(frozen, paths.above(1), range(1, 0, -1), how, more={1: 8})
         evidence = [kept.evidence for kept in paths.layers if kept.evidence is not None]
         sure = certain(evidence, 0.0).device.type if evidence else "cuda"
         model_of_path = linear_model(frozen, paths)

@@ -211,7 +211,7 @@ def test_a_recording_is_forgotten_with_its_model_and_the_oldest_where_there_are_
 
 @pytest.mark.usefixtures("fresh")
 def test_large_work_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "LARGEST", 1000)
+    monkeypatch.setattr(recording, "LARGEST", 100)
     model = small()
     mine = [explained(model, images(number), SOON) for number in range(3)]
     assert recordings() == 0
