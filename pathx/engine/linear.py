@@ -108,7 +108,7 @@ def _step(frozen: Frozen, node: Node, output: int, cotangent: Window) -> tuple[C
         return frozen.pull(node, output, cotangent), frozen.constant(node, cotangent)
     gate = frozen.network.gates[node.index]
     slopes = frozen.slopes(gate)
-    constant = None if slopes.offset is None else total(cotangent, slopes.offset)
+    constant = None if slopes.offset is None else total(cotangent, slopes.offset, finite=slopes.finite)
     return [(gate.source, slopes.passed(cotangent))], constant
 
 

@@ -7,13 +7,13 @@ on either side of the bend: its output passes on either way, and the path may ru
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from pathx.engine.graph.trace import Value
 from pathx.engine.operations.table import Call, Slopes, gate
-from pathx.engine.window import made_once
 
 
 @gate("relu", gates_from_output=True)
@@ -23,22 +23,25 @@ def relu(call: Call, output: Tensor) -> Slopes:
 
 
 def _clipped(h: Tensor, low: Tensor | float, high: Tensor | float) -> Slopes:
-    low, high = (_number(bound, h) for bound in (low, high))
-    active = (h > low) & (h < high)
-    gain = _where(active, h)
-    return Slopes(gain, active.to(h.dtype), offset=torch.clamp(h, low, high) - gain)
+    if isinstance(low, Tensor) or isinstance(high, Tensor):
+        low, high = (torch.as_tensor(bound, dtype=h.dtype, device=h.device) for bound in (low, high))
+        active = (h > low) & (h < high)
+        gain, slope = _where(active, h), active.to(h.dtype)
+    else:  # one sweep each, and with numbers: many times as quick as comparisons
+        gain, slope = (_inside(values, h, low, high) for values in (h, torch.ones_like(h)))
+    finite = not isinstance(low, Tensor) and math.isfinite(low) and math.isfinite(high)
+    clipped = torch.clamp(h, low, high)  # type: ignore[arg-type]  # both are numbers, or both tensors
+    return Slopes(gain, slope, offset=clipped - gain, finite=finite)
+
+
+def _inside(values: Tensor, h: Tensor, low: float, high: float) -> Tensor:
+    """The values where h lies between two bounds, and 0 elsewhere."""
+    return cast(Tensor, torch.ops.aten.hardtanh_backward.default(values, h, low, high))
 
 
 def _where(active: Tensor, h: Tensor) -> Tensor:
     """What active units send on. Not a product: 0 times the infinity that a model padded with is no number."""
-    return torch.where(active, h, _number(0.0, h))
-
-
-def _number(value: Tensor | float, like: Tensor) -> Tensor:
-    """A number as a tensor, or a tensor, of the type and on the device of another."""
-    if isinstance(value, Tensor):
-        return value.to(like)
-    return made_once(("number", value, like.dtype), like.device, lambda: torch.tensor(value, dtype=like.dtype))
+    return h.masked_fill(~active, 0.0)
 
 
 @gate("hardtanh", "relu6")
@@ -69,14 +72,11 @@ def threshold(call: Call, h: Tensor) -> Slopes:
     return Slopes(_where(active, h), slope, offset=(1 - slope) * call.args[2])
 
 
-def _two_slopes(h: Tensor, negative: Tensor | float) -> Slopes:
-    slope = torch.where(h > 0, torch.ones_like(h), torch.ones_like(h) * negative)
-    return Slopes(slope * h, slope)
-
-
 @gate("leaky_relu")
 def leaky_relu(call: Call, h: Tensor) -> Slopes:
-    return _two_slopes(h, call.arg(1, "negative_slope", 0.01))
+    negative = call.arg(1, "negative_slope", 0.01)
+    slope = torch.ops.aten.leaky_relu_backward.default(torch.ones_like(h), h, negative, False)
+    return Slopes(slope * h, slope)
 
 
 @gate("_prelu_kernel", "prelu")
@@ -84,7 +84,8 @@ def prelu(call: Call, h: Tensor) -> Slopes:
     weight = call.args[1]
     if weight.dim() == 1:
         weight = weight.reshape(1, -1, *(1,) * (h.dim() - 2))
-    return _two_slopes(h, weight)
+    slope = torch.where(h > 0, torch.ones_like(h), torch.ones_like(h) * weight)
+    return Slopes(slope * h, slope)
 
 
 @gate("abs")

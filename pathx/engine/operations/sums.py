@@ -11,11 +11,15 @@ from pathx.engine.operations.table import precise
 from pathx.engine.window import Window
 
 
-def total(cotangent: Window, values: Tensor) -> Tensor:
-    """(P,) sums of the cotangents times the values (B or 1, *sizes) under them; nothing of what is infinite is nothing."""
+def total(cotangent: Window, values: Tensor, *, finite: bool = False) -> Tensor:
+    """(P,) sums of the cotangents times the values (B or 1, *sizes) under them; nothing of what is infinite is nothing.
+
+    Args:
+        finite: nothing is.
+    """
     cotangent = cotangent.cleaned()
     product = cotangent.scale(values.conj() if values.is_complex() else values).data
-    product = product.masked_fill(cotangent.data == 0, 0.0)
+    product = product if finite else product.masked_fill(cotangent.data == 0, 0.0)
     product = product.real if product.is_complex() else product
     return product.reshape(len(product), -1).sum(1, dtype=precise(product))
 

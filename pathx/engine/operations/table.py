@@ -79,11 +79,13 @@ class Slopes:
         gain: slope * h, what an active unit passes on; 0 where the unit is not active.
         given: the slope, where it is not simply 1 for units that pass on something positive and 0 for the others.
         offset: None where the output is slope * h.
+        finite: nothing in the offset is infinite.
     """
 
     gain: Tensor
     given: Tensor | None = None
     offset: Tensor | None = None
+    finite: bool = False
 
     def passed(self, window: Window) -> Window:
         """Cotangents of h from cotangents of the output."""
