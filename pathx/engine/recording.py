@@ -402,9 +402,5 @@ def _schema(func: Any) -> _Schema:
 
 def _depends_on_numbers(func: Any) -> bool:
     """Whether shapes, or what leaves torch, depend on numbers, or these are drawn at random."""
-    tags = set(func.tags)
-    if func is torch.ops.aten.index.Tensor:  # tagged for the masks that it also takes; none is ever given to it here
-        return False
-    return bool(
-        tags & {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.nondeterministic_seeded}
-    )
+    tags = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.nondeterministic_seeded}
+    return not tags.isdisjoint(func.tags)

@@ -218,7 +218,7 @@ class Window:
         if len(values) > 1:
             image = self.image.reshape(-1, *(1,) * len(sizes))
             index = index + image * prod(sizes)
-        return values.reshape(-1)[index]
+        return values.reshape(-1).index_select(0, index.reshape(-1)).reshape(index.shape)
 
     def cut(self, values: Tensor) -> Tensor:
         """The part of values (B, *sizes) that lies under one box for all, not copied; a size of 1 stays as it is."""

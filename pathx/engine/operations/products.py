@@ -22,7 +22,7 @@ def _times(call: Call, source: Value, matrix: Tensor, cotangent: Window, factor:
     matrix = matrix.conj()
     if cotangent.is_one_hot and len(cotangent.shape) == 1:
         column = cotangent.position(0).flatten().expand(len(cotangent.data)).clamp(0, cotangent.shape[0] - 1)
-        data = matrix.t()[column] * cotangent.cleaned().data
+        data = matrix.t().index_select(0, column) * cotangent.cleaned().data
     else:
         data = cotangent.dense().data @ matrix.t()
     if factor != 1:
