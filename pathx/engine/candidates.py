@@ -167,7 +167,7 @@ class Arrival:
             data = window.data.abs()
         else:
             flat = factors.reshape(-1)
-            by_row = flat if window.ordered and len(flat) == len(window.data) else flat[window.row]
+            by_row = flat if window.ordered and len(flat) == len(window.data) else flat.index_select(0, window.row)
             data = window.data * by_row.reshape(-1, *(1,) * len(window.shape))
         return _scattered(window, data, window.row // count if self.branches > 1 else window.row, self.branches)
 
@@ -180,6 +180,7 @@ class Arrival:
 
     def _columns(self, landed: Landed, count: int, units: Tensor) -> Tensor:
         total: Tensor | None = None
+        table: Tensor | None = None
         offset = 0
         for gate in self.gates:
             windows = [window for window in landed.get(gate.output, ()) if window.data.numel()]
@@ -188,14 +189,17 @@ class Arrival:
                 inside = local if len(self.gates) == 1 else local.clamp(0, gate.units - 1)
                 here = None if inside is local else inside == local
                 if all(self._puts(window, count, units.shape[1]) for window in windows):
-                    part = self._put(windows, count, gate, inside, here)
-                    total = part if total is None else total + part
+                    if table is None:  # with a last column for units that are not asked for
+                        table = windows[0].data.new_zeros(self.branches, count, units.shape[1] + 1)
+                    self._put(windows, table, gate, inside, here)
                 else:
                     places = unravelled(inside, gate.shape)
                     for window in windows:
                         part = self._read(window, count, places, here)
                         total = part if total is None else total + part
             offset += gate.units
+        if table is not None:
+            total = table[:, :, :-1] if total is None else total + table[:, :, :-1]
         return self.rows.favour.new_zeros(self.branches, count, units.shape[1]) if total is None else total
 
     def _puts(self, window: Window, count: int, wanted: int) -> bool:
@@ -204,20 +208,20 @@ class Arrival:
         few = window.data.numel() <= SMALL // 2 or prod(window.extent) <= self.put * wanted
         return whole and not self.rows.shared and few and self.put > 0
 
-    def _put(self, windows: Sequence[Window], count: int, gate: Gate, units: Tensor, here: Tensor | None) -> Tensor:
-        """(Q, count, n) what windows hold at units (Q, n) of a gate: each of their elements is put where its unit is.
+    def _put(self, windows: Sequence[Window], table: Tensor, gate: Gate, units: Tensor, here: Tensor | None) -> None:
+        """Add what windows hold at units (Q, n) of a gate: each of their elements is put where its unit is.
 
         Args:
+            table: (Q, rows, n + 1) that it is added to.
             here: (Q, n) which units are on this gate at all; None for all.
         """
-        branches, wanted = units.shape
+        (branches, wanted), count = units.shape, table.shape[1]
         first = spaced(branches, gate.units, 0, units.device)[:, None]
         place = units if branches == 1 else units + first
         if here is not None:
             place = place.masked_fill(~here, branches * gate.units)
         column = torch.full((branches * gate.units + 1,), wanted, device=units.device)  # for those not asked for
         column.index_copy_(0, place.reshape(-1), counted(wanted, units.device).expand_as(units).reshape(-1))
-        table = windows[0].data.new_zeros(branches, count, wanted + 1)
         for window in windows:
             index = window.index()
             if branches > 1:
@@ -227,7 +231,6 @@ class Arrival:
             table.scatter_add_(
                 2, number.expand_as(data).reshape(branches, count, -1), data.reshape(branches, count, -1)
             )
-        return table[:, :, :wanted]
 
     def _read(self, window: Window, count: int, places: tuple[Tensor, ...], here: Tensor | None) -> Tensor:
         """(Q, count, n) what a window holds at places, (Q, n) for each dimension; 0 outside of the boxes.
@@ -240,8 +243,8 @@ class Arrival:
         sets, size = (1, len(data)) if self.rows.shared else (self.branches, count) if whole else (len(data), 1)
         if not (self.rows.shared or whole):
             branch = window.row // count
-            places = tuple(place[branch] for place in places)
-            here = None if here is None else here[branch]
+            places = tuple(place.index_select(0, branch) for place in places)
+            here = None if here is None else here.index_select(0, branch)
 
         # Where a row's box would start if it began at the map's corner, and how far from there the place is.
         corner, before = window.corner(data.stride()[1:])
