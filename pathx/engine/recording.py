@@ -5,7 +5,7 @@ it was asked for a few times, that list is written down as a program for TorchSc
 networks, where most of the time is spent between operations, playing it takes less than half of the time.
 
 A recording is found by all that the work can see: the network, the settings, and of every tensor its shape, its place in memory and
-its type. The numbers themselves, weights too, are handed in anew each time. Whatever else the work should turn out
+its type. The numbers themselves, weights too, are handed in each time. Whatever else the work should turn out
 to read is no constant that we made, and then there is no recording.
 """
 
@@ -31,8 +31,9 @@ from pathx.engine.window import is_constant
 Result = TypeVar("Result")
 Work = Callable[[Frozen, Branches], Result]
 
-MOST_RECORDINGS = 16
-"""How many forms of work are remembered for each network."""
+MOST_RECORDINGS = 8
+"""How many forms of work are remembered for each network. A complete path through a ResNet-50 takes some 28 MB, one of three
+layers a tenth of that."""
 
 LARGEST = 1 << 25
 """How many numbers the results may have in all. They are made twice when work is recorded, to compare them; and where they are
@@ -59,11 +60,12 @@ def repeated(work: Work[Result], frozen: Frozen, branches: Branches, settings: H
         if len(known) > MOST_RECORDINGS:
             known.popitem(last=False)
         found.times += 1
-        if found.recording is None and (found.times <= after or found.tried):
-            return work(frozen, branches)
-        found.tried = True
+        now = found.times > after and not found.tried
+        found.tried = found.tried or now
     if found.recording is not None:
         return cast(Result, found.recording.play(inputs, frozen, branches))
+    if not now:
+        return work(frozen, branches)
     result, made = _record(work, frozen, branches, inputs)
     if isinstance(made, _Recording):
         found.recording = made
@@ -107,11 +109,25 @@ def _form(frozen: Frozen, branches: Branches, inputs: Sequence[Tensor]) -> tuple
     """All that can be seen of what work begins with, but for the numbers; also which tensors are one and the same."""
     first: dict[int, int] = {}
     seen = tuple(
-        (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset(), first.setdefault(id(tensor), number))
+        (
+            *(tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.is_neg(), tensor.is_conj()),
+            first.setdefault(id(tensor), number),
+        )
         for number, tensor in enumerate(inputs)
     )
     given = (branches.logits is None, branches.parent is None)
-    return branches.classes, branches.alone, branches.parts, branches.whole, given, tuple(frozen.kept), seen
+    about = (branches.classes, branches.alone, branches.parts, branches.whole, given)
+    return about, tuple(frozen.kept), seen, tuple(setting() for setting in _SETTINGS)
+
+
+# What torch may choose another way to compute by, whose results lie in memory in another order.
+_SETTINGS: tuple[Callable[[], Hashable], ...] = (
+    torch.get_num_threads,
+    torch._C._get_mkldnn_enabled,
+    torch._C._get_mkldnn_deterministic,
+    torch._C._get_nnpack_enabled,
+    torch.are_deterministic_algorithms_enabled,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,11 +212,11 @@ def _record(
     """Do the work, and record it; or why that cannot be."""
     own = Frozen(frozen.network, frozen.images, frozen.logits, frozen.kept, frozen.compact)  # with nothing worked out
     those = replace(branches, memory={})
-    recorder = _Recorder(inputs)
-    with recorder:
+    notes = _Notes(inputs)
+    with notes:
         result = work(own, those)
-    if recorder.why:
-        return result, recorder.why
+    if notes.why:
+        return result, notes.why
     made: dict[int, int] = {}  # names of tensors by place
     outputs: list[Tensor] = []
 
@@ -209,9 +225,9 @@ def _record(
             return _Place(0 if item is own else 1)
         if not isinstance(item, Tensor):
             return None
-        if id(item) in recorder.given:
-            return _Place(2 + recorder.given[id(item)])
-        if recorder.known(item) is None and is_constant(item):
+        if id(item) in notes.given:
+            return _Place(2 + notes.given[id(item)])
+        if notes.known(item) is None and is_constant(item):
             return None
         if id(item) not in made:
             made[id(item)] = len(outputs)
@@ -220,8 +236,8 @@ def _record(
 
     form = _with_places(result, place)
     try:
-        program = recorder.program(outputs)
-        recording = _Recording(program, tuple(recorder.reads), tuple(recorder.constants), form)
+        program = notes.program(outputs)
+        recording = _Recording(program, tuple(notes.reads), tuple(notes.constants), form)
         same = all(map(_same, recording.run(inputs), outputs))
     except (RuntimeError, _Elsewhere) as error:  # the interpreter has no such operation, or takes other types
         return result, str(error)
@@ -238,7 +254,7 @@ class _Elsewhere(Exception):
     """Something that depends on numbers, or a tensor that came from elsewhere."""
 
 
-class _Recorder(TorchDispatchMode):
+class _Notes(TorchDispatchMode):
     """Writes every operation down in the language of TorchScript's interpreter."""
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:

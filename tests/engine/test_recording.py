@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -257,6 +257,66 @@ def test_threads_share_recordings() -> None:
     for number, each in enumerate(expected):
         assert_same(found[number], each)
     assert recordings() == 1
+
+
+@pytest.mark.usefixtures("fresh")
+def test_threads_do_not_wait_for_each_other() -> None:
+    frozen = freeze(small(), images(1))
+    ours = explain_frozen.__globals__["_branches"]([(0, 1), (1, 2)], torch.tensor([1, 2]), None, frozen)
+    inside, go_on = Event(), Event()
+
+    def slow(frozen: Any, branches: Any) -> None:
+        inside.set()
+        assert go_on.wait(20)
+
+    for after in (5, 0):  # done as it is, and recorded
+        thread = Thread(target=recording.repeated, args=(slow, frozen, ours, f"slow {after}", after))
+        thread.start()
+        assert inside.wait(20)
+        assert recording.repeated(lambda frozen, branches: "done", frozen, ours, f"quick {after}", 5) == "done"
+        assert thread.is_alive()
+        go_on.set()
+        thread.join()
+        inside.clear()
+        go_on.clear()
+
+
+@pytest.mark.usefixtures("fresh")
+def test_settings_of_torch_that_lay_results_out_in_another_way_are_told_apart() -> None:
+    torch.manual_seed(0)
+    layers = [
+        nn.Conv2d(3, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(16, 16, 3, padding=1),
+        nn.Conv2d(16, 16, 3, padding=1),
+    ]
+    model = nn.Sequential(*layers, nn.ReLU(), nn.Flatten(), nn.Linear(16 * 49, 7)).eval()
+    model = model.to(memory_format=torch.channels_last)
+    for enabled in (True, False):
+        with torch.backends.mkldnn.flags(enabled=enabled):
+            for number in range(3):
+                batch = images(number)[:, :, :7, :7]
+                mine = explained(model, batch, SOON, depth=2, width="40%")
+                assert_same(mine, explained(model, batch, NEVER, depth=2, width="40%"))
+
+
+@pytest.mark.usefixtures("fresh")
+def test_tensors_that_stand_for_their_negatives_are_told_apart() -> None:
+    class Signed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(6, 8), nn.Linear(8, 5)
+            self.register_buffer("matrix", torch.randn(8, 8, dtype=torch.complex64).conj().imag)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.two(nn.functional.linear(self.one(x).relu(), self.matrix).relu())
+
+    model = Signed().eval()
+    batch = torch.randn(2, 6)
+    for _ in range(3):
+        assert_same(explained(model, batch, SOON), explained(model, batch, NEVER))
+    model.matrix = torch.randn(8, 8, dtype=torch.complex64).imag
+    assert_same(explained(model, batch, SOON), explained(model, batch, NEVER))
 
 
 @pytest.mark.usefixtures("fresh")
