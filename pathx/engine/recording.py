@@ -109,10 +109,7 @@ def _form(frozen: Frozen, branches: Branches, inputs: Sequence[Tensor]) -> tuple
     """All that can be seen of what work begins with, but for the numbers; also which tensors are one and the same."""
     first: dict[int, int] = {}
     seen = tuple(
-        (
-            *(tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.is_neg(), tensor.is_conj()),
-            first.setdefault(id(tensor), number),
-        )
+        (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset(), first.setdefault(id(tensor), number))
         for number, tensor in enumerate(inputs)
     )
     given = (branches.logits is None, branches.parent is None)

@@ -301,25 +301,6 @@ def test_settings_of_torch_that_lay_results_out_in_another_way_are_told_apart() 
 
 
 @pytest.mark.usefixtures("fresh")
-def test_tensors_that_stand_for_their_negatives_are_told_apart() -> None:
-    class Signed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.one, self.two = nn.Linear(6, 8), nn.Linear(8, 5)
-            self.register_buffer("matrix", torch.randn(8, 8, dtype=torch.complex64).conj().imag)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.two(nn.functional.linear(self.one(x).relu(), self.matrix).relu())
-
-    model = Signed().eval()
-    batch = torch.randn(2, 6)
-    for _ in range(3):
-        assert_same(explained(model, batch, SOON), explained(model, batch, NEVER))
-    model.matrix = torch.randn(8, 8, dtype=torch.complex64).imag
-    assert_same(explained(model, batch, SOON), explained(model, batch, NEVER))
-
-
-@pytest.mark.usefixtures("fresh")
 def test_the_interpreter_is_left_as_it_was() -> None:
     model = small()
     for before in (True, False):
