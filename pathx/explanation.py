@@ -124,8 +124,10 @@ class PathLayer:
     def __getattribute__(self, name: str) -> Any:
         if name in ("units", "edges"):
             known = self.__dict__
-            if f"_{name}" in known:
-                known[name] = known.pop(f"_{name}")()
+            make = known.get(f"_{name}")
+            if make is not None:
+                known[name] = make()  # first, as another thread may be looking
+                known.pop(f"_{name}", None)
         return super().__getattribute__(name)
 
     def __getstate__(self) -> dict[str, Any]:

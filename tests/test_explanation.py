@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from threading import Barrier, Thread
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,7 @@ from support.small import images, network
 from torch.testing import assert_close
 
 import pathx
-from pathx.explanation import Explanations
+from pathx.explanation import Explanations, PathLayer, Unit
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -43,3 +44,20 @@ def test_a_notebook_shows_the_figures_of_a_list() -> None:
     assert Explanations()._repr_html_() is None
     flat = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
     assert pathx.explain(flat, torch.rand(1, 4), depth=1)._repr_html_() is None  # type: ignore[attr-defined]
+
+
+def test_a_layer_may_be_looked_at_by_several_threads_at_once() -> None:
+    gate = Barrier(2)
+
+    def slowly() -> tuple[Unit, ...]:
+        gate.wait(5)  # both threads are inside before either is done
+        return ()
+
+    layer = PathLayer.later(1, False, (), slowly, tuple, lambda: (torch.zeros(0), torch.zeros(0)))
+    found: list[object] = []
+    threads = [Thread(target=lambda: found.append(layer.units)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [(), ()] and layer.units == ()

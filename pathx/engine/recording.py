@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pathx.engine.branches import Branches
+from pathx.engine.device import is_out_of_memory
 from pathx.engine.freeze import Frozen
 from pathx.engine.network import Network
 from pathx.engine.window import is_constant
@@ -62,8 +63,14 @@ def repeated(work: Work[Result], frozen: Frozen, branches: Branches, settings: H
         found.times += 1
         now = found.times > after and not found.tried
         found.tried = found.tried or now
-    if found.recording is not None:
-        return cast(Result, found.recording.play(inputs, frozen, branches))
+    recording = found.recording
+    if recording is not None:
+        try:
+            return cast(Result, recording.play(inputs, frozen, branches))
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
+            found.recording, found.why = None, str(error)  # something is not as it was, though nothing told
     if not now:
         return work(frozen, branches)
     result, made = _record(work, frozen, branches, inputs)
@@ -236,7 +243,7 @@ def _record(
         program = notes.program(outputs)
         recording = _Recording(program, tuple(notes.reads), tuple(notes.constants), form)
         same = all(map(_same, recording.run(inputs), outputs))
-    except (RuntimeError, _Elsewhere) as error:  # the interpreter has no such operation, or takes other types
+    except Exception as error:  # such as an operation that the interpreter does not have
         return result, str(error)
     return result, recording if same else "other numbers"
 
@@ -276,11 +283,14 @@ class _Notes(TorchDispatchMode):
             return func(*args, **kwargs)
         try:
             written = self._call(func, args, kwargs)
-        except _Elsewhere as error:
+        except Exception as error:  # what cannot be written down is done all the same
             self.why = str(error)
             return func(*args, **kwargs)
         out = func(*args, **kwargs)
-        self._results(out, written, _schema(func))
+        try:
+            self._results(out, written, _schema(func))
+        except Exception as error:
+            self.why = str(error)
         return out
 
     def _call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
@@ -295,6 +305,8 @@ class _Notes(TorchDispatchMode):
 
     def _results(self, out: Any, call: str, schema: _Schema) -> None:
         outputs = out if isinstance(out, (tuple, list)) else (out,)
+        if not all(tensor is None or isinstance(tensor, Tensor) for tensor in outputs):
+            raise _Elsewhere(f"{schema.name} gives no tensor")
         names = [f"{self._new(tensor)} : Tensor" for tensor in outputs]
         if schema.gives_list:
             several = f"%{next(self._numbers)}"

@@ -232,11 +232,41 @@ def test_what_reads_a_tensor_from_elsewhere_or_a_number_is_not_recorded() -> Non
         "aten::_local_scalar_dense": lambda frozen, branches: (frozen.images * float(frozen.images.max()),),
         "aten::nonzero": lambda frozen, branches: (frozen.images.nonzero(),),
         "aten::rand_like": lambda frozen, branches: (torch.rand_like(frozen.images),),
+        "aten::promote_types gives no tensor": lambda frozen, branches: (
+            frozen.images.to(torch.promote_types(torch.float32, torch.float64)),
+        ),
     }.items():
         for _ in range(3):
             recording.repeated(work, frozen, ours, name, 1)
         found = {form[0]: seen for form, seen in recording._KNOWN[frozen.network].items()}[name]
         assert (found.recording, found.why) == (None, name)
+
+
+@pytest.mark.usefixtures("fresh")
+def test_what_cannot_be_played_any_more_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small()
+    expected = [explained(model, images(number), NEVER) for number in range(4)]
+    for number in range(2):
+        explained(model, images(number), SOON)
+
+    def fails(*given: Any) -> Any:
+        raise RuntimeError("view size is not compatible")
+
+    monkeypatch.setattr(recording._Recording, "run", fails)
+    for number in (2, 3):
+        assert_same(explained(model, images(number), SOON), expected[number])
+    assert recordings() == 0
+
+    def takes_too_much(*given: Any) -> Any:
+        raise RuntimeError("not enough memory")
+
+    monkeypatch.undo()
+    recording._KNOWN.clear()
+    for number in range(2):
+        explained(model, images(number), SOON)
+    monkeypatch.setattr(recording._Recording, "run", takes_too_much)
+    with pytest.raises(RuntimeError, match="memory"):  # for whoever can take fewer images at a time
+        explained(model, images(2), SOON)
 
 
 @pytest.mark.usefixtures("fresh")
