@@ -88,6 +88,10 @@ def ways(effort: Effort) -> Iterator[Row]:
                 note = f"{work_of(other).moved / whole:.2f} of the bytes"
                 what = f"{name}, width {width}, without {trick}"
                 yield Row(what, times[trick], "all but playing back", times["steps"], note=note)
+        half = measured.path(depth="half", width=5)
+        times = interleaved({"": half, "whole maps": _within(_no_boxes, half)}, min(effort.repeats, 5))
+        what = f"{name}, half of the layers, width 5, without boxing the linear model"
+        yield Row(what, times["whole maps"], "as it is", times[""])
 
 
 def _within(off: Callable[[], object], call: Callable[[], object]) -> Callable[[], object]:
@@ -110,11 +114,14 @@ def _no_box_is_few() -> Iterator[None]:
         yield
 
 
+def _no_boxes() -> object:
+    return patch("pathx.engine.linear._boxed", lambda *_: None)
+
+
 TRICKS: dict[str, Callable[[], object]] = {
     "windows": _strategy(windows=False),
     "listing units under windows": _strategy(few=0.0),
     "columns from what windows hold": _strategy(put=0.0),
     "products without zeros": _strategy(sparse=(math.inf, 0.0)),
     "summing few windows": _no_box_is_few,
-    "dropping empty rows, boxing the linear model": as_on_a_gpu,
 }
