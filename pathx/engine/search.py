@@ -108,11 +108,11 @@ def search(
     margins = _margins(weights, gain, branches, strategy.most)
     found = best(margins, width, branches.limits(threshold, min(width, count), margins))
     unseen = top.values[:, count] if count < bounds.shape[1] else None
-    kept = found.place.unsqueeze(2).expand(-1, -1, weights.shape[2])
+    kept = weights.flatten(0, 1).index_select(0, _through(found.place, count).flatten())  # by rows, not by numbers
     return Choice(
         units=units.gather(1, found.place),
         best=found,
-        weights=weights.gather(1, kept),
+        weights=kept.reshape(*found.place.shape, -1),
         gain=gain.gather(1, found.place),
         columns=columns,
         evidence=None if unseen is None else Evidence(unseen, found.margin[:, 0], _last(found, width)),
