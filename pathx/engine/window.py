@@ -119,7 +119,12 @@ class Window:
 
     def whole(self, data: Tensor) -> Window:
         """Whole maps with the rows of this window."""
-        return replace(Window.full(data, self.row, self.image), ordered=self.ordered)
+        shape = tuple(data.shape[1:])
+        return Window(data, (0,) * len(shape), shape, self.row, self.image, ordered=self.ordered)
+
+    def holding(self, data: Tensor) -> Window:
+        """The same boxes with other data."""
+        return Window(data, self.origin, self.shape, self.row, self.image, self.clean, self.ordered)
 
     def about(self, image: Tensor) -> Window:
         """The same cotangents taken to be about one image."""
@@ -210,10 +215,10 @@ class Window:
         """The values (B or 1, *sizes) that lie under the boxes; a size of 1 stands for the whole dimension."""
         sizes = tuple(values.shape[1:])
         if all(self.covers(dim) or size == 1 for dim, size in enumerate(sizes)):
-            return values if len(values) == 1 else values.index_select(0, self.image)
+            return values if values.shape[0] == 1 else values.index_select(0, self.image)
         if not any(self.overhang) and all(isinstance(origin, int) for origin in self.origin):
             values = self.cut(values)
-            return values if len(values) == 1 else values.index_select(0, self.image)
+            return values if values.shape[0] == 1 else values.index_select(0, self.image)
         index = self.index(sizes)
         if len(values) > 1:
             image = self.image.reshape(-1, *(1,) * len(sizes))
@@ -229,11 +234,11 @@ class Window:
 
     def scale(self, values: Tensor) -> Window:
         """Elementwise product with the values (B or 1, *sizes) under the boxes."""
-        return replace(self, data=self.data * self.read(values))
+        return self.holding(self.data * self.read(values))
 
     def real(self) -> Window:
         """The cotangents of what is real, whatever complex numbers were made of it."""
-        return replace(self, data=self.data.real) if self.data.is_complex() else self
+        return self.holding(self.data.real) if self.data.is_complex() else self
 
     def cleaned(self) -> Window:
         """The same cotangents with what sticks out of the map set to zero."""

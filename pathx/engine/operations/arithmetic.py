@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import cast
 
 import torch
@@ -90,7 +89,7 @@ def mul(call: Call, output: int, cotangent: Window) -> Cotangents:
 
 @linear("neg", field=keeps_place)
 def neg(call: Call, output: int, cotangent: Window) -> Cotangents:
-    return [(call.args[0], replace(cotangent, data=-cotangent.data))]
+    return [(call.args[0], cotangent.holding(-cotangent.data))]
 
 
 @linear("clone", "alias", "detach", "_to_copy", "contiguous", same=True, pools=True, field=keeps_place)

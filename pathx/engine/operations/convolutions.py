@@ -115,8 +115,8 @@ def _is_product(data: Tensor, weight: Tensor, groups: int) -> bool:
 def _mixed(data: Tensor, weight: Tensor) -> Tensor:
     """Cotangents (P, out, …) through a kernel of one element: (P, in, …)."""
     matrix = weight.reshape(weight.shape[:2]).t()
-    flat = data.reshape(*data.shape[1 if len(data) == 1 else 0 : 2], -1)
-    return (matrix @ flat).reshape(len(data), len(matrix), *data.shape[2:])
+    flat = data.reshape(*data.shape[1 if data.shape[0] == 1 else 0 : 2], -1)
+    return (matrix @ flat).reshape(data.shape[0], matrix.shape[0], *data.shape[2:])
 
 
 def spread_by(data: Tensor, steps: tuple[int, ...]) -> Tensor:

@@ -60,7 +60,7 @@ def max_pool(call: Call, output: int, cotangent: Window) -> Cotangents:
         maps = cotangent.data.new_zeros(*cotangent.data.shape[:2], shape[1] * width)
         maps.scatter_add_(2, winner.flatten(2).expand(*maps.shape[:2], -1), cotangent.data.flatten(2))
         data = maps.unflatten(2, shape[1:]).narrow(2, corner[0], extent[0]).narrow(3, corner[1], extent[1])
-        return [(source, replace(below, data=data))]
+        return [(source, below.holding(data))]
     # From its place in the map to that in the box: rows are shorter there, and the first is that of the corner.
     first, start = below.corner((0, extent[1], 1))
     place = torch.add(winner, winner // width, alpha=extent[1] - width)

@@ -49,7 +49,7 @@ def unbroadcast(cotangent: Window, shape: tuple[int, ...]) -> Window:
 
 
 def scaled_by(cotangent: Window, factor: Any) -> Window:
-    return cotangent if factor == 1 else replace(cotangent, data=cotangent.data * factor)
+    return cotangent if factor == 1 else cotangent.holding(cotangent.data * factor)
 
 
 def map_like(values: Tensor, cotangent: Window) -> Tensor:

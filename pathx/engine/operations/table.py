@@ -93,8 +93,8 @@ class Slopes:
             return window.scale(self.given)
         gain = window.read(self.gain)
         if gain.shape == window.data.shape:  # in one sweep
-            return replace(window, data=torch.ops.aten.threshold_backward.default(window.data, gain, 0))
-        return replace(window, data=window.data * (gain > 0))
+            return window.holding(torch.ops.aten.threshold_backward.default(window.data, gain, 0))
+        return window.holding(window.data * (gain > 0))
 
 
 Gate = Callable[[Call, Tensor], Slopes]
