@@ -334,8 +334,6 @@ class _Notes(TorchDispatchMode):
             return self._list(item, kind)
         if kind.startswith("number") and type(item) is bool:
             item = int(item)
-        if type(item) is int and kind.startswith(("float", "Optional[float")):
-            item = float(item)
         key = (type(item), repr(item))  # 0.0 is not -0.0
         if key not in self._written:
             self._written[key] = self._constant(item)
