@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pathx.engine.graph.trace import Node, Value
 from pathx.engine.operations.geometry import Apart, FieldRule, elementwise, keeps_place
-from pathx.engine.window import Window, made_once
+from pathx.engine.window import Window
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ class Call:
         if isinstance(item, Tensor):
             return item
         dtype = torch.complex128 if isinstance(item, complex) else torch.float64
-        return made_once(("number", item, dtype, 1), torch.device("cpu"), lambda: torch.tensor([item], dtype=dtype))
+        return torch.full((1,), item, dtype=dtype)  # an operation, so that it can be recorded
 
 
 Cotangents = list[tuple[Value, Window]]
