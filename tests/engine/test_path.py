@@ -291,6 +291,27 @@ def _getitem(tensor: Tensor, index: Any) -> Tensor:
     return torch.ops.aten.index.Tensor(tensor, indices) if any(i is not None for i in indices) else tensor
 
 
+class _Scaled(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = torch.nn.Linear(6, 8), torch.nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.two((self.one(x) * 2.0).relu() * 3.0)
+        return scores
+
+
+def test_numbers_of_a_model_that_ran_on_the_cpu_are_not_left_there() -> None:
+    model = _Scaled().eval()
+    for _ in range(2):
+        explain_frozen(freeze(model, torch.randn(2, 6)), [(0, 1), (1, 2)], depth=1)
+    with FakeTensorMode(), _Operators():
+        frozen = freeze(_on_cuda(model), torch.empty(2, 6, device="cuda"))
+        branches = Branches(torch.arange(2, device="cuda"), torch.zeros(2, dtype=torch.long, device="cuda"), 5)
+        paths = descend(frozen, Paths(branches), range(1, 0, -1), PathSettings(1, {1: 2}, None, "adjacent"))
+        assert linear_model(frozen, paths).weight.device.type == "cuda"
+
+
 def _on_cuda(model: torch.nn.Module) -> torch.nn.Module:
     """The model with fake CUDA parameters and buffers of the same shapes."""
     for module in model.modules():
