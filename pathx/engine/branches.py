@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from pathx.engine.entries import Entries
 from pathx.engine.network import Gate
 from pathx.engine.selection import Best, Evidence, limits_of
 from pathx.engine.window import made_once
@@ -99,7 +100,7 @@ class Link:
     """
 
     layer: int | None
-    columns: Tensor
+    columns: Tensor | Entries
     sent: Tensor
     parts: int = 1
 

@@ -10,6 +10,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from pathx.engine.entries import Entries
 from pathx.engine.network import Gate
 from pathx.engine.rows import Landed, Rows
 from pathx.engine.window import Corners, Window, counted, replaced, spaced, times, unravelled
@@ -44,6 +45,8 @@ class Arrival:
         most: how many numbers an intermediate result may have.
         windows: keep rows as windows; otherwise as whole maps.
         put: as in `Strategy`.
+        sparse: the part of the columns that may be other than 0 for them to be written down as entries; None where they
+            are too few to be worth it, or where no shape may depend on numbers.
     """
 
     rows: Rows
@@ -52,6 +55,7 @@ class Arrival:
     most: int
     windows: bool = True
     put: float = 1.0
+    sparse: float | None = None
 
     @cached_property
     def branches(self) -> int:
@@ -76,8 +80,9 @@ class Arrival:
     @cached_property
     def _landed(self) -> Landed | None:
         """All rows; None where they are too many to have at once."""
-        alone = self._together == self.rows.count
-        return self.rows.down(1 << self.layer, windows=self.windows) if alone else None
+        if self._together < self.rows.count:
+            return None
+        return self.rows.down(1 << self.layer, windows=self.windows, without_empty=self.sparse is not None)
 
     def _parts(self) -> Iterator[tuple[int, Landed]]:
         """The rows in turns: how many of every branch, and where they landed."""
@@ -173,10 +178,16 @@ class Arrival:
 
     # --- columns -----------------------------------------------------------------------------------------------------
 
-    def columns(self, units: Tensor) -> Tensor:
+    def columns(self, units: Tensor) -> Tensor | Entries:
         """(Q, K, n) what the rows of each branch hold at its units (Q, n), which are all different."""
-        parts = [self._columns(landed, count, units) for count, landed in self._parts()]
-        return joined(parts, 1)
+        entries = None if self.sparse is None else self._entries(units, self.sparse)
+        if entries is not None:
+            return entries
+        return self.written(joined([self._columns(landed, count, units) for count, landed in self._parts()], 1))
+
+    def written(self, columns: Tensor) -> Tensor | Entries:
+        """Columns as entries, where that is worth it."""
+        return columns if self.sparse is None else Entries.of(columns, self.sparse)
 
     def _columns(self, landed: Landed, count: int, units: Tensor) -> Tensor:
         total: Tensor | None = None
@@ -185,9 +196,7 @@ class Arrival:
         for gate in self.gates:
             windows = [window for window in landed.get(gate.output, ()) if window.data.numel()]
             if windows:
-                local = units - offset if offset else units
-                inside = local if len(self.gates) == 1 else local.clamp(0, gate.units - 1)
-                here = None if inside is local else inside == local
+                inside, here = self._inside(gate, units, offset)
                 if all(self._puts(window, count, units.shape[1]) for window in windows):
                     if table is None:  # with a last column for units that are not asked for
                         table = windows[0].data.new_zeros(self.branches, count, units.shape[1] + 1)
@@ -208,6 +217,62 @@ class Arrival:
         few = window.data.numel() <= SMALL // 2 or prod(window.extent) <= self.put * wanted
         return whole and not self.rows.shared and few and self.put > 0
 
+    def _entries(self, units: Tensor, most: float) -> Entries | None:
+        """What windows hold at units, as entries; None where that is not known to be little."""
+        if self._landed is None or self.rows.shared:
+            return None
+        wanted, shape = units.shape[1], (self.branches, self.rows.count, units.shape[1])
+        found, offset = [], 0
+        for gate in self.gates:
+            windows = [window for window in self._landed.get(gate.output, ()) if window.data.numel()]
+            if any(prod(window.extent) > 2 * self.put * wanted for window in windows):
+                return None
+            if windows:
+                column = self._asked(gate, *self._inside(gate, units, offset))
+                found += [self._found(window, column, gate, wanted) for window in windows]
+            offset += gate.units
+        few = sum(len(row) for row, _, _ in found) < most * prod(shape)
+        return Entries.sorted(shape, found) if found and few else None
+
+    def _found(self, window: Window, column: Tensor, gate: Gate, wanted: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows, columns and values of what a window holds at the units that are asked for."""
+        number, data = self._numbers(window, self.rows.count, column, gate), window.cleaned().data
+        number = number.expand_as(data).reshape(-1)
+        place = (number < wanted).nonzero().squeeze(1)
+        row = window.row.index_select(0, place // prod(window.extent))
+        own = number.index_select(0, place)
+        return row, own + row // self.rows.count * wanted, data.reshape(-1).index_select(0, place)
+
+    def _inside(self, gate: Gate, units: Tensor, offset: int) -> tuple[Tensor, Tensor | None]:
+        """(Q, n) the units' numbers in a gate, never out of range, and which of them are on it at all; None for all."""
+        local = units - offset if offset else units
+        inside = local if len(self.gates) == 1 else local.clamp(0, gate.units - 1)
+        return inside, None if inside is local else inside == local
+
+    def _asked(self, gate: Gate, units: Tensor, here: Tensor | None) -> Tensor:
+        """(Q * units + 1,) for every unit of a gate its place among those (Q, n) that are asked for, or n."""
+        branches, wanted = units.shape
+        place = units if branches == 1 else units + spaced(branches, gate.units, 0, units.device)[:, None]
+        if here is not None:
+            place = place.masked_fill(~here, branches * gate.units)
+        column = torch.full((branches * gate.units + 1,), wanted, device=units.device)  # for those not asked for
+        column.index_copy_(0, place.reshape(-1), counted(wanted, units.device).expand_as(units).reshape(-1))
+        return column
+
+    def _numbers(self, window: Window, count: int, column: Tensor, gate: Gate) -> Tensor:
+        """For each element of a window, broadcastable to its data, the place of its unit as `_asked` has it.
+
+        Args:
+            count: how many rows of each branch there are.
+        """
+        index = window.index()
+        if self.branches > 1:
+            first = spaced(self.branches, gate.units, 0, index.device)
+            whole = window.ordered and len(window.data) == self.branches * count
+            own = first[:, None].expand(-1, count) if whole else first.index_select(0, window.row // count)
+            index = index + own.reshape(-1, *(1,) * len(window.shape))
+        return column.index_select(0, index.reshape(-1)).reshape(index.shape)
+
     def _put(self, windows: Sequence[Window], table: Tensor, gate: Gate, units: Tensor, here: Tensor | None) -> None:
         """Add what windows hold at units (Q, n) of a gate: each of their elements is put where its unit is.
 
@@ -215,19 +280,9 @@ class Arrival:
             table: (Q, rows, n + 1) that it is added to.
             here: (Q, n) which units are on this gate at all; None for all.
         """
-        (branches, wanted), count = units.shape, table.shape[1]
-        first = spaced(branches, gate.units, 0, units.device)[:, None]
-        place = units if branches == 1 else units + first
-        if here is not None:
-            place = place.masked_fill(~here, branches * gate.units)
-        column = torch.full((branches * gate.units + 1,), wanted, device=units.device)  # for those not asked for
-        column.index_copy_(0, place.reshape(-1), counted(wanted, units.device).expand_as(units).reshape(-1))
+        column, (branches, count, _) = self._asked(gate, units, here), table.shape
         for window in windows:
-            index = window.index()
-            if branches > 1:
-                index = index + first.expand(-1, count).reshape(-1, *(1,) * len(window.shape))
-            number = column.index_select(0, index.reshape(-1)).reshape(index.shape)
-            data = window.cleaned().data
+            number, data = self._numbers(window, count, column, gate), window.cleaned().data
             table.scatter_add_(
                 2, number.expand_as(data).reshape(branches, count, -1), data.reshape(branches, count, -1)
             )

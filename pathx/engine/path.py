@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pathx.engine.branches import Branches, Kept, Link
+from pathx.engine.entries import Entries
 from pathx.engine.freeze import Frozen
 from pathx.engine.recording import repeated
 from pathx.engine.rows import Rows, rows_of_classes, rows_of_units
@@ -160,7 +161,7 @@ def _step(frozen: Frozen, paths: Paths, n: int, threshold: float, more: int, set
     return Paths(branches, (*paths.layers, kept), () if settings.skips == "adjacent" else sources)
 
 
-def _links(sources: Sequence[Rows], columns: Sequence[Tensor | None], paths: Paths) -> tuple[Link, ...]:
+def _links(sources: Sequence[Rows], columns: Sequence[Tensor | Entries | None], paths: Paths) -> tuple[Link, ...]:
     """How the rows arrived at the candidates, (Q, rows, n) each, for `Kept.links`; none where they would be too many."""
     known = [Link(rows.layer, own, rows.sent) for rows, own in zip(sources, columns, strict=True) if own is not None]
     explained = len(paths.branches) // paths.branches.parts

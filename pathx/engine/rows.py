@@ -83,16 +83,19 @@ class Rows:
         """Whether there is a way from here to a layer with no other gate between."""
         return any(self.frozen.network.lands[start.value] & 1 << layer for start in self.starts)
 
-    def down(self, wanted: int, some: slice | None = None, *, windows: bool = True) -> Landed:
+    def down(
+        self, wanted: int, some: slice | None = None, *, windows: bool = True, without_empty: bool = False
+    ) -> Landed:
         """Take rows down one by one; row k of branch q has the number q * rows + k, or just k where they are shared.
 
         Args:
             wanted: where they may land: a bit for every hidden layer, bit 0 for the input.
             some: which rows of every branch; all by default.
+            without_empty: at each value, only the rows that start there; so shapes depend on numbers.
         """
-        return walk(self.frozen, self._seeds(some), wanted, windows=windows)
+        return walk(self.frozen, self._seeds(some, without_empty), wanted, windows=windows)
 
-    def _seeds(self, some: slice | None) -> Iterator[tuple[Value, Window]]:
+    def _seeds(self, some: slice | None, without_empty: bool) -> Iterator[tuple[Value, Window]]:
         for start in self.starts:
             place, here, image = start.place, start.here, self.images
             if some is not None:
@@ -101,6 +104,8 @@ class Rows:
             row = counted(place.numel(), place.device)
             one = ones(place.numel(), self.favour) if here is None else here.reshape(-1)
             seed = Window.one_hot(one, place.reshape(-1), start.shape, row, image)
+            if without_empty and len(self.starts) > 1:
+                seed = seed.rows(one.nonzero().squeeze(1))
             yield start.value, seed if start.slopes is None else start.slopes.passed(seed)
 
     def weighed(self, factors: Tensor, wanted: int) -> Landed:

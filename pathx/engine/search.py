@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pathx.engine.branches import Branches
 from pathx.engine.candidates import Arrival, joined
+from pathx.engine.entries import Entries
 from pathx.engine.freeze import Frozen
 from pathx.engine.network import Gate
 from pathx.engine.rows import Rows
@@ -50,7 +51,7 @@ class Strategy:
     most: int = 1 << 26
     few: float = 0.25
     put: float = 1.0
-    sparse: tuple[float, float] = (1 << 27, 1 / 16)
+    sparse: tuple[float, float] = (1 << 27, 1 / 10)
     recorded: int | None = 3
 
     def first_slack(self, width: int) -> int:
@@ -74,7 +75,7 @@ class Choice:
     best: Best
     weights: Tensor
     gain: Tensor
-    columns: list[Tensor | None]
+    columns: list[Tensor | Entries | None]
     evidence: Evidence | None
 
 
@@ -97,14 +98,14 @@ def search(
         careful: leave units out at which nothing arrives; costly, and rarely what a choice depends on.
     """
     gates = frozen.network.layers[layer - 1]
-    arrivals = [Arrival(rows, layer, gates, strategy.most, strategy.windows, strategy.put) for rows in sources]
+    settings = (strategy.most, strategy.windows, strategy.put)
+    arrivals = [Arrival(rows, layer, gates, *settings, _sparse(rows, width + slack, strategy)) for rows in sources]
     looked_at = _listed(arrivals, strategy.few) or _all(frozen, gates, branches, arrivals, careful)
     bounds = looked_at.bounds
     count = min(width + slack, bounds.shape[1])
     top = bounds.topk(min(count + 1, bounds.shape[1]), dim=1)
     units, place, gain = looked_at.at(top.indices[:, :count])
-    sparse = strategy.sparse if frozen.compact else None
-    weights, columns = _exact(arrivals, units, place, looked_at.listing, strategy.most, sparse)
+    weights, columns = _exact(arrivals, units, place, looked_at.listing, strategy.most)
     margins = _margins(weights, gain, branches, strategy.most)
     found = best(margins, width, branches.limits(threshold, min(width, count), margins))
     unseen = top.values[:, count] if count < bounds.shape[1] else None
@@ -117,6 +118,14 @@ def search(
         columns=columns,
         evidence=None if unseen is None else Evidence(unseen, found.margin[:, 0], _last(found, width)),
     )
+
+
+def _sparse(rows: Rows, candidates: int, strategy: Strategy) -> float | None:
+    """The part of the columns of rows that may be other than 0, for `Arrival`."""
+    if not rows.frozen.compact or rows.weights is None:
+        return None
+    multiplications, part = strategy.sparse
+    return part if rows.weights[0].numel() * candidates > multiplications else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,15 +240,14 @@ def _exact(
     place: Tensor,
     listing: _Listing | None,
     most: int,
-    sparse: tuple[float, float] | None,
-) -> tuple[Tensor, list[Tensor | None]]:
+) -> tuple[Tensor, list[Tensor | Entries | None]]:
     """(Q, n, C) what units (Q, n) send to every class: W of Algorithm 1; and the columns (Q, rows, n) it was made from.
 
     Args:
         place: (Q, n) the entries of the list that stand for the units, where there is one.
     """
     parts: list[Tensor] = []
-    known: list[Tensor | None] = []
+    known: list[Tensor | Entries | None] = []
     too_many = [a.rows.weights is not None and a.rows.count * units.numel() > most for a in arrivals]
     listed = None if listing is None else listing.columns(place, too_many)
     for number, arrival in enumerate(arrivals):
@@ -248,28 +256,19 @@ def _exact(
             parts.append(_by_classes(arrival, rows.weights, units, most))
             known.append(None)
             continue
-        columns = arrival.columns(units) if listed is None else next(listed)
+        columns = arrival.columns(units) if listed is None else arrival.written(next(listed))
         known.append(columns)
-        turned = columns.transpose(1, 2)
-        parts.append(turned if rows.weights is None else _product(turned, rows.weights, sparse))
+        parts.append(_product(columns, rows.weights))
     return _total(parts), known
 
 
-def _product(table: Tensor, weights: Tensor, sparse: tuple[float, float] | None) -> Tensor:
-    """(Q, n, C) a table (Q, n, K) times weights (Q, K, C).
-
-    Args:
-        sparse: as in `Strategy`; None where no shape may depend on numbers.
-    """
-    size = table.shape[1] * weights.shape[1] * weights.shape[2]
-    if sparse is None or size <= sparse[0] or int(table.count_nonzero()) >= sparse[1] * table.numel():
-        return torch.bmm(table, weights)
-    parts = []
-    for own, given in zip(table.unbind(), weights.unbind(), strict=True):
-        row, unit = own.t().nonzero(as_tuple=True)  # in the order of memory
-        entries = torch.sparse_coo_tensor(torch.stack([unit, row]), own[unit, row], own.shape, check_invariants=False)
-        parts.append(torch.mm(entries, given)[None])
-    return joined(parts, 0)
+def _product(columns: Tensor | Entries, weights: Tensor | None) -> Tensor:
+    """(Q, n, C) columns (Q, K, n), turned, times weights (Q, K, C); as they are where the rows are the classes."""
+    if isinstance(columns, Entries):
+        assert weights is not None
+        return columns.product(weights)
+    turned = columns.transpose(1, 2)
+    return turned if weights is None else torch.bmm(turned, weights)
 
 
 def _by_classes(arrival: Arrival, weights: Tensor, units: Tensor, most: int) -> Tensor:

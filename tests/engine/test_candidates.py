@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from pathx.engine.candidates import Arrival
+from pathx.engine.entries import Entries
 from pathx.engine.freeze import Frozen
 from pathx.engine.path import PathSettings, find_paths
 from pathx.engine.rows import Rows, rows_of_classes, rows_of_units
@@ -48,6 +49,13 @@ def test_sums_and_columns_are_those_of_the_table(layer: int, most: int, windows:
     units = torch.tensor([[0, 7, UNITS[layer - 1] - 1, 8], [55, 3, 20, 54]])
     at = units[:, None].expand(-1, rows.count, -1)
     assert_close(arrival.columns(units), whole.gather(2, at))
+    for put in (0.0, math.inf):  # read from a table, and from what windows hold
+        few = Arrival(rows, layer, frozen.network.layers[layer - 1], most, windows, put, sparse=math.inf)
+        entries = few.columns(units)
+        assert isinstance(entries, Entries)
+        assert_close(torch.stack([entries[branch] for branch in range(2)]), whole.gather(2, at))
+        assert_close(few.favour(), arrival.favour())
+        assert torch.equal(few.reached(), arrival.reached())
     assert_close(arrival.favour(), (whole * rows.favour[:, :, None]).sum(1))
     assert torch.equal(arrival.reached(), (whole != 0).any(1))
     factors = torch.arange(2.0 * 3 * rows.count, dtype=torch.float64).reshape(2, 3, -1)

@@ -85,6 +85,16 @@ def test_some_rows_are_those_of_all() -> None:
     assert_close(on_map(rows.down(1 << 1, slice(1, 3)), frozen, 1, 4).reshape(2, 2, -1), every[:, 1:])
 
 
+def test_rows_may_be_left_out_where_they_do_not_start() -> None:
+    _, frozen = frozen_fire()
+    rows, units = unit_rows(frozen, 6)
+    few, every = rows.down(1 << 1, without_empty=True), rows.down(1 << 1)
+    assert_close(on_map(few, frozen, 1, units.numel()), on_map(every, frozen, 1, units.numel()))
+    (output,) = few
+    assert sum(len(window.row) for window in every[output]) == 2 * units.numel()
+    assert sorted(row for window in few[output] for row in window.row.tolist()) == list(range(units.numel()))
+
+
 def test_rows_reach_only_the_next_layer_down() -> None:
     _, frozen = frozen_fire()
     top, (middle, _) = rows_of_classes(frozen, branches([0, 0])), unit_rows(frozen)

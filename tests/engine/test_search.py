@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from pathx.engine.candidates import Arrival
+from pathx.engine.entries import Entries
 from pathx.engine.path import PathSettings, find_paths
 from pathx.engine.rows import rows_of_units
 from pathx.engine.search import Choice, Strategy, search
@@ -21,17 +23,21 @@ from pathx.engine.selection import certain
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def searched(seed: int, width: int, slack: int, careful: bool, few: float) -> tuple[Choice, Tensor]:
+def searched(
+    seed: int, width: int, slack: int, careful: bool, few: float, compact: bool = True, **strategy: Any
+) -> tuple[Choice, Tensor]:
     """What is kept in the lower layer, and the margins of all its units (Q, units)."""
     _, frozen = frozen_fire(seed=seed)
+    frozen.compact = compact
     asked, gates = branches([1, 3]), frozen.network.layers[0]
     above = find_paths(frozen, asked, PathSettings(1, {2: 4}, 0.0, "adjacent")).layers[0]
     rows = rows_of_units(frozen, asked, above)
-    how = Strategy(few=few)
+    how = Strategy(few=few, **strategy)
     found = search(*(frozen, asked, [rows], 1), width=width, slack=slack, threshold=0.0, careful=careful, strategy=how)
     every = torch.arange(gates[0].units).expand(2, -1)
     columns = Arrival(rows, 1, gates, 1 << 26).columns(every)
     gain = frozen.slopes(gates[0]).gain.flatten(1)
+    assert isinstance(columns, Tensor)
     z = torch.bmm(columns.transpose(1, 2), above.weights) * gain[:, :, None]
     return found, torch.stack([_margins(own, target) for own, target in zip(z, asked.target.tolist(), strict=True)])
 
@@ -86,3 +92,18 @@ def test_with_room_for_all_nothing_is_left_in_doubt() -> None:
     assert found.evidence is None
     alive = (margins > 0).sum(1)
     assert torch.equal(found.best.valid.sum(1), alive) and alive.min() > 4
+
+
+@pytest.mark.parametrize("few", [0.0, math.inf])
+def test_columns_are_written_down_as_entries_where_products_are_large_and_shapes_may_depend_on_numbers(
+    few: float,
+) -> None:
+    size = 4 * 4 * (3 + 2)  # rows, classes and candidates of one image, however many there are
+
+    def entries(limit: float, part: float = math.inf, compact: bool = True) -> bool:
+        (columns,) = searched(3, 3, 2, False, few, compact, sparse=(limit, part))[0].columns
+        return isinstance(columns, Entries)
+
+    assert entries(size - 1) and not entries(size)
+    assert not entries(0, compact=False)
+    assert not entries(0, part=0.01) and entries(0, part=0.9)
