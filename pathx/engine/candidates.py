@@ -225,7 +225,7 @@ class Arrival:
         found, offset = [], 0
         for gate in self.gates:
             windows = [window for window in self._landed.get(gate.output, ()) if window.data.numel()]
-            if any(prod(window.extent) > 2 * self.put * wanted for window in windows):
+            if any(prod(window.extent) > self.put * wanted for window in windows):
                 return None
             if windows:
                 column = self._asked(gate, *self._inside(gate, units, offset))

@@ -236,11 +236,11 @@ def _explained(
     asked = _branches(wanted, classes, against, frozen)
     top = network.depth
     widths = {n: layer_width(width, network, n) for n in range(top - layers + 1, top + 1)}
-    settings = PathSettings(layers, widths, alpha, skips, split, strategy or Strategy())
+    settings = PathSettings(layers, widths, alpha, skips, split, strategy or Strategy(), linear_model)
     with exactly(device):
         paths = find_paths(frozen, asked, settings)
         branches = paths.branches
-        model = linear_model(frozen, paths)
+        model = linear_model(frozen, paths) if paths.made is None else paths.made
         attribution = model.weight * (frozen.images if branches.whole else frozen.images[branches.image])
         parts = len(branches) // len(wanted)  # of each pair, where branches were split
         read = _read(paths, model, attribution, logits[asked.image], classes, parts)

@@ -33,9 +33,15 @@ class LinearModel:
     score: Tensor
 
 
+NEAR = 1 / 5
+"""Paths through less than this part of the layers end in units that see so much of the image that cutting maps to it saves little:
+at three layers 2 ms of 11 on SqueezeNet, 1 of 24 on ResNet-18, 7 of 86 on ResNet-50. Playing back whole maps saves more."""
+
+
 def linear_model(frozen: Frozen, paths: Paths) -> LinearModel:
     """The exact linear model of each branch's path."""
     branches, network = paths.branches, frozen.network
+    near = network.depth - paths.layers[-1].layer + 1 < NEAR * network.depth
     score, seeds = _from_deepest(frozen, branches, paths.layers[-1])
     row = counted(len(branches), branches.image.device)
     for value, maps in _jumped(frozen, paths).items():
@@ -46,7 +52,7 @@ def linear_model(frozen: Frozen, paths: Paths) -> LinearModel:
             gate = network.gates[network.producers[value].index]
             score = score + total(window, frozen.activation(gate))
         seeds.append((value, window))
-    weight, bias = pull_back(frozen, branches, seeds)
+    weight, bias = pull_back(frozen, branches, seeds, boxes=not near)
     return LinearModel(weight, bias, score)
 
 
@@ -75,8 +81,14 @@ def _jumped(frozen: Frozen, paths: Paths) -> dict[Value, Tensor]:
     return result
 
 
-def pull_back(frozen: Frozen, branches: Branches, seeds: list[tuple[Value, Window]]) -> tuple[Tensor, Tensor]:
-    """Pull cotangents of the branches (rows) down to the input: the weight there, and the bias on the way."""
+def pull_back(
+    frozen: Frozen, branches: Branches, seeds: list[tuple[Value, Window]], *, boxes: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Pull cotangents of the branches (rows) down to the input: the weight there, and the bias on the way.
+
+    Args:
+        boxes: on a CPU, maps are cut to the box that holds all cotangents, where that is smaller.
+    """
     network = frozen.network
     pending: dict[Value, list[Window]] = {}
     for value, window in seeds:
@@ -86,7 +98,7 @@ def pull_back(frozen: Frozen, branches: Branches, seeds: list[tuple[Value, Windo
         for output, made in enumerate(node.outputs):
             if made is None or made not in pending:
                 continue
-            for cotangent in _gathered(frozen, pending.pop(made), branches):
+            for cotangent in _gathered(pending.pop(made), branches, boxes and frozen.compact):
                 below, constant = _step(frozen, node, output, cotangent)
                 if constant is not None:
                     constants.append((cotangent.row, constant))
@@ -112,7 +124,7 @@ def _step(frozen: Frozen, node: Node, output: int, cotangent: Window) -> tuple[C
     return [(gate.source, slopes.passed(cotangent))], constant
 
 
-def _gathered(frozen: Frozen, windows: list[Window], branches: Branches) -> list[Window]:
+def _gathered(windows: list[Window], branches: Branches, boxes: bool) -> list[Window]:
     """The cotangents as they are while their boxes are few and small; otherwise their sum, one box for every branch."""
     first = windows[0]
     alone = len(windows) == 1 and first.data.shape[0] == len(branches) and first.ordered
@@ -120,7 +132,7 @@ def _gathered(frozen: Frozen, windows: list[Window], branches: Branches) -> list
         return windows
     if 4 * sum(window.data.numel() for window in windows) <= len(branches) * prod(first.shape):
         return windows
-    return [(_boxed(windows, branches) if frozen.compact else None) or _whole(windows, branches)]
+    return [(_boxed(windows, branches) if boxes else None) or _whole(windows, branches)]
 
 
 def _boxed(windows: list[Window], branches: Branches) -> Window | None:

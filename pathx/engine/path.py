@@ -6,9 +6,10 @@ units it kept in the layers above and what each of them sends to every class; `s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -21,6 +22,9 @@ from pathx.engine.rows import Rows, rows_of_classes, rows_of_units
 from pathx.engine.search import Strategy, search
 from pathx.engine.selection import certain, threshold_of
 
+if TYPE_CHECKING:
+    from pathx.engine.linear import LinearModel
+
 MOST_LINKS = 1 << 24  # numbers that the links between two layers may have for each (image, target), whatever the batch
 MOST_IN_ALL = 1 << 26  # and those of the whole path: where routes jump, every layer is linked with all above it
 MORE = 8  # times as many candidates are looked at where the first were too few
@@ -32,11 +36,13 @@ class Paths:
 
     Args:
         jumping: rows that may have jumped over the last of these layers; empty where routes run from layer to layer.
+        made: what `PathSettings.finish` made of them, where it was played back together with the walk.
     """
 
     branches: Branches
     layers: tuple[Kept, ...] = ()
     jumping: tuple[Rows, ...] = ()
+    made: LinearModel | None = None
 
     def above(self, layer: int) -> Paths:
         """Without the layers from this one down."""
@@ -64,6 +70,7 @@ class PathSettings:
         alpha: importance above which a unit may be kept; None for 1/C.
         skips: "adjacent" or "all".
         split: the layer where every branch falls apart into one branch per kept unit, if any.
+        finish: what will be made of the paths: it may be recorded and played back together with the walk.
     """
 
     depth: int
@@ -72,6 +79,7 @@ class PathSettings:
     skips: str
     split: int | None = None
     strategy: Strategy = field(default_factory=Strategy)
+    finish: Callable[[Frozen, Paths], LinearModel] | None = None
 
 
 def find_paths(frozen: Frozen, branches: Branches, settings: PathSettings) -> Paths:
@@ -106,14 +114,19 @@ def _certain(frozen: Frozen, paths: Paths, layers: range, settings: PathSettings
 
 
 def _from_the_top(frozen: Frozen, branches: Branches, layers: range, settings: PathSettings) -> Paths:
-    """The first walk down, which is the same list of operations for every image."""
+    """The first walk down, which is the same list of operations for every image; played back with what comes after it."""
 
-    def work(frozen: Frozen, branches: Branches) -> Paths:
+    def walked(frozen: Frozen, branches: Branches) -> Paths:
         return descend(frozen, Paths(branches), layers, settings)
 
+    def finished(frozen: Frozen, branches: Branches) -> Paths:
+        paths = walked(frozen, branches)
+        return replace(paths, made=None if finish is None else finish(frozen, paths))
+
+    finish = settings.finish if settings.split is None else None
     widths = tuple(settings.widths[n] for n in layers)
-    form = (layers, widths, settings.alpha, settings.skips, settings.strategy)
-    return repeated(work, frozen, branches, form, settings.strategy.recorded)
+    form = (layers, widths, settings.alpha, settings.skips, settings.strategy, finish)
+    return repeated(walked, frozen, branches, form, settings.strategy.recorded, finish and finished)
 
 
 def descend(

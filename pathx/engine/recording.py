@@ -41,12 +41,20 @@ LARGEST = 1 << 25
 more than that, what lies between operations hardly matters."""
 
 
-def repeated(work: Work[Result], frozen: Frozen, branches: Branches, settings: Hashable, after: int | None) -> Result:
+def repeated(
+    work: Work[Result],
+    frozen: Frozen,
+    branches: Branches,
+    settings: Hashable,
+    after: int | None,
+    more: Work[Result] | None = None,
+) -> Result:
     """What `work` gives: played back from a recording, once it was asked for often enough.
 
     Args:
         work: must depend on nothing but the frozen network, the branches and the settings, and look at no number.
         after: how many times in the same form it is done as it is, before it is recorded; None for always.
+        more: the same work and what comes after it, to be recorded in its place where that can be.
     """
     if after is None or not frozen.compact or _is_watched():
         return work(frozen, branches)
@@ -73,10 +81,11 @@ def repeated(work: Work[Result], frozen: Frozen, branches: Branches, settings: H
             found.recording, found.why = None, str(error)  # something is not as it was, though nothing told
     if not now:
         return work(frozen, branches)
-    result, made = _record(work, frozen, branches, inputs)
-    if isinstance(made, _Recording):
-        found.recording = made
-    else:
+    for one in (work,) if more is None else (more, work):
+        result, made = _record(one, frozen, branches, inputs)
+        if isinstance(made, _Recording):
+            found.recording, found.why = made, ""
+            break
         found.why = made
     return result
 

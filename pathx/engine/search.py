@@ -51,7 +51,7 @@ class Strategy:
     most: int = 1 << 26
     few: float = 0.25
     put: float = 1.0
-    sparse: tuple[float, float] = (1 << 27, 1 / 10)
+    sparse: tuple[float, float] = (1 << 27, 1 / 7)
     recorded: int | None = 3
 
     def first_slack(self, width: int) -> int:
