@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
@@ -180,10 +180,16 @@ class Arrival:
 
     def columns(self, units: Tensor) -> Tensor | Entries:
         """(Q, K, n) what the rows of each branch hold at its units (Q, n), which are all different."""
-        entries = None if self.sparse is None else self._entries(units, self.sparse)
-        if entries is not None:
-            return entries
-        return self.written(joined([self._columns(landed, count, units) for count, landed in self._parts()], 1))
+        if self.sparse is None:
+            return self._table(units)
+        found, shape = self._entries(units), (self.branches, self.rows.count, units.shape[1])
+        if found and sum(len(row) for row, _, _ in found) < self.sparse * prod(shape):
+            return Entries.by_column(shape, found)
+        every = self if len(self.rows.starts) == 1 else replace(self, sparse=None)  # with the rows that were left out
+        return self.written(every._table(units)) if found is None else every._table(units)
+
+    def _table(self, units: Tensor) -> Tensor:
+        return joined([self._columns(landed, count, units) for count, landed in self._parts()], 1)
 
     def written(self, columns: Tensor) -> Tensor | Entries:
         """Columns as entries, where that is worth it."""
@@ -217,22 +223,20 @@ class Arrival:
         few = window.data.numel() <= SMALL // 2 or prod(window.extent) <= self.put * wanted
         return whole and not self.rows.shared and few and self.put > 0
 
-    def _entries(self, units: Tensor, most: float) -> Entries | None:
-        """What windows hold at units, as entries; None where that is not known to be little."""
+    def _entries(self, units: Tensor) -> list[tuple[Tensor, Tensor, Tensor]] | None:
+        """Rows, columns and values of what windows hold at units; None where too much would have to be looked through."""
         if self._landed is None or self.rows.shared:
             return None
-        wanted, shape = units.shape[1], (self.branches, self.rows.count, units.shape[1])
         found, offset = [], 0
         for gate in self.gates:
             windows = [window for window in self._landed.get(gate.output, ()) if window.data.numel()]
-            if any(prod(window.extent) > self.put * wanted for window in windows):
+            if any(prod(window.extent) > self.put * units.shape[1] for window in windows):
                 return None
             if windows:
                 column = self._asked(gate, *self._inside(gate, units, offset))
-                found += [self._found(window, column, gate, wanted) for window in windows]
+                found += [self._found(window, column, gate, units.shape[1]) for window in windows]
             offset += gate.units
-        few = sum(len(row) for row, _, _ in found) < most * prod(shape)
-        return Entries.sorted(shape, found) if found and few else None
+        return found
 
     def _found(self, window: Window, column: Tensor, gate: Gate, wanted: int) -> tuple[Tensor, Tensor, Tensor]:
         """Rows, columns and values of what a window holds at the units that are asked for."""

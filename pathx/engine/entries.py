@@ -28,8 +28,8 @@ class Entries:
     values: Tensor
 
     @staticmethod
-    def sorted(shape: tuple[int, int, int], parts: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Entries:
-        """From rows, columns and values in any order of columns."""
+    def by_column(shape: tuple[int, int, int], parts: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Entries:
+        """From rows, columns and values in any order."""
         row, column, values = (torch.cat(own) for own in zip(*parts, strict=True))
         column, order = column.sort(stable=True)
         return Entries(shape, row.index_select(0, order), column, values.index_select(0, order))
@@ -42,7 +42,7 @@ class Entries:
         branch, row, column = table.nonzero(as_tuple=True)
         branches, rows, columns = table.shape
         found = (row + branch * rows, column + branch * columns, table[branch, row, column])
-        return Entries.sorted((branches, rows, columns), [found])
+        return Entries.by_column((branches, rows, columns), [found])
 
     def numel(self) -> int:
         """Of the whole table."""

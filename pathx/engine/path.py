@@ -114,25 +114,24 @@ def _certain(frozen: Frozen, paths: Paths, layers: range, settings: PathSettings
 
 
 def _from_the_top(frozen: Frozen, branches: Branches, layers: range, settings: PathSettings) -> Paths:
-    """The first walk down, which is the same list of operations for every image; played back with what comes after it."""
+    """The first walk down, which is nearly always the same list of operations for every image."""
 
-    def walked(frozen: Frozen, branches: Branches) -> Paths:
+    def work(frozen: Frozen, branches: Branches) -> Paths:
         return descend(frozen, Paths(branches), layers, settings)
 
-    def finished(frozen: Frozen, branches: Branches) -> Paths:
-        paths = walked(frozen, branches)
-        return replace(paths, made=None if finish is None else finish(frozen, paths))
+    def finished(frozen: Frozen, paths: Paths) -> Paths:
+        return paths if finish is None else replace(paths, made=finish(frozen, paths))
 
     finish = settings.finish if settings.split is None else None
     widths = tuple(settings.widths[n] for n in layers)
     form = (layers, widths, settings.alpha, settings.skips, settings.strategy, finish)
-    return repeated(walked, frozen, branches, form, settings.strategy.recorded, finish and finished)
+    return repeated(work, frozen, branches, form, settings.strategy.recorded, finished)
 
 
 def descend(
     frozen: Frozen, paths: Paths, layers: range, settings: PathSettings, more: Mapping[int, int] = MappingProxyType({})
 ) -> Paths:
-    """Go down through some layers without looking at a single number.
+    """Go down through some layers without asking whether the choices are certain.
 
     Args:
         more: layers with so many times as many candidates as at first.

@@ -47,14 +47,16 @@ def repeated(
     branches: Branches,
     settings: Hashable,
     after: int | None,
-    more: Work[Result] | None = None,
+    then: Callable[[Frozen, Result], Result] | None = None,
 ) -> Result:
     """What `work` gives: played back from a recording, once it was asked for often enough.
 
     Args:
-        work: must depend on nothing but the frozen network, the branches and the settings, and look at no number.
+        work: must depend on nothing but the frozen network, the branches and the settings. Where it looks at numbers, it
+            is never recorded.
         after: how many times in the same form it is done as it is, before it is recorded; None for always.
-        more: the same work and what comes after it, to be recorded in its place where that can be.
+        then: makes more of what work gave. It is recorded and played back together with it, where it looks at no numbers either;
+            otherwise, and before that, it is left to the caller.
     """
     if after is None or not frozen.compact or _is_watched():
         return work(frozen, branches)
@@ -81,12 +83,7 @@ def repeated(
             found.recording, found.why = None, str(error)  # something is not as it was, though nothing told
     if not now:
         return work(frozen, branches)
-    for one in (work,) if more is None else (more, work):
-        result, made = _record(one, frozen, branches, inputs)
-        if isinstance(made, _Recording):
-            found.recording, found.why = made, ""
-            break
-        found.why = made
+    result, found.recording, found.why = _record(work, then, frozen, branches, inputs)
     return result
 
 
@@ -95,7 +92,7 @@ class _Seen:
     """What is known of one form of work.
 
     Args:
-        why: there is no recording, though it was tried.
+        why: something was not recorded, though it was tried.
     """
 
     times: int = 0
@@ -220,16 +217,27 @@ def _differ(parts: Sequence[Any], others: Sequence[Any]) -> bool:
 
 
 def _record(
-    work: Work[Result], frozen: Frozen, branches: Branches, inputs: Sequence[Tensor]
-) -> tuple[Result, _Recording | str]:
-    """Do the work, and record it; or why that cannot be."""
+    work: Work[Result],
+    then: Callable[[Frozen, Result], Result] | None,
+    frozen: Frozen,
+    branches: Branches,
+    inputs: Sequence[Tensor],
+) -> tuple[Result, _Recording | None, str]:
+    """Do the work, and record it; and why not, or not what comes after it."""
     own = Frozen(frozen.network, frozen.images, frozen.logits, frozen.kept, frozen.compact)  # with nothing worked out
     those = replace(branches, memory={})
     notes = _Notes(inputs)
     with notes:
-        result = work(own, those)
-    if notes.why:
-        return result, notes.why
+        written = result = work(own, those)
+        if notes.why:
+            return result, None, notes.why
+        if then is not None:
+            length = len(notes.lines)
+            result = then(own, written)
+            if notes.why:
+                del notes.lines[length:]
+            else:
+                written = result
     made: dict[int, int] = {}  # names of tensors by place
     outputs: list[Tensor] = []
 
@@ -247,14 +255,14 @@ def _record(
             outputs.append(item)
         return _Place(2 + len(inputs) + made[id(item)])
 
-    form = _with_places(result, place)
+    form = _with_places(written, place)
     try:
         program = notes.program(outputs)
         recording = _Recording(program, tuple(notes.reads), tuple(notes.constants), form)
         same = all(map(_same, recording.run(inputs), outputs))
     except Exception as error:  # such as an operation that the interpreter does not have
-        return result, str(error)
-    return result, recording if same else "other numbers"
+        return result, None, str(error)
+    return (result, recording, notes.why) if same else (result, None, "other numbers")
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
@@ -277,7 +285,7 @@ class _Notes(TorchDispatchMode):
         self.reads: list[int] = []
         self.constants: list[Any] = []
         self._parameters: list[list[str]] = [[], []]  # of the program: inputs, then constants
-        self._lines: list[str] = []
+        self.lines: list[str] = []
         self._names: dict[int, tuple[ref[Tensor], str]] = {}  # by id, which another may have after a tensor is gone
         self._written: dict[Any, str] = {}  # numbers, and lists of them
         self._numbers = count()
@@ -319,9 +327,9 @@ class _Notes(TorchDispatchMode):
         names = [f"{self._new(tensor)} : Tensor" for tensor in outputs]
         if schema.gives_list:
             several = f"%{next(self._numbers)}"
-            self._lines.append(f"{several} : Tensor[] = {call}")
+            self.lines.append(f"{several} : Tensor[] = {call}")
             call = f"prim::ListUnpack({several})"
-        self._lines.append(f"{', '.join(names)} = {call}")
+        self.lines.append(f"{', '.join(names)} = {call}")
 
     def _new(self, tensor: Tensor | None) -> str:
         """A name for what an operation gives; what it changed in place has one already, which stays."""
@@ -370,7 +378,7 @@ class _Notes(TorchDispatchMode):
         inner = inner or ("Tensor?" if "Optional" in kind else "Tensor")
         parts = ", ".join(self._name(item, inner) for item in items)
         name = f"%{next(self._numbers)}"
-        self._lines.append(f"{name} : {inner}[] = prim::ListConstruct({parts})")
+        self.lines.append(f"{name} : {inner}[] = prim::ListConstruct({parts})")
         if key is not None:
             self._written[key] = name
         return name
@@ -381,7 +389,7 @@ class _Notes(TorchDispatchMode):
             name = f"%{next(self._numbers)}"
             value = "" if item is None else f"[value={int(item)}]"
             kind = "NoneType" if item is None else type(item).__name__
-            self._lines.append(f"{name} : {kind} = prim::Constant{value}()")
+            self.lines.append(f"{name} : {kind} = prim::Constant{value}()")
             return name
         kind = "Device" if isinstance(item, torch.device) else type(item).__name__
         return self._parameter(item, kind if kind in ("Device", "float", "str") else "int")
@@ -400,7 +408,7 @@ class _Notes(TorchDispatchMode):
         if sum(tensor.numel() for tensor in outputs) > LARGEST:
             raise _Elsewhere("too many numbers")
         results = ", ".join(map(str, names))
-        lines = "\n".join(f"  {line}" for line in self._lines)
+        lines = "\n".join(f"  {line}" for line in self.lines)
         parameters = ", ".join(self._parameters[0] + self._parameters[1])
         text = f"graph({parameters}):\n{lines}\n  %all : Tensor[] = prim::ListConstruct({results})\n  return (%all)\n"
         graph = torch._C.parse_ir(text)

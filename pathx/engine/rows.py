@@ -106,6 +106,8 @@ class Rows:
             seed = Window.one_hot(one, place.reshape(-1), start.shape, row, image)
             if without_empty and len(self.starts) > 1:
                 seed = seed.rows(one.nonzero().squeeze(1))
+                if not len(seed.data):
+                    continue
             yield start.value, seed if start.slopes is None else start.slopes.passed(seed)
 
     def weighed(self, factors: Tensor, wanted: int) -> Landed:

@@ -43,7 +43,7 @@ def test_what_is_there_twice_is_added_up(tables: tuple[Tensor, Tensor]) -> None:
     parts = [table[: shape[0], : shape[1], : shape[2]] for table in tables]
     known = [Entries.of(part, math.inf) for part in parts]
     found = [(entries.row, entries.column, entries.values) for entries in known if isinstance(entries, Entries)]
-    both, total = Entries.sorted((shape[0], shape[1], shape[2]), found), parts[0] + parts[1]
+    both, total = Entries.by_column((shape[0], shape[1], shape[2]), found), parts[0] + parts[1]
     assert bool((both.column.diff() >= 0).all())
     for branch, own in enumerate(total):
         assert_close(both[branch], own)

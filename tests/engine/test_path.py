@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from support.cases import CLOSE, Case, assert_equals_reference, cases, contrasts
 from support.work import Transfers, work_of
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.testing import assert_close
@@ -326,3 +326,29 @@ def _on_cuda(model: torch.nn.Module) -> torch.nn.Module:
             if buffer is not None:
                 module._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype, device="cuda")
     return model
+
+
+def test_a_relu_of_a_layer_that_keeps_no_unit_sends_nothing_down() -> None:
+    class Net(nn.Module):
+        """Class 0 does not read the second ReLU, whose operation below cannot do nothing."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.below, self.one, self.other = nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 2, 1), nn.Conv2d(4, 4, 1)
+            self.head = nn.Linear(2 * 36, 3)
+            self.register_buffer("reads", torch.tensor([0.0, 1.0, 0.0]))
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.below(x).relu()
+            side = torch.pixel_shuffle(self.other(x), 2).relu().mean((1, 2, 3))
+            return self.head(self.one(x).relu().flatten(1)) + side[:, None] * self.reads  # type: ignore[no-any-return]
+
+    torch.manual_seed(0)
+    frozen = freeze(Net().double().eval(), torch.randn(2, 2, 6, 6, dtype=torch.float64))
+    made = [
+        explain_frozen(frozen, [(0, 0), (1, 0)], depth="all", width=4, strategy=Strategy(sparse=sparse))
+        for sparse in ((0, math.inf), (math.inf, 0.0))
+    ]
+    for one, other in zip(*made, strict=True):
+        assert [layer.units for layer in one.path] == [layer.units for layer in other.path]
+        assert_close(one.weight, other.weight)

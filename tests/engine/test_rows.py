@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -93,6 +95,16 @@ def test_rows_may_be_left_out_where_they_do_not_start() -> None:
     (output,) = few
     assert sum(len(window.row) for window in every[output]) == 2 * units.numel()
     assert sorted(row for window in few[output] for row in window.row.tolist()) == list(range(units.numel()))
+
+
+def test_where_no_row_starts_nothing_is_taken_down() -> None:
+    _, frozen = frozen_fire()
+    rows, _ = unit_rows(frozen, 6)
+    first, second = rows.starts
+    assert first.here is not None
+    nowhere = replace(first, here=torch.zeros_like(first.here))
+    seeds = list(replace(rows, starts=(nowhere, second))._seeds(None, True))
+    assert [value for value, _ in seeds] == [second.value]
 
 
 def test_rows_reach_only_the_next_layer_down() -> None:
