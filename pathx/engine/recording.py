@@ -1,8 +1,9 @@
 """Work on a frozen network, recorded once and played back: the same operations without the Python between them.
 
 The walk down through the layers looks at no number, so for images of one shape it is always the same list of operations. Once
-it was asked for a few times, that list is written down as a program for TorchScript's interpreter. On small
-networks, where most of the time is spent between operations, playing it takes less than half of the time.
+it was asked for a few times, that list is written down as a program for TorchScript's interpreter, together with what is made of
+the result where that looks at no number either. On small networks, where most of the time is spent between operations, playing it
+takes less than half of the time.
 
 A recording is found by all that the work can see: the network, the settings, and of every tensor its shape, its place in memory and
 its type. The numbers themselves, weights too, are handed in each time. Whatever else the work should turn out

@@ -257,6 +257,26 @@ def test_what_reads_a_tensor_from_elsewhere_or_a_number_is_not_recorded() -> Non
 
 
 @pytest.mark.usefixtures("fresh")
+def test_of_what_comes_after_the_work_nothing_is_played_back_unless_all_of_it_can_be(played: list[object]) -> None:
+    frozen = freeze(small(), images(1))
+    ours = explain_frozen.__globals__["_branches"]([(0, 1), (1, 2)], torch.tensor([1, 2]), None, frozen)
+
+    def work(frozen: Any, branches: Any) -> tuple[Tensor, ...]:
+        return (frozen.images * 2,)
+
+    def reads(frozen: Any, made: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (*made, made[0].sin() * float(made[0].max()))
+
+    def looks_at_nothing(frozen: Any, made: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (*made, made[0].sin())
+
+    for then, parts in ((reads, 1), (looks_at_nothing, 2)):
+        results = [recording.repeated(work, frozen, ours, then, 1, then) for _ in range(3)]
+        assert [len(each) for each in results] == [1, 2, parts]
+        assert ("aten::sin" in str(played[-1].program.graph)) == (parts == 2)  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("fresh")
 def test_what_cannot_be_played_any_more_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     model = small()
     expected = [explained(model, images(number), NEVER) for number in range(4)]
