@@ -24,10 +24,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "detail": set(),
     "threads": set(),
     "cluster": {"threads"},
-    "engine.graph": set(),
+    "engine.record": set(),
     "engine.window": set(),
-    "engine.operations": {"engine.graph", "engine.window"},
-    "engine": {"engine.graph", "engine.window", "engine.operations", "explanation"},
+    "engine.rules": {"engine.record", "engine.window"},
+    "engine": {"engine.record", "engine.window", "engine.rules", "explanation"},
     "images": set(),
     "maps": set(),
     "models": {"images"},
@@ -121,7 +121,7 @@ def test_a_module_imports_only_what_its_room_may(module: str) -> None:
     ("module", "source"),
     [
         ("engine.path", "import pathx.runs.run"),
-        ("engine.graph.trace", "from pathx.engine import window"),
+        ("engine.record.trace", "from pathx.engine import window"),
         ("results.saved", "def f():\n    from pathx.runs.run import explain_files"),
         ("evaluation.check", "from pathx.runs.run import explain_files"),
         ("images.read", "from pathx.maps import plane"),
@@ -175,7 +175,7 @@ def test_the_command_line_names_the_options_of_what_the_library_asks_for() -> No
 # An operation is one record
 
 
-SPELLINGS = {"engine.graph.rewrites", "engine.graph.folds", "engine.graph.scopes"}
+SPELLINGS = {"engine.record.rewrites", "engine.record.folds", "engine.record.scopes"}
 """What brings the spellings of operations to the one that has the record, and reads the code of TorchScript."""
 
 
@@ -192,7 +192,7 @@ def operations_in(source: str) -> list[str]:
     return found
 
 
-ENGINE = [name for name in MODULES if name.startswith("engine") and not name.startswith("engine.operations")]
+ENGINE = [name for name in MODULES if name.startswith("engine") and not name.startswith("engine.rules")]
 
 
 @pytest.mark.parametrize("module", [name for name in ENGINE if name not in SPELLINGS])
@@ -260,7 +260,7 @@ def test_no_two_classes_have_one_name() -> None:
 
 TESTED_ELSEWHERE = {
     "__main__": "the start of a process, which tests/test_cli.py looks at from outside",
-    "engine.operations": "a list of the families; test_every_record_is_tried misses what is not in it",
+    "engine.rules": "a list of the families; test_every_record_is_tried misses what is not in it",
 }
 """Modules without a test file of their own, and why."""
 

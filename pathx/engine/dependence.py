@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from pathx.engine.graph.trace import Graph, Node, Value
-from pathx.engine.operations.geometry import Shapes
-from pathx.engine.operations.table import known
+from pathx.engine.record.trace import Graph, Node, Value
+from pathx.engine.rules.geometry import Shapes
+from pathx.engine.rules.table import known
 from pathx.errors import PathxError
 
 

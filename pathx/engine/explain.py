@@ -23,9 +23,9 @@ from pathx.engine.fields import boxes, places
 from pathx.engine.freeze import Frozen, freeze
 from pathx.engine.linear import LinearModel, linear_model
 from pathx.engine.network import Network
-from pathx.engine.operations.geometry import Field
-from pathx.engine.operations.table import precise
 from pathx.engine.path import Paths, PathSettings, find_paths
+from pathx.engine.rules.geometry import Field
+from pathx.engine.rules.table import precise
 from pathx.engine.search import Strategy
 from pathx.engine.selection import importance, threshold_of
 from pathx.engine.window import unravelled

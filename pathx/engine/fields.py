@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from pathx.engine.dependence import Dependence, shapes_of
-from pathx.engine.graph.trace import Graph, Node, Value
-from pathx.engine.operations.geometry import Field, Span
-from pathx.engine.operations.table import known
+from pathx.engine.record.trace import Graph, Node, Value
+from pathx.engine.rules.geometry import Field, Span
+from pathx.engine.rules.table import known
 
 
 def boxes(field: Field, index: tuple[Tensor, ...], size: tuple[int, ...]) -> Tensor:

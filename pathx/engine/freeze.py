@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from pathx.engine.dependence import Dependence, Watch
 from pathx.engine.device import exactly, full_precision
-from pathx.engine.graph.follow import Course, ModelRun, follow
-from pathx.engine.graph.listen import Departed
-from pathx.engine.graph.trace import (
+from pathx.engine.network import Gate, Network, read_network
+from pathx.engine.record.follow import Course, ModelRun, follow
+from pathx.engine.record.listen import Departed
+from pathx.engine.record.trace import (
     Graph,
     Node,
     Value,
@@ -29,8 +30,7 @@ from pathx.engine.graph.trace import (
     trace_call,
     unwrapped,
 )
-from pathx.engine.network import Gate, Network, read_network
-from pathx.engine.operations.table import Call, Cotangents, Slopes, known
+from pathx.engine.rules.table import Call, Cotangents, Slopes, known
 from pathx.engine.window import Window
 from pathx.errors import PathxError, kind_in_words
 

@@ -11,11 +11,11 @@ from torch import Tensor
 from pathx.engine.branches import Branches, Kept
 from pathx.engine.fields import extent
 from pathx.engine.freeze import Frozen
-from pathx.engine.graph.trace import Node, Value
 from pathx.engine.network import Network
-from pathx.engine.operations.sums import total
-from pathx.engine.operations.table import Cotangents, precise
 from pathx.engine.path import Paths
+from pathx.engine.record.trace import Node, Value
+from pathx.engine.rules.sums import total
+from pathx.engine.rules.table import Cotangents, precise
 from pathx.engine.window import Window, counted
 
 

@@ -13,10 +13,10 @@ import torch
 
 from pathx.engine.dependence import Dependence, check_batch, states_of
 from pathx.engine.fields import places, receptive_fields
-from pathx.engine.graph.folds import fold
-from pathx.engine.graph.trace import Graph, Node, Value, filled, values_in
-from pathx.engine.operations.geometry import Field
-from pathx.engine.operations.table import known
+from pathx.engine.record.folds import fold
+from pathx.engine.record.trace import Graph, Node, Value, filled, values_in
+from pathx.engine.rules.geometry import Field
+from pathx.engine.rules.table import known
 from pathx.errors import PathxError, kind_in_words
 from pathx.explanation import LayerTensor
 

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from pathx.engine.explain import class_logits
 from pathx.engine.freeze import network_and_tensors, promoted
-from pathx.engine.graph.trace import Node, Value, filled, in_place
 from pathx.engine.network import Gate, Network
-from pathx.engine.operations.table import known
+from pathx.engine.record.trace import Node, Value, filled, in_place
+from pathx.engine.rules.table import known
 from pathx.errors import PathxError
 
 CHUNK = 4_000_000

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from pathx.engine.branches import Branches, Kept
 from pathx.engine.freeze import Frozen
-from pathx.engine.graph.trace import Value
-from pathx.engine.operations.table import Slopes
+from pathx.engine.record.trace import Value
+from pathx.engine.rules.table import Slopes
 from pathx.engine.window import Window, counted, ones
 
 Landed = dict[Value, list[Window]]

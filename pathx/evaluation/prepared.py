@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from pathx.engine.device import in_parts, resolve_device, resolve_dtype
-from pathx.engine.graph.trace import copied
 from pathx.engine.network import Network
+from pathx.engine.record.trace import copied
 from pathx.engine.replay import Classifier
 from pathx.errors import PathxError
 from pathx.images.find import ImageFile

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from pathx.engine.fields import boxes, extent, places
 from pathx.engine.freeze import freeze
-from pathx.engine.operations.geometry import Field, Span
+from pathx.engine.rules.geometry import Field, Span
 
 FIELD: Field = (Span(2, -1, 4, 0, 9), Span(1, 0, 3, 0, 7))
 """Of a map whose elements see five rows in steps of two, from one above the input, and three columns."""

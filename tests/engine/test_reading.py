@@ -21,10 +21,10 @@ import pathx
 from pathx import PathxError
 from pathx.engine.dependence import Dependence
 from pathx.engine.freeze import freeze
-from pathx.engine.graph.trace import Value
 from pathx.engine.network import Network
-from pathx.engine.operations.table import OPERATIONS
+from pathx.engine.record.trace import Value
 from pathx.engine.replay import Replay
+from pathx.engine.rules.table import OPERATIONS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 aten = torch.ops.aten

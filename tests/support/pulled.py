@@ -16,9 +16,9 @@ from pathx.engine.branches import Branches
 from pathx.engine.dependence import Dependence
 from pathx.engine.fields import boxes
 from pathx.engine.freeze import Frozen, freeze
-from pathx.engine.graph.trace import Node
 from pathx.engine.linear import pull_back
-from pathx.engine.operations.geometry import Field
+from pathx.engine.record.trace import Node
+from pathx.engine.rules.geometry import Field
 from pathx.engine.window import Window, unravelled
 
 DOUBLE = torch.float64

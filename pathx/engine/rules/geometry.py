@@ -1,0 +1,191 @@
+"""What operations do with places and with the batch, from shapes and settings alone.
+
+Every record of an operation has a rule for the batch, which says whether the call leaves its images apart, and may
+have one for receptive fields; without one, what it makes sees everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pathx.engine.record.trace import Node, Value
+
+
+@dataclass(frozen=True)
+class Span:
+    """What elements see along one axis: the one at p the pixels step * p + low up to, not including, step * p + high.
+
+    Args:
+        start, stop: no element of the map sees pixels outside of these, however far it reaches.
+    """
+
+    step: int
+    low: int
+    high: int
+    start: int
+    stop: int
+
+    @staticmethod
+    def input(size: int) -> Span:
+        """Every pixel sees itself."""
+        return Span(1, 0, 1, 0, size)
+
+    def under(self, stride: int, offset: int, reach: int, size: int) -> Span:
+        """For a map `size` long whose element p reads the elements stride * p + offset + [0, reach) of this one."""
+        ends = (self.step * offset, self.step * (offset + reach - 1))
+        step, low, high = self.step * stride, self.low + min(ends), self.high + max(ends)
+        last = step * (size - 1)
+        start, stop = low + min(0, last), high + max(0, last)
+        return Span(step, low, high, max(self.start, start), min(self.stop, stop))
+
+    def __or__(self, other: Span) -> Span:
+        return Span(
+            self.step,
+            min(self.low, other.low),
+            max(self.high, other.high),
+            min(self.start, other.start),
+            max(self.stop, other.stop),
+        )
+
+
+Field = tuple[Span, Span] | None  # down and across, for maps whose last two dimensions these are; None sees everything
+
+
+@dataclass(frozen=True, eq=False)
+class Shapes:
+    """A recorded call with the shapes of its values.
+
+    Args:
+        shapes: by value, the batch included.
+        varying: the inputs that vary with the image.
+        depending: those, and the ones that are frozen with it.
+        fields: what the varying inputs see.
+    """
+
+    node: Node
+    shapes: dict[Value, tuple[int, ...]]
+    varying: list[Value]
+    depending: list[Value]
+    fields: dict[Value, Field]
+    batch: int
+
+    def arg(self, position: int, name: str, default: Any = None) -> Any:
+        """An argument by position or name."""
+        if position < len(self.node.args):
+            return self.node.args[position]
+        return self.node.kwargs.get(name, default)
+
+    @property
+    def source(self) -> tuple[int, ...]:
+        """Shape of the first input that varies."""
+        return self.shapes[self.varying[0]]
+
+    @property
+    def made(self) -> tuple[int, ...]:
+        """Shape of the first output."""
+        output = self.node.outputs[0]
+        return self.shapes[output] if output is not None else ()
+
+    def dims(self, position: int, name: str, default: Any = None) -> list[int] | None:
+        """The dimensions that an argument names, counted from the front; None where it names none."""
+        found = self.arg(position, name, default)
+        if found is None or found == []:
+            return None
+        rank = max(1, len(self.source))
+        return [dim % rank for dim in (found if isinstance(found, (list, tuple)) else [found])]
+
+
+Apart = Callable[[Shapes], bool]
+FieldRule = Callable[[Shapes], Field]
+
+
+# --- the batch: whether images stay apart -------------------------------------------------------------------------
+
+
+def elementwise(call: Shapes) -> bool:
+    """Whatever depends on the images has them in its first dimension, and that is the first of the result.
+
+    One image alone has nothing to be mixed with, however it is broadcast.
+    """
+    rank = len(call.made)
+    return call.batch == 1 or all(
+        len(shape) == rank and shape[0] == call.batch for shape in (call.shapes[v] for v in call.depending)
+    )
+
+
+def any_shape(call: Shapes) -> bool:
+    """Elements keep their order or their place in the batch: the shape of the result tells all."""
+    return all(call.shapes[value][:1] == (call.batch,) for value in call.depending)
+
+
+def along(position: int, name: str = "dim", default: Any = None, also: int | None = None) -> Apart:
+    """Works along the dimensions that an argument names (all of them where it names none), of which the first is none."""
+
+    def apart(call: Shapes) -> bool:
+        dims = call.dims(position, name, default)
+        more = [] if also is None else call.dims(also, "") or []
+        return any_shape(call) and dims is not None and 0 not in [*dims, *more]
+
+    return apart
+
+
+# --- receptive fields -----------------------------------------------------------------------------------------------
+
+
+def joined(call: Shapes) -> Field:
+    """The fields of all varying inputs, put together."""
+    fields = [call.fields.get(value) for value in call.varying]
+    result = fields[0]
+    for other in fields[1:]:
+        if result is None or other is None or any(a.step != b.step for a, b in zip(result, other, strict=True)):
+            return None
+        result = (result[0] | other[0], result[1] | other[1])
+    return result
+
+
+def keeps_place(call: Shapes) -> Field:
+    """Every element sees what the elements at its own place see."""
+    places = {call.shapes[value][-2:] for value in call.varying}
+    return joined(call) if places == {call.made[-2:]} and len(call.made) >= 3 else None
+
+
+def away_from(position: int, name: str = "dim", default: Any = None, also: int | None = None) -> FieldRule:
+    """Keeps places as long as none of the dimensions that it works along is one of the last two."""
+
+    def field(call: Shapes) -> Field:
+        dims = call.dims(position, name, default)
+        more = [] if also is None else call.dims(also, "") or []
+        rank = len(call.source)
+        if dims is None or any(dim >= rank - 2 for dim in [*dims, *more]) or len(call.made) < 3:
+            return None
+        return joined(call)
+
+    return field
+
+
+def slid(call: Shapes, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Field:
+    """What a sliding window sees."""
+    field = joined(call)
+    if field is None or len(call.source) != 4:
+        return None
+    sizes = zip(field, pair(kernel), pair(stride), pair(padding), pair(dilation), call.made[-2:], strict=True)
+    down, across = (span.under(step, -pad, gap * (reach - 1) + 1, size) for span, reach, step, pad, gap, size in sizes)
+    return (down, across)
+
+
+def moved(call: Shapes, offsets: tuple[int, int], steps: tuple[int, int] = (1, 1)) -> Field:
+    """What a map sees whose element p is the element step * p + offset of another."""
+    field = joined(call)
+    if field is None:
+        return None
+    parts = zip(field, steps, offsets, call.made[-2:], strict=True)
+    down, across = (span.under(step, offset, 1, size) for span, step, offset, size in parts)
+    return (down, across)
+
+
+def pair(value: Any) -> tuple[Any, Any]:
+    """A setting such as a stride, for both axes."""
+    values = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    return (values[0], values[-1])

@@ -1,0 +1,585 @@
+"""Law 11: the logits are the model's own output, whatever changed since it was traced; and law 7 where models write."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import io
+import math
+import pickle
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import MethodType, SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+import pathx
+from pathx import PathxError
+from pathx.engine import freeze as freezing
+from pathx.engine.freeze import freeze
+from pathx.engine.replay import Classifier
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+IMAGES = torch.randn(2, 3, 9, 9, generator=torch.Generator().manual_seed(4))
+GLOBAL = {"scale": 1.0}
+
+
+def half(x: Tensor) -> Tensor:
+    return 0.5 * x
+
+
+class Slotted:
+    __slots__ = ("__hidden", "shift")
+
+    def __init__(self) -> None:
+        self.shift = 0.0
+        self.__hidden = 1.0
+
+    def hide(self, value: float) -> None:
+        self.__hidden = value
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return (x + self.shift) * self.__hidden
+
+
+class Sizes(NamedTuple):
+    padding: int
+    stride: int
+
+
+class Odd(nn.Module):
+    """Reads its settings from everywhere that Python lets one keep them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+        self.second = nn.Conv2d(4, 4, 3)
+        self.head = nn.Linear(4, 3)
+        self.sizes = Sizes(1, 1)
+        self.function: Callable[[Tensor], Tensor] = half
+        self.listed: list[Any] = [1.0, {"deep": (2.0, [1.0])}]
+        self.table = {"gain": 1.0}
+        self.space = SimpleNamespace(gain=1.0, inner=SimpleNamespace(power=1.0))
+        self.slotted = Slotted()
+        self.missing: Any = None
+        self.tensors = [torch.ones(4, 1, 1)]
+        self.hidden = [nn.Conv2d(4, 4, 1).requires_grad_(False)]  # not registered
+        self.names = {"relu"}
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.conv2d(x, self.conv.weight, self.conv.bias, self.sizes.stride, self.sizes.padding)
+        x = self.function(x) * self.listed[0] * self.listed[1]["deep"][1][0] * self.table["gain"]
+        x = x * self.space.gain * self.space.inner.power * GLOBAL["scale"]
+        x = self.slotted(x) * self.tensors[0]
+        x = torch.relu(x) if "relu" in self.names else F.leaky_relu(x, 0.25)
+        if self.missing is not None:
+            x = self.missing(x)
+        x = torch.relu(self.second(self.hidden[0](x)))
+        result: Tensor = self.head(x.mean((2, 3)))
+        return result
+
+
+class Doubling(Odd):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+def closed_over(model: Odd) -> None:
+    state = {"factor": 2.0}
+
+    def hook(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+        return output * state["factor"]
+
+    model.second.register_forward_hook(hook)
+    freeze(model, IMAGES)
+    state["factor"] = -3.0
+
+
+def patched(model: Odd) -> None:
+    original = type(model).forward
+    model.forward = MethodType(lambda self, x: original(self, x) - 1, model)  # type: ignore[method-assign]
+
+
+CHANGES: dict[str, Callable[[Odd], Any]] = {
+    "a setting in a tuple": lambda m: setattr(m, "sizes", Sizes(0, 2)),
+    "a tuple of torch's own": lambda m: setattr(m.second, "stride", (2, 2)),
+    "a function": lambda m: setattr(m, "function", torch.neg),
+    "a function's default": lambda m: setattr(m, "function", lambda x, by=7.0: x * by),
+    "an item of a list": lambda m: m.listed.__setitem__(0, -1.5),
+    "an item deep inside": lambda m: m.listed[1]["deep"][1].__setitem__(0, -0.5),
+    "an item of a dict": lambda m: m.table.update(gain=-2.0),
+    "a namespace": lambda m: setattr(m.space, "gain", 3.0),
+    "a namespace in another": lambda m: setattr(m.space.inner, "power", -1.0),
+    "slots": lambda m: setattr(m.slotted, "shift", 0.75),
+    "private slots": lambda m: m.slotted.hide(-1.25),
+    "None to an object": lambda m: setattr(m, "missing", nn.AvgPool2d(2)),
+    "None to a function": lambda m: setattr(m, "missing", torch.neg),
+    "a tensor in a list, exchanged": lambda m: m.tensors.__setitem__(0, torch.full((4, 1, 1), -2.0)),
+    "a tensor in a list, in place": lambda m: m.tensors[0].mul_(-1),
+    "a module that is not registered": lambda m: m.hidden.__setitem__(0, nn.Conv2d(4, 4, 1)),
+    "a setting of one": lambda m: setattr(m.hidden[0], "padding", (1, 1)),
+    "a set": lambda m: m.names.clear(),
+    "a class": lambda m: setattr(m, "__class__", Doubling),
+    "a patched forward": patched,
+    "a submodule's forward": lambda m: setattr(m.head, "forward", lambda x: F.linear(x, -m.head.weight)),
+    "a global": lambda m: GLOBAL.update(scale=-1.75),
+    "a hook": lambda m: m.head.register_forward_hook(lambda module, inputs, output: output - 5),
+    "a hook before": lambda m: m.register_forward_pre_hook(lambda module, inputs: (inputs[0] + 1,)),
+    "what a hook closes over": closed_over,
+    "a hook on every module": lambda m: nn.modules.module.register_module_forward_hook(
+        lambda module, inputs, output: output * 2 if isinstance(module, nn.Linear) else None
+    ),
+    "weights in place": lambda m: m.head.weight.data.neg_(),
+    "weights exchanged": lambda m: setattr(m.conv, "weight", nn.Parameter(-m.conv.weight.detach())),
+    "tied weights": lambda m: setattr(m.head, "bias", nn.Parameter(m.conv.bias.detach()[:3])),
+    "no bias": lambda m: setattr(m.head, "bias", None),
+    "another dtype": lambda m: m.double() and m.hidden[0].double(),
+    "a redefined module": lambda m: setattr(m, "second", nn.Conv2d(4, 4, 3, groups=2)),
+}
+
+
+@contextmanager
+def restored_globals() -> Iterator[None]:
+    before, hooks = dict(GLOBAL), nn.modules.module._global_forward_hooks
+    try:
+        yield
+    finally:
+        GLOBAL.update(before)
+        hooks.clear()
+
+
+def odd(seed: int = 0) -> Odd:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Odd().eval()
+
+
+def assert_the_models_own(model: nn.Module, images: Tensor = IMAGES) -> None:
+    """The logits, and one gradient: they are what the model gives now."""
+    weight = next((p for p in model.parameters()), images)
+    inputs = images.to(weight.dtype).requires_grad_()
+    expected = model(inputs)
+    (gradient,) = torch.autograd.grad(expected[:, 1].sum(), inputs)
+    found = pathx.explain(model, images, target=1, depth="all", width="all", alpha=0.0, skips="all")
+    assert_close(torch.stack([one.logits for one in found]), expected.detach().to(images.dtype), rtol=1e-4, atol=1e-5)
+    scale = float(gradient.abs().max())
+    weights = torch.stack([one.weight for one in found])
+    assert_close(weights, gradient.to(images.dtype), rtol=1e-3, atol=1e-4 * scale)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_law_11_one_change(name: str) -> None:
+    with restored_globals():
+        model = odd()
+        before = torch.stack([one.logits for one in pathx.explain(model, IMAGES, depth=1)])
+        with torch.no_grad():
+            CHANGES[name](model)
+            after = model(IMAGES.to(next(model.parameters()).dtype)).to(IMAGES.dtype)
+        if name not in ("another dtype", "a redefined module"):
+            assert not torch.allclose(before, after), "the change must be one that shows"
+        assert_the_models_own(model)
+
+
+@settings(max_examples=25)
+@given(st.lists(st.sampled_from(sorted(CHANGES)), min_size=2, max_size=6), st.integers(0, 99))
+def test_law_11_many_changes(names: list[str], seed: int) -> None:
+    with restored_globals():
+        model = odd(seed)
+        freeze(model, IMAGES)
+        for name in names:
+            with torch.no_grad():
+                CHANGES[name](model)
+            model.float().hidden[0].float()
+            assert_the_models_own(model)
+
+
+def test_a_swapped_use_of_two_modules_changes_the_names() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.head, self.other = nn.ReLU(), nn.ReLU(), nn.Linear(5, 2), False
+
+        def forward(self, x: Tensor) -> Tensor:
+            result: Tensor = self.head((self.second if self.other else self.first)(x))
+            return result
+
+    model, images = Two(), torch.rand(1, 5)
+    assert pathx.explain(model, images, depth=1)[0].path[0].tensors[0].name == "first"
+    model.other = True
+    assert pathx.explain(model, images, depth=1)[0].path[0].tensors[0].name == "second"
+
+
+def test_a_replay_is_of_the_model_as_it_is() -> None:
+    model = odd()
+    Classifier(model, IMAGES[0])
+    model.listed[0] = -1.0
+    model.tensors[0] = torch.full((4, 1, 1), 3.0)
+    with torch.no_grad():
+        assert_close(Classifier(model, IMAGES[0])(IMAGES), model(IMAGES))
+
+
+# What is remembered
+
+
+@pytest.fixture
+def traces(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    shapes: list[tuple[int, ...]] = []
+    trace = freezing.trace
+    monkeypatch.setattr(freezing, "trace", lambda m, x, w: shapes.append(tuple(x.stride())) or trace(m, x, w))  # type: ignore[func-returns-value]
+    return shapes
+
+
+class Counting(nn.Module):
+    """Counts its runs, and computes with the count if asked to."""
+
+    def __init__(self, used: bool) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+        self.count, self.used = 0, used
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count += 1
+        result: Tensor = self.layers(x) * (self.count if self.used else 1)
+        return result
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_a_counter_adds_no_traces(traces: list[Any], used: bool) -> None:
+    model, images = Counting(used), torch.rand(2, 4)
+    for _ in range(4):
+        pathx.explain(model, images, depth=1)
+    assert len(traces) == 1 and model.count == 0
+    for _ in range(20):
+        expected = model(images)
+        model.count -= 1
+        assert_close(torch.stack([one.logits for one in pathx.explain(model, images, depth=1)]), expected)
+        model.count += 1
+    assert len(freezing._TRACES[model]) == 1
+
+
+class Filling(nn.Module):
+    """Has a number among the arguments of an operation, which shows in no result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+        self.number = 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.layers(x.masked_fill(torch.zeros(4, dtype=torch.bool), self.number))
+        return result
+
+
+def test_not_a_number_is_like_itself_and_like_no_other(traces: list[Any]) -> None:
+    model, images = Filling(), torch.rand(2, 4)
+    for number, expected in ((1.0, 1), (math.nan, 2), (math.nan, 2), (2.0, 3)):
+        model.number = number
+        pathx.explain(model, images, depth=1)
+        assert len(traces) == expected
+
+
+def test_few_shapes_are_remembered() -> None:
+    model = odd()
+    for size in range(6, 30):
+        freeze(model, torch.ones(1, 3, size, size))
+    assert len(freezing._TRACES[model]) == freezing.MOST_TRACES
+    reference = weakref.ref(model)
+    remembered = weakref.ref(freezing._TRACES[model])
+    del model
+    gc.collect()
+    assert reference() is None and remembered() is None
+
+
+def test_inputs_of_other_strides(traces: list[Any]) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3)).eval()
+    images = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    last = images.to(memory_format=torch.channels_last)
+    turned = images.transpose(2, 3).contiguous().transpose(2, 3)
+    for given_ in (images, last, turned, images, last, turned, images[:1].expand(2, -1, -1, -1)):
+        assert_the_models_own(model, given_)
+    assert len(traces) == 3
+
+
+# Law 7: what a model writes
+
+
+class Writing(nn.Module):
+    """Writes everywhere that it can."""
+
+    def __init__(self, fails: bool, aliasing: bool = False) -> None:
+        super().__init__()
+        self.aliasing = aliasing
+        self.layers = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+        self.register_buffer("ema", torch.ones(3))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+        self.register_buffer("swapped", torch.ones(2))
+        self.count, self.fails = 0, fails
+        self.seen: list[Tensor] = []
+        self.queue: deque[int] = deque([1, 2], maxlen=3)
+        self.space = SimpleNamespace(last=None, names=set("a"))
+        self.slotted = Slotted()
+        self.plain, self.same = torch.zeros(3), torch.zeros(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count += 1
+        self.cached = x.mean()
+        self.seen.append(x)
+        self.queue.append(self.count)
+        self.space.last, self.slotted.shift = x, 2.0
+        self.space.names.add("b")
+        self.ema.mul_(0.5)
+        if self.aliasing:
+            self.ema[0].add_(3)
+        self.steps += 1
+        self.plain.data = torch.ones(3)
+        self.plain.add_(1)
+        self.swapped = torch.zeros(2)
+        self.same.data = self.same.data
+        self.same.add_(1)
+        self.layers[0].extra = "new"
+        F.batch_norm(torch.arange(12.0).view(4, 3), self.ema, self.plain, training=True)
+        if self.fails:
+            raise ValueError("in the middle")
+        result: Tensor = self.layers(x) * self.ema + self.plain
+        return result
+
+
+def facts(model: Writing) -> dict[str, Any]:
+    tensors = {
+        **dict(model.named_parameters()),
+        **dict(model.named_buffers()),
+        "plain": model.plain,
+        "same": model.same,
+    }
+    return {
+        **{
+            n: (id(t), t._version, t.data_ptr(), t.requires_grad, t.detach().flatten().tolist())
+            for n, t in tensors.items()
+        },
+        "attributes": {name: sorted(vars(module)) for name, module in model.named_modules()},
+        "values": (model.count, len(model.seen), list(model.queue), model.space.last, model.space.names),
+        "slots": model.slotted.shift,
+    }
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_law_7_what_a_forward_writes_is_taken_back(mode: str, fails: bool) -> None:
+    model, images = Writing(fails), torch.rand(2, 4)
+    model.train(mode == "train")
+    before = facts(model)
+    for _ in range(3):
+        if fails:
+            with pytest.raises(PathxError, match="in the middle"):
+                pathx.explain(model, images, depth=1)
+        else:
+            found = pathx.explain(model, images, depth=1)
+            expected = copy.deepcopy(model).eval()(images)
+            assert_close(torch.stack([one.logits for one in found]), expected)
+        assert facts(model) == before
+
+
+def test_law_7_of_a_model_that_is_refused_for_what_it_writes() -> None:
+    model = Writing(False, aliasing=True)
+    before = facts(model)
+    with pytest.raises(PathxError, match=r"other memory \(\.data = …\)|in place"):
+        pathx.explain(model, torch.rand(2, 4), depth=1)
+    assert facts(model) == before
+
+
+class ScriptedWriting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 6), nn.Linear(6, 3)
+        self.count = 0
+        self.names = ["a"]
+        self.register_buffer("ema", torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count += 1
+        self.names.append("b")
+        self.ema.mul_(2)
+        result: Tensor = self.second(torch.relu(self.first(x))) * self.ema * self.count
+        return result
+
+
+def test_law_7_of_a_scripted_model() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = torch.jit.script(ScriptedWriting().eval())
+    images = torch.rand(2, 4)
+    for _ in range(3):
+        found = pathx.explain(model, images, depth=1)
+        assert (model.count, model.names, model.ema.tolist(), model.ema._version) == (0, ["a"], [1, 1, 1], 0)
+        assert_close(torch.stack([one.logits for one in found]), copy.deepcopy(model)(images))
+
+
+# Values that leave torch
+
+
+def stored(x: Tensor) -> Tensor:
+    file = io.BytesIO()
+    torch.save(x, file)
+    file.seek(0)
+    result: Tensor = torch.load(file)
+    return result
+
+
+ROUND_TRIPS: dict[str, Callable[[Tensor], Tensor]] = {
+    "data": lambda x: x.data,
+    "a tensor of a tensor": lambda x: x.new_tensor(x),
+    "a copy": lambda x: copy.deepcopy(x.detach()),
+    "numpy": lambda x: torch.from_numpy(x.detach().numpy().copy()),
+    "an array": lambda x: torch.tensor(np.asarray(x.detach())),
+    "a list": lambda x: torch.tensor(x.tolist(), dtype=x.dtype),
+    "dlpack": lambda x: torch.from_dlpack(x.detach()),
+    "dlpack of numpy": lambda x: torch.tensor(np.from_dlpack(x.detach())),
+    "dlpack as it was": lambda x: torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(x.detach())),
+    "a pickle": lambda x: pickle.loads(pickle.dumps(x.detach())),
+    "a file": lambda x: stored(x.detach()),
+    "memory": lambda x: torch.tensor(x.detach().storage().tolist(), dtype=x.dtype).view_as(x),
+    "Python": lambda x: x.detach().clone().apply_(lambda number: 2 * number),
+}
+
+
+class RoundTrip(nn.Module):
+    """Adds what it computed after that has been somewhere else."""
+
+    def __init__(self, leave: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.second, self.leave = nn.Linear(4, 6), nn.Linear(6, 3), leave
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.relu(self.first(x))
+        result: Tensor = self.second(h + self.leave(h))
+        return result
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", ROUND_TRIPS)
+def test_values_that_come_back_are_no_constants(name: str) -> None:
+    """Either they are followed, or the model is refused; what it is really like, small steps tell."""
+    torch.manual_seed(3)
+    model, image = RoundTrip(ROUND_TRIPS[name]).double(), torch.rand(1, 4, dtype=torch.float64)
+    try:
+        (found,) = pathx.explain(model, image, target=0, depth=1, width="all", alpha=0.0)
+    except PathxError:
+        return
+    step = 1e-6 * torch.eye(4, dtype=torch.float64)
+    with torch.no_grad():
+        slopes = (model(image + step) - model(image - step))[:, 0] / 2e-6
+    assert_close(found.weight, slopes, rtol=1e-6, atol=1e-8)
+
+
+def test_numbers_drawn_outside_of_torch_are_refused() -> None:
+    model = RoundTrip(lambda h: h * torch.from_numpy(np.random.default_rng().random(6, dtype=np.float32)))
+    with pytest.raises(PathxError, match="come from outside of torch and change"):
+        pathx.explain(model, torch.rand(1, 4), depth=1)
+
+
+@pytest.mark.parametrize("leave", [torch.rand_like, lambda h: torch.manual_seed(0) and h], ids=["drawn", "seeded"])
+def test_law_7_random_numbers_go_on_as_they_would_have(leave: Callable[[Tensor], Tensor]) -> None:
+    model = RoundTrip(leave)
+    images, before = torch.rand(1, 4), torch.get_rng_state()
+    with suppress(PathxError):
+        pathx.explain(model, images, depth=1)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_model_that_never_does_the_same_is_refused() -> None:
+    counter = iter(range(1000))
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    model[1].register_forward_hook(lambda module, inputs, output: output * next(counter))
+    with pytest.raises(PathxError, match="something else each time it runs"):
+        pathx.explain(model, torch.rand(1, 4), depth=1)
+
+
+def test_a_refusal_that_the_model_catches_is_not_lost() -> None:
+    class Catching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            try:
+                x = torch.sigmoid(x) * x
+            except Exception:
+                x = -x
+            result: Tensor = self.layers(x)
+            return result
+
+    with pytest.raises(PathxError, match=r"sigmoid|multiplies"):
+        pathx.explain(Catching(), torch.rand(1, 4), depth=1)
+
+
+# Interrupts
+
+
+class Interrupting(nn.Module):
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.layers, self.error = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), error
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layers(x)
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143)])
+def test_an_interrupt_is_no_answer_about_the_model(error: BaseException) -> None:
+    with pytest.raises(type(error)):
+        pathx.explain(Interrupting(error), torch.rand(1, 4), depth=1)
+    wrapped = RuntimeError(f"the following operation failed:\n{type(error).__name__}: ")
+    with pytest.raises(KeyboardInterrupt):
+        pathx.explain(Interrupting(wrapped), torch.rand(1, 4), depth=1)
+    chained = RuntimeError("failed")
+    chained.__cause__ = error
+    with pytest.raises(type(error)):
+        pathx.explain(Interrupting(chained), torch.rand(1, 4), depth=1)
+
+
+@pytest.mark.parametrize("form", ["eager", "scripted", "traced"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_a_signal_inside_a_model_comes_out_as_itself(
+    monkeypatch: pytest.MonkeyPatch, form: str, error: type[BaseException]
+) -> None:
+    """At every operation of the model, as a signal handler raises it."""
+    model: Any = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = {"eager": lambda m: m, "scripted": torch.jit.script, "traced": lambda m: torch.jit.trace(m, IMAGE)}[
+            form
+        ](model)
+    from pathx.engine.record.listen import Listener
+
+    original = Listener._dispatched
+    for at in range(4):
+        heard = []
+
+        def interrupted(self: Listener, func: Any, args: Any, kwargs: Any, at: int = at, heard: Any = heard) -> Any:
+            heard.append(func)
+            if len(heard) > at:
+                raise error(143)
+            return original(self, func, args, kwargs)
+
+        monkeypatch.setattr(Listener, "_dispatched", interrupted)
+        with pytest.raises(error):
+            pathx.explain(model, IMAGE, depth=1)
+        monkeypatch.setattr(Listener, "_dispatched", original)
+    assert pathx.explain(model, IMAGE, depth=1)
+
+
+IMAGE = torch.rand(1, 4)

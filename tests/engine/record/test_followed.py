@@ -1,0 +1,153 @@
+"""Law 11, argument by argument: whatever a call is given that it was not given when it was recorded is seen.
+
+What comes out has the same shape either way, so that nothing else tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+import pathx
+from pathx.engine.record.follow import _Constant, _expected
+from pathx.engine.record.trace import Value
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+IMAGES = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+FIRST, SECOND = (
+    torch.randn(4, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) for seed in (1, 2)
+)
+ALL = torch.ones(4, dtype=torch.float64)
+
+# What a model does with its maps by a setting, and the setting before and after.
+CHANGES: dict[str, tuple[Callable[[Tensor, Any], Tensor], Any, Any]] = {
+    "a list": (lambda x, s: x.permute(s), [0, 1, 3, 2], [*[0, 2, 1, 3][:1], 1, 2, 3]),
+    "a tuple": (lambda x, s: x.flip(s), (2,), (3,)),
+    "a longer tuple": (lambda x, s: x.flip(s), (2,), (2, 3)),
+    "a shorter tuple": (lambda x, s: x.flip(s), (2, 3), (3,)),
+    "a whole number": (lambda x, s: x.cumsum(s), 2, 3),
+    "a number": (lambda x, s: F.leaky_relu(x, s), 0.1, 0.3),
+    "a number by name": (lambda x, s: torch.add(x, FIRST, alpha=s), 2, 3),
+    "a number by name, left out": (lambda x, s: torch.add(x, FIRST, **s), {"alpha": 2}, {}),
+    "a number by name, added": (lambda x, s: torch.add(x, FIRST, **s), {}, {"alpha": 2}),
+    "yes and no": (lambda x, s: F.avg_pool2d(x, 3, 1, 1, count_include_pad=s), True, False),
+    "None": (lambda x, s: x.clamp(s, 0.5), None, -0.1),
+    "not None": (lambda x, s: x.clamp(s, 0.5), -0.1, None),
+    "a whole number for yes": (lambda x, s: x * s, True, 2),
+    "a tensor": (lambda x, s: x * s, FIRST, SECOND),
+    "one tensor twice": (lambda x, s: x * s[0] + s[1], (FIRST, FIRST), (FIRST, SECOND)),
+    "no longer twice": (lambda x, s: x * s[0] + s[1], (FIRST, SECOND), (FIRST, FIRST)),
+    "tensors the other way round": (lambda x, s: x * s[0] + s[1], (FIRST, SECOND), (SECOND, FIRST)),
+    "which value": (lambda x, s: (a := 2 * x, b := F.relu(x), b - a if s else a - b)[2], True, False),
+    "the same value twice": (lambda x, s: (a := 2 * x, b := F.relu(x), a - (a if s else b) + b)[2], True, False),
+    "a list of values": (lambda x, s: torch.cat([2 * x, x][:: 1 if s else -1], 1)[:, :3], True, False),
+    "a list of a value twice": (lambda x, s: torch.cat([x, x if s else FIRST.expand_as(x)], 1)[:, 2:5], True, False),
+    "how many values": (
+        lambda x, s: torch.cat([x, 2 * x, 3 * x][:s], 1)[:, :3].sum(1, keepdim=True).expand_as(x),
+        2,
+        3,
+    ),
+    "how large a choice is": (
+        lambda x, s: x[:, :, s.nonzero()[:, 0]].sum(2, keepdim=True).expand_as(x),
+        ALL,
+        FIRST[0] > 0,
+    ),
+    "an operation less": (lambda x, s: F.relu(x) if s else x * 1, True, False),
+    "an operation more": (lambda x, s: x * 1 if s else F.relu(x * 1) + x, True, False),
+    "another operation": (lambda x, s: s(x), torch.abs, torch.neg),
+    "a name of a device": (lambda x, s: x.cumsum(2, dtype=s), None, torch.float64),
+}
+
+
+class Changing(nn.Module):
+    def __init__(self, function: Callable[[Tensor, Any], Tensor], setting: Any) -> None:
+        super().__init__()
+        self.function, self.setting = function, setting
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.body, self.head = nn.Conv2d(3, 3, 1), nn.Linear(48, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.function(self.body(x), self.setting)
+        result: Tensor = self.head(F.relu(x).flatten(1))
+        return result
+
+
+def assert_the_models_own(model: nn.Module) -> None:
+    inputs = IMAGES.clone().requires_grad_()
+    expected = model(inputs)
+    (gradient,) = torch.autograd.grad(expected[:, 1].sum(), inputs)
+    found = pathx.explain(model, IMAGES, target=1, depth="all", width="all", alpha=0.0, skips="all")
+    assert_close(torch.stack([one.logits for one in found]), expected.detach())
+    assert_close(torch.stack([one.weight for one in found]), gradient)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_a_call_is_given_now_counts(name: str) -> None:
+    function, before, after = CHANGES[name]
+    model = Changing(function, before).double()
+    for setting in (before, before, after, after, before):
+        model.setting = setting
+        assert_the_models_own(model)
+
+
+RETURNED: dict[str, tuple[Callable[[Tensor, Tensor], Any], Callable[[Tensor, Tensor], Any]]] = {
+    "another of two": (lambda a, b: {"logits": a, "more": b}, lambda a, b: {"logits": b, "more": a}),
+    "another key": (lambda a, b: {"logits": a, "more": b}, lambda a, b: {"more": a, "logits": b}),
+    "a key less": (lambda a, b: {"logits": a, "out": b}, lambda a, b: {"out": b}),
+    "a key more": (lambda a, b: {"out": a}, lambda a, b: {"out": a, "logits": b}),
+    "no dict any more": (lambda a, b: {"logits": a, "out": b}, lambda a, b: b),
+    "a dict now": (lambda a, b: a, lambda a, b: {"logits": b}),
+    "one less": (lambda a, b: [a, a.sum()], lambda a, b: [b]),
+    "no list any more": (lambda a, b: [a, None], lambda a, b: b),
+    "a list now": (lambda a, b: a, lambda a, b: [b]),
+    "another of a list": (lambda a, b: [a], lambda a, b: [b]),
+    "a tensor for a number": (lambda a, b: {"logits": a, "out": 1}, lambda a, b: {"logits": b, "out": a}),
+}
+
+
+@pytest.mark.parametrize("name", RETURNED)
+def test_what_a_model_returns_now_counts(name: str) -> None:
+    class Returning(Changing):
+        def forward(self, x: Tensor) -> Any:
+            x = super().forward(x)
+            first, second = x * 2, x * -3
+            return self.setting(first, second)
+
+    model = Returning(lambda x, s: x, RETURNED[name][0]).double()
+    for number, factor in ((0, 2), (0, 2), (1, -3), (1, -3), (0, 2)):
+        model.setting = RETURNED[name][number]
+        with torch.no_grad():
+            expected = factor * Changing.forward(model, IMAGES)
+        found = pathx.explain(model, IMAGES, depth=1)
+        assert_close(torch.stack([one.logits for one in found]), expected)
+
+
+@pytest.mark.parametrize(
+    ("mine", "given", "like"),
+    [
+        (1, 1, True), (1, 2, False), (1, 1.0, False), (1, True, False), (0.5, 0.5, True), (0.5, 0.25, False),
+        (torch.nan, float("nan"), True), (torch.nan, 1.0, False), (1.0, torch.nan, False), (None, None, True), (None, 0, False),
+        ([1, 2], [1, 2], True), ([1, 2], (1, 2), True), ((1, 2), [1, 2], True), ([1, 2], [2, 1], False), ([1, 2], [1], False),
+        ([1], 1, False), ([], [], True), ([1, 2], None, False), (torch.float32, torch.float32, True), ("a", "a", True),
+        (torch.float32, torch.float64, False), ("a", "b", False), ([1, 2], "12", False), ([], "", False),
+    ],
+)  # fmt: skip
+def test_a_constant_is_like_another(mine: Any, given: Any, like: bool) -> None:
+    assert _expected(mine).is_like(given) is like
+
+
+def test_an_argument_is_compared_as_one_constant_or_part_by_part() -> None:
+    value = Value(3)
+    assert (
+        _expected(value) is value and isinstance(_expected([1, 2]), _Constant) and isinstance(_expected(2), _Constant)
+    )
+    for several in ([value, 1], (1, value), [[1], 2], [[value]]):
+        parts = _expected(several)
+        assert isinstance(parts, list) and len(parts) == len(several)

@@ -1,0 +1,344 @@
+"""A unit is the same unit however its activation is spelled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+import pathx
+from pathx import Explanation
+from pathx.engine.record.scopes import Scope
+from pathx.engine.record.trace import Node, Value
+from pathx.engine.rules.table import OPERATIONS, Call
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+Activation = Callable[[Tensor], Tensor]
+
+
+class Network(nn.Module):
+    """Three hidden layers of one activation, on maps and vectors, with values far beyond 6."""
+
+    def __init__(self, activation: Activation) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(2, 5, 3)
+        self.second = nn.Conv2d(5, 5, 3, stride=2)
+        self.third = nn.Linear(20, 5)
+        self.head = nn.Linear(5, 3)
+        self.activation = activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.activation(4 * self.first(x))
+        x = self.activation(4 * self.second(x)).flatten(1)
+        y: Tensor = self.head(self.activation(self.third(x)))
+        return y
+
+
+def network(activation: Activation) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        return Network(activation).double().eval()
+
+
+def images() -> Tensor:
+    return torch.randn(2, 2, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 3
+
+
+def explained(activation: Activation, **options: Any) -> list[Explanation]:
+    return pathx.explain(network(activation), images(), target=1, depth="all", **{"width": 4, **options})
+
+
+def zero(h: Tensor) -> Tensor:
+    return torch.zeros((), dtype=h.dtype)
+
+
+def assigned(h: Tensor) -> Tensor:
+    h = h.clone()
+    h[h < 0] = 0
+    return h
+
+
+def filled_in_place(h: Tensor) -> Tensor:
+    h[h < 0] = 0
+    return h
+
+
+SPELLINGS: dict[str, dict[str, Activation]] = {
+    "relu": {
+        "module": nn.ReLU(),
+        "module in place": nn.ReLU(inplace=True),
+        "F.relu": F.relu,
+        "F.relu in place": lambda h: F.relu(h, inplace=True),
+        "F.relu_": F.relu_,
+        "torch.relu": torch.relu,
+        "torch.relu_": torch.relu_,
+        "method": Tensor.relu,
+        "method in place": Tensor.relu_,
+        "clamp": lambda h: h.clamp(min=0),
+        "clamp in place": lambda h: h.clamp_(min=0),
+        "clamp with a tensor": lambda h: h.clamp(min=zero(h)),
+        "clip": lambda h: torch.clip(h, min=0.0),
+        "clamp_min": lambda h: h.clamp_min(0),
+        "clamp_min in place": lambda h: h.clamp_min_(0),
+        "maximum": lambda h: torch.maximum(h, zero(h)),
+        "maximum, zero first": lambda h: torch.maximum(torch.zeros_like(h), h),
+        "max": lambda h: torch.max(h, torch.zeros_like(h)),
+        "fmax": lambda h: torch.fmax(h, h.new_zeros(1)),
+        "where": lambda h: torch.where(h > 0, h, 0.0),
+        "where with zeros": lambda h: torch.where(h > 0, h, torch.zeros_like(h)),
+        "where, the other way round": lambda h: torch.where(h <= 0, zero(h), h),
+        "where with nothing of it": lambda h: torch.where(h > 0, h, 0 * h),
+        "times a mask": lambda h: h * (h > 0),
+        "a mask times": lambda h: (h > 0).to(h.dtype) * h,
+        "times a mask in place": lambda h: h.mul_(h > 0),
+        "times not a mask": lambda h: h * ~(h <= 0),
+        "times a mask of another name": lambda h: h * (h.detach() > 0).type_as(h),
+        "masked_fill": lambda h: h.masked_fill(h < 0, 0.0),
+        "masked_fill in place": lambda h: h.masked_fill_(h < 0, 0.0),
+        "assigned": assigned,
+        "assigned in place": filled_in_place,
+        "threshold": lambda h: F.threshold(h, 0, 0),
+        "threshold in place": lambda h: F.threshold_(h, 0.0, 0.0),
+        "threshold module": nn.Threshold(0, 0),
+        "hardtanh without end": nn.Hardtanh(0, 1e9),
+        "leaky without a leak": nn.LeakyReLU(0.0),
+        "scripted function": torch.jit.script(F.relu),
+    },
+    "relu6": {
+        "module": nn.ReLU6(),
+        "module in place": nn.ReLU6(inplace=True),
+        "F.relu6": F.relu6,
+        "clamp": lambda h: h.clamp(0, 6),
+        "clamp with tensors": lambda h: h.clamp(zero(h), zero(h) + 6),
+        "hardtanh": nn.Hardtanh(0, 6),
+        "hardtanh in place": lambda h: F.hardtanh_(h, 0.0, 6.0),
+    },
+    "hardtanh": {
+        "module": nn.Hardtanh(-1, 2),
+        "F.hardtanh": lambda h: F.hardtanh(h, -1, 2),
+        "clamp": lambda h: h.clamp(-1, 2),
+    },
+    "leaky relu": {
+        "module": nn.LeakyReLU(0.25),
+        "module in place": nn.LeakyReLU(0.25, inplace=True),
+        "F.leaky_relu": lambda h: F.leaky_relu(h, 0.25),
+        "PReLU": nn.PReLU(),
+        "PReLU per channel": nn.PReLU(5),
+        "RReLU": nn.RReLU(0.125, 0.375),
+        "F.rrelu": lambda h: F.rrelu(h, 0.125, 0.375),
+        "where": lambda h: torch.where(h > 0, h, 0.25 * h),
+        "where, divided": lambda h: torch.where(h < 0, h / 4, h),
+        "max": lambda h: torch.max(h, 0.25 * h),
+        "max, times a tensor": lambda h: torch.max(h * torch.tensor(0.25), h),
+    },
+    "threshold": {
+        "module": nn.Threshold(1, 20),
+        "F.threshold in place": lambda h: F.threshold(h, 1, 20, inplace=True),
+        "where": lambda h: torch.where(h > 1, h, 20.0),
+        "masked_fill": lambda h: h.masked_fill(h <= 1, 20.0),
+    },
+    "absolute value": {
+        "abs": torch.abs,
+        "where": lambda h: torch.where(h > 0, h, -h),
+        "maximum": lambda h: torch.maximum(-h, h),
+        "times its sign": lambda h: h * h.sign(),
+    },
+}
+CASES = [(kind, name) for kind, spellings in SPELLINGS.items() for name in spellings]
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES, ids=[f"{kind}: {name}" for kind, name in CASES])
+def test_a_spelling_changes_nothing(kind: str, name: str) -> None:
+    first, *_ = SPELLINGS[kind].values()
+    for width in (4, "all"):
+        found, expected = explained(SPELLINGS[kind][name], width=width), explained(first, width=width)
+        for one, other in zip(found, expected, strict=True):
+            assert one.hidden_layers == 3
+            for layer, like in zip(one.path, other.path, strict=True):
+                assert [unit.index for unit in layer.units] == [unit.index for unit in like.units]
+                numbers = [(u.activation, u.weight, u.contribution, u.importance) for u in layer.units]
+                assert_close(numbers, [(u.activation, u.weight, u.contribution, u.importance) for u in like.units])
+            assert_close(one.weight, other.weight)
+            assert one.bias == pytest.approx(other.bias, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", SPELLINGS)
+def test_everything_kept_is_the_gradient(kind: str) -> None:
+    activation = next(iter(SPELLINGS[kind].values()))
+    inputs = images().requires_grad_()
+    (gradient,) = torch.autograd.grad(network(activation)(inputs)[:, 1].sum(), inputs)
+    found = explained(activation, width="all", alpha=0.0)
+    assert_close(torch.stack([one.weight for one in found]), gradient)
+    for one in found:
+        assert one.attribution.sum().item() + one.bias == pytest.approx(one.score, rel=1e-10)
+
+
+def test_slopes_of_their_own() -> None:
+    """PReLU's slopes per channel, negative ones included."""
+    slopes = torch.tensor([0.5, -1.0, 0.0, 2.0, 0.1], dtype=torch.float64)
+    prelu = nn.PReLU(5)
+    with torch.no_grad():
+        prelu.weight.copy_(slopes)
+    inputs = images().requires_grad_()
+    (gradient,) = torch.autograd.grad(network(prelu)(inputs)[:, 1].sum(), inputs)
+    found = explained(prelu, width="all", alpha=0.0)
+    assert_close(torch.stack([one.weight for one in found]), gradient)
+    dead = {unit.index[0] for one in found for layer in one.path for unit in layer.units if unit.activation == 0}
+    assert not dead
+
+
+def test_a_unit_that_is_cut_off_is_not_active() -> None:
+    """A ReLU6 unit above 6 passes on a constant: it is no part of any path, and its 6 goes to the bias."""
+    linear = nn.Linear(1, 2, bias=False)
+    head = nn.Linear(2, 1, bias=False)
+    with torch.no_grad():
+        linear.weight.copy_(torch.tensor([[1.0], [2.0]]))
+        head.weight.copy_(torch.tensor([[1.0, 1.0]]))
+    (found,) = pathx.explain(
+        nn.Sequential(linear, nn.ReLU6(), head), torch.tensor([[4.0]]), depth=1, width="all", alpha=0
+    )
+    assert [(unit.index, unit.activation) for unit in found.path[0].units] == [((0,), 4.0)]
+
+
+def test_a_mask_from_elsewhere_is_no_layer() -> None:
+    """Fixed masks and masks of other values are factors; the ReLU they are made of is not counted twice."""
+
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 6), nn.Linear(6, 2)
+            self.register_buffer("mask", torch.tensor([1.0, 0, 1, 1, 0, 1]))
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.first(x)
+            y = F.relu(h) * self.mask
+            y = torch.where(self.mask > 0, y, 3.0).masked_fill(h > 1, 0.5)
+            z: Tensor = self.second(y * (h < 0.8))
+            return z
+
+    torch.manual_seed(0)
+    model, inputs = Masked().double(), torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(model(inputs)[:, 1].sum(), inputs)
+    found = pathx.explain(model, inputs, target=1, depth="all", width="all", alpha=0.0)
+    assert {one.hidden_layers for one in found} == {1}
+    assert_close(torch.stack([one.weight for one in found]), gradient)
+
+
+BOUNDED: dict[str, tuple[float, Activation]] = {
+    "clamp below": (-math.inf, lambda x: x.clamp(min=-3)),
+    "clamp above": (math.inf, lambda x: x.clamp(max=2)),
+    "relu6": (-math.inf, F.relu6),
+    "relu6 above": (math.inf, F.relu6),
+    "hardtanh": (-math.inf, F.hardtanh),
+    "hardsigmoid": (-math.inf, F.hardsigmoid),
+    "hardsigmoid above": (math.inf, F.hardsigmoid),
+    "maximum": (-math.inf, lambda x: torch.maximum(x, torch.tensor(-3.0, dtype=x.dtype))),
+    "minimum": (math.inf, lambda x: torch.minimum(x, torch.tensor(3.0, dtype=x.dtype))),
+    "threshold": (-math.inf, lambda x: F.threshold(x, -3.0, -3.0)),
+    "relu": (-math.inf, F.relu),
+}
+
+
+@pytest.mark.parametrize("skips", ["adjacent", "all"])
+@pytest.mark.parametrize("depth", [1, "all"])
+@pytest.mark.parametrize("name", BOUNDED)
+def test_what_a_bound_takes_from_infinity_is_finite(name: str, depth: Any, skips: Any) -> None:
+    """A border of infinities before a bounded unit gives what a border of large numbers gives."""
+    infinite, activation = BOUNDED[name]
+
+    def explained(border: float) -> Explanation:
+        torch.manual_seed(0)
+        convolution, head = nn.Conv2d(2, 5, 3).double(), nn.Linear(5, 3).double()
+
+        class Padded(nn.Module):
+            def forward(self, x: Tensor) -> Tensor:
+                x = activation(F.pad(x, (1, 2, 0, 1), value=border))
+                y: Tensor = head(F.relu(convolution(x)).mean((2, 3)))
+                return y
+
+        images = torch.randn(1, 2, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+        return pathx.explain(Padded().eval(), images, depth=depth, width=9, skips=skips)[0]
+
+    found, expected = explained(infinite), explained(math.copysign(1e6, infinite))
+    assert [[unit.index for unit in layer.units] for layer in found.path] == [
+        [unit.index for unit in layer.units] for layer in expected.path
+    ]
+    assert_close(found.attribution, expected.attribution)
+    assert found.bias == pytest.approx(expected.bias, abs=1e-12)
+    assert float(found.attribution.sum()) + found.bias == pytest.approx(found.score, abs=1e-10)
+
+
+# --- slopes at the bends ------------------------------------------------------------------------------------------------
+
+WEIGHT = torch.tensor([0.25], dtype=torch.float64)
+# By operation, with what is left out left out: where its units pass nothing on, the bends included.
+BENDS: list[tuple[str, tuple[Any, ...], dict[str, Any], Callable[[float], bool]]] = [
+    ("relu", (), {}, lambda h: h <= 0),
+    ("relu6", (), {}, lambda h: h <= 0 or h >= 6),
+    ("hardtanh", (), {}, lambda h: abs(h) >= 1),
+    ("hardtanh", (-2.0,), {}, lambda h: h <= -2 or h >= 1),
+    ("hardtanh", (-2.0, 3.0), {}, lambda h: h <= -2 or h >= 3),
+    ("hardtanh", (), {"min_val": -3.0, "max_val": 2.0}, lambda h: h <= -3 or h >= 2),
+    ("clamp", (-1.0,), {}, lambda h: h <= -1),
+    ("clamp", (None, 2.0), {}, lambda h: h >= 2),
+    ("clamp", (-1.0, 2.0), {}, lambda h: h <= -1 or h >= 2),
+    ("clamp", (), {"max": 2.0}, lambda h: h >= 2),
+    ("clamp", (), {"min": 0.5}, lambda h: h <= 0.5),
+    ("clamp_min", (0.5,), {}, lambda h: h <= 0.5),
+    ("clamp_max", (0.5,), {}, lambda h: h >= 0.5),
+    ("threshold", (1.0, 5.0), {}, lambda h: h <= 1),
+    ("leaky_relu", (), {}, lambda h: False),
+    ("leaky_relu", (0.5,), {}, lambda h: False),
+    ("_prelu_kernel", (WEIGHT,), {}, lambda h: False),
+    ("abs", (), {}, lambda h: h == 0),
+    ("hardshrink", (), {}, lambda h: abs(h) <= 0.5),
+    ("hardshrink", (2.0,), {}, lambda h: abs(h) <= 2),
+    ("softshrink", (), {}, lambda h: abs(h) <= 0.5),
+    ("softshrink", (2.0,), {}, lambda h: abs(h) <= 2),
+    ("hardsigmoid", (), {}, lambda h: abs(h) >= 3),
+]
+POINTS = [-9.0, -6, -3, -2, -1, -0.5, -0.25, 0, 0.2, 0.5, 1, 2, 3, 6, 7]
+
+
+@pytest.mark.parametrize(("kind", "args", "kwargs", "passive"), BENDS)
+def test_a_slope_is_autograds_and_nothing_at_a_bend_that_leads_nowhere(
+    kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], passive: Callable[[float], bool]
+) -> None:
+    """The Python functions fill in what was left out; the records have to know it themselves."""
+    operation = {"relu6": torch.ops.aten.relu6.default, "_prelu_kernel": torch.ops.aten._prelu_kernel.default}.get(
+        kind, getattr(torch.ops.aten, kind)
+    )
+    h = torch.tensor([POINTS], dtype=torch.float64, requires_grad=True)
+    out = operation(h, *args, **kwargs)
+    (gradient,) = torch.autograd.grad(out.sum(), h)
+    source, made = Value(0), Value(1)
+    op = operation if hasattr(operation, "overloadpacket") else operation.default
+    node = Node(0, op, (source, *args), kwargs, (made,), Scope())
+    call = Call(node, (source, *args), kwargs, {source: (15,), made: (15,)}, {}, 1, True)
+    record = OPERATIONS[kind]
+    assert record.gate is not None
+    found = record.gate(call, (out if record.gates_from_output else h).detach())
+    slope = (found.gain > 0).double() if found.given is None else found.given
+    assert_close(found.gain, slope * h.detach())
+    assert_close(found.gain + (0 if found.offset is None else found.offset), out.detach(), rtol=1e-7, atol=0)
+    for point, own, theirs in zip(POINTS, slope[0].tolist(), gradient[0].tolist(), strict=True):
+        assert (own == 0) == passive(point), point
+        if own:
+            assert own == pytest.approx(theirs), point
+
+
+def test_a_slope_for_every_channel() -> None:
+    weight, h = torch.tensor([0.1, -0.5, 2.0]).double(), -torch.ones(2, 3, 2, 2).double()
+    source = Value(0)
+    args = (source, weight)
+    node = Node(0, torch.ops.aten.prelu.default, args, {}, (Value(1),), Scope())
+    found = OPERATIONS["prelu"].gate(Call(node, args, {}, {source: (3, 2, 2)}, {}, 2, True), h)  # type: ignore[misc]
+    assert_close(found.gain, F.prelu(h, weight))
+    assert_close(found.given, weight[None, :, None, None].expand(2, 3, 2, 2))

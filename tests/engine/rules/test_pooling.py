@@ -1,0 +1,167 @@
+"""Pools: another way to compute them is the same pool, and what has no channels is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from support.modules import Function
+from support.pulled import Above, assert_as_autograd, assert_boxes_go_down, assert_field, fixed, pictures
+from support.small import seeded
+from torch import Tensor
+from torch.testing import assert_close
+
+import pathx
+from pathx import PathxError
+from pathx.engine.freeze import freeze
+from pathx.engine.rules.geometry import Span
+from pathx.engine.rules.pooling import _bins, max_pool_forward
+
+aten = torch.ops.aten
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def numbers(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=seeded(5), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("settings", [([3, 3], [2, 2], [1, 1]), ([2, 2],), ([2, 3], [1, 2], [1, 1], [2, 1], True)])
+def test_with_channels_last_it_is_the_same_pool(settings: tuple[list[int], ...]) -> None:
+    x = numbers(2, 9, 7, 8).round()  # with ties, of which the first wins
+    found = max_pool_forward(x, *settings)
+    assert found is not None
+    for mine, theirs in zip(found, aten.max_pool2d_with_indices(x, *settings), strict=True):
+        assert torch.equal(mine, theirs) and mine.stride() == theirs.stride()
+
+
+def test_where_it_gains_nothing_it_is_left_to_torch() -> None:
+    assert max_pool_forward(numbers(2, 7, 4, 4), [2, 2]) is None  # few channels
+    assert max_pool_forward(numbers(9, 4, 4), [2, 2]) is None
+    assert max_pool_forward(numbers(2, 9, 4, 4).transpose(2, 3), [2, 2]) is None
+
+
+@given(st.integers(1, 20), st.integers(1, 20))
+def test_adaptive_means_are_a_matrix(size: int, out: int) -> None:
+    x = torch.arange(float(size), dtype=torch.float64) ** 2
+    assert_close(_bins(size, out, x) @ x, F.adaptive_avg_pool1d(x[None, None], out)[0, 0])
+
+
+@pytest.mark.parametrize("pool", [F.max_pool2d, F.avg_pool2d, lambda x, _: F.adaptive_avg_pool2d(x, 2)])
+def test_images_without_channels_would_be_taken_for_channels(pool: object) -> None:
+    model = Function(lambda x: pool(F.relu(x), 2).flatten(1))  # type: ignore[operator]
+    with pytest.raises(PathxError, match=r"pool2d.* works along the batch"):
+        pathx.explain(model, numbers(2, 4, 4))
+
+
+def test_a_maximum_goes_to_the_element_that_won() -> None:
+    image = torch.tensor([[[[1.0, 5.0, 2.0, 2.0], [3.0, 4.0, 2.0, 1.0]]]])  # a tie: the first of the two
+    model = Function(lambda x: F.max_pool2d(F.relu(x), 2).flatten(1) @ torch.tensor([[1.0, 0.0], [10.0, 0.0]]))
+    (found,) = pathx.explain(model, image, target=0, depth=1)
+    assert found.weight.tolist() == [[[0.0, 1.0, 10.0, 0.0], [0.0, 0.0, 0.0, 0.0]]]
+
+
+MAXIMA: list[tuple[Any, ...]] = [
+    (2,), ((3, 2),), (3, 2), (3, (2, 1), 1), ((2, 3), (1, 2), (1, 0)), (2, 1, 0, (2, 1)), (2, 3, 1, 1, True), (3, 2, 0, 1, True),
+    ((1, 2), None, (0, 1)), (3, (1, 3), 1, (1, 2), True), (2, 1, 1, 2),
+]  # fmt: skip
+MEANS: list[tuple[Any, ...]] = [
+    (2,), ((3, 2),), (3, 2, 1), (3, 2, 1, True), (3, 2, 1, True, False), ((3, 2), (2, 1), (1, 0), False, False),
+    (3, 2, 1, False, True, 5), (2, 3, 1, True, True),
+    ((2, 3), (1, 2), (1, 1), True, False), (3, 2, 0, True), ((1, 3), None, (0, 1)), (3, 3, 1, True, True, 2),
+]  # fmt: skip
+SIZES = [(2, 3, 7, 6), (2, 2, 5, 8)]
+
+
+@pytest.mark.parametrize("settings", [([2],), ([3], [2]), ([3], [2], [1]), ([2], [], [1])])
+def test_settings_that_are_said_once_are_for_both_axes(settings: tuple[Any, ...]) -> None:
+    """As TorchScript and other code may call them."""
+    dilated = (*settings, [2]) if len(settings) == 3 else settings
+    for function in (
+        lambda x: aten.avg_pool2d(2 * x, *settings),
+        lambda x: aten.max_pool2d_with_indices(2 * x, *settings)[0],
+        lambda x: aten.max_pool2d_with_indices(2 * x, *dilated)[0],
+    ):
+        assert_boxes_go_down(assert_as_autograd(Above(function), pictures(2, 2, 7, 6)))
+        assert assert_field(function, fixed(2, 1, 15, 7), exact=False) is not None
+
+
+@pytest.mark.parametrize("shape", SIZES)
+@pytest.mark.parametrize("settings", MAXIMA)
+def test_maxima_are_autograds_in_boxes_and_whole_maps(settings: tuple[Any, ...], shape: tuple[int, ...]) -> None:
+    assert_boxes_go_down(assert_as_autograd(Above(lambda x: F.max_pool2d(2 * x, *settings)), pictures(*shape)))
+
+
+@pytest.mark.parametrize("shape", SIZES)
+@pytest.mark.parametrize("settings", MEANS)
+def test_means_are_autograds_in_boxes_and_whole_maps(settings: tuple[Any, ...], shape: tuple[int, ...]) -> None:
+    assert_boxes_go_down(assert_as_autograd(Above(lambda x: F.avg_pool2d(2 * x, *settings)), pictures(*shape)))
+
+
+@pytest.mark.parametrize("settings", MEANS)
+def test_fields_of_means(settings: tuple[Any, ...]) -> None:
+    assert assert_field(lambda x: F.avg_pool2d(x, *settings), fixed(2, 1, 15, 7), exact=True) is not None
+
+
+@pytest.mark.parametrize("settings", MAXIMA)
+def test_fields_of_maxima(settings: tuple[Any, ...]) -> None:
+    """As those of means, but that only one element of each is really seen."""
+    field = assert_field(lambda x: F.max_pool2d(x, *settings), fixed(2, 1, 15, 7), exact=False)
+    kernel, stride, padding, dilation = [*settings, *(None, 0, 1)[len(settings) - 1 :]][:4]
+    sizes = [
+        torch.Size([one, one]) if isinstance(one, int) else one for one in (kernel, stride or kernel, padding, dilation)
+    ]
+    reach = [gap * (length - 1) + 1 for length, gap in zip(sizes[0], sizes[3], strict=True)]
+    assert field is not None
+    first = (Span(2, 0, 3, 0, 15), Span(1, 0, 2, 0, 7))  # of the layer below: three rows in steps of two, two columns
+    for axis, span in enumerate(field):
+        below = first[axis]
+        assert span.step == below.step * sizes[1][axis] and span.low == -below.step * sizes[2][axis]
+        assert span.high - span.low == below.high + below.step * (reach[axis] - 1)
+
+
+@pytest.mark.parametrize("axis", [2, 3])
+def test_maxima_of_padding_alone_along_one_axis(axis: int) -> None:
+    """Of which torch names any place."""
+
+    def along(value: int, other: int) -> tuple[int, int]:
+        return (value, other) if axis == 2 else (other, value)
+
+    def function(x: Tensor) -> Tensor:
+        one = 2 * x.narrow(axis, 0, 1)
+        return F.relu(F.max_pool2d(one, along(2, 1), 1, along(1, 0), along(2, 1))) + one
+
+    assert_as_autograd(Above(function), pictures(2, 2, 3, 4))
+
+
+ADAPTED = [(1, 1), (3, 4), (1, 4), (3, 1), (7, 6), (7, 1), (9, 8), 2]
+
+
+@pytest.mark.parametrize("size", ADAPTED)
+def test_means_of_any_number_of_places(size: Any) -> None:
+    assert_boxes_go_down(assert_as_autograd(Above(lambda x: F.adaptive_avg_pool2d(2 * x, size)), pictures(2, 3, 7, 6)))
+
+
+@pytest.mark.parametrize("kind", ["mean", "sum"])
+@pytest.mark.parametrize("dims", [1, -1, (2,), (2, 3), (3, 1), (-1, -2), (1, 2, 3), (-3,), (3, 2, 1)])
+@pytest.mark.parametrize("keep", [None, True, False])
+def test_means_and_sums_over_any_dimensions(kind: str, dims: Any, keep: bool | None) -> None:
+    more = {} if keep is None else {"keepdim": keep}
+    assert_boxes_go_down(
+        assert_as_autograd(Above(lambda x: getattr(2 * x, kind)(dims, **more)[:, None]), pictures(2, 3, 4, 5))
+    )
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_pools_know_channels_by_their_dimensions(dims: int) -> None:
+    """With a dimension less, images would be taken for channels, and with as many more for nothing that is known."""
+    for name in ("max_pool", "avg_pool", "adaptive_avg_pool", "adaptive_max_pool"):
+        pool = getattr(F, f"{name}{dims}d")
+        right, wrong = pictures(2, 2, *(4,) * dims), pictures(2, *(4,) * dims)
+        if dims > 1 or name == "avg_pool":
+            freeze(Above(lambda x, pool=pool: pool(2 * x, 2)), right)
+        with pytest.raises(PathxError, match=r"works along the batch|without the batch"):
+            freeze(Above(lambda x, pool=pool: pool(2 * x, 2)), wrong)

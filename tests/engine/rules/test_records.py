@@ -1,0 +1,609 @@
+"""Every record against autograd: cotangents through windows and whole maps, constants, and what is really seen."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support.pulled import (
+    DOUBLE,
+    PLACES,
+    Above,
+    Seen,
+    assert_boxes_go_down,
+    assert_field,
+    fixed,
+    jacobian,
+    pictures,
+    pulled,
+)
+from torch import Tensor
+from torch.testing import assert_close
+
+from pathx import PathxError
+from pathx.engine.dependence import Dependence
+from pathx.engine.freeze import Frozen, freeze
+from pathx.engine.linear import pull_back
+from pathx.engine.path import Branches
+from pathx.engine.rules.table import OPERATIONS, known
+from pathx.engine.window import Window
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+MAP = (2, 4, 7, 6)
+ROWS = torch.tensor([[2, 0, 1, 3], [0, 0, 3, 2]])
+
+
+def places(x: Tensor, dim: int) -> Tensor:
+    """Numbers of elements along a dimension, others for every picture."""
+    return (torch.arange(x.numel()) * 7 % x.shape[dim]).reshape(x.shape)
+
+
+def written(x: Tensor, index: Any, value: Any) -> Tensor:
+    result = x * 1
+    result[index] = value
+    return result
+
+
+def transposed(x: Tensor, **options: Any) -> Tensor:
+    return F.conv_transpose2d(x, fixed(4, 2, 3, 2), fixed(2), **options)
+
+
+def normed(x: Tensor) -> Tensor:
+    return F.batch_norm(x, fixed(4), fixed(4, seed=1), fixed(4, seed=2), fixed(4, seed=3))
+
+
+MAPS: dict[str, Callable[[Tensor], Any]] = {
+    "convolution": lambda x: F.conv2d(x, fixed(3, 4, 3, 2), fixed(3), padding=(1, 0)),
+    "convolution, strided": lambda x: F.conv2d(x, fixed(3, 4, 3, 3), stride=2, padding=1),
+    "convolution, dilated": lambda x: F.conv2d(x, fixed(3, 4, 2, 3), dilation=2, padding=(2, 1)),
+    "convolution, grouped": lambda x: F.conv2d(x, fixed(4, 2, 3, 3), groups=2, padding=1),
+    "convolution, of one element": lambda x: F.conv2d(x, fixed(3, 4, 1, 1), stride=(2, 1)),
+    "convolution, with places that see padding alone": lambda x: F.conv2d(x, fixed(3, 4, 1, 2), padding=(2, 3)),
+    "convolution, phases": lambda x: F.conv2d(x, fixed(3, 4, 5, 5), stride=2, padding=2),
+    "convolution, transposed": lambda x: transposed(x, padding=1),
+    "convolution, transposed and dilated": lambda x: transposed(x, padding=(0, 1), dilation=2),
+    "convolution, transposed and strided": lambda x: transposed(x, stride=2, output_padding=1),
+    "convolution, transposed with much padding": lambda x: transposed(x, dilation=2, output_padding=1),
+    "max_pool2d_with_indices": lambda x: F.max_pool2d(x, 3, 2, 1),
+    "max_pool2d_with_indices, dilated": lambda x: F.max_pool2d(x, 2, 1, dilation=2, ceil_mode=True),
+    "max_pool2d_with_indices, of padding alone": lambda x: (
+        F.relu(F.max_pool2d(x[:, :, :2, :2], 2, 1, 1, dilation=3)) + x[:, :, :1, :1]
+    ),
+    "adaptive_max_pool2d": lambda x: F.adaptive_max_pool2d(x, (3, 2)),
+    "fractional_max_pool2d": lambda x: F.fractional_max_pool2d(
+        x, 2, (4, 3), _random_samples=fixed(len(x), 4, 2).clamp(max=0.9)
+    ),
+    "lp_pool2d, first power": lambda x: F.lp_pool2d(x, 1, 3, 2),
+    "avg_pool2d": lambda x: F.avg_pool2d(x, 3, 2, 1),
+    "avg_pool2d, without padding": lambda x: F.avg_pool2d(
+        x, (3, 2), 2, (1, 0), ceil_mode=True, count_include_pad=False
+    ),
+    "avg_pool2d, another divisor": lambda x: F.avg_pool2d(x, 3, 2, 1, divisor_override=5),
+    "_adaptive_avg_pool2d": lambda x: F.adaptive_avg_pool2d(x, (3, 4)),
+    "native_batch_norm": normed,
+    "mean": lambda x: x.mean(1, keepdim=True),
+    "mean, of places": lambda x: x.mean((2, 3), keepdim=True),
+    "sum": lambda x: x.sum(3, keepdim=True),
+    "add": lambda x: x + fixed(4, 1, 1),
+    "add, broadcast": lambda x: x[:, :, :1, :1] + x,
+    "add, with a factor": lambda x: torch.add(x, x[:, 1:2], alpha=3),
+    "sub": lambda x: x - fixed(2, 4, 1, 1),
+    "sub, of two": lambda x: torch.sub(x, x.flip(1), alpha=3),
+    "rsub": lambda x: torch.rsub(x, 3.0, alpha=2),
+    "mul": lambda x: fixed(7, 1) * x,
+    "div": lambda x: x / fixed(2, 1, 7, 6),
+    "div, by whole numbers": lambda x: x / torch.arange(1, 8)[:, None],
+    "div, by counts": lambda x: x / (1 + (x > 0.3).sum((1, 2, 3), keepdim=True)),
+    "mul, complex": lambda x: (x * torch.complex(fixed(6), fixed(6, seed=1))).imag,
+    "mul, complex number": lambda x: (x * (1 + 2j)).real,
+    "complex": lambda x: (torch.complex(x, x.flip(3)) * torch.complex(fixed(6), fixed(6, seed=1))).real,
+    "_neg_view": lambda x: torch.complex(x, x.flip(3)).conj().imag,
+    "neg": lambda x: -x,
+    "clone": lambda x: x.clone(),
+    "detach": lambda x: x.detach(),
+    "_to_copy": lambda x: x.to(torch.float64, copy=True),
+    "lerp": lambda x: torch.lerp(x, fixed(2, 4, 7, 6), 0.25),
+    "lerp, of two": lambda x: torch.lerp(x, x.flip(1), fixed(4, 1, 1)),
+    "addcmul": lambda x: torch.addcmul(x, x.flip(3), fixed(2, 1, 7, 6), value=2),
+    "mul, by a mask that is computed again": lambda x: (x - 0.4) * ((x - 0.4) > 0),
+    "where, by a mask that is computed again": lambda x: torch.where(2 * x + 0.1 > 0.9, 2 * x + 0.1, 0.9),
+    "addcdiv": lambda x: torch.addcdiv(x, x.flip(3), fixed(7, 6), value=2),
+    "where": lambda x: torch.where(fixed(7, 6) > 0.7, x, x.flip(2)),
+    "where, with a constant": lambda x: torch.where(fixed(7, 6) > 0.7, 5.0, x),
+    "masked_fill": lambda x: x.masked_fill(fixed(7, 6) > 0.7, 3.0),
+    "masked_fill, infinite": lambda x: x.masked_fill(fixed(7, 6) > 0.9, -torch.inf).amax(2, keepdim=True),
+    "maximum": lambda x: torch.maximum(x, x.flip(3)),
+    "minimum": lambda x: torch.minimum(x, x.flip(3)),
+    "fmax": lambda x: torch.fmax(x, x.flip(1)),
+    "fmin": lambda x: torch.fmin(x, x.flip(1)),
+    "max": lambda x: x.max(1, keepdim=True).values,
+    "min": lambda x: x.min(2, keepdim=True).values,
+    "median": lambda x: x.median(1, keepdim=True).values,
+    "nanmedian": lambda x: x.nanmedian(3, keepdim=True).values,
+    "mode": lambda x: x.mode(1, keepdim=True).values,
+    "kthvalue": lambda x: x.kthvalue(2, 1, keepdim=True).values,
+    "topk": lambda x: x.topk(3, 1).values,
+    "sort": lambda x: x.sort(3).values,
+    "cummax": lambda x: x.cummax(1).values,
+    "cummin": lambda x: x.cummin(2).values,
+    "max_unpool2d": lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2),
+    "view": lambda x: x.view(2, 2, 14, 6),
+    "_unsafe_view": lambda x: x @ fixed(6, 6),
+    "squeeze": lambda x: x[:, :1].squeeze(1),
+    "unsqueeze": lambda x: x.unsqueeze(2),
+    "permute": lambda x: x.permute(0, 3, 1, 2),
+    "permute, channels": lambda x: x.view(2, 2, 2, 7, 6).permute(0, 2, 1, 3, 4),
+    "transpose": lambda x: x.transpose(2, 3),
+    "transpose, channels": lambda x: x.view(2, 2, 2, 7, 6).transpose(1, 2),
+    "expand": lambda x: x[:, :1].expand(-1, 3, -1, -1),
+    "expand, places": lambda x: x[:, :, :1].expand(-1, -1, 3, -1),
+    "flip": lambda x: x.flip(2, 3),
+    "roll": lambda x: x.roll((1, -2), (2, 3)),
+    "roll, channels": lambda x: x.roll(1, 1),
+    "rot90": lambda x: x.rot90(1, (2, 3)),
+    "cumsum": lambda x: x.cumsum(3),
+    "cumsum, channels": lambda x: x.cumsum(1),
+    "unfold": lambda x: x.unfold(2, 3, 2),
+    "diagonal": lambda x: x.diagonal(0, 2, 3)[:, :, None],
+    "diag_embed": lambda x: torch.diag_embed(x[:, :, 0]),
+    "tril": lambda x: x.tril(1),
+    "triu": lambda x: x.triu(),
+    "repeat": lambda x: x.repeat(1, 1, 1, 2),
+    "pixel_shuffle": lambda x: F.pixel_shuffle(x, 2),
+    "pixel_unshuffle": lambda x: F.pixel_unshuffle(x[:, :, :6], 2),
+    "channel_shuffle": lambda x: F.channel_shuffle(x, 2),
+    "im2col": lambda x: F.unfold(x, 3, padding=1)[:, None],
+    "col2im": lambda x: F.fold(x.view(2, 4, 42), (8, 7), (2, 2)),
+    "_fft_r2c": lambda x: torch.fft.rfft(x).real,
+    "_fft_c2c": lambda x: torch.fft.fft2(x).imag,
+    "_fft_c2r": lambda x: torch.fft.irfft(torch.fft.rfft(x) * torch.complex(fixed(4), fixed(4, seed=1)), n=6),
+    "reflection_pad2d": lambda x: F.pad(x, (1, 2, 0, 1), mode="reflect"),
+    "replication_pad2d": lambda x: F.pad(x, (1, 2, 0, 1), mode="replicate"),
+    "circular padding": lambda x: F.pad(x, (1, 2, 0, 1), mode="circular"),
+    "circular padding, cut": lambda x: F.pad(x, (-1, 2, 1, -3), mode="circular"),
+    "upsample_nearest2d": lambda x: F.interpolate(x, scale_factor=2),
+    "_upsample_nearest_exact2d": lambda x: F.interpolate(x, size=(9, 5), mode="nearest-exact"),
+    "upsample_bilinear2d": lambda x: F.interpolate(x, size=(9, 5), mode="bilinear"),
+    "upsample_bicubic2d": lambda x: F.interpolate(x, size=(9, 5), mode="bicubic"),
+    "_upsample_bilinear2d_aa": lambda x: F.interpolate(x, size=(4, 5), mode="bilinear", antialias=True),
+    "_upsample_bicubic2d_aa": lambda x: F.interpolate(x, size=(4, 5), mode="bicubic", antialias=True),
+    "grid_sampler_2d": lambda x: F.grid_sample(x, 2 * fixed(2, 5, 4, 2) - 1.4, align_corners=False),
+    "cat": lambda x: torch.cat([x[:, :2], fixed(2, 1, 7, 6), x.flip(3)], 1),
+    "cat, of places": lambda x: torch.cat([x[:, :, 2:5], fixed(2, 4, 1, 6), x], 2),
+    "stack": lambda x: torch.stack([x, fixed(2, 4, 7, 6), x.flip(3)], 1),
+    "stack, of places": lambda x: torch.stack([x[:, :, 1], x[:, :, 4]], 2),
+    "slice": lambda x: x[:, :, 1:6:2, 2:-1],
+    "select": lambda x: x[:, 1],
+    "select, of places": lambda x: x[:, :, 3][:, :, None],
+    "split": lambda x: x.split(3, 2)[1],
+    "split_with_sizes": lambda x: x.split([2, 1, 1], 1)[0],
+    "unbind": lambda x: x.unbind(1)[2],
+    "slice, below a padded convolution": lambda x: F.conv2d(x[:, :, 2:-1, 1:-2], fixed(3, 4, 3, 3), padding=1),
+    "constant_pad_nd": lambda x: F.pad(x, (2, -1, -2, 1), value=0.5),
+    "constant_pad_nd, above a convolution": lambda x: F.pad(F.conv2d(x, fixed(3, 4, 3, 3)), (3, 2, 2, 3)),
+    "constant_pad_nd, above a transposed convolution": lambda x: F.pad(transposed(x), (3, 2, 2, 3)),
+    "constant_pad_nd, above a maximum": lambda x: F.pad(F.max_pool2d(x, 3, 2, 1), (3, 2, 2, 3)),
+    "constant_pad_nd, above a mean": lambda x: F.pad(F.avg_pool2d(x, 3, 2, 1), (3, 2, 2, 3)),
+    "constant_pad_nd, above a normalisation": lambda x: F.pad(normed(x).mean(1, keepdim=True), (3, 2, 2, 3)),
+    "constant_pad_nd, above a view": lambda x: F.pad(x.view(2, 2, 14, 6).roll(1, 1), (3, 2, 2, 3)),
+    "constant_pad_nd, of all dimensions": lambda x: F.pad(x, (1, 2, 0, -1, 1, 0, 0, 0), value=0.5),
+    "constant_pad_nd, infinite": lambda x: F.max_pool2d(F.pad(x, (1, 0, 2, 0), value=-torch.inf), 3, 2),
+    "slice_scatter": lambda x: written(x, (slice(None), slice(None), slice(1, 3)), x[:, :, 3:5]),
+    "select_scatter": lambda x: written(x, (slice(None), 1), 2.0),
+    "index_select": lambda x: x.index_select(3, torch.tensor([1, 1, 4])),
+    "index_select, channels": lambda x: x.index_select(1, torch.tensor([1, 1, 3])),
+    "index": lambda x: x[:, :, torch.tensor([2, 0]), torch.tensor([1, 5])][:, :, None],
+    "index_put": lambda x: written(x, (slice(None), torch.tensor([2, 0])), x[:, 1:3]),
+    "gather": lambda x: x.gather(2, places(x, 2)),
+    "gather, by its values": lambda x: x.gather(1, x.argsort(1)),
+    "scatter": lambda x: x.scatter(1, places(x, 1)[:, :2], x[:, 2:]),
+    "scatter_add": lambda x: x.scatter_add(3, places(x, 3), x.flip(2)),
+    "index_copy": lambda x: x.index_copy(1, torch.tensor([3, 0]), x[:, 1:3]),
+    "index_fill": lambda x: x.index_fill(2, torch.tensor([3, 0]), 0.5),
+    "diagonal_scatter": lambda x: x.diagonal_scatter(x[..., : min(x.shape[2:]), 0], 0, 2, 3),
+    "as_strided": lambda x: x.contiguous().as_strided((len(x), 4, 3, 5), (168, 42, 12, 1), 7),
+    "as_strided, again and again": lambda x: x.contiguous().as_strided((len(x), 5, 5, 3), (168, 6, 1, 0)),
+    "index_add": lambda x: x.index_add(1, torch.tensor([1, 1]), x[:, :2], alpha=2),
+    "bmm": lambda x: torch.bmm(x.view(2, 4, 42), fixed(2, 42, 3)),
+    "bmm, second": lambda x: torch.bmm(fixed(2, 3, 4), x.view(2, 4, 42)).view(2, 3, 7, 6),
+    "baddbmm": lambda x: torch.baddbmm(x[:, :, 0, :3], x.view(2, 4, 42), fixed(2, 42, 3)),
+    "matmul": lambda x: x.transpose(2, 3) @ fixed(7, 5),
+    "matmul, from the left": lambda x: fixed(3, 7) @ x,
+    "matmul, a matrix per channel": lambda x: x @ fixed(4, 6, 2),
+    "matmul, a matrix per channel from the left": lambda x: fixed(4, 2, 7) @ x,
+    "matmul, of what was repeated": lambda x: fixed(3, 7) @ x[:, :1].expand(-1, 5, -1, -1),
+    "matmul, complex": lambda x: (x.to(torch.complex128) @ torch.complex(fixed(6, 3), fixed(6, 3, seed=1))).imag,
+    "einsum": lambda x: torch.einsum("...w,kw->...k", x, fixed(3, 6)),
+    "norm, of absolute values": lambda x: (x - 0.4).norm(1, 1, keepdim=True),
+    "norm, of the largest": lambda x: (x - 0.4).norm(torch.inf, (2, 3), keepdim=True),
+    "relu": lambda x: F.relu(x - 0.4),
+    "relu, twice of the same": lambda x: F.relu(x - 0.4) + F.relu(x - 0.4).flip(3),
+    "relu6": lambda x: F.relu6(9 * x),
+    "leaky_relu": lambda x: F.leaky_relu(x - 0.4),
+    "clamp, by more bounds than there are values": lambda x: x[:, :1].clamp(fixed(3, 1, 1) - 0.2, fixed(6)),
+    "maximum, of more bounds than there are values": lambda x: torch.maximum(x[:, :1], fixed(3, 1, 1)),
+    "hardshrink": lambda x: F.hardshrink(x - 0.4, 0.1),
+    "softshrink": lambda x: F.softshrink(x - 0.4, 0.1),
+    "hardsigmoid": lambda x: F.hardsigmoid(9 * x - 4),
+}
+VECTORS: dict[str, Callable[[Tensor], Any]] = {
+    "addmm": lambda x: F.linear(x, fixed(3, 4), fixed(3)),
+    "addmm, with factors": lambda x: torch.addmm(fixed(3), x, fixed(4, 3), beta=2, alpha=3),
+    "mm": lambda x: F.linear(x, fixed(3, 4)),
+    "mv": lambda x: (x @ fixed(4))[:, None],
+    "addmv": lambda x: torch.addmv(fixed(2), x, fixed(4))[:, None],
+    "gather, rows": lambda x: x.gather(1, ROWS),
+    "native_batch_norm, vectors": normed,
+    "flip, vectors": lambda x: x.flip(1),
+}
+LINES: dict[str, Callable[[Tensor], Any]] = {
+    "convolution, lines": lambda x: F.conv1d(x, fixed(3, 4, 3), fixed(3), 2, 1),
+    "avg_pool1d": lambda x: F.avg_pool1d(x, 3, 2, 1),
+    "adaptive_avg_pool1d": lambda x: F.adaptive_avg_pool1d(x, 4),
+    "reflection_pad1d": lambda x: F.pad(x, (1, 2), mode="reflect"),
+    "replication_pad1d": lambda x: F.pad(x, (1, 2), mode="replicate"),
+    "upsample_nearest1d": lambda x: F.interpolate(x, 11),
+    "_upsample_nearest_exact1d": lambda x: F.interpolate(x, 11, mode="nearest-exact"),
+    "upsample_linear1d": lambda x: F.interpolate(x, 11, mode="linear"),
+}
+VOLUMES: dict[str, Callable[[Tensor], Any]] = {
+    "convolution, volumes": lambda x: F.conv3d(x, fixed(2, 2, 2, 2, 2), fixed(2), padding=1),
+    "max_pool3d_with_indices": lambda x: F.max_pool3d(x, 2, 1),
+    "max_pool3d_with_indices, of padding alone": lambda x: (
+        F.relu(F.max_pool3d(x[..., :2, :2, :2], 2, 1, 1, dilation=3)) + x[..., :1, :1, :1]
+    ),
+    "fractional_max_pool3d": lambda x: F.fractional_max_pool3d(
+        x, 2, 1, _random_samples=fixed(len(x), 2, 3).clamp(max=0.9)
+    ),
+    "adaptive_max_pool3d": lambda x: F.adaptive_max_pool3d(x, 2),
+    "avg_pool3d": lambda x: F.avg_pool3d(x, 2, 1),
+    "_adaptive_avg_pool3d": lambda x: F.adaptive_avg_pool3d(x, 2),
+    "max_unpool3d": lambda x: F.max_unpool3d(*F.max_pool3d(x[..., :2, :2, :2], 2, return_indices=True), 2),
+    "reflection_pad3d": lambda x: F.pad(x, (1, 0, 1, 1, 0, 1), mode="reflect"),
+    "replication_pad3d": lambda x: F.pad(x, (1, 0, 1, 1, 0, 1), mode="replicate"),
+    "upsample_nearest3d": lambda x: F.interpolate(x, scale_factor=2),
+    "_upsample_nearest_exact3d": lambda x: F.interpolate(x, size=(3, 4, 5), mode="nearest-exact"),
+    "upsample_trilinear3d": lambda x: F.interpolate(x, size=(3, 4, 5), mode="trilinear"),
+    "grid_sampler_3d": lambda x: F.grid_sample(x, 2 * fixed(2, 2, 3, 2, 3) - 1.4, align_corners=False),
+}
+SHAPED = [(MAPS, MAP), (VECTORS, (2, 4)), (LINES, (2, 4, 9)), (VOLUMES, (2, 2, 3, 3, 3))]
+CASES = {name: (function, shape) for cases, shape in SHAPED for name, function in cases.items()}
+
+# Recorded only as what they are made of, on another device, or under a name that another case stands for.
+ELSEWHERE = {
+    *(
+        "avg_pool1d",
+        "adaptive_avg_pool1d",
+        "reshape",
+        "flatten",
+        "unflatten",
+        "chunk",
+        "contiguous",
+        "positive",
+        "dropout",
+        "linear",
+        "t",
+        "alias",
+    ),
+    *("cudnn_batch_norm", "miopen_batch_norm", "_native_batch_norm_legit_no_training", "adaptive_avg_pool2d"),
+    *("unsafe_split", "unsafe_split_with_sizes", "lift_fresh_copy", "copy", "native_channel_shuffle"),
+    *("resolve_neg", "view_as_real", "view_as_complex", "_conj", "_conj_physical", "conj_physical", "resolve_conj"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*:UserWarning")
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", CASES)
+def test_a_record_is_what_autograd_says(name: str, place: str) -> None:
+    function, shape = CASES[name]
+    images = pictures(*shape)
+    if place == PLACES[1] and function(images.clone()).dim() != 4:
+        pytest.skip("no map")
+    model = Above(function, place)
+    with torch.no_grad():
+        frozen = freeze(model, images)
+        logits = model(images)
+    plain = Above(lambda x: x, place) if name == "detach" else model  # no less explained for being detached
+    expected = jacobian(plain, images)
+    tolerance = {"rtol": 1e-7 if name == "hardsigmoid" else 1e-10, "atol": 1e-12}  # of which torch has a float's sixth
+    for windows in (True, False):
+        with torch.no_grad():
+            weight, bias = pulled(frozen, windows=windows)
+        assert_close(weight, expected, **tolerance)
+        sums = (weight * images[:, None]).flatten(2).sum(2)
+        assert_close(bias, logits - sums, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", [torch.maximum, torch.minimum, torch.fmax, torch.fmin])
+def test_of_equal_values_the_first_is_taken(kind: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """Autograd gives half to each, which is neither's route."""
+    images = torch.ones(2, 4, dtype=DOUBLE)
+    for first, second in ((2, 1), (1, 2)):
+        frozen = freeze(Above(lambda x, a=first, b=second: kind(a * x + 2 - a, b * x + 2 - b)), images)  # type: ignore[misc]
+        weight, bias = pulled(frozen, windows=True)
+        assert_close(weight, first * torch.eye(4, dtype=DOUBLE).expand(2, 4, 4))
+        assert_close(bias, torch.full((2, 4), 3.0 - first, dtype=DOUBLE))
+
+
+@pytest.mark.filterwarnings("ignore:.*:UserWarning")
+@pytest.mark.parametrize("padded", [False, True], ids=["alone", "below a padded convolution"])
+@pytest.mark.parametrize("name", MAPS)
+def test_one_box_for_all_is_a_map_with_zeros_around_it(name: str, padded: bool) -> None:
+    """Wherever it is: in corners, where there is nothing but padding below it, and inside."""
+    images = pictures(*MAP)
+    if padded and MAPS[name](images.clone()).dim() != 4:
+        pytest.skip("no map")
+    with torch.no_grad():
+        frozen = freeze(Above(MAPS[name], PLACES[padded]), images)
+    network, rows = frozen.network, torch.arange(2)
+    made = [value for node in network.nodes for value in node.outputs if value in network.lands]
+    value = next(value for value in reversed(made) if value is not None and len(network.shape(value)) >= 3)
+    shape = network.shape(value)
+    for starts in ([0] * len(shape), [size - 1 for size in shape], [(size - 1) // 2 for size in shape]):
+        extent = [min(2, size - start) for size, start in zip(shape, starts, strict=True)]
+        box = Window(pictures(2, *extent), tuple(starts), shape, rows, rows)
+        with torch.no_grad():
+            found, expected = (
+                pull_back(frozen, Branches(rows, rows, 2), [(value, window)]) for window in (box, box.dense())
+            )
+        assert_close(found, expected, rtol=1e-9, atol=1e-10)
+
+
+COMMON = {"relu", "add", "view", "_unsafe_view", "mul", "slice"}  # which are in most of the models
+
+
+@pytest.mark.filterwarnings("ignore:.*:UserWarning")
+@pytest.mark.parametrize("name", [name for name in CASES if "infinite" not in name])
+def test_boxes_of_every_kind_go_down_as_whole_maps_do(name: str) -> None:
+    """Wherever they are and however they stick out, and what a constant adds under them."""
+    function, shape = CASES[name]
+    with torch.no_grad():
+        frozen = freeze(Above(function), pictures(*shape))
+    assert_boxes_go_down(frozen, lambda node: node.kind not in COMMON or node.kind in name)
+
+
+# What works along the first dimension of what it is given, whatever that is.
+ALONG: dict[str, Callable[[Tensor], Any]] = {
+    "roll": lambda x: x.roll(3),
+    "flip": lambda x: x.flip(0),
+    "rot90": lambda x: x.rot90(),
+    "cumsum": lambda x: x.cumsum(0),
+    "cummax": lambda x: x.cummax(0).values,
+    "sort": lambda x: x.sort(0).values,
+    "max": lambda x: x.max(0, keepdim=True).values,
+    "mean": lambda x: x.mean(0, keepdim=True),
+    "mean, without the dimension": lambda x: x.mean(0),
+    "sum of all": lambda x: x - x.sum(),
+    "transpose": lambda x: x.transpose(0, 1),
+    "select": lambda x: x[0],
+    "slice": lambda x: x[:1],
+    "index": lambda x: x[[0]],
+    "index, by truth": lambda x: x[torch.ones(len(x), dtype=torch.bool)],
+    "index_select": lambda x: x.index_select(0, torch.tensor([0])),
+    "index_add": lambda x: torch.zeros_like(x).index_add(0, torch.tensor([0]), x),
+    "gather": lambda x: x.gather(0, torch.zeros_like(x, dtype=torch.long)),
+    "scatter_add": lambda x: torch.zeros_like(x).scatter_add(0, torch.zeros_like(x, dtype=torch.long), x),
+    "unbind": lambda x: x.unbind(0)[0],
+    "split": lambda x: x.split(1)[0],
+    "split and cat": lambda x: torch.cat([2 * part for part in x.split(16)]),
+    "stack": lambda x: torch.stack([x]),
+    "repeat": lambda x: x.repeat(1, *(1,) * x.dim()),
+    "unfold": lambda x: x.unfold(0, 1, 1),
+    "diagonal": lambda x: x.diagonal(),
+    "tril": lambda x: x.tril(1),
+    "fft": lambda x: torch.fft.fftn(x).real,
+    "broadcast": lambda x: x + x.mean(1),
+    "reshape": lambda x: x.reshape(1, 1, -1),
+    "squeeze": lambda x: x.squeeze(0).unsqueeze(0),
+    "pooling": lambda x: F.max_pool1d(x.reshape(1, -1), 2),
+}
+
+
+def runs_alone(function: Callable[[Tensor], Any], shape: tuple[int, ...]) -> bool:
+    """Whether there is such a call for one image."""
+    try:
+        made = function(pictures(1, *shape[1:]))
+    except (RuntimeError, IndexError):
+        return False
+    return made.dim() > 1 and len(made) == 1
+
+
+def assert_says(error: PathxError, pattern: str) -> None:
+    assert re.search(pattern, str(error))
+
+
+@pytest.mark.filterwarnings("ignore:.*:UserWarning")
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [*((name, shape) for name, (_, shape) in CASES.items() if name != "detach")]
+    + [(f"along, {name}", shape) for name in ALONG for shape in ((1, 3, 4, 4), (1, 1, 4, 4), (1, 6))],
+)
+def test_one_image_is_explained_as_autograd_says_or_refused(name: str, shape: tuple[int, ...]) -> None:
+    """An operation may take the dimension of the batch for another one, of which there is nothing to see in a batch of one."""
+    function = ALONG[name.removeprefix("along, ")] if name.startswith("along") else CASES[name][0]
+    if not runs_alone(function, shape):
+        pytest.skip("not of one image")
+    images, model = pictures(1, *shape[1:]), Above(function)
+    with torch.no_grad():
+        try:
+            frozen = freeze(model, images)
+        except PathxError as refusal:
+            if name.startswith("along") or name == "index_put":  # of what is written, torch drops dimensions of size 1
+                assert_says(refusal, "along the batch|without the batch")
+                return
+            raise
+    expected, logits = jacobian(model, images), model(images)
+    for windows in (True, False):
+        with torch.no_grad():
+            weight, bias = pulled(frozen, windows=windows)
+        assert_close(weight, expected, rtol=1e-7, atol=1e-12)
+        assert_close(bias, logits - (weight * images[:, None]).flatten(2).sum(2), rtol=1e-7, atol=1e-10)
+
+
+# In TorchScript circular padding is writes into memory, which are refused; of unpooling torch cannot make a file.
+NOT_IN_TORCHSCRIPT = {"circular padding", "circular padding, cut", "max_unpool2d", "max_unpool3d"}
+
+
+def shapes_of_layers(frozen: Frozen) -> list[list[tuple[int, ...]]]:
+    return [[gate.shape for gate in layer] for layer in frozen.network.layers]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [name for name in CASES if name not in NOT_IN_TORCHSCRIPT])
+def test_law_6_a_traced_record_is_the_same_from_the_first_call_on(name: str) -> None:
+    function, shape = CASES[name]
+    images, model = pictures(*shape), Above(function)
+    traced = torch.jit.trace(model, images, check_trace=False)  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        whole = freeze(model, images)
+        expected = pulled(whole, windows=True)
+        for _ in range(2):  # TorchScript rewrites itself after the first
+            found = freeze(traced, images)
+            assert shapes_of_layers(found) == shapes_of_layers(whole)
+            assert_close(found.logits, model(images))
+            assert_close(pulled(found, windows=True), expected)
+
+
+PRODUCTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "mul": lambda x: x * x.flip(3),
+    "div": lambda x: x / (x.flip(3) + 1),
+    "addcmul": lambda x: torch.addcmul(fixed(4, 7, 6), x, x.flip(3)),
+    "addcmul, of three": lambda x: torch.addcmul(x, x, x.flip(3)),
+    "matmul": lambda x: x @ x.transpose(2, 3),
+    "bmm": lambda x: torch.bmm(x[:, :, 0], x[:, :, 1].transpose(1, 2)),
+    "baddbmm": lambda x: torch.baddbmm(fixed(2, 4, 4), x[:, :, 0], x[:, :, 1].transpose(1, 2)),
+    "lerp": lambda x: torch.lerp(x, fixed(4, 7, 6), x.flip(3)),
+    "scatter_reduce": lambda x: x.scatter_reduce(1, places(x, 1), x.flip(3), "prod"),
+    "addcdiv": lambda x: torch.addcdiv(x, x, x.flip(3) + 1),
+    "prod": lambda x: x.prod(1, keepdim=True),
+    "pow": lambda x: x**2,
+    "einsum": lambda x: torch.einsum("bchw,bdhw->bcd", x, x),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_of_what_was_computed_are_refused(name: str) -> None:
+    with pytest.raises(PathxError, match=r"no exact path|pathx has no rule for"):
+        freeze(Above(PRODUCTS[name]), pictures(*MAP))
+
+
+OTHER = torch.tensor([1, 0])
+MIXED: dict[str, Callable[[Tensor], Tensor]] = {
+    "index": lambda x: x[OTHER],
+    "index, of places too": lambda x: x[OTHER, torch.tensor([2, 3])],
+    "index, apart": lambda x: x[:, OTHER, :, OTHER],
+    "index_put": lambda x: written(x, OTHER, x),
+    "index_select": lambda x: x.index_select(0, OTHER),
+    "index_add": lambda x: x.index_add(0, OTHER, x),
+    "gather": lambda x: x.gather(0, places(x, 0)),
+    "scatter": lambda x: x.scatter(0, places(x, 0), x),
+    "scatter_add": lambda x: x.scatter_add(0, places(x, 0), x),
+    "slice": lambda x: x + x[:1],
+    "slice_scatter": lambda x: written(x, slice(0, 1), x[1:]),
+    "select": lambda x: x + x[0],
+    "select_scatter": lambda x: written(x, 0, x[1]),
+    "split": lambda x: x + x.split(1)[0],
+    "unbind": lambda x: x + x.unbind(0)[1],
+    "cat": lambda x: torch.cat([x, x])[1:3],
+    "stack": lambda x: torch.stack([x, x.flip(1)])[:, 0],
+    "flip": lambda x: x.flip(0),
+    "roll": lambda x: x.roll(1, 0),
+    "roll, of all": lambda x: x.roll(1),
+    "mean": lambda x: x - x.mean(0, keepdim=True),
+    "mean, of a stack": lambda x: torch.stack([x, x.flip(1)], 1).mean(0),
+    "sum": lambda x: x - x.sum(0),
+    "cumsum": lambda x: x.cumsum(0),
+    "max": lambda x: x - x.amax(0),
+    "sort": lambda x: x.sort(0).values,
+    "topk": lambda x: x.topk(2, 0).values,
+    "median": lambda x: x - x.median(0).values,
+    "cummax": lambda x: x.cummax(0).values,
+    "permute": lambda x: x[:, :2].permute(1, 0, 2, 3),
+    "transpose": lambda x: x[:, :2].transpose(0, 1),
+    "rot90": lambda x: x[:, :2].rot90(1, (0, 1)),
+    "view": lambda x: x.view(4, 2, 7, 6).transpose(0, 1)[:, :2],
+    "repeat": lambda x: x.repeat(2, 1, 1, 1)[1:3],
+    "tril": lambda x: x[:, :2, 0, 0].tril(),
+    "bmm": lambda x: torch.bmm(x[:, :, 0].transpose(0, 1), fixed(4, 6, 3)).transpose(0, 1),
+    "convolution": lambda x: F.conv1d(x[:, :2, 0].transpose(0, 1), fixed(2, 2, 3)),
+    "max_pool": lambda x: F.max_pool2d(x[:, :, :2, 0].permute(1, 2, 0)[None], 1)[0].permute(2, 0, 1),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_pictures_that_are_mixed_are_refused(name: str) -> None:
+    with pytest.raises(PathxError, match=r"works along the batch|without the batch of 2 in front"):
+        freeze(Above(MIXED[name]), pictures(*MAP))
+
+
+def test_every_record_is_tried() -> None:
+    """A new operation needs its case here."""
+    tried = set()
+    for function, shape in CASES.values():
+        network = freeze(Above(function), pictures(*shape)).network
+        tried |= {node.kind for node in network.nodes if network.states[node.outputs[0]] is Dependence.VARIES}  # type: ignore[index]
+    linear = {name for name, operation in OPERATIONS.items() if operation.transpose is not None}
+    assert linear - tried <= ELSEWHERE
+
+
+@pytest.mark.filterwarnings("ignore:.*:UserWarning")
+@pytest.mark.parametrize("name", [name for name in MAPS if name != "detach"])
+def test_a_field_is_what_is_seen(name: str) -> None:
+    """Nothing beside it, and nothing too much where every element of the field counts."""
+    images = fixed(2, 1, 15, 7)
+    nodes = freeze(Seen(MAPS[name]), images).network
+    routed = len(nodes.gates) > 2 or any(known(node).saves or known(node).reads for node in nodes.nodes)
+    field = assert_field(MAPS[name], images, exact=not routed and name not in JOINED)
+    assert (field is None) == (name in UNKNOWN), "what is known of a field must not get lost"
+
+
+# A field holds for every channel, and for every value that is put together, and theirs are not all alike; a dilated
+# kernel has holes, which at the border of a map leave less to see.
+JOINED = {
+    "addcmul",
+    "lerp, of two",
+    "where",
+    "cat",
+    "stack",
+    "where, with a constant",
+    "tril",
+    "triu",
+    "masked_fill",
+} | {name for name in MAPS if "dilated" in name or "much padding" in name}
+
+
+# What moves places, or puts values together whose places differ; such units see everything, as far as is known.
+UNKNOWN = {
+    *("convolution, transposed and strided", "adaptive_max_pool2d", "_adaptive_avg_pool2d", "mean, of places", "sum"),
+    *("add, broadcast", "addcmul", "where", "masked_fill, infinite", "maximum", "minimum", "min", "nanmedian", "sort"),
+    *("cummin", "max_unpool2d", "view", "_unsafe_view", "permute", "transpose", "expand, places", "roll", "rot90"),
+    *("cumsum", "unfold", "diagonal", "diag_embed", "repeat", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle"),
+    *("im2col", "col2im", "_fft_r2c", "_fft_c2c", "_fft_c2r", "reflection_pad2d", "replication_pad2d", "cat", "stack"),
+    *("circular padding", "upsample_nearest2d", "_upsample_nearest_exact2d", "upsample_bilinear2d", "grid_sampler_2d"),
+    *("upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "cat, of places", "stack, of places"),
+    *("select, of places", "split", "slice_scatter", "select_scatter", "index_select", "index", "index_put", "gather"),
+    *("scatter", "scatter_add", "index_add", "bmm", "bmm, second", "baddbmm", "matmul", "fractional_max_pool2d"),
+    *("mul, complex", "mul, complex number", "complex", "_neg_view", "addcdiv", "circular padding, cut", "index_copy"),
+    *("constant_pad_nd, above a view", "index_fill", "diagonal_scatter", "as_strided", "as_strided, again and again"),
+    *("matmul, from the left", "matmul, a matrix per channel", "matmul, a matrix per channel from the left", "einsum"),
+    *("matmul, of what was repeated", "matmul, complex", "norm, of the largest", "relu, twice of the same"),
+}
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 4])
+def test_stacked_maps_are_seen_as_each_is_until_places_are_stacked(dim: int) -> None:
+    network = freeze(Seen(lambda x: torch.stack([x, 2 * x], dim)), fixed(2, 1, 15, 7)).network
+    field = network.fields[network.layers[-1][0].source]
+    assert (field is not None) == (dim < 3)
+    if field is not None:
+        assert field == network.fields[network.layers[0][0].source]
+
+
+def test_unknown_sees_everything() -> None:
+    known_fields = {name for name, operation in OPERATIONS.items() if operation.field is not None}
+    assert not known_fields & {"matmul", "mm", "addmm", "bmm", "upsample_nearest2d", "repeat", "_adaptive_avg_pool2d"}
