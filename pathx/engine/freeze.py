@@ -97,6 +97,9 @@ class Frozen:
 
     def pull(self, node: Node, output: int, cotangent: Window) -> Cotangents:
         """Cotangents of a linear node's inputs from those of one of its outputs."""
+        if node.index in self.network.class_gates:
+            gate = self.network.class_gates[node.index]
+            return [(gate.source, self.slopes(gate).passed(cotangent))]
         rule = known(node).transpose
         assert rule is not None  # the network was read
         call = self.call(node)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from pathx.engine.dependence import Dependence, check_batch, states_of
-from pathx.engine.fields import places, receptive_fields
+from pathx.engine.fields import fields_above, places, receptive_fields
 from pathx.engine.record.folds import fold
 from pathx.engine.record.trace import Graph, Node, Value, filled, values_in
 from pathx.engine.rules.geometry import Field
@@ -72,6 +72,7 @@ class Network:
         nodes: the calls that the logits depend on.
         logits: the value that is explained, (B, C) or with dimensions of size 1.
         layers: the gates by hidden layer; layers[n - 1] is layer n.
+        class_gates: gates of a class layer, by the number of their node: they belong to the output.
         lands: for each value, the layers (bit n) whose gates it reaches downwards with no gate between, bit 0 the input.
     """
 
@@ -81,6 +82,7 @@ class Network:
     logits: Value
     producers: dict[Value, Node]
     layers: tuple[tuple[Gate, ...], ...]
+    class_gates: dict[int, Gate]
     lands: dict[Value, int]
     _forms: dict[int, Form] = field(default_factory=dict, repr=False)
 
@@ -119,6 +121,15 @@ class Network:
         return receptive_fields(self.graph, self.nodes, self.states)
 
     @cached_property
+    def class_fields(self) -> dict[tuple[Gate, Gate], Field]:
+        """What the elements of each gate of the class layer see of each gate of the top layer."""
+        result = {}
+        for gate in self.layers[-1]:
+            fields = fields_above(self.graph, self.nodes, self.states, gate.output)
+            result.update({(above, gate): fields.get(above.source) for above in self.class_gates.values()})
+        return result
+
+    @cached_property
     def placed(self) -> tuple[bool, ...]:
         """For every hidden layer, from the output down, whether units of it have a place in the image."""
         size = self.graph.shapes[self.graph.input.index][1:]
@@ -146,8 +157,8 @@ class Network:
             if output is None or self.states[output] is not Dependence.VARIES:
                 continue
             needed.update(value for value in node.inputs if self.states[value] is not Dependence.VARIES)
-            if node.index in self.gates:
-                gate = self.gates[node.index]
+            gate = self.gates.get(node.index) or self.class_gates.get(node.index)
+            if gate is not None:
                 needed.add(gate.output if known(node).gates_from_output else gate.source)
                 continue
             saved = (node.outputs[position] for position in known(node).saves)
@@ -163,7 +174,7 @@ class Network:
             node = self.producers.get(stack.pop())
             if node is None or node.index in self.gates:
                 continue
-            frozen = known(node).saves or known(node).reads
+            frozen = known(node).saves or known(node).reads or node.index in self.class_gates
             if frozen or any(self._is_of_images(v, node) for v in node.inputs):
                 return False
             fresh = {v for v in node.inputs if self.states[v] is Dependence.VARIES} - seen
@@ -218,11 +229,56 @@ def read_network(graph: Graph) -> Network:
         )
     check_batch(graph, nodes, states)
     gates = _gates(graph, nodes, states, producers)
-    layers, lands = _layers(graph, states, gates, logits, producers)
+    class_gates = _class_gates(graph, states, gates, logits, producers)
+    layers, lands = _layers(graph, states, [gate for gate in gates if gate not in class_gates], logits, producers)
+    if not layers:  # a class layer is all that there is
+        class_gates = []
+        layers, lands = _layers(graph, states, gates, logits, producers)
     if not layers:
         raise PathxError("the model has no ReLU between its input and its output: there is no path to find", usage=True)
     _check_head(graph, logits, states, gates, producers)
-    return Network(graph, nodes, states, logits, producers, layers, lands)
+    by_node = {gate.node.index: gate for gate in class_gates}
+    return Network(graph, nodes, states, logits, producers, layers, by_node, lands)
+
+
+def _class_gates(
+    graph: Graph, states: dict[Value, Dependence], gates: list[Gate], logits: Value, producers: dict[Value, Node]
+) -> list[Gate]:
+    """The gates of a class layer: every unit of theirs sends to one class only, by construction.
+
+    Between them and the logits there are only operations that hand every element on to one element of their result:
+    reshapes, means and maxima of whole maps, fixed factors. Empty where the top layer is no such layer.
+    """
+    by_output = {gate.output: gate for gate in gates}
+    if prod(graph.shapes[logits.index][1:]) == 1:
+        return []
+    stack, seen, top = [logits], {logits}, []
+    while stack:
+        value = stack.pop()
+        if value in by_output:
+            top.append(by_output[value])
+            continue
+        node = producers.get(value)
+        if node is None or not _keeps_elements_apart(graph, node, states):
+            return []
+        fresh = {v for v in node.inputs if states[v] is Dependence.VARIES} - seen
+        seen |= fresh
+        stack.extend(fresh)
+    return top
+
+
+def _keeps_elements_apart(graph: Graph, node: Node, states: dict[Value, Dependence]) -> bool:
+    """Whether every element that an operation is given reaches at most one element of its result."""
+    varying = [value for value in node.inputs if states[value] is Dependence.VARIES]
+    output = node.outputs[0]
+    if output is None or len(varying) != 1:
+        return False
+    before, after = (graph.shapes[value.index] for value in (varying[0], output))
+    if node.kind in ("mul", "div", "add", "sub"):  # with what is fixed
+        return before == after
+    if node.kind in ("avg_pool2d", "_adaptive_avg_pool2d", "adaptive_avg_pool2d", "max_pool2d_with_indices"):
+        return after[-2:] == (1, 1)
+    return node.kind in ("mean", "sum", "max", "view", "reshape", "flatten", "squeeze") or known(node).same
 
 
 _FEATURES = 64

@@ -8,7 +8,7 @@ taken before they are pulled back, go down as one whole map instead.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -20,7 +20,7 @@ from pathx.engine.branches import Branches, Kept
 from pathx.engine.freeze import Frozen
 from pathx.engine.record.trace import Value
 from pathx.engine.rules.table import Slopes
-from pathx.engine.window import Window, counted
+from pathx.engine.window import Window, counted, spaced, times
 
 Landed = dict[Value, list[Window]]
 
@@ -147,12 +147,20 @@ def unit_rows(frozen: Frozen, branches: Branches, kept: Kept) -> Rows:
     return Rows(frozen, kept.layer, tuple(starts), branches.image, kept.W, kept.target_minus_mean, kept.weight)
 
 
-def pull_back(frozen: Frozen, seeds: Iterable[tuple[Value, Window]], layers: int, *, windows: bool = True) -> Landed:
+def pull_back(
+    frozen: Frozen,
+    seeds: Iterable[tuple[Value, Window]],
+    layers: int,
+    *,
+    windows: bool = True,
+    stop_at: Container[Value] = (),
+) -> Landed:
     """Pull cotangents back to where they land: the outputs of the activations that they meet, or the input.
 
     Args:
         layers: where they may land: a bit for every layer, bit 0 for the input.
         windows: keep cotangents as windows; otherwise as whole maps.
+        stop_at: other values to land at.
     """
     network = frozen.network
     landed: Landed = {}
@@ -165,7 +173,7 @@ def pull_back(frozen: Frozen, seeds: Iterable[tuple[Value, Window]], layers: int
         if not windows:
             window = window.dense()
         node = network.producers.get(value)
-        if node is None or node.index in network.gates:
+        if node is None or node.index in network.gates or value in stop_at:
             add_window(landed.setdefault(value, []), window)
             return
         if value not in pending:
@@ -199,3 +207,43 @@ def sum_into(maps: Tensor, window: Window, owner: Tensor) -> None:
     index = (window.index() + start).expand_as(window.data)
     data = window.cleaned().data
     maps.view(-1).index_add_(0, index.reshape(-1), data.reshape(-1))
+
+
+SMALL = 1 << 16
+"""Tables of fewer numbers are not worth indices of half the size."""
+
+
+def read_window(window: Window, places: tuple[Tensor, ...], here: Tensor | None, sets: tuple[int, int]) -> Tensor:
+    """(S or Q, K, n) what the S * K cotangents of a window hold at places, (Q, n) for each dimension; 0 outside of the boxes.
+
+    Args:
+        here: (Q, n) which places are there at all; None for all.
+        sets: S and K; S is Q, or 1 where every set has the same cotangents.
+    """
+    data = window.data
+    # The index into memory: where a row's box would start if it began at the map's corner, plus the place.
+    corner, before = window.corner(data.stride()[1:])
+    start = spaced(len(data), data.stride(0), -before, data.device)
+    start = start if corner is None else start - corner
+    step: Tensor | None = None
+    outside = None if here is None else ~here[:, None]
+    for dim in reversed(range(len(places))):  # the last often has a stride of 1
+        stride, origin, place = data.stride(dim + 1), window.origin[dim], places[dim]
+        if stride:
+            step = times(place, stride) if step is None else torch.add(step, place, alpha=stride)
+        if not window.covers(dim):
+            first = origin if isinstance(origin, int) else origin.numbers.reshape(*sets, 1)
+            beyond = (place[:, None] < first) | (place[:, None] >= first + window.extent[dim])
+            outside = beyond if outside is None else outside | beyond
+    step = torch.zeros_like(places[0]) if step is None else step
+    if prod(sets) * step.shape[1] > SMALL:  # half as many bytes
+        start, step = start.int(), step.int()
+    index = start.reshape(*sets, 1) + step[:, None]
+    span = 1 + sum((length - 1) * stride for length, stride in zip(data.shape, data.stride(), strict=True))
+    memory = data.as_strided((span,), (1,), data.storage_offset())
+    if outside is not None:
+        index.masked_fill_(outside, 0)
+    values = memory.index_select(0, index.reshape(-1)).reshape(index.shape)
+    return (
+        values if outside is None else values.masked_fill_(outside, 0.0)
+    )  # not a product: it may be infinite elsewhere

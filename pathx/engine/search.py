@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from pathx.engine.branches import Branches, Kept, Link
+from pathx.engine.class_maps import class_columns
 from pathx.engine.network import Gate
-from pathx.engine.rows import Landed, Rows, sum_into
-from pathx.engine.window import Window, counted, made_once, spaced, times, unravelled
+from pathx.engine.rows import Landed, Rows, read_window, sum_into
+from pathx.engine.window import Window, counted, made_once, spaced, unravelled
 
 
 @dataclass(frozen=True)
@@ -318,20 +319,25 @@ class LayerInputs:
 
     def columns(self, units: Tensor) -> Tensor:
         """(Q, K, n) what the rows of each branch hold at its units (Q, n)."""
+        if self.rows.layer is None and self.rows.frozen.network.class_gates:
+            return class_columns(self.rows, list(self.on_gates(units)), self.layer)
         return join([self._read_columns(landed, count, units) for count, landed in self._chunks()], 1)
 
-    def _read_columns(self, landed: Landed, count: int, units: Tensor) -> Tensor:
-        parts = []
+    def on_gates(self, units: Tensor) -> Iterator[tuple[Gate, Tensor, Tensor | None]]:
+        """Each gate with the units' flat indices in it (Q, n), never out of range, and which of them are on it; None for all."""
         offset = 0
         for gate in self.gates:
             local = units - offset if offset else units
-            inside, here = (local, None) if len(self.gates) == 1 else (local.clamp(0, gate.units - 1), None)
-            if inside is not local:
-                here = inside == local
-            windows = [window for window in landed.get(gate.output, ()) if window.data.numel()]
-            places = unravelled(inside, gate.shape) if windows else ()
-            parts += [self._read_window(window, count, places, here) for window in windows]
+            inside = local if len(self.gates) == 1 else local.clamp(0, gate.units - 1)
+            yield gate, inside, None if inside is local else inside == local
             offset += gate.units
+
+    def _read_columns(self, landed: Landed, count: int, units: Tensor) -> Tensor:
+        parts = []
+        for gate, index, here in self.on_gates(units):
+            windows = [window for window in landed.get(gate.output, ()) if window.data.numel()]
+            places = unravelled(index, gate.shape) if windows else ()
+            parts += [self._read_window(window, count, places, here) for window in windows]
         return add(parts) if parts else self.rows.weight.new_zeros(self.branches, count, units.shape[1])
 
     def _read_window(self, window: Window, count: int, places: tuple[Tensor, ...], here: Tensor | None) -> Tensor:
@@ -340,49 +346,19 @@ class LayerInputs:
         Args:
             here: (Q, n) which places are on this gate at all; None for all.
         """
-        data = window.data
-        every = window.ordered and len(data) == self.rows.sets * count  # one cotangent for every row
-        if every or self.rows.shared:
-            sets, size = (1, len(data)) if self.rows.shared else (self.branches, count)
-        else:  # rows are missing or repeat: each cotangent has places of its own
-            sets, size, branch = len(data), 1, window.row // count
-            places = tuple(place.index_select(0, branch) for place in places)
-            here = None if here is None else here.index_select(0, branch)
-
-        # The index into memory: where a row's box would start if it began at the map's corner, plus the place.
-        corner, before = window.corner(data.stride()[1:])
-        start = spaced(len(data), data.stride(0), -before, data.device)
-        start = start if corner is None else start - corner
-        step: Tensor | None = None
-        outside = None if here is None else ~here[:, None]
-        for dim in reversed(range(len(places))):  # the last often has a stride of 1
-            stride, origin, place = data.stride(dim + 1), window.origin[dim], places[dim]
-            if stride:
-                step = times(place, stride) if step is None else torch.add(step, place, alpha=stride)
-            if not window.covers(dim):
-                first = origin if isinstance(origin, int) else origin.numbers.reshape(sets, size, 1)
-                beyond = (place[:, None] < first) | (place[:, None] >= first + window.extent[dim])
-                outside = beyond if outside is None else outside | beyond
-        step = torch.zeros_like(places[0]) if step is None else step
-        if sets * size * step.shape[1] > SMALL:  # half as many bytes
-            start, step = start.int(), step.int()
-        index = start.reshape(sets, size, 1) + step[:, None]
-        span = 1 + sum((length - 1) * stride for length, stride in zip(data.shape, data.stride(), strict=True))
-        memory = data.as_strided((span,), (1,), data.storage_offset())
-        if outside is not None:
-            index.masked_fill_(outside, 0)
-        values = memory.index_select(0, index.reshape(-1)).reshape(index.shape)
-        if outside is not None:
-            values.masked_fill_(outside, 0.0)  # not a product: what is elsewhere may be infinite
-        if every:
-            return values
         if self.rows.shared:
+            values = read_window(window, places, here, (1, len(window.data)))
+            if window.ordered and len(window.data) == count:
+                return values
             return values.new_zeros(self.branches, count, values.shape[2]).index_add_(1, window.row, values)
+        if window.ordered and len(window.data) == self.branches * count:  # one cotangent for every row
+            return read_window(window, places, here, (self.branches, count))
+        branch = window.row // count  # rows are missing or repeat: each cotangent has places of its own
+        places = tuple(place.index_select(0, branch) for place in places)
+        here = None if here is None else here.index_select(0, branch)
+        values = read_window(window, places, here, (len(window.data), 1))
         table = values.new_zeros(self.branches * count, values.shape[2]).index_add_(0, window.row, values[:, 0])
         return table.reshape(self.branches, count, -1)
-
-
-SMALL = 1 << 16
 
 
 def _multiply_out(inputs: Sequence[LayerInputs], units: Tensor, most: int) -> tuple[Tensor, tuple[Link, ...]]:
