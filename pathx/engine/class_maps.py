@@ -14,6 +14,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from pathx.engine.freeze import Frozen
 from pathx.engine.network import Gate, Network
 from pathx.engine.rows import Rows, pull_back, read_window
 from pathx.engine.window import Corners, Origin, Window, counted, unravelled
@@ -33,18 +34,28 @@ def class_columns(rows: Rows, units: Sequence[tuple[Gate, Tensor, Tensor | None]
         for gate, index, here in units:
             places = unravelled(index.reshape(-1), gate.shape)
             box = _reach(network, class_gate, gate, places, rows.image[branch])
-            with torch.enable_grad():
-                probe = rows.weight.new_zeros(box.data.shape, requires_grad=True)
-                landed = pull_back(frozen, [(class_gate.source, box.holding(probe))], 1 << layer)
-                read = sum(_read_each(window, places).sum() for window in landed.get(gate.output, ()))
-                slope = torch.autograd.grad(read, probe)[0] if isinstance(read, Tensor) else torch.zeros_like(probe)
+            slope = _slopes(frozen, (class_gate, box), (gate, places), layer)
             box = replace(box, image=branch)
             sent = slope * box.read(weight)
             sent = sent if here is None else sent * here.reshape(-1, *(1,) * (sent.dim() - 1))
             total.scatter_add_(1, box.read(class_of).expand_as(sent).flatten(1), sent.flatten(1))
     columns = total.reshape(branches, count, -1).transpose(1, 2)
-    asked = rows.starts[0].index
-    return columns if asked.shape[1] == network.outputs else columns.gather(1, asked[:, :, None].expand(-1, -1, count))
+    asked = rows.starts[0].index[:, :, None]  # two of the logits, where one class is explained against another
+    return columns.gather(1, asked.expand(branches, -1, count))
+
+
+def _slopes(frozen: Frozen, above: tuple[Gate, Window], below: tuple[Gate, tuple[Tensor, ...]], layer: int) -> Tensor:
+    """How much units at places (P,) of a gate add to every element of their boxes of the class layer."""
+    (class_gate, box), (gate, places) = above, below
+
+    def read_units(data: Tensor) -> Tensor:
+        landed = pull_back(frozen, [(class_gate.source, box.holding(data))], 1 << layer)
+        parts = [_read_each(window, places).sum() for window in landed.get(gate.output, ())]
+        return sum(parts, data.sum() * 0)
+
+    total, gradient = torch.func.vjp(read_units, frozen.images.new_zeros(box.data.shape))
+    (slope,) = gradient(torch.ones_like(total))
+    return slope
 
 
 def _classes_of_units(rows: Rows) -> dict[Gate, tuple[Tensor, Tensor]]:
@@ -70,7 +81,7 @@ def _reach(network: Network, class_gate: Gate, gate: Gate, places: tuple[Tensor,
     """The box of the class layer that each unit at places (P,) of a gate below reaches; the whole layer where that is not known."""
     shape = class_gate.shape
     row = counted(len(image), image.device)
-    field = network.class_fields[class_gate, gate]
+    field = network.class_field(class_gate, gate)
     origin: list[Origin] = [0]
     extent = [shape[0]]
     if field is not None and len(shape) == len(gate.shape) == 3:

@@ -85,6 +85,7 @@ class Network:
     class_gates: dict[int, Gate]
     lands: dict[Value, int]
     _forms: dict[int, Form] = field(default_factory=dict, repr=False)
+    _class_fields: dict[tuple[int, int], Field] = field(default_factory=dict, repr=False)
 
     def form(self, node: Node) -> Form:
         """What is known of a node's call without any numbers."""
@@ -120,14 +121,13 @@ class Network:
         """What each value's elements see of the input."""
         return receptive_fields(self.graph, self.nodes, self.states)
 
-    @cached_property
-    def class_fields(self) -> dict[tuple[Gate, Gate], Field]:
-        """What the elements of each gate of the class layer see of each gate of the top layer."""
-        result = {}
-        for gate in self.layers[-1]:
+    def class_field(self, class_gate: Gate, gate: Gate) -> Field:
+        """What the elements of a gate of the class layer see of another gate."""
+        key = (class_gate.node.index, gate.node.index)
+        if key not in self._class_fields:
             fields = fields_above(self.graph, self.nodes, self.states, gate.output)
-            result.update({(above, gate): fields.get(above.source) for above in self.class_gates.values()})
-        return result
+            self._class_fields[key] = fields.get(class_gate.source)
+        return self._class_fields[key]
 
     @cached_property
     def placed(self) -> tuple[bool, ...]:

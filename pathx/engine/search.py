@@ -63,9 +63,12 @@ def most_important(
         margins = _margins(W, slope_times_h, branches, strategy.most)
         margin, place = margins.sort(dim=1, descending=True, stable=True)  # ties go to the lower number
         margin, place = margin[:, :width], place[:, :width]
-        if unseen is None or is_certified(margin, width, unseen, threshold):
+        if unseen is None:
             break
-        if not skip_unreached and bounds.units is None and bool((unseen == 0).any()):
+        certified, has_zero_bounds = read_certificate(margin, width, unseen, threshold)
+        if certified:
+            break
+        if has_zero_bounds and not skip_unreached and bounds.units is None:
             bounds = bounds.without(~torch.stack([one.is_reached() for one in inputs]).any(0))
             skip_unreached = True
         count *= MORE
@@ -123,19 +126,23 @@ def threshold_of(alpha: float | None, classes: int) -> float:
     return math.log(alpha / (1 - alpha)) + math.log(classes - 1) if alpha < 1 else math.inf
 
 
-def is_certified(margin: Tensor, width: int, unseen: Tensor, threshold: float) -> bool:
+def read_certificate(margin: Tensor, width: int, unseen: Tensor, threshold: float) -> tuple[bool, bool]:
     """Whether no unit that was not looked at could be kept, with a hair left for rounding. The one read of a layer.
 
     Args:
         margin: (Q, K) of the best candidates, falling.
         unseen: (Q,) the highest bound of a unit that was not looked at.
+
+    Returns: that, and whether a bound of 0 is among the highest: perhaps of units at which nothing arrives.
     """
     first = margin[:, 0]
     last = margin[:, -1] if margin.shape[1] == width else torch.full_like(first, -math.inf)
     only_first = first <= threshold
     needed = torch.where(only_first, first, last.clamp(min=threshold))
     tied = only_first & (unseen >= needed - 1e-6) & unseen.isfinite()  # the one with the lowest number is kept
-    return not bool(((unseen > needed - 1e-4 * needed.abs()) | tied).any())  # (NaN is refused later)
+    doubtful = (unseen > needed - 1e-4 * needed.abs()) | tied  # (NaN is refused later)
+    any_doubtful, any_zero = torch.stack([doubtful, unseen == 0]).any(1).tolist()
+    return not any_doubtful, any_zero
 
 
 def _limits(threshold: float, margin: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from pathx.engine.branches import Branches
 from pathx.engine.dependence import Dependence
 from pathx.engine.fields import boxes
 from pathx.engine.freeze import Frozen, freeze
-from pathx.engine.linear import pull_back
+from pathx.engine.linear import pull_to_input
 from pathx.engine.record.trace import Node
 from pathx.engine.rules.geometry import Field
 from pathx.engine.window import Window, unravelled
@@ -75,7 +75,7 @@ def pulled(frozen: Frozen, *, windows: bool) -> tuple[Tensor, Tensor]:
     shape = network.shape(network.logits)
     seed = Window.one_hot(torch.ones(batch * count, dtype=DOUBLE), row % count, shape, row, image)
     branches = Branches(image, row % count, max(2, count))
-    weight, bias = pull_back(frozen, branches, [(network.logits, seed if windows else seed.dense())])
+    weight, bias = pull_to_input(frozen, branches, [(network.logits, seed if windows else seed.dense())])
     return weight.unflatten(0, (batch, count)), bias.unflatten(0, (batch, count))
 
 
