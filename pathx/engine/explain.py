@@ -79,8 +79,9 @@ def explain(
     wanted = list(enumerate(targets))
     others = None if against is None else targets_of(frozen.logits, against, "against")
     explanations = explain_frozen(frozen, wanted, depth=depth, width=width, alpha=alpha, skips=skips, against=others)
+    own = images.detach().clone()  # the caller's buffer may hold other images later
     return Explanations(
-        replace(made, origin=Origin(module, image, labels)) for made, image in zip(explanations, images, strict=True)
+        replace(made, origin=Origin(module, image, labels)) for made, image in zip(explanations, own, strict=True)
     )
 
 

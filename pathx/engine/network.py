@@ -278,7 +278,12 @@ def _keeps_elements_apart(graph: Graph, node: Node, states: dict[Value, Dependen
         return before == after
     if node.kind in ("avg_pool2d", "_adaptive_avg_pool2d", "adaptive_avg_pool2d", "max_pool2d_with_indices"):
         return after[-2:] == (1, 1)
-    return node.kind in ("mean", "sum", "max", "view", "reshape", "flatten", "squeeze") or known(node).same
+    return node.kind in _KEEPS_ELEMENTS_APART or known(node).same
+
+
+_KEEPS_ELEMENTS_APART = frozenset(
+    ["mean", "sum", "max", "view", "reshape", "flatten", "squeeze", "unsqueeze", "permute", "transpose", "slice", "select"]
+)
 
 
 _FEATURES = 64
@@ -391,6 +396,15 @@ def _strip_final(graph: Graph, value: Value, producers: dict[Value, Node]) -> Va
             break
         if operation.final and len(node.args) > 1 and node.args[1] % len(graph.shapes[value.index]) == 0:
             raise PathxError(f"{node.place} is taken over the batch, not over the classes; use dim=1", usage=True)
+        if operation.final and len(node.args) > 1:
+            shape = graph.shapes[value.index]
+            size, outputs = shape[node.args[1]], prod(shape[1:])
+            if size != outputs:
+                raise PathxError(
+                    f"{node.place} is taken over groups of {size} of the {outputs} outputs; wrap the model so that it returns "
+                    "the logits of one group",
+                    usage=True,
+                )
         value = node.inputs[0]
         logits = value if operation.final or (logits == node.outputs[0] and operation.same) else logits
     return logits

@@ -47,6 +47,7 @@ NO_LOGITS: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
     "a class": (lambda m, x: m.n(x).argmax(1), "the model returns output of shape (2,), not one row"),
     "one row for all": (lambda m, x: m.n(x[:1]).squeeze(), "the model returns output of shape (4,), not one row"),
     "batch in the softmax": (lambda m, x: m.n(x).softmax(0), "softmax in the model itself is taken over the batch"),
+    "softmax over groups": (lambda m, x: m.n(x).view(len(x), 2, -1).softmax(2).flatten(1), "is taken over groups of"),
     "batch in the softmax, from the end": (lambda m, x: m.n(x).log_softmax(-2), "is taken over the batch, not over the classes"),
     "no input": (lambda m, x: m.n(torch.ones_like(x)), "does not depend on its input"),
 }  # fmt: skip
