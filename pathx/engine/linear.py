@@ -14,7 +14,7 @@ from pathx.engine.freeze import Frozen
 from pathx.engine.path import Paths
 from pathx.engine.record.trace import Node, Value
 from pathx.engine.rows import sum_into
-from pathx.engine.rules.sums import total
+from pathx.engine.rules.shared import total
 from pathx.engine.rules.table import Cotangents, precise
 from pathx.engine.window import Window, counted
 

@@ -108,7 +108,7 @@ def assert_boxes_go_down(frozen: Frozen, of: Callable[[Node], bool] = lambda nod
     network = frozen.network
     for node in network.nodes:
         for output, made in enumerate(node.outputs):
-            if made is None or network.states[made] is not Dependence.VARIES or made in network.form(node).complex:
+            if made is None or network.states[made] is not Dependence.VARIES:
                 continue
             if node.index in network.gates or not of(node):
                 continue
