@@ -195,7 +195,7 @@ record(
     *("tanh", "gelu", "silu", "mish", "elu", "celu", "selu", "softplus", "hardswish", "glu", "atan", "atan2"),
     *("native_layer_norm", "native_group_norm", "_fused_rms_norm", "rms_norm", "linalg_vector_norm", "renorm"),
     *("var", "std", "var_mean", "std_mean", "prod", "cumprod", "logsumexp", "logcumsumexp"),
-    *("cdist", "_cdist_forward", "_trilinear"),
+    *("cdist", "_cdist_forward", "_trilinear", "lstm", "mkldnn_rnn_layer"),
     *("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention"),
     *("_scaled_dot_product_efficient_attention", "_scaled_dot_product_attention_math", "_native_multi_head_attention"),
     reading="nonlinear",
@@ -206,4 +206,7 @@ def _refuse_complex(node: Node, varying: list[int]) -> str | None:
     return "computes with complex numbers"
 
 
-record("complex", "view_as_complex", "_fft_r2c", "_fft_c2c", "_fft_c2r", refuses=_refuse_complex)
+record(
+    *("complex", "view_as_complex", "view_as_real", "_conj", "_conj_physical", "_fft_r2c", "_fft_c2c", "_fft_c2r"),
+    refuses=_refuse_complex,
+)

@@ -575,7 +575,10 @@ UNKNOWN = {
     *("select, of places", "split", "slice_scatter", "select_scatter", "index_select", "index", "index_put", "gather"),
     *("scatter", "scatter_add", "index_add", "bmm", "bmm, second", "baddbmm", "matmul", "fractional_max_pool2d"),
     *("addcdiv", "circular padding, cut", "index_copy"),
-    *("constant_pad_nd, above a view", "index_fill", ),
+    *(
+        "constant_pad_nd, above a view",
+        "index_fill",
+    ),
     *("matmul, from the left", "matmul, a matrix per channel", "matmul, a matrix per channel from the left", "einsum"),
     *("matmul, of what was repeated", "norm, of the largest", "relu, twice of the same"),
 }
