@@ -25,10 +25,10 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from pathx import PathxError
+from pathx.engine.branches import Branches
 from pathx.engine.dependence import Dependence
 from pathx.engine.freeze import Frozen, freeze
-from pathx.engine.linear import pull_back
-from pathx.engine.path import Branches
+from pathx.engine.linear import pull_to_input
 from pathx.engine.rules.table import OPERATIONS, known
 from pathx.engine.window import Window
 
@@ -336,7 +336,7 @@ def test_one_box_for_all_is_a_map_with_zeros_around_it(name: str, padded: bool) 
         box = Window(pictures(2, *extent), tuple(starts), shape, rows, rows)
         with torch.no_grad():
             found, expected = (
-                pull_back(frozen, Branches(rows, rows, 2), [(value, window)]) for window in (box, box.dense())
+                pull_to_input(frozen, Branches(rows, rows, 2), [(value, window)]) for window in (box, box.dense())
             )
         assert_close(found, expected, rtol=1e-9, atol=1e-10)
 
