@@ -20,11 +20,15 @@ from pathx.engine.rules.table import (
     AFTER_FINAL,
     CONVOLUTIONS,
     COPIES,
+    ELEMENTWISE,
     FINAL,
     KEEP_FEATURES,
+    MAP_POOLS,
     MATRIX_PRODUCTS,
     NEW_TENSORS,
+    REDUCTIONS,
     SELF_MASKS,
+    VIEWS,
     known,
 )
 from pathx.errors import PathxError, kind_in_words
@@ -282,11 +286,11 @@ def _keeps_elements_apart(graph: Graph, node: Node, states: dict[Value, Dependen
     if output is None or len(varying) != 1:
         return False
     before, after = (graph.shapes[value.index] for value in (varying[0], output))
-    if node.kind in ("mul", "div", "add", "sub"):  # with what is fixed
+    if node.kind in ELEMENTWISE:  # with what is fixed
         return before == after
-    if node.kind in ("avg_pool2d", "_adaptive_avg_pool2d", "adaptive_avg_pool2d", "max_pool2d_with_indices"):
+    if node.kind in MAP_POOLS:
         return after[-2:] == (1, 1)
-    return node.kind in ("mean", "sum", "max", "view", "reshape", "flatten", "squeeze") or node.kind in COPIES
+    return node.kind in REDUCTIONS | VIEWS | COPIES
 
 
 _FEATURES = 64

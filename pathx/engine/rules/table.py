@@ -174,46 +174,39 @@ def precise(tensor: Tensor) -> torch.dtype:
 
 # --- roles: what the analysis of a network asks about few operations -------------------------------------------------
 
-FINAL = frozenset(["_softmax", "softmax", "_log_softmax", "log_softmax", "sigmoid", "log_sigmoid_forward"])
-"""Stripped where they end a model: the logits are what is explained."""
-
 COPIES = frozenset(["clone", "alias", "detach", "_to_copy", "contiguous", "lift_fresh_copy", "positive", "dropout"])
 """Their output is their input."""
 
 VIEWS = frozenset(["view", "_unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze"])
+ELEMENTWISE = frozenset(["add", "sub", "mul", "div"])
+MAP_POOLS = frozenset(["avg_pool2d", "_adaptive_avg_pool2d", "adaptive_avg_pool2d", "max_pool2d_with_indices"])
+REDUCTIONS = frozenset(["mean", "sum", "max"])
+
+FINAL = frozenset(["_softmax", "softmax", "_log_softmax", "log_softmax", "sigmoid", "log_sigmoid_forward"])
+"""Stripped where they end a model: the logits are what is explained."""
 
 AFTER_FINAL = COPIES | VIEWS | {"log", "exp"}
 """What may follow a final softmax."""
-
-KEEP_FEATURES = (
-    COPIES
-    | VIEWS
-    | {
-        *("permute", "transpose", "t", "cat", "mean", "sum"),
-        *("max_pool2d_with_indices", "adaptive_max_pool2d", "fractional_max_pool2d"),
-        *("max_pool3d_with_indices", "adaptive_max_pool3d", "fractional_max_pool3d"),
-        *("avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d"),
-        *("_adaptive_avg_pool2d", "_adaptive_avg_pool3d"),
-        *("max", "min", "median", "nanmedian", "mode", "cummax", "cummin", "sort", "topk", "kthvalue"),
-    }
-)
-"""Features are still the same features after these, pooled or in another shape; they are no classes yet."""
 
 MATRIX_PRODUCTS = frozenset(["addmm", "mm"])
 CONVOLUTIONS = frozenset(["convolution"])
 """With these two a classifier may end."""
 
+KEEP_FEATURES = (COPIES | VIEWS | MAP_POOLS | REDUCTIONS) | {
+    *("permute", "transpose", "t", "cat", "adaptive_max_pool2d", "fractional_max_pool2d", "max_pool3d_with_indices"),
+    *("adaptive_max_pool3d", "fractional_max_pool3d", "avg_pool1d", "avg_pool3d", "adaptive_avg_pool1d"),
+    *("_adaptive_avg_pool3d", "min", "median", "nanmedian", "mode", "cummax", "cummin", "sort", "topk", "kthvalue"),
+}
+"""Features are the same features after these, pooled or in another shape: a network that ends so is a backbone."""
+
 SELF_MASKS = frozenset(["where", "masked_fill", "mul"])
 """Gates only where the mask was made from the very value that it masks."""
 
 SPLITS = frozenset(["unbind", "split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "chunk"])
-"""All their outputs are parts of their input. Of others, what comes after the first output (indices, statistics) is frozen."""
+"""All their outputs are parts of their input. Of others, what follows the first output (indices, statistics) is frozen."""
 
-SAME_FOR_ALL_IMAGES = frozenset(
-    [
-        *("convolution", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_prelu_kernel", "prelu"),
-        *("index", "index_select", "index_put", "index_add", "index_copy", "index_fill", "mv", "addmv"),
-    ]
+SAME_FOR_ALL_IMAGES = frozenset(["convolution", "native_batch_norm", "_prelu_kernel", "prelu", "mv", "addmv"]).union(
+    ["index", "index_select", "index_put", "index_add", "index_copy", "index_fill"]
 )
 """Their other tensors must be fixed, not frozen at each image."""
 
