@@ -72,7 +72,6 @@ class Frozen:
                 self._batch,
                 self.compact,
                 inputs={v: self.kept[v] for v in form.read if v in self.kept},
-                complex=form.complex,
             )
         return self._calls[node.index]
 
@@ -86,7 +85,7 @@ class Frozen:
         if gate.node.index not in self._slopes:
             operation = known(gate.node)
             assert operation.gate is not None
-            value = gate.output if operation.gates_from_output else gate.source
+            value = gate.output if operation.saves == "output" else gate.source
             self._slopes[gate.node.index] = operation.gate(self.call(gate.node), self.kept[value])
         return self._slopes[gate.node.index]
 
@@ -103,10 +102,7 @@ class Frozen:
         rule = known(node).transpose
         assert rule is not None  # the network was read
         call = self.call(node)
-        below = [(value, window) for value, window in rule(call, output, cotangent) if window.data.numel()]
-        if not cotangent.data.is_complex() and not call.complex:
-            return below
-        return [(value, window if value in call.complex else window.real()) for value, window in below]
+        return [(value, window) for value, window in rule(call, output, cotangent) if window.data.numel()]
 
     def constant(self, node: Node, cotangent: Window) -> Tensor | None:
         """(P,) what the constant part of a linear node adds under these cotangents; None where it has none."""

@@ -14,7 +14,7 @@ from pathx.engine.freeze import Frozen
 from pathx.engine.path import Paths
 from pathx.engine.record.trace import Node, Value
 from pathx.engine.rows import sum_into
-from pathx.engine.rules.sums import total
+from pathx.engine.rules.shared import total
 from pathx.engine.rules.table import Cotangents, precise
 from pathx.engine.window import Window, counted
 
@@ -103,9 +103,9 @@ def pull_to_input(frozen: Frozen, branches: Branches, seeds: Iterable[tuple[Valu
 
 def _step(frozen: Frozen, node: Node, output: int, cotangent: Window) -> tuple[Cotangents, Tensor | None]:
     """Cotangents below one node, and what its constant part adds under these."""
-    if node.index not in frozen.network.gates:
+    gate = frozen.network.gates.get(node.index) or frozen.network.class_gates.get(node.index)
+    if gate is None:
         return frozen.pull(node, output, cotangent), frozen.constant(node, cotangent)
-    gate = frozen.network.gates[node.index]
     slopes = frozen.slopes(gate)
     constant = None if slopes.offset is None else total(cotangent, slopes.offset, finite=slopes.finite)
     return [(gate.source, slopes.passed(cotangent))], constant

@@ -16,7 +16,21 @@ from pathx.engine.fields import fields_above, places, receptive_fields
 from pathx.engine.record.folds import fold
 from pathx.engine.record.trace import Graph, Node, Value, filled, values_in
 from pathx.engine.rules.geometry import Field
-from pathx.engine.rules.table import known
+from pathx.engine.rules.table import (
+    AFTER_FINAL,
+    CONVOLUTIONS,
+    COPIES,
+    ELEMENTWISE,
+    FINAL,
+    KEEP_FEATURES,
+    MAP_POOLS,
+    MATRIX_PRODUCTS,
+    NEW_TENSORS,
+    REDUCTIONS,
+    SELF_MASKS,
+    VIEWS,
+    known,
+)
 from pathx.errors import PathxError, kind_in_words
 from pathx.explanation import LayerTensor
 
@@ -54,14 +68,12 @@ class Form:
         shapes: of its values, without the batch.
         frozen: those of its values that are frozen at the images.
         read: those of its inputs that its rule asks for as they were in the forward pass.
-        complex: those of its values that are complex numbers.
     """
 
     args: tuple[tuple[Any, bool], ...]
     shapes: dict[Value, tuple[int, ...]]
     frozen: tuple[Value, ...]
     read: tuple[Value, ...]
-    complex: frozenset[Value]
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,8 +108,7 @@ class Network:
                 tuple((filled(arg, lambda leaf: leaf), bool(values_in(arg))) for arg in node.args),
                 {v: graph.shapes[v.index][1:] for v in values},
                 tuple(v for v in values if self.states[v] is Dependence.FROZEN),
-                tuple(node.inputs) if known(node).reads else (),
-                frozenset(v for v in values if graph.dtypes[v.index].is_complex),
+                tuple(node.inputs) if known(node).saves == "inputs" else (),
             )
         return self._forms[node.index]
 
@@ -159,11 +170,12 @@ class Network:
             needed.update(value for value in node.inputs if self.states[value] is not Dependence.VARIES)
             gate = self.gates.get(node.index) or self.class_gates.get(node.index)
             if gate is not None:
-                needed.add(gate.output if known(node).gates_from_output else gate.source)
+                needed.add(gate.output if known(node).saves == "output" else gate.source)
                 continue
-            saved = (node.outputs[position] for position in known(node).saves)
-            needed.update(value for value in saved if value is not None)
-            needed.update(node.inputs if known(node).reads else ())
+            if known(node).saves == "inputs":
+                needed.update(node.inputs)
+            elif known(node).saves == "indices" and (indices := node.outputs[1]) is not None:
+                needed.add(indices)
         return frozenset(needed)
 
     @cached_property
@@ -174,7 +186,7 @@ class Network:
             node = self.producers.get(stack.pop())
             if node is None or node.index in self.gates:
                 continue
-            frozen = known(node).saves or known(node).reads or node.index in self.class_gates
+            frozen = known(node).saves or node.index in self.class_gates
             if frozen or any(self._is_of_images(v, node) for v in node.inputs):
                 return False
             fresh = {v for v in node.inputs if self.states[v] is Dependence.VARIES} - seen
@@ -198,11 +210,11 @@ class Network:
         return frozenset(
             node.index
             for node in self.nodes
-            if known(node).gates_from_output
+            if known(node).saves == "output"
             and uses[node.inputs[0]] == 1
             and node.inputs[0] not in self.needed
             and node.inputs[0] in self.producers
-            and known(self.producers[node.inputs[0]]).fresh
+            and self.producers[node.inputs[0]].kind in NEW_TENSORS
         )
 
     def shape(self, value: Value) -> tuple[int, ...]:
@@ -274,16 +286,11 @@ def _keeps_elements_apart(graph: Graph, node: Node, states: dict[Value, Dependen
     if output is None or len(varying) != 1:
         return False
     before, after = (graph.shapes[value.index] for value in (varying[0], output))
-    if node.kind in ("mul", "div", "add", "sub"):  # with what is fixed
+    if node.kind in ELEMENTWISE:  # with what is fixed
         return before == after
-    if node.kind in ("avg_pool2d", "_adaptive_avg_pool2d", "adaptive_avg_pool2d", "max_pool2d_with_indices"):
+    if node.kind in MAP_POOLS:
         return after[-2:] == (1, 1)
-    return node.kind in _KEEPS_ELEMENTS_APART or known(node).same
-
-
-_KEEPS_ELEMENTS_APART = frozenset(
-    ["mean", "sum", "max", "view", "reshape", "flatten", "squeeze", "unsqueeze", "permute", "transpose", "slice", "select"]
-)
+    return node.kind in REDUCTIONS | VIEWS | COPIES | {"permute", "transpose", "slice", "select"}
 
 
 _FEATURES = 64
@@ -307,7 +314,7 @@ def _check_head(
         node = producers.get(value)
         if value in by_output:
             last.append(by_output[value])
-        elif node is None or not known(node).pools:
+        elif node is None or node.kind not in KEEP_FEATURES:
             return  # something was learned after the last ReLU
         else:
             stack.extend(v for v in node.inputs if states.get(v) is Dependence.VARIES)
@@ -322,9 +329,9 @@ def _check_head(
 
 def _is_head(graph: Graph, node: Node) -> bool:
     """Whether a node can be the last layer of a classifier."""
-    if known(node).multiplies:
+    if node.kind in MATRIX_PRODUCTS:
         return True
-    weight = node.args[1] if known(node).convolves else None
+    weight = node.args[1] if node.kind in CONVOLUTIONS else None
     return isinstance(weight, Value) and prod(graph.shapes[weight.index][2:]) == 1
 
 
@@ -391,12 +398,11 @@ def _strip_final(graph: Graph, value: Value, producers: dict[Value, Node]) -> Va
     logits = value
     while value in producers:
         node = producers[value]
-        operation = known(node)
-        if not (operation.final or operation.same or operation.after_final):
+        if node.kind not in FINAL | AFTER_FINAL:
             break
-        if operation.final and len(node.args) > 1 and node.args[1] % len(graph.shapes[value.index]) == 0:
+        if node.kind in FINAL and len(node.args) > 1 and node.args[1] % len(graph.shapes[value.index]) == 0:
             raise PathxError(f"{node.place} is taken over the batch, not over the classes; use dim=1", usage=True)
-        if operation.final and len(node.args) > 1:
+        if node.kind in FINAL and len(node.args) > 1:
             shape = graph.shapes[value.index]
             size, outputs = shape[node.args[1]], prod(shape[1:])
             if size != outputs:
@@ -406,7 +412,8 @@ def _strip_final(graph: Graph, value: Value, producers: dict[Value, Node]) -> Va
                     usage=True,
                 )
         value = node.inputs[0]
-        logits = value if operation.final or (logits == node.outputs[0] and operation.same) else logits
+        if node.kind in FINAL or (logits == node.outputs[0] and node.kind in COPIES):
+            logits = value
     return logits
 
 
@@ -434,14 +441,8 @@ def _gates(
         if output is None or states[output] is not Dependence.VARIES or operation.gate is None:
             continue
         source, *others = (value for value in node.inputs if states[value] is Dependence.VARIES)
-        if others or (operation.self_masking and not _masks_itself(graph, node, source, states, producers)):
+        if others or (node.kind in SELF_MASKS and not _masks_itself(graph, node, source, states, producers)):
             continue  # a choice between two values is a route, and a mask from elsewhere a factor like any other
-        if graph.dtypes[source.index].is_complex:
-            raise PathxError(
-                f"the model is not a ReLU network: {node.place} is not linear in complex numbers, so the network has no "
-                "exact path",
-                usage=True,
-            )
         name = node.name
         seen[name] += 1
         if seen[name] > 1:
@@ -462,7 +463,7 @@ def _masks_itself(
         return False
 
     def origin(value: Value) -> Value:
-        while value in producers and known(producers[value]).same:
+        while value in producers and producers[value].kind in COPIES:
             value = producers[value].inputs[0]
         return value
 

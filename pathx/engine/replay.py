@@ -18,7 +18,7 @@ from pathx.engine.explain import class_logits
 from pathx.engine.freeze import network_and_tensors, promoted
 from pathx.engine.network import Gate, Network
 from pathx.engine.record.trace import Node, Value, filled, in_place
-from pathx.engine.rules.table import known
+from pathx.engine.rules.table import CONVOLUTIONS
 from pathx.errors import PathxError
 
 CHUNK = 4_000_000
@@ -80,7 +80,7 @@ class Replay(nn.Module):
     def _makes_map(self, node: Node) -> bool:
         """Whether a node is a convolution over the image whose output still has places."""
         shape = self.network.graph.shapes[node.outputs[0].index] if node.outputs[0] is not None else ()
-        return known(node).convolves and prod(shape[2:]) > 1
+        return node.kind in CONVOLUTIONS and prod(shape[2:]) > 1
 
     def _like(self, tensor: Tensor, images: Tensor) -> Tensor:
         return tensor.to(images.device, images.dtype if tensor.is_floating_point() else tensor.dtype)

@@ -105,9 +105,6 @@ def test_a_model_that_never_does_the_same_is_refused() -> None:
 
 PRECISIONS = {
     "casts to the default type": lambda x: x.to(torch.float32) * 2,
-    "a transform of real numbers": lambda x: torch.fft.fft2(x).real,
-    "a cast to complex numbers": lambda x: (x.to(torch.complex64) * (1 + 2j)).imag,
-    "frequencies and back": lambda x: torch.fft.irfft2(torch.fft.rfft2(x)[..., :3], s=x.shape[2:]),
 }
 
 

@@ -161,15 +161,6 @@ HEADS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         (1, 3, 7, 7),
     ),
     "a factor for each picture": (lambda: Holding(lambda m, x: m.b(F.relu(m.a(x))) * m.w, 3, 3, **hidden()), (3, 5)),
-    "a filter of frequencies": (
-        lambda: Holding(
-            lambda m, x: m.b(F.relu(torch.fft.irfft(torch.fft.rfft(m.a(x)) * torch.view_as_complex(m.w), n=4))),
-            3,
-            2,
-            **hidden(),
-        ),
-        (3, 5),
-    ),
     "maxout": (
         lambda: Model(lambda m, x: m.b(torch.maximum(F.relu(m.a(x)), m.c(x))), **hidden(c=nn.Linear(5, 1))),
         (3, 5),

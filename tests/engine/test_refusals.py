@@ -69,7 +69,7 @@ REFUSALS: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
     "an if below": (
         lambda m, x: m.b(F.relu(m.a(x))) if (m.a(x) > 0).any() else m.b(m.a(x)), f"{DECIDES} (.item(), .numpy() or `if`",
     ),
-    "elements by value": (lambda m, x: m.b(F.relu(m.a(x)))[x[:, 0] > -9], "picks elements by what it computed (index"),
+    "elements by value": (lambda m, x: m.b(F.relu(m.a(x)))[x[:, 0] > -9], "an operand of index in the model itself from the image"),
     "nonzero": (lambda m, x: m.b(F.relu(m.a(x)))[x[:, 0].nonzero()[:, 0]], "nonzero in the model itself"),
     "a product": (lambda m, x: m.b(F.relu(m.a(x)) * m.a(x)), "multiplies or divides by what it computed from the image: mul"),
     "a quotient": (lambda m, x: m.b(F.relu(m.a(x)) / (m.a(x).abs() + 1)), "div in the model itself divides by what it computed"),
@@ -98,20 +98,20 @@ REFUSALS: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
     "another picture": (lambda m, x: m.b(F.relu(m.a(x).flip(0))), "flip in the model itself works along the batch"),
     "pictures in one": (lambda m, x: m.b(F.relu(m.a(x)).reshape(1, -1).reshape(2, 6)), "without the batch of 2 in front"),
     "elements changed in Python": (lambda m, x: m.b(F.relu(m.a(x)).clone().apply_(abs)), DECIDES),
-    "lengths of complex numbers": (
-        lambda m, x: m.b(F.relu((m.a(x) * (1 + 2j)).abs())), "abs in the model itself is not linear in complex numbers",
+    "a complex factor": (lambda m, x: m.b(F.relu((m.a(x) * (1 + 2j)).abs())), "complex numbers (mul in the model itself)"),
+    "a cast to complex numbers": (
+        lambda m, x: m.b(F.relu(m.a(x).to(torch.complex64).real)), "view_as_real in the model itself computes with complex numbers",
     ),
-    "directions of complex numbers": (
-        lambda m, x: m.b(F.relu(torch.sgn(m.a(x) * (1 + 2j)).real)), f"sgn in the model itself {NOT_LINEAR}",
+    "a pair as a complex number": (
+        lambda m, x: m.b(F.relu(torch.complex(m.a(x), m.a(x)).imag)), "complex in the model itself computes with complex numbers",
+    ),
+    "frequencies": (
+        lambda m, x: m.b(F.relu(torch.fft.irfft(torch.fft.rfft(m.a(x)), n=6))),
+        "fft_r2c in the model itself computes with complex numbers",
     ),
     "bits": (lambda m, x: m.b(F.relu(m.a(x).view(torch.int32).view(torch.float32))), "reads numbers as others"),
     "sparse matrices": (lambda m, x: m.b(F.relu(m.a(x)) @ torch.eye(6).to_sparse()), "computes with sparse tensors: make them"),
-    "memory in another order": (
-        lambda m, x: m.b(F.relu(m.a(x)).t().as_strided((2, 6), (6, 1))), "reads memory that its input may share",
-    ),
-    "memory of the next picture": (
-        lambda m, x: m.b(F.relu(m.a(x)).as_strided((2, 6), (1, 1))), "as_strided in the model itself works along the batch",
-    ),
+    "places in memory": (lambda m, x: m.b(F.relu(m.a(x)).as_strided((2, 6), (6, 1))), "no rule for as_strided"),
     "fake quantisation": (
         lambda m, x: m.b(F.relu(torch.fake_quantize_per_tensor_affine(m.a(x), 0.1, 0, -128, 127))),
         "fake_quantize_per_tensor_affine",
