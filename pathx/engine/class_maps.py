@@ -8,8 +8,9 @@ cotangent per unit, pulled back from the box to the unit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -53,9 +54,9 @@ def _slopes(frozen: Frozen, above: tuple[Gate, Window], below: tuple[Gate, tuple
         parts = [_read_each(window, places).sum() for window in landed.get(gate.output, ())]
         return sum(parts, data.sum() * 0)
 
-    gradient: Callable[[Tensor], tuple[Tensor]]
     total, gradient = torch.func.vjp(read_units, frozen.images.new_zeros(box.data.shape))  # type: ignore[misc]
-    return gradient(torch.ones_like(total))[0]
+    (slope,) = gradient(torch.ones_like(total))
+    return cast(Tensor, slope)
 
 
 def _classes_of_units(rows: Rows) -> dict[Gate, tuple[Tensor, Tensor]]:
