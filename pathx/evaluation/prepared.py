@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from pathx.engine.device import in_parts, resolve_device, resolve_dtype
-from pathx.engine.graph.trace import copied
 from pathx.engine.network import Network
 from pathx.engine.replay import Classifier
 from pathx.errors import PathxError
@@ -136,5 +135,4 @@ def read_images(batch: Sequence[ImageFile], preprocessing: Preprocessing) -> lis
 def prepare(model: LoadedModel, *, device: str = "auto", dtype: str = "float32") -> Prepared:
     """A model on the device that a name means. The model that was given stays where it is."""
     where = resolve_device(device)
-    module = model.module if where.type == "cpu" else copied(model.module).to(where)
-    return Prepared(model, module, where, resolve_dtype(dtype, where))
+    return Prepared(model, model.on(where), where, resolve_dtype(dtype, where))

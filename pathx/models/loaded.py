@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
-from pathx.errors import PathxError
+from pathx.errors import PathxError, reason_of
 from pathx.models.preprocessing import Preprocessing
 
 
@@ -44,3 +47,46 @@ class LoadedModel:
             found = f"{len(self.labels)} labels were given, but {self.name} has {expected} classes"
             raise PathxError(f"{found}: give one label per class", usage=True)
         return self.labels
+
+    def on(self, device: torch.device) -> nn.Module:
+        """The network on a device: itself on the CPU, elsewhere a copy that was seen to compute what the network does."""
+        if device.type == "cpu":
+            return self.module
+        twin = _copy_of(self.module)
+        if not _computes_the_same(twin, self.module, self.preprocessing.input_size):
+            problem = f"a copy of {self.name} on {device} computes something else, as its code holds on to the original"
+            raise PathxError(f"{problem}: use `device` cpu, or save it with torch.export.save", usage=True)
+        return twin.to(device)
+
+
+def _copy_of(module: nn.Module) -> nn.Module:
+    """A copy with tensors of its own, those included that were computed from others, as weight normalisation does."""
+    held = [value for part in module.modules() for value in vars(part).values() if isinstance(value, Tensor)]
+    try:
+        return copy.deepcopy(module, {id(one): one.detach().clone() for one in held if one.grad_fn is not None})
+    except Exception as error:  # of code that others wrote
+        problem = f"the network cannot be copied to another device ({reason_of(error)})"
+        raise PathxError(f"{problem}: use `device` cpu, or save it with torch.export.save", usage=True) from error
+
+
+def _computes_the_same(twin: nn.Module, module: nn.Module, size: tuple[int, ...]) -> bool:
+    """Whether a copy gives what the original gives, which is run on another image in between."""
+    dtype = next((one.dtype for one in module.parameters() if one.is_floating_point()), torch.float32)
+    first, second = torch.rand((2, 1, *size), generator=torch.Generator().manual_seed(0)).to(dtype)
+    expected = _outputs(module, first)
+    if expected is None:
+        return True  # the engine says what is wrong with the network itself
+    _outputs(module, second)
+    found = _outputs(twin, first)
+    if found is None or len(found) != len(expected):
+        return False
+    return all(torch.allclose(*pair, rtol=1e-4, equal_nan=True) for pair in zip(found, expected, strict=True))
+
+
+def _outputs(module: nn.Module, image: Tensor) -> list[Tensor] | None:
+    """The tensors that a network returns; None where it fails."""
+    try:
+        with torch.no_grad():
+            return [one.clone() for one in tree_leaves(module(image)) if isinstance(one, Tensor)]
+    except Exception:  # of code that others wrote
+        return None

@@ -31,7 +31,7 @@ from pathx.runs.run import (
     Delivery,
     Plan,
     brought_home,
-    computers_of,
+    computer_of,
     index_of,
     record,
     written,
@@ -177,7 +177,7 @@ class Explainer:
 
     def __init__(self, load: Load, out: Path, targets: Sequence[str], settings: Settings, task: Task) -> None:
         self._notes: list[str] = []
-        (self._computer,) = computers_of(load(), out, targets, settings, task, self._notes.append)
+        self._computer = computer_of(load(), out, targets, settings, task, self._notes.append)
 
     def __call__(self, batch: Sequence[tuple[ImageFile, bool, Read]]) -> ComputedBatch:
         made = self._computer.compute([read for _, _, read in batch if read.input is not None])
