@@ -65,12 +65,7 @@ class Prepared:
     @property
     def about(self) -> dict[str, Any]:
         """What result files say of the model."""
-        return {
-            "name": self.model.name,
-            "weights": self.model.weights,
-            "sha256": self.model.sha256,
-            "classes": len(self.labels),
-        }
+        return {**self.model.identity, "classes": len(self.labels)}
 
     def class_of(self, label: str) -> int | None:
         """The class that a folder's name means, if any."""

@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from pathx.errors import PathxError, reason_of
+from pathx.images.regular import sha256_of
 from pathx.models.preprocessing import Preprocessing
+
+MADE_OF = "made_of"
+
+
+def made_of(files: Iterable[str | Path] = (), arguments: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """For `origin`: a hash of what a network was made of beside its weights; nothing where there is nothing else.
+
+    Args:
+        files: code, configuration, data beside a file. Their names do not matter: machines have them in other places.
+        arguments: of the function that built it.
+    """
+    everything = [sorted({sha256_of(file) for file in files}), dict(arguments or {})]
+    data = json.dumps(everything, sort_keys=True, default=repr).encode()
+    return {MADE_OF: hashlib.sha256(data).hexdigest()} if any(everything) else {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +44,7 @@ class LoadedModel:
         sha256: of the file; of the weights themselves where a library supplied them or there is no file.
         labels: one per class, or empty for a file that brings none; see `labels_for`.
         origin: where the weights came from: `source`, `name` and, where the source has one, `revision`; `preprocessing`, the
-            torchvision weights whose preprocessing is used for those of a file.
+            torchvision weights whose preprocessing is used for those of a file; `made_of`, see the function of that name.
         notes: what was taken for granted, and a user may know better.
     """
 
@@ -37,6 +56,12 @@ class LoadedModel:
     labels: tuple[str, ...]
     origin: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What tells this network from every other one, beside its preprocessing and labels."""
+        own = {"name": self.name, "weights": self.weights, "sha256": self.sha256}
+        return own | {key: self.origin[key] for key in (MADE_OF,) if key in self.origin}
 
     def labels_for(self, classes: int) -> tuple[str, ...]:
         """One label per class of a network with that many outputs; one logit means two classes."""

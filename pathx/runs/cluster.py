@@ -31,6 +31,7 @@ from pathx.runs.run import (
     Delivery,
     Plan,
     brought_home,
+    check_kept,
     computer_of,
     index_of,
     record,
@@ -87,6 +88,8 @@ def explain_on_ray(
         done: set[str] = set()
         if not plan.overwrite:
             reader = Reader(model.preprocessing, home, index)
+            here = replace(settings, device="cpu")
+            check_kept(computer_of(model, home.results, targets, here, task, note), reader, plan, index, note)
             for found, before in _done_before(plan.images, reader):
                 stop.check()
                 done.add(found.name)

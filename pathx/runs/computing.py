@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pathx.engine.device import ALONE, is_out_of_memory, release_memory
+from pathx.engine.explain import class_logits
 from pathx.engine.freeze import Frozen, freeze, network_of
 from pathx.errors import PathxError
 from pathx.results.result import Result
@@ -63,6 +64,11 @@ class Computer:
             made |= {one.name: (outcome, share) for one, outcome in zip(batch, outcomes, strict=True)}
             read = read[len(batch) :]
         return made
+
+    def logits(self, one: Read) -> list[float]:
+        """What the network says of an image, for every class."""
+        found: list[float] = class_logits(freeze(self._module, self._inputs([one])).logits)[0].tolist()
+        return found
 
     def _outcomes(self, batch: Sequence[Read]) -> list[Computed] | None:
         try:

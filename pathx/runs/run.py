@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
@@ -129,6 +130,7 @@ def _explained_files(
     computer = computer_of(model, home.results, targets, settings, task, note)
     index = index_of(plan, model, targets, settings, task, home) if plan.indexed else None
     reader = Reader(model.preprocessing, home, None if plan.overwrite else index)
+    check_kept(computer, reader, plan, index, note)
     behind: deque[Future[list[Result]]] = deque()
     delivery = Delivery(note, index)
     count = settings.workers if len(batches) > 1 else 0
@@ -170,6 +172,21 @@ def computer_of(
         return task.batch(Batch.asked(model, frozen, read, targets, out, settings))
 
     return Computer(model.on(device), explain, device=device, dtype=dtype, size=size, note=note)
+
+
+def check_kept(
+    computer: Computer, reader: Reader, plan: Plan, index: Index | None, note: Callable[[str], None]
+) -> None:
+    """Compute the first result that is to be kept once more: where its logit is another, none is kept."""
+    if index is None or plan.overwrite or (first := reader.first_done(plan.images)) is None:
+        return
+    again, kept = first
+    logits, target = computer.logits(again), kept.document["target"]
+    rounding = 1e-3 * max(map(abs, logits))
+    if not math.isclose(logits[target["index"]], target["logit"], abs_tol=rounding):
+        index.forget()
+        problem = f"the network gives {target['label']} another logit in {kept.file} than it did then"
+        note(f"{problem}: what is in {index.out} is made again")
 
 
 def _finish(
@@ -295,7 +312,7 @@ class Delivery:
     """Results on their way to the caller: says once what they replace, and ends a run that can write no more."""
 
     def __init__(self, note: Callable[[str], None], index: Index | None) -> None:
-        self._note, self._index, self._said = note, index, False
+        self._note, self._index, self._said = note, index, index is not None and index.distrusted
         if index is not None and index.replaced:
             self._say(index.replaced)
 
@@ -322,7 +339,7 @@ def index_of(
     """The index of a run, whose key is the same for all runs that would write the same of the same images."""
     about = {
         "command": task.name,
-        "model": {"name": model.name, "weights": model.weights, "sha256": model.sha256},
+        "model": model.identity,
         "preprocessing": asdict(model.preprocessing),
         "targets": list(targets),
         "settings": {**settings.decisive, **task.settings},
