@@ -23,11 +23,10 @@ from pathx.engine.explain import check_settings, check_width
 from pathx.engine.freeze import Frozen
 from pathx.errors import PathxError, shown
 from pathx.images.find import ImageFile, find_images
-from pathx.images.regular import sha256_of
 from pathx.models.inputs import unexpected
 from pathx.models.load import LoadedModel
 from pathx.results.explanation import EARLIER
-from pathx.results.files import NoRoomError, check_folder
+from pathx.results.files import NoRoomError, check_folder, document_bytes
 from pathx.results.home import Home, failed_line
 from pathx.results.homes import home_of
 from pathx.results.result import Kind, Result, State
@@ -281,7 +280,7 @@ def _described(result: Result, out: Path) -> dict[str, Any]:
         "folder": str(result.folder.relative_to(out)),
         "files": list(result.files),
         "document": result.kind.value,
-        "sha256": sha256_of(result.folder / result.kind.value),
+        "sha256": hashlib.sha256(document_bytes(result.document)).hexdigest(),  # an equal run may be writing it again
     }
 
 
