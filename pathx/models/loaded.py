@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,7 +82,9 @@ class LoadedModel:
         if not _computes_the_same(twin, self.module, self.preprocessing.input_size):
             problem = f"a copy of {self.name} on {device} computes something else, as its code holds on to the original"
             raise PathxError(f"{problem}: use `device` cpu, or save it with torch.export.save", usage=True)
-        return twin.to(device)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of gradients that copies of TorchScript's weights have not got
+            return twin.to(device)
 
 
 def _copy_of(module: nn.Module) -> nn.Module:

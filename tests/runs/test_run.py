@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import threading
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -232,6 +233,24 @@ def test_a_network_that_cannot_be_copied_faithfully_gives_its_own_logits(
         stateful = replace(model, module=network)
         for result in explain_files(stateful, files, tmp_path / f"{workers}", targets=("dog",), settings=settings):
             assert result.document["target"]["logit"] == pytest.approx(own[result.file][1], rel=1e-4), result.file
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("form", ["eager", "traced", "scripted"])
+def test_a_run_warns_of_nothing(model: LoadedModel, tmp_path: Path, form: str) -> None:
+    files, network = many(tmp_path / "photos", 6), model.module
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchScript is deprecated
+        if form == "traced":
+            network = torch.jit.trace(network, torch.rand(1, 3, 8, 8))  # type: ignore[no-untyped-call]
+        elif form == "scripted":
+            network = torch.jit.script(network)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.simplefilter("ignore", DeprecationWarning)
+        given = replace(model, module=network)
+        results = list(explain_files(given, files, tmp_path / "out", settings=Settings(depth=1, batch_size=2)))
+    assert [result.state for result in results] == [State.done] * 6
 
 
 @pytest.mark.usefixtures("two_threads")
