@@ -157,7 +157,7 @@ Device = Annotated[
     typer.Option(
         "--device",
         metavar="DEVICE",
-        help="auto, cpu, cuda, cuda:N or mps; several as cuda:0,cuda:1.",
+        help="auto, cpu, cuda, cuda:N or mps.",
         rich_help_panel=RUN,
     ),
 ]

@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout, suppress
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,7 +23,7 @@ from torch import nn
 from pathx.errors import PathxError, kind_in_words, reason_of
 from pathx.images.regular import sha256_of
 from pathx.models.checkpoints import fill, fitting, read_state, sha256_of_state
-from pathx.models.loaded import LoadedModel
+from pathx.models.loaded import LoadedModel, made_of
 from pathx.models.sidecar import EXAMPLE, complete, read_sidecar_file, sidecar_beside
 
 BESIDE = "pathx.json"
@@ -43,7 +43,8 @@ def load_built(text: str, weights: str | None, arguments: Mapping[str, Any], opt
         arguments: for the function, by name.
     """
     place, _, attribute = text.rpartition(":")
-    with _as_a_script_would(Path(place).parent if place.endswith(".py") else Path()):
+    folder = Path(place).parent if place.endswith(".py") else Path()
+    with _as_a_script_would(folder), _noting_files_read(text) as read:
         code = _imported(place)
         module = _printing_to_stderr(_built(text, _attribute(code, attribute, place), arguments))
     name = f"{Path(place).name}:{attribute}" if place.endswith(".py") else text
@@ -60,6 +61,9 @@ def load_built(text: str, weights: str | None, arguments: Mapping[str, Any], opt
     origin = {"source": "python", "name": text}
     if file is not None and file.is_file():
         origin["code_sha256"] = sha256_of(file)
+        above = 0 if place.endswith(".py") else max(0, place.count(".") - (file.name != "__init__.py"))
+        root = file.parents[above]  # the folder of the file, or that of its outermost package
+        origin |= made_of({os.path.realpath(file), *(one for one in read if _is_own(one, root))}, arguments)
     module.eval()  # in two steps, as code of one's own may return nothing
     module.cpu()
     return LoadedModel(module, name, shown, sha256, preprocessing, description.get("labels", ()), origin)
@@ -76,6 +80,46 @@ def _as_a_script_would(folder: Path) -> Iterator[None]:
     finally:
         if entry in sys.path:
             sys.path.remove(entry)
+
+
+_reads: list[set[str]] = []
+"""Where the files go that are opened for reading at the moment."""
+
+_read_before: dict[str, set[str]] = {}
+"""By what was loaded: the files that its code has read in this process."""
+
+
+@contextmanager
+def _noting_files_read(text: str) -> Iterator[set[str]]:
+    """The files that Python code opens for reading meanwhile; those of modules by their sources."""
+    _listen()
+    read = _read_before.setdefault(text, set())  # modules are imported once in a process
+    _reads.append(read)
+    try:
+        yield read
+    finally:
+        _reads.pop()
+
+
+@cache
+def _listen() -> None:
+    def heard(event: str, given: tuple[Any, ...]) -> None:
+        if event == "open" and _reads and isinstance(given[0], str) and not given[2] & (os.O_WRONLY | os.O_RDWR):
+            file = os.path.realpath(given[0])
+            with suppress(ValueError):  # what is no compiled module
+                file = importlib.util.source_from_cache(file)
+            for read in _reads:
+                read.add(file)
+
+    sys.addaudithook(heard)  # there is no way to take one away
+
+
+def _is_own(file: str, root: Path) -> bool:
+    """Whether a file that code has read belongs to it: neither to an installed package nor to a cache."""
+    for folder in {root.resolve(), Path().resolve()}:
+        if Path(file).is_relative_to(folder) and "site-packages" not in file:
+            return os.path.isfile(file) and not any(part[0] == "." for part in Path(file).relative_to(folder).parts)
+    return False
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from pathx.errors import PathxError, parse_json, reason_of
 from pathx.images.regular import read_regular, sha256_of
 from pathx.models.bundled import bundled_labels
 from pathx.models.checkpoints import fill, fitting, read_state, sha256_of_state
-from pathx.models.loaded import LoadedModel
+from pathx.models.loaded import LoadedModel, made_of
 from pathx.models.named import adapted
 from pathx.models.preprocessing import Preprocessing
 
@@ -93,7 +93,7 @@ def load_timm(name: str, weights: str | None, arguments: Mapping[str, Any], opti
         fill(module, fitting(state, module), name, shown)
     sha256 = sha256_of_state(module.state_dict()) if state is None else sha256_of(file)
     preprocessing, labels = _timm_preprocessing(module, options), _timm_labels(module)
-    labels = options.get("labels", labels)
+    labels, origin = options.get("labels", labels), {**origin, **made_of(arguments=arguments)}
     return LoadedModel(module.eval(), f"timm:{name}", shown, sha256, preprocessing, labels, origin)
 
 
@@ -248,6 +248,8 @@ def load_transformers(name: str, weights: str | None, options: Mapping[str, Any]
     named = config.id2label or {}
     labels = options.get("labels", tuple(str(named[index]) for index in range(len(named)) if index in named))
     preprocessing = _processor(transformers, name, config, options)
+    configuration = _cached(transformers, name, "config.json")
+    origin |= made_of([] if configuration is None else [configuration])
     display = f"hf:{name}" if not local else Path(name).resolve().name
     return LoadedModel(module.eval(), display, shown, sha256, preprocessing, labels, origin)
 

@@ -97,6 +97,17 @@ def load_onnx(path: Path) -> tuple[nn.Module, tuple[int, ...] | None]:
         ) from error
 
 
+def external_files(path: Path) -> list[Path]:
+    """The files beside an ONNX file that hold some of its tensors."""
+    from pathx.models.hubs import library
+
+    onnx = library("onnx")
+    helper = onnx.external_data_helper
+    tensors = helper._get_all_tensors(onnx.load(str(path), load_external_data=False))
+    names = {helper.ExternalDataInfo(tensor).location for tensor in tensors if helper.uses_external_data(tensor)}
+    return [path.parent / name for name in sorted(names)]
+
+
 def _network(onnx: Any, graph: Any, path: Path) -> tuple[nn.Module, tuple[int, ...] | None]:
     constants = {tensor.name: _tensor(onnx, tensor) for tensor in graph.initializer}
     steps = [_step(onnx, node) for node in graph.node]

@@ -160,7 +160,7 @@ def test_by_name_from_the_cache(folder: str, cache: Path) -> None:
     files = {file.name: file.read_bytes() for file in Path(folder).iterdir()}
     cached(cache, "someone/net", files, revision="b" * 40)
     loaded = load_model("hf:someone/net")
-    assert loaded.origin == {"source": "transformers", "name": "someone/net", "revision": "b" * 40}
+    assert loaded.origin.items() >= {"source": "transformers", "name": "someone/net", "revision": "b" * 40}.items()
     assert loaded.labels == ("cat", "dog", "fox")
     assert loaded.sha256 == load_model(folder).sha256
     assert refusal("hf:someone/else").startswith("someone/else is not in the cache and cannot be downloaded (")

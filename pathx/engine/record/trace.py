@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_map
 from pathx.engine.record.listen import Aliased, Listener, run
 from pathx.engine.record.rewrites import FACTORS, hands_out_parts, spelled
 from pathx.engine.record.scopes import Scope, exported_interpreter, script_scopes
-from pathx.errors import PathxError, reason_of
+from pathx.errors import PathxError
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,16 +187,6 @@ def evaluation_view(model: nn.Module) -> nn.Module:
         raise PathxError(
             "the model is in training mode and cannot be copied; call model.eval() first", usage=True
         ) from error
-
-
-def copied(model: nn.Module) -> nn.Module:
-    """A model with tensors of its own, those included that its code computed from others, as weight normalisation does."""
-    made = {id(tensor): tensor.detach().clone() for _, tensor in named_tensors(model) if tensor.grad_fn is not None}
-    try:
-        return copy.deepcopy(model, made)
-    except Exception as error:  # of code that others wrote
-        found = f"the network cannot be copied ({reason_of(error)}), which this needs"
-        raise PathxError(f"{found}: save it with torch.export.save, and give that file", usage=True) from error
 
 
 def trace(model: nn.Module, images: Tensor, watch: Callable[[], Callable[[Node, Value], None]]) -> Graph:

@@ -21,7 +21,7 @@ import pathx
 import pathx.engine.freeze
 from pathx import Explanation, PathxError
 from pathx.engine.freeze import freeze
-from pathx.engine.record.trace import copied, evaluation_view, has_global_hooks, unwrapped
+from pathx.engine.record.trace import evaluation_view, has_global_hooks, unwrapped
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -505,27 +505,3 @@ def test_the_names_of_a_scripted_module_are_of_the_branches_that_run(kind: int, 
     for model in (Branching(kind, wide).eval(), torch.jit.script(Branching(kind, wide).eval())):
         (found,) = pathx.explain(model, torch.ones(1, 3, 5, 5), depth=1)
         assert [tensor.name for tensor in found.path[0].tensors] == [name]
-
-
-def test_a_copy_has_weights_of_its_own_however_they_were_computed() -> None:
-    """torch's own copy refuses weights that hang on others."""
-    normed = nn.Sequential(nn.utils.weight_norm(nn.Linear(5, 4)), nn.ReLU(), nn.Linear(4, 3))
-    pruned = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3))
-    torch.nn.utils.prune.l1_unstructured(pruned[0], "weight", 0.5)  # type: ignore[no-untyped-call]
-    images = torch.randn(2, 5)
-    for model in (normed, pruned):
-        expected = model(images).detach()
-        made = copied(model)
-        assert_close(made(images).detach(), expected)
-        with torch.no_grad():
-            for parameter in made.parameters():
-                parameter.mul_(-2)
-        assert (made(images).detach() - expected).abs().max() > 0.01
-        assert_close(model(images).detach(), expected)
-
-    class Alone(nn.ReLU):
-        def __deepcopy__(self, memo: object) -> None:
-            raise RuntimeError("one is enough")
-
-    with pytest.raises(PathxError, match=r"cannot be copied \(one is enough\), which this needs: save it with"):
-        copied(Alone())
