@@ -115,15 +115,16 @@ def _load_bundled(options: Mapping[str, Any]) -> LoadedModel:
 
 
 def _load_file(path: Path, options: Mapping[str, Any]) -> LoadedModel:
+    beside = {**sidecar_beside(path), **options}
     if kind_of(path) == "onnx":
         from pathx.models.onnx import load_onnx
 
-        module, size = load_onnx(path)
+        module, size = load_onnx(path, beside.get("input_size"))
         said: dict[str, Any] = {} if size is None else {"input_size": size}
     else:
         module, embedded = load_network(path)
         said = read_sidecar(embedded, f"{EMBEDDED} in {path}")
-    description = {**said, **sidecar_beside(path), **options}
+    description = {**said, **beside}
     remedy = f"give them as options or write {path.with_suffix('.json')} such as {EXAMPLE}"
     preprocessing = complete(description, str(path), remedy)
     labels = description.get("labels", ())
