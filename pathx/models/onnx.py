@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from pathx.errors import PathxError, reason_of
 
 OPSETS = range(7, 27)
-"""The versions of ONNX whose operators were held against onnxruntime, one by one (`tests/models/test_onnx_operators.py`)."""
+"""The versions of ONNX whose operators were compared with onnxruntime, one by one (`tests/models/test_onnx_operators.py`)."""
 
 _ADVICE = "export the network from torch with torch.export.save instead, or to ONNX without that"
 

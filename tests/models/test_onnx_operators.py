@@ -1,4 +1,4 @@
-"""Every operator of the converter with every attribute, in every version from opset 7 on, held against onnxruntime.
+"""Every operator of the converter with every attribute, in every version from opset 7 on, compared with onnxruntime.
 
 A small file is made for each. It gives onnxruntime's numbers or is refused; nothing is read as another network.
 """
@@ -465,7 +465,7 @@ def test_opsets_that_were_not_tried(tmp_path: Path, opset: int) -> None:
         load_model(saved(tmp_path, opset), **OPTIONS)
 
 
-def test_a_network_is_held_against_onnxruntime_when_it_is_loaded(
+def test_a_network_is_compared_with_onnxruntime_when_it_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = saved(tmp_path)
