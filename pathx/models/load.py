@@ -115,19 +115,19 @@ def _load_bundled(options: Mapping[str, Any]) -> LoadedModel:
 
 
 def _load_file(path: Path, options: Mapping[str, Any]) -> LoadedModel:
+    beside = {**sidecar_beside(path), **options}
+    origin: dict[str, Any] = {"source": "file", "name": path.name}
     if kind_of(path) == "onnx":
         from pathx.models.onnx import external_files, load_onnx
 
-        module, size = load_onnx(path)
-        beside = made_of(external_files(path))
+        module, size = load_onnx(path, beside.get("input_size"))
+        origin |= made_of(external_files(path))
         said: dict[str, Any] = {} if size is None else {"input_size": size}
     else:
         module, embedded = load_network(path)
-        beside = {}
         said = read_sidecar(embedded, f"{EMBEDDED} in {path}")
-    description = {**said, **sidecar_beside(path), **options}
+    description = {**said, **beside}
     remedy = f"give them as options or write {path.with_suffix('.json')} such as {EXAMPLE}"
     preprocessing = complete(description, str(path), remedy)
     labels = description.get("labels", ())
-    origin = {"source": "file", "name": path.name, **beside}
     return LoadedModel(module, path.name, path.name, sha256_of(path), preprocessing, labels, origin)
