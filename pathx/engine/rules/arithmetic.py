@@ -133,14 +133,10 @@ def addmm_constant(call: Call, cotangent: Window) -> Tensor:
     return total(cotangent, align(call.values(call.args[0]) * call.kwargs.get("beta", 1), cotangent))
 
 
-@linear("mm", keeps_batch=_keeps_rows)
+@linear("mm", "linear", keeps_batch=_keeps_rows)
 def mm(call: Call, output: int, cotangent: Window) -> Cotangents:
-    return _times_matrix(call, call.args[0], call.values(call.args[1]), cotangent)
-
-
-@linear("linear", keeps_batch=_keeps_rows)
-def linear_layer(call: Call, output: int, cotangent: Window) -> Cotangents:
-    return _times_matrix(call, call.args[0], call.values(call.args[1]).t(), cotangent)
+    matrix = call.values(call.args[1])
+    return _times_matrix(call, call.args[0], matrix.t() if call.node.kind == "linear" else matrix, cotangent)
 
 
 @constant("linear")
