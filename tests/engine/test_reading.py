@@ -267,7 +267,7 @@ def test_a_relu_overwrites_what_was_made_for_it_alone(name: str) -> None:
 
 
 def test_everything_that_makes_something_new_is_tried() -> None:
-    assert NEW_TENSORS == {*FRESH}
+    assert {*FRESH} == NEW_TENSORS
 
 
 TWICE: dict[str, Callable[[Tensor], Tensor]] = {
