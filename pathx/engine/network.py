@@ -22,13 +22,12 @@ from pathx.engine.rules.table import (
     COPIES,
     ELEMENTWISE,
     FINAL,
+    KEEP_ELEMENTS,
     KEEP_FEATURES,
     MAP_POOLS,
     MATRIX_PRODUCTS,
     NEW_TENSORS,
-    REDUCTIONS,
     SELF_MASKS,
-    VIEWS,
     known,
 )
 from pathx.errors import PathxError, kind_in_words
@@ -290,7 +289,7 @@ def _keeps_elements_apart(graph: Graph, node: Node, states: dict[Value, Dependen
         return before == after
     if node.kind in MAP_POOLS:
         return after[-2:] == (1, 1)
-    return node.kind in REDUCTIONS | VIEWS | COPIES | {"permute", "transpose", "slice", "select"}
+    return node.kind in KEEP_ELEMENTS
 
 
 _FEATURES = 64
