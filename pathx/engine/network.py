@@ -22,7 +22,7 @@ from pathx.engine.rules.table import (
     COPIES,
     ELEMENTWISE,
     FINAL,
-    KEEP_ELEMENTS_APART,
+    KEEP_ELEMENTS,
     KEEP_FEATURES,
     MAP_POOLS,
     MATRIX_PRODUCTS,
@@ -289,7 +289,7 @@ def _keeps_elements_apart(graph: Graph, node: Node, states: dict[Value, Dependen
         return before == after
     if node.kind in MAP_POOLS:
         return after[-2:] == (1, 1)
-    return node.kind in KEEP_ELEMENTS_APART
+    return node.kind in KEEP_ELEMENTS
 
 
 _FEATURES = 64

@@ -114,13 +114,15 @@ def _keeps_rows(call: Shapes) -> bool:
 
 
 def _times_matrix(call: Call, source: Value, matrix: Tensor, cotangent: Window, factor: float = 1) -> Cotangents:
-    """Cotangents (P, …, out) of x @ matrix, for x (…, in) and one matrix (in, out)."""
-    if cotangent.is_one_hot and len(cotangent.shape) == 1:
-        column = cotangent.position(0).flatten().expand(len(cotangent.data)).clamp(0, cotangent.shape[0] - 1)
-        data = matrix.t().index_select(0, column) * cotangent.cleaned().data
+    """Cotangents (P, …, out) of x @ matrix, for x (…, in) and one matrix (in, out). Boxes stay as they are but for `in`."""
+    cotangent, last = cotangent.cleaned(), len(cotangent.shape) - 1
+    if cotangent.extent[last] == 1 and not cotangent.covers(last):
+        column = cotangent.position(last).flatten().expand(len(cotangent.data)).clamp(0, cotangent.shape[last] - 1)
+        data = cotangent.data * matrix.t().index_select(0, column).unflatten(0, (-1, *(1,) * last))
     else:
-        data = cotangent.dense().data @ matrix.t()
-    return [(source, times(cotangent.whole(data.reshape(-1, *call.shapes[source])), factor))]
+        cotangent = cotangent if cotangent.covers(last) else cotangent.dense()
+        data = cotangent.data @ matrix.t()
+    return [(source, times(_widen(cotangent, last, len(matrix)).holding(data), factor))]
 
 
 @linear("addmm", linear_in=(1,), keeps_batch=_keeps_rows)
@@ -133,14 +135,10 @@ def addmm_constant(call: Call, cotangent: Window) -> Tensor:
     return total(cotangent, align(call.values(call.args[0]) * call.kwargs.get("beta", 1), cotangent))
 
 
-@linear("mm", keeps_batch=_keeps_rows)
+@linear("mm", "linear", keeps_batch=_keeps_rows)
 def mm(call: Call, output: int, cotangent: Window) -> Cotangents:
-    return _times_matrix(call, call.args[0], call.values(call.args[1]), cotangent)
-
-
-@linear("linear", keeps_batch=_keeps_rows)
-def linear_layer(call: Call, output: int, cotangent: Window) -> Cotangents:
-    return _times_matrix(call, call.args[0], call.values(call.args[1]).t(), cotangent)
+    matrix = call.values(call.args[1])
+    return _times_matrix(call, call.args[0], matrix.t() if call.node.kind == "linear" else matrix, cotangent)
 
 
 @constant("linear")
@@ -172,7 +170,7 @@ def matmul(call: Call, output: int, cotangent: Window) -> Cotangents:
 
 
 def _widen(cotangent: Window, dim: int, size: int) -> Window:
-    """The boxes in a map whose dimension `dim` is `size` long, all of it; the data is of no meaning."""
+    """The boxes in a map whose dimension `dim` is `size` long, all of it; with placeholders for data."""
     data = cotangent.data.narrow(dim + 1, 0, 1).expand(replaced(cotangent.data.shape, dim + 1, size))
     return Window(
         data,

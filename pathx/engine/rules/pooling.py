@@ -46,12 +46,10 @@ def max_pool(call: Call, output: int, cotangent: Window) -> Cotangents:
     width = shape[2]
     cotangent = cotangent.cleaned()
     winner = cotangent.read(call.saved[call.node.outputs[1]])  # type: ignore[index]
-    if dilation != (1, 1):  # which may leave a place with padding alone, of which torch gives any number
+    if dilation != (1, 1):  # a place may see padding alone, whose winner is arbitrary
         winner = winner.clamp(0, shape[1] * width - 1)
     if cotangent.covers(1) and cotangent.covers(2):
-        data = cotangent.data.new_zeros(*cotangent.data.shape[:2], shape[1] * width)
-        data.scatter_add_(2, winner.flatten(2).expand(*data.shape[:2], -1), cotangent.data.flatten(2))
-        return [(source, replace(cotangent, data=data.unflatten(2, shape[1:]), shape=shape))]
+        return [(source, replace(cotangent, data=_sum_at(winner, cotangent.data, shape[1:]), shape=shape))]
     extent = [
         (size - 1) * step + spacing * (length - 1) + 1
         for size, step, spacing, length in zip(cotangent.extent[1:], stride, dilation, kernel, strict=True)
@@ -63,20 +61,23 @@ def max_pool(call: Call, output: int, cotangent: Window) -> Cotangents:
     extent = list(below.extent[1:])
     corner = below.origin[1:]
     if isinstance(corner[0], int) and isinstance(corner[1], int):  # one box for all: cut out of whole maps
-        maps = cotangent.data.new_zeros(*cotangent.data.shape[:2], shape[1] * width)
-        maps.scatter_add_(2, winner.flatten(2).expand(*maps.shape[:2], -1), cotangent.data.flatten(2))
-        data = maps.unflatten(2, shape[1:]).narrow(2, corner[0], extent[0]).narrow(3, corner[1], extent[1])
-        return [(source, below.holding(data))]
-    # From its place in the map to that in the box: rows are shorter there, and the first is that of the corner.
+        maps = _sum_at(winner, cotangent.data, shape[1:])
+        return [(source, below.holding(maps.narrow(2, corner[0], extent[0]).narrow(3, corner[1], extent[1])))]
+    # From flat places in the map to flat places in the box, whose rows are shorter.
     first, start = below.corner((0, extent[1], 1))
     place = torch.add(winner, winner // width, alpha=extent[1] - width)
     place = place if first is None else place - first.reshape(-1, 1, 1, 1)
-    place = (place - start if start else place).expand_as(cotangent.data)
-    if any(cotangent.overhang):  # what was read outside the map points anywhere
+    place = place - start if start else place
+    if any(cotangent.overhang):  # winners that were read outside of the map are arbitrary
         place = place.clamp(0, extent[0] * extent[1] - 1)
-    data = cotangent.data.new_zeros(*cotangent.data.shape[:2], extent[0] * extent[1])
-    data.scatter_add_(2, place.flatten(2), cotangent.data.flatten(2))
-    return [(source, replace(below, data=data.unflatten(2, extent), clean=True))]
+    return [(source, replace(below, data=_sum_at(place, cotangent.data, tuple(extent)), clean=True))]
+
+
+def _sum_at(place: Tensor, data: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """(P, C, *shape) sums of the data (P, C, …) at flat places of each channel's map."""
+    sums = data.new_zeros(*data.shape[:2], prod(shape))
+    sums.scatter_add_(2, place.expand_as(data).flatten(2), data.flatten(2))
+    return sums.reshape(*data.shape[:2], *shape)
 
 
 @forward("max_pool2d_with_indices")
@@ -99,9 +100,8 @@ def max_pool_by_index(call: Call, output: int, cotangent: Window) -> Cotangents:
     shape = call.shapes[source]
     cotangent = cotangent.dense()
     winner = call.saved[call.node.outputs[1]].index_select(0, cotangent.image)  # type: ignore[index]
-    data = cotangent.data.new_zeros(*cotangent.data.shape[:2], prod(shape[1:]))
-    data.scatter_add_(2, winner.flatten(2).clamp(0, data.shape[2] - 1), cotangent.data.flatten(2))
-    return [(source, cotangent.whole(data.unflatten(2, shape[1:])))]
+    winner = winner.clamp(0, prod(shape[1:]) - 1)
+    return [(source, cotangent.whole(_sum_at(winner, cotangent.data, shape[1:])))]
 
 
 @linear("avg_pool2d", keeps_batch=_with_channels(2), field=_field)

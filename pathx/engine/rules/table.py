@@ -182,8 +182,8 @@ ELEMENTWISE = frozenset(["add", "sub", "mul", "div"])
 MAP_POOLS = frozenset(["avg_pool2d", "_adaptive_avg_pool2d", "adaptive_avg_pool2d", "max_pool2d_with_indices"])
 REDUCTIONS = frozenset(["mean", "sum", "max"])
 
-KEEP_ELEMENTS_APART = COPIES | VIEWS | REDUCTIONS | {"permute", "transpose", "slice", "select"}
-"""Every element that they are given reaches at most one element of their result."""
+KEEP_ELEMENTS = (COPIES | VIEWS | REDUCTIONS) | {"permute", "transpose", "slice", "select"}
+"""Every element of their input reaches at most one element of their output."""
 
 FINAL = frozenset(["_softmax", "softmax", "_log_softmax", "log_softmax", "sigmoid", "log_sigmoid_forward"])
 """Stripped where they end a model: the logits are what is explained."""

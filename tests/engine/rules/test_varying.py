@@ -223,14 +223,16 @@ def test_a_frozen_factor_is_that_of_each_image_as_in_the_detached_twin(
         assert_boxes_go_down(frozen)
 
 
-def test_windows_stay_small_below_a_frozen_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A unit of one head and one column reaches that head and that column of every token."""
+def test_windows_stay_small_below_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A unit reaches one token below a fixed matrix, and below a frozen pattern its head and column of every token."""
     monkeypatch.setitem(OPERATIONS, "sigmoid", Operation(reading="locally constant"))
     frozen = freeze(Above(lambda x: torch.sigmoid(x @ TO_TOKENS) @ x), pictures(2, 2, TOKENS, WIDTH))
-    node = [node for node in frozen.network.nodes if node.kind == "matmul"][-1]
-    unit = Window.one_hot(torch.ones(1, dtype=DOUBLE), torch.tensor([17]), (2, TOKENS, WIDTH), SOME[1:], SOME[1:])
-    ((_, below),) = frozen.pull(node, 0, unit)
+    pattern, product = (node for node in frozen.network.nodes if node.kind == "matmul")
+    one, first = torch.ones(1, dtype=DOUBLE), SOME[1:]
+    ((_, below),) = frozen.pull(product, 0, Window.one_hot(one, first + 17, (2, TOKENS, WIDTH), first, first))
     assert below.extent == (1, TOKENS, 1)
+    ((_, below),) = frozen.pull(pattern, 0, Window.one_hot(one, first + 8, (2, TOKENS, TOKENS), first, first))
+    assert below.extent == (1, 1, WIDTH)
 
 
 def silu(call: Call, h: Tensor) -> Slopes:
