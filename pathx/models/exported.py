@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from pathx.errors import parse_json
+from pathx.models.operations import Unsafe, check_operations
 
 EMBEDDED = "pathx.json"
 """The sidecar inside a model file."""
@@ -30,10 +31,6 @@ _GRAPH = "models/model.json"
 _WEIGHTS, _CONSTANTS = ("data/weights", "model_weights_config.json"), ("data/constants", "model_constants_config.json")
 _COMPILED = "data/aotinductor/"
 _RAW_TENSOR = ("weight_", "tensor_")  # how torch calls the records that are tensors and nothing else
-
-
-class Unsafe(ValueError):
-    """What a file holds that would run code, or that no export of a plain network holds."""
 
 
 class Archive:
@@ -232,18 +229,14 @@ def _identifier(name: Any) -> None:
 
 
 def _operation(text: str) -> None:
-    """An operation must be one of torch's own on tensors or sizes; torch would call whatever it finds by that name."""
-    if text in _ON_SIZES:
+    """An operation on tensors or sizes that a file may name; torch would call whatever it finds by that name."""
+    if text in _ON_SIZES or text in _NESTING:
         return
-    family = re.fullmatch(r"torch\.ops\.(aten|prims|higher_order)\.(\w+)(?:\.(\w+))?", text, re.ASCII)
-    found: Any = torch.ops
-    for name in text.split(".")[2:] if family else ():
-        found = getattr(found, name, None)
-    if family and isinstance(found, torch._ops.OpOverload) and family[2] not in _TOUCHING_FILES:
-        return
-    if family and text in _NESTING:
-        return
-    raise Unsafe(f"{_clipped(text)} is not an operation on tensors")
+    named = re.fullmatch(r"torch\.ops\.aten\.(\w+)\.(\w+)", text, re.ASCII)
+    packet: Any = getattr(torch.ops.aten, named[1], None) if named else None
+    if named is None or not isinstance(getattr(packet, named[2], None), torch._ops.OpOverload):
+        raise Unsafe(f"{_clipped(text)} is not an operation on tensors")
+    check_operations([f"aten::{named[1]}"])
 
 
 _COMPARISONS = ("eq", "ne", "le", "ge", "lt", "gt", "and_", "or_")
@@ -254,7 +247,6 @@ _ON_SIZES = {
     "math.trunc",
 }
 _NESTING = {f"torch.ops.higher_order.{name}" for name in ("wrap_with_set_grad_enabled", "wrap_with_autocast")}
-_TOUCHING_FILES = {"from_file", "save", "load"}
 
 _FUNCTIONS = {
     *("Symbol", "Integer", "Float", "Rational", "Add", "Mul", "Pow", "Max", "Min", "Mod", "Where", "Identity"),

@@ -15,8 +15,9 @@ from torch import nn
 
 from pathx.errors import PathxError, reason_of
 from pathx.images import regular
-from pathx.models.exported import EMBEDDED, Archive, Unsafe, load_export
-from pathx.models.programs import check_program
+from pathx.models.exported import EMBEDDED, Archive, load_export
+from pathx.models.operations import Unsafe
+from pathx.models.programs import check_loaded, check_text
 
 
 def open_regular(path: Path) -> IO[bytes]:
@@ -88,10 +89,14 @@ def _load_torchscript(path: Path) -> tuple[nn.Module, str]:
     extra: dict[str, Any] = {EMBEDDED: ""}
     try:
         with open_regular(path) as stream:
-            check_program(Archive(stream))
+            check_text(Archive(stream))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # TorchScript is deprecated, but the file is what the user has
-            module: nn.Module = torch.jit.load(path, map_location="cpu", _extra_files=extra)
+            # As torch.jit.load does it, which keeps the compiled functions to itself.
+            unit: Any = torch._C.CompilationUnit()
+            loaded = torch._C.import_ir_module(unit, str(path), torch.device("cpu"), extra, False)
+            check_loaded(unit, loaded)
+            module: nn.Module = torch.jit._recursive.wrap_cpp_module(loaded)
             module.eval()
     except Unsafe as error:
         remedy = "trace the network alone with torch.jit.trace, or export it with torch.export.save"
