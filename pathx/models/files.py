@@ -17,7 +17,7 @@ from pathx.errors import PathxError, reason_of
 from pathx.images import regular
 from pathx.models.exported import EMBEDDED, Archive, load_export
 from pathx.models.operations import Unsafe
-from pathx.models.programs import check_loaded, check_text
+from pathx.models.programs import check_graphs, check_text
 
 
 def open_regular(path: Path) -> IO[bytes]:
@@ -95,7 +95,7 @@ def _load_torchscript(path: Path) -> tuple[nn.Module, str]:
             # As torch.jit.load does it, which keeps the compiled functions to itself.
             unit: Any = torch._C.CompilationUnit()
             loaded = torch._C.import_ir_module(unit, str(path), torch.device("cpu"), extra, False)
-            check_loaded(unit, loaded)
+            check_graphs(unit)
             module: nn.Module = torch.jit._recursive.wrap_cpp_module(loaded)
             module.eval()
     except Unsafe as error:

@@ -24,7 +24,7 @@ def check_operations(names: Iterable[str]) -> None:
     """Raise Unsafe for an operation such as `aten::add_` or `prim::If` that no model file may name."""
     for name in names:
         if not _is_allowed(name):
-            raise Unsafe(f"the operation {name[:60]!r} is not one that pathx allows in a file")
+            raise Unsafe(f"the operation {name[:80]!r} is not one that pathx allows in a file")
 
 
 @cache
