@@ -15,6 +15,7 @@ from pathx.images.parquet import HELD, INSTALL, Parquet
 IMAGES = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "photo")
 KEYS = ("__key__", "key")
 LABELS = ("label", "cls")
+_LONGEST = 4096
 _KEPT = 4 * HELD  # bytes of rows, as several threads read side by side
 Row = tuple[str, tuple[int, int], str | None]
 """The key of an image, its row group and its row in there, and its label where the file says it."""
@@ -120,7 +121,7 @@ class _Table:
             keys = [(one or {}).get("path") for one in batch.column(self._image).to_pylist()]
         labels = [None] * count if self._label is None else batch.column(self._label).to_pylist()
         for key, label in zip(keys, labels, strict=True):
-            yield "" if key is None else str(key), self._labelled(label)
+            yield _text(key) or "", self._labelled(label)
 
     def image(self, batch: Any, row: int) -> bytes | None:
         value = batch.column(self._image)[row].as_py()
@@ -130,7 +131,7 @@ class _Table:
     def _labelled(self, label: Any) -> str | None:
         if isinstance(label, int) and 0 <= label < len(self._names):
             return self._names[label]
-        return None if label is None else str(label)
+        return _text(label)
 
     def _holds_bytes(self, of: Any) -> bool:
         if self._types.is_struct(of):
@@ -157,6 +158,12 @@ class _Damage:
         if isinstance(error, Exception) and not isinstance(error, PathxError):  # also StopIteration: rows are missing
             reason = reason_of(error)
             raise PathxError(f"{shown(self._file)} is damaged or no Parquet file ({reason}): fetch it again") from None
+
+
+def _text(value: Any) -> str | None:
+    """A key or a label; none that is longer than any path, as thousands of rows may share it."""
+    text = None if value is None else str(value)
+    return None if text is None or len(text) > _LONGEST else text
 
 
 def _class_names(metadata: dict[bytes, bytes] | None, label: str | None) -> list[str]:

@@ -74,20 +74,25 @@ def state_of(checkpoint: Any, source: str) -> Mapping[str, Tensor]:
 def fitting(state: Mapping[str, Tensor], module: nn.Module) -> Mapping[str, Tensor]:
     """The part of a checkpoint that is the module's, where a trainer saved it among others (Lightning's `self.net`)."""
     wanted = {key for key in module.state_dict() if not key.endswith("num_batches_tracked")}
-    if wanted <= set(state):
+    if not wanted or wanted <= set(state):
         return state
-    for prefix in dict.fromkeys(key.partition(".")[0] + "." for key in state):
-        part = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
-        if wanted and wanted <= set(part):
-            return part
-    return state
+    parts: dict[str, dict[str, Tensor]] = {}
+    for key, value in state.items():
+        prefix, _, rest = key.partition(".")
+        parts.setdefault(prefix, {})[rest] = value
+    named = [prefix for prefix, part in parts.items() if wanted <= set(part)]
+    if len(named) > 1:
+        found = f"the checkpoint holds the network {len(named)} times, as {' and '.join(f'{one}.*' for one in named)}"
+        raise PathxError(f"{found}: save the state dict of the one that you mean", usage=True)
+    return parts[named[0]] if named else state
 
 
 def fill(module: nn.Module, state: Mapping[str, Tensor], name: str, source: str) -> None:
     """Put the weights of a checkpoint into a module, or say which do not fit."""
-    weights: OrderedDict[str, Tensor] = OrderedDict()
-    for key, value in state.items():
-        weights[key] = _in_single_precision(key, value, source)
+    weights: OrderedDict[str, Tensor] = OrderedDict(state)
+    for key, value in module.state_dict().items():
+        if key in weights and weights[key].shape == value.shape:  # others may claim any size, and are said below
+            weights[key] = _in_single_precision(key, weights[key], source)
     # Versions of the modules, for those that read older files. A file that does not say has today's.
     vars(weights)["_metadata"] = getattr(state, "_metadata", None) or vars(module.state_dict())["_metadata"]
     try:

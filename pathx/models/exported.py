@@ -30,6 +30,7 @@ EMBEDDED = "pathx.json"
 _GRAPH = "models/model.json"
 _WEIGHTS, _CONSTANTS = ("data/weights", "model_weights_config.json"), ("data/constants", "model_constants_config.json")
 _COMPILED = "data/aotinductor/"
+_EXPANDED, _TIMES = 16 << 20, 4  # bytes that records may expand to: so many, and so many times those of the file
 _RAW_TENSOR = ("weight_", "tensor_")  # how torch calls the records that are tensors and nothing else
 
 
@@ -45,11 +46,16 @@ class Archive:
         self._room = stream.seek(0, io.SEEK_END)
         self.names: tuple[str, ...] = tuple(self._reader.get_all_records())
 
+    def check_sizes(self) -> None:
+        """Raise Unsafe if the records expand to far more than the file: torch compresses nothing but the text of programs."""
+        if sum(map(self._reader.get_record_size, self.names)) > _EXPANDED + _TIMES * self._room:
+            raise Unsafe("expands to far more than its size, as no file that torch writes does")
+
     def read(self, name: str) -> bytes:
-        """A stored record, which torch never compresses: it cannot be larger than its file."""
+        """A record, no larger than its file but for a little text."""
         if name not in self.names:  # the reader itself does not mind upper and lower case
             raise Unsafe(f"it has no {name}")
-        if self._reader.get_record_size(name) > self._room:
+        if self._reader.get_record_size(name) > _EXPANDED + self._room:
             raise Unsafe(f"{name} says that it is larger than the file")
         content: bytes = self._reader.get_record(name)
         return content

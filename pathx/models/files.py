@@ -39,6 +39,8 @@ def kind_of(path: Path) -> str:
             found = _kind(stream)
         except OSError as error:  # of a disk that fails, or of what only claims to be a file
             raise PathxError(f"{path} cannot be read: {error.strerror or error}", usage=True) from error
+        except Unsafe as error:
+            raise PathxError(f"{path} {error}: save the model again with torch, uncompressed", usage=True) from error
     return "onnx" if found == "unknown" and path.suffix.lower() == ".onnx" else found
 
 
@@ -46,10 +48,11 @@ def _kind(stream: IO[bytes]) -> str:
     start = stream.read(64)
     if start.startswith(b"PK"):
         try:
-            names = Archive(stream).names
+            archive = Archive(stream)
         except Exception:  # RuntimeError mostly; OSError where damage sends the reader beyond the file; and others
             return "unknown"
-        return _kind_of_archive(names)
+        archive.check_sizes()
+        return _kind_of_archive(archive.names)
     if start.startswith(b"\x80"):
         return "pickle"
     if start[8:9] == b"{":
