@@ -156,8 +156,8 @@ def _expanded(inputs: Sequence[str], stdin: BinaryIO | None) -> Iterator[str | I
             yield ImageFile(one, one, PathxError(f"{what} names no image: give a path per line"))
         for path in paths:
             if is_address(path):
-                problem = f"{shown(path)} stands in {what}, and addresses in lists are not fetched"
-                yield ImageFile(path, address_name(path), PathxError(f"{problem}: give it as an argument"))
+                refused = f"{shown(path)} stands in {what}, and addresses in lists are not fetched"
+                yield ImageFile(path, address_name(path), PathxError(f"{refused}: give it as an argument"))
             else:
                 yield from _matches([path])
 

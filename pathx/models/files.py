@@ -97,7 +97,8 @@ def _load_torchscript(path: Path) -> tuple[nn.Module, str]:
             warnings.simplefilter("ignore")  # TorchScript is deprecated, but the file is what the user has
             # As torch.jit.load does it, which keeps the compiled functions to itself.
             unit: Any = torch._C.CompilationUnit()
-            loaded = torch._C.import_ir_module(unit, str(path), torch.device("cpu"), extra, False)
+            load: Any = torch._C.import_ir_module
+            loaded = load(unit, str(path), torch.device("cpu"), extra, False)
             check_graphs(unit)
             module: nn.Module = torch.jit._recursive.wrap_cpp_module(loaded)
             module.eval()

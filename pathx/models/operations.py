@@ -16,6 +16,10 @@ import torch
 from pathx.engine.operations.table import OPERATIONS
 
 
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 class Unsafe(ValueError):
     """What a file holds that would run code, or that no file of a plain network holds."""
 
@@ -48,7 +52,7 @@ def _is_elementwise(operation: str) -> bool:
 _BEYOND = {"as_strided", "as_strided_"}
 """Have rules, and show memory that is not the tensor's."""
 
-_TENSORS = frozenset(
+_TENSORS = _words(
     """
     _convolution _convolution_mode _safe_softmax _shape_as_tensor _upsample_lanczos2d_aa _weight_norm absolute
     adaptive_avg_pool3d adaptive_max_pool1d addbmm addr adjoint affine_grid_generator alpha_dropout amax amin
@@ -70,11 +74,11 @@ _TENSORS = frozenset(
     squeeze_copy subtract sum_to_size swapaxes swapdims t_copy take take_along_dim tensor_split tensordot tile trace
     transpose_copy tril_indices triu_indices type_as unbind_copy uniform unsafe_chunk unsqueeze_copy vdot view_as
     view_copy vsplit vstack zeros
-    """.split()
+    """
 )
 """Functions of tensors that torch takes apart into others, or that pathx has no rule for (yet)."""
 
-_VALUES = frozenset(
+_VALUES = _words(
     """
     Bool Complex ComplexImplicit Delete Float FloatImplicit Int IntImplicit ScalarImplicit Size __and__ __contains__
     __derive_index __getitem__ __is__ __isnot__ __lshift__ __not__ __or__ __range_length __round_to_zero_floordiv
@@ -89,17 +93,17 @@ _VALUES = frozenset(
     rjust rsplit rstrip scalar_tensor set_grad_enabled setdefault size sorted splitlines startswith storage_offset str
     stride strip swapcase sym_constrain_range sym_constrain_range_for_size sym_is_contiguous sym_numel sym_size
     sym_storage_offset sym_stride tensor title to update upper values zfill
-    """.split()
+    """
 )
 """Numbers, sizes, types, texts and containers."""
 
-_CONTROL = frozenset(
+_CONTROL = _words(
     """
     CallFunction CallMethod Constant CreateObject DictConstruct Enter EnumName EnumValue Exit GetAttr If ListConstruct
     ListUnpack Loop NumToTensor RaiseException SetAttr TupleConstruct TupleIndex TupleSlice TupleUnpack Uninitialized abs
     data device dtype hasattr index is_cpu is_cuda is_meta is_mkldnn is_mps is_nested is_quantized is_sparse is_xla
     isinstance itemsize layout max min name nbytes rangelist requires_grad tolist type unchecked_cast
     unchecked_unwrap_optional
-    """.split()
+    """
 )
 """What the language of TorchScript is made of."""

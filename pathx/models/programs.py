@@ -43,8 +43,8 @@ def check_text(archive: Archive) -> None:
         for word in ("__setstate__", "PythonOp"):  # runs while it is loaded; takes down torch's compiler
             if word in text:
                 raise Unsafe(f"it names `{word}`")
-        for word, plain in _DEFAULTS.values():
-            if not all(_ends(plain.match(text, found.start())) for found in word.finditer(text)):
+        for start, plain in _DEFAULTS.values():
+            if not all(_ends(plain.match(text, found.start())) for found in start.finditer(text)):
                 raise Unsafe("it has a default value that is computed while it is loaded")
 
 

@@ -156,7 +156,9 @@ def test_results_of_addresses_stay_below_the_output_folder(here: Path) -> None:
     assert [found.name for found in find_images(given)] == ["example.org/cat.jpg", "example.org/cat.jpg-2"]
 
 
-@pytest.mark.parametrize("address", ["{}/a.png", "s3://bucket/a.png", "s3://bucket/*.png", "s3://bucket/x.tar#1", "ftp://x/a.png"])
+@pytest.mark.parametrize(
+    "address", ["{}/a.png", "s3://bucket/a.png", "s3://bucket/*.png", "s3://bucket/x.tar#1", "ftp://x/a.png"]
+)
 @pytest.mark.usefixtures("one_thread")
 def test_an_address_in_a_list_is_not_fetched(
     server: str, here: Path, pathx_: Pathx, address: str, monkeypatch: pytest.MonkeyPatch
@@ -169,7 +171,10 @@ def test_an_address_in_a_list_is_not_fetched(
     Path("list.txt").write_text(f"photo.png\n{address}\n")
     done = pathx_("explain", "list.txt", "--model", "model.pt", "--no-pictures")
     assert done.status == 1 and Path("pathx-out/photo.png").is_dir()
-    assert f"{address} stands in the list list.txt, and addresses in lists are not fetched: give it as an argument" in done.err
+    assert (
+        f"{address} stands in the list list.txt, and addresses in lists are not fetched: give it as an argument"
+        in done.err
+    )
     (_, refused) = find_images(["-"], stdin=io.BytesIO(Path("list.txt").read_bytes()))
     assert "stands in standard input" in str(refused.error)
 

@@ -303,5 +303,7 @@ def test_a_checkpoint_that_holds_the_network_twice_is_asked_about(names: tuple[s
     with pytest.raises(PathxError, match=re.escape(" and ".join(f"{name}.*" for name in names))) as caught:
         load_model("nets/net.py:build", weights="both.pth")
     assert caught.value.usage
-    torch.save({**{key: value for key, value in state.items() if key.startswith(names[0])}, "x": torch.zeros(1)}, "one.pth")
+    torch.save(
+        {**{key: value for key, value in state.items() if key.startswith(names[0])}, "x": torch.zeros(1)}, "one.pth"
+    )
     load_model("nets/net.py:build", weights="one.pth")

@@ -93,7 +93,10 @@ WHILE_LOADED = {
     "as a constant with spaces": (CLASS, f"{CLASS}  y : Final [ Tensor ] = {OPENED}\n"),
     "as a constant in two lines": (CLASS, f"{CLASS}  y : Final[List[Tensor]] = [\n  {OPENED}]\n"),
     "as an index of a constant": (CLASS, f"{CLASS}  y : Final[Tensor] = [{OPENED[:-1]},\n)][0]\n"),
-    "as a default of a tuple": ("second : Tensor", f"second : {OPENED} = Tensor"),  # torch takes them the wrong way round
+    "as a default of a tuple": (
+        "second : Tensor",
+        f"second : {OPENED} = Tensor",
+    ),  # torch takes them the wrong way round
     "as a default of a tuple in two lines": ("second : Tensor", f"second : [\n{OPENED}][0] = Tensor"),
 }
 
@@ -186,5 +189,7 @@ def test_a_plain_network_is_let_in(scripted: bool, tmp_path: Path) -> None:
         torch.jit.save(program, tmp_path / "model.pt")
         loaded, _ = load_network(tmp_path / "model.pt")
         expected, given = module(inputs), loaded(inputs)
-        given = given[0] if isinstance(given, tuple) and isinstance(expected, Tensor) else given  # as scripted GoogLeNet
+        given = (
+            given[0] if isinstance(given, tuple) and isinstance(expected, Tensor) else given
+        )  # as scripted GoogLeNet
         torch.testing.assert_close(given, expected)

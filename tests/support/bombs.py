@@ -75,7 +75,7 @@ def _models() -> Iterator[str]:
     yield _deflate("small.pt2", "export.pt2", "weight_0", zeros)
     yield _deflate("small.pt2", "graph.pt2", "model.json", zeros)
     wide = torch.zeros((), dtype=torch.float16).expand(HUGE // 4)
-    torch.save({key: wide for key in ("features.0.weight", "features.3.squeeze.weight")}, "expanded.pth")
+    torch.save(dict.fromkeys(("features.0.weight", "features.3.squeeze.weight"), wide), "expanded.pth")
     yield "expanded.pth"
     torch.save({"classifier.1.weight": wide[:, None]}, "classes.pth")
     yield "classes.pth"
@@ -130,14 +130,16 @@ def _images() -> dict[str, bytes]:
         "profile.png": png(8, 8, chunk(b"iCCP", b"note\0\0" + zeros)),
         "long.png": png(8, 8),
         "wide.gif": bytes(wide),
-        "wide.tif": tiff.getvalue().replace(struct.pack("<HHIHH", 256, 3, 1, 64, 0), struct.pack("<HHII", 256, 4, 1, 1 << 30)),
+        "wide.tif": tiff.getvalue().replace(
+            struct.pack("<HHIHH", 256, 3, 1, 64, 0), struct.pack("<HHII", 256, 4, 1, 1 << 30)
+        ),
         "wide.ppm": b"P6 60000 60000 255\n" + bytes(64),
     }
 
 
 def _tars() -> Iterator[tuple[str, bytes]]:
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
+    with tarfile.open(fileobj=buffer, mode="w"):
         about = tarfile.TarInfo("a.png")
         about.size = HUGE
         buffer.write(about.tobuf())
