@@ -23,6 +23,8 @@ _WRAPPERS = ("state_dict", "model_state_dict", "model", "state_dict_ema", "model
 _PREFIXES = ("module.", "_orig_mod.", "model.", "net.")
 """What wrappers such as DataParallel, torch.compile and Lightning put in front of every key."""
 
+_SMALL = 1 << 20  # bytes
+
 
 def read_state(file: Path) -> Mapping[str, Tensor]:
     """A state dict from safetensors, or from a checkpoint of torch.save that holds nothing else."""
@@ -65,10 +67,20 @@ def state_of(checkpoint: Any, source: str) -> Mapping[str, Tensor]:
         or not all(isinstance(key, str) and isinstance(value, Tensor) for key, value in state.items())
     ):
         raise PathxError(f"{source} holds no state dict: save model.state_dict(), best as safetensors", usage=True)
+    for key, value in state.items():
+        if _repeats(value):
+            problem = f"{key} in {source} is a few bytes that say to be {value.numel()} numbers"
+            raise PathxError(f"{problem}: save it with contiguous()", usage=True)
     for prefix in _PREFIXES:
         if all(key.startswith(prefix) for key in state):
             state = {key.removeprefix(prefix): value for key, value in state.items()}
     return cast("Mapping[str, Tensor]", state)
+
+
+def _repeats(tensor: Tensor) -> bool:
+    """Whether a tensor shows the same bytes again and again, and would take far more memory than they do."""
+    claimed = tensor.numel() * tensor.element_size()
+    return claimed > _SMALL and tensor.layout == torch.strided and claimed > tensor.untyped_storage().nbytes()
 
 
 def fitting(state: Mapping[str, Tensor], module: nn.Module) -> Mapping[str, Tensor]:
@@ -89,10 +101,9 @@ def fitting(state: Mapping[str, Tensor], module: nn.Module) -> Mapping[str, Tens
 
 def fill(module: nn.Module, state: Mapping[str, Tensor], name: str, source: str) -> None:
     """Put the weights of a checkpoint into a module, or say which do not fit."""
-    weights: OrderedDict[str, Tensor] = OrderedDict(state)
-    for key, value in module.state_dict().items():
-        if key in weights and weights[key].shape == value.shape:  # others may claim any size, and are said below
-            weights[key] = _in_single_precision(key, weights[key], source)
+    weights: OrderedDict[str, Tensor] = OrderedDict()
+    for key, value in state.items():
+        weights[key] = _in_single_precision(key, value, source)
     # Versions of the modules, for those that read older files. A file that does not say has today's.
     vars(weights)["_metadata"] = getattr(state, "_metadata", None) or vars(module.state_dict())["_metadata"]
     try:

@@ -21,6 +21,7 @@ def test_a_small_file_takes_little_memory() -> None:
     said = dict(line for line in lines if isinstance(line, list))
     peaks = {line["file"]: line for line in lines if isinstance(line, dict)}
     assert peaks.keys() == files.keys(), done.err
+    assert said.keys() >= files.keys(), done.err
     for file, line in peaks.items():
         assert line["status"] == 0, (file, done.err)
         assert line["megabytes"] < MOST, (file, line, said[file])

@@ -77,7 +77,7 @@ def _models() -> Iterator[str]:
     wide = torch.zeros((), dtype=torch.float16).expand(HUGE // 4)
     torch.save(dict.fromkeys(("features.0.weight", "features.3.squeeze.weight"), wide), "expanded.pth")
     yield "expanded.pth"
-    torch.save({"classifier.1.weight": wide[:, None]}, "classes.pth")
+    torch.save({"classifier.1.weight": wide[:, None, None, None].expand(-1, 512, 1, 1)}, "classes.pth")
     yield "classes.pth"
     header = json.dumps({"weight": {"dtype": "F32", "shape": [HUGE // 4], "data_offsets": [0, HUGE]}}).encode()
     Path("claims.pth").write_bytes(struct.pack("<Q", len(header)) + header)
@@ -106,7 +106,7 @@ def _tables() -> Iterator[str]:
     nested = pyarrow.StructArray.from_arrays([repeated(bytes(HUGE // 32), 64)], ["bytes"])
     yield write("nested.parquet", image=nested)
     yield write("keys.parquet", key=repeated("k" * (BLOCK // 4), 1000), image=pyarrow.array([b"x"] * 1000))
-    yield write("rows.parquet", image=pyarrow.nulls(50_000_000, pyarrow.binary()))
+    yield write("rows.parquet", image=pyarrow.nulls(5_000_000, pyarrow.binary()))
 
 
 def _images() -> dict[str, bytes]:
