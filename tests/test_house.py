@@ -32,6 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "maps": set(),
     "models": {"images"},
     "models.catalogue": {"models", "images", "engine"},
+    "models.operations": {"engine.rules"},
     "explanation": {"maps"},
     "decomposition": {"engine", "maps", "explanation"},
     "contrast": {"engine", "maps", "explanation"},

@@ -167,7 +167,7 @@ Images = Annotated[
     typer.Argument(
         metavar="IMAGE|FOLDER|GLOB|LIST.txt|-",
         help="Images, folders of them, patterns, archives (.tar, .parquet), https:// and s3:// addresses, files with a "
-        "path per line, - for paths on standard input; videos with --every.",
+        "path (but no address) per line, - for paths on standard input; videos with --every.",
     ),
 ]
 Every = Annotated[

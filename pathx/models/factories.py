@@ -39,12 +39,14 @@ def load_built(text: str, weights: str | None, arguments: Mapping[str, Any], opt
     """The network that a function, a class or a module of the user's gives.
 
     Args:
-        weights: a state dict or a trainer's checkpoint; None for the weights that the code itself leaves in the network.
+        weights: a state dict or a trainer's checkpoint; None for the weights that the code itself leaves in the network;
+            `none` for the same, with random numbers that are the same every time.
         arguments: for the function, by name.
     """
     place, _, attribute = text.rpartition(":")
     folder = Path(place).parent if place.endswith(".py") else Path()
-    with _as_a_script_would(folder), _noting_files_read(text) as read:
+    untrained = weights is not None and weights.strip().lower() == "none"
+    with _as_a_script_would(folder), _noting_files_read(text) as read, _seeded(untrained):
         code = _imported(place)
         module = _printing_to_stderr(_built(text, _attribute(code, attribute, place), arguments))
     name = f"{Path(place).name}:{attribute}" if place.endswith(".py") else text
@@ -52,8 +54,8 @@ def load_built(text: str, weights: str | None, arguments: Mapping[str, Any], opt
     description = {**_beside(file), **options}
     remedy = f"give them as options or write {(file or Path()).with_name(BESIDE)} such as {EXAMPLE}"
     preprocessing = complete(description, text, remedy)
-    if weights is None:
-        shown, sha256 = "as built", sha256_of_state(module.state_dict())
+    if weights is None or untrained:
+        shown, sha256 = "none" if untrained else "as built", sha256_of_state(module.state_dict())
     else:
         checkpoint = Path(weights)
         fill(module, fitting(read_state(checkpoint), module), text, str(checkpoint))
@@ -73,6 +75,11 @@ def load_built(text: str, weights: str | None, arguments: Mapping[str, Any], opt
 def _as_a_script_would(folder: Path) -> Iterator[None]:
     """Imports find what lies beside the code, and what the code prints does not mix with results."""
     entry = os.path.abspath(folder)
+    for modules in _BESIDE.values():  # another folder's `layers` is not this one's
+        for name in modules:
+            sys.modules.pop(name, None)
+    sys.modules.update(_BESIDE.setdefault(entry, {}))
+    before = {*sys.modules}
     sys.path.insert(0, entry)
     try:
         with redirect_stdout(sys.stderr), _processes_print_to_stderr():
@@ -80,6 +87,28 @@ def _as_a_script_would(folder: Path) -> Iterator[None]:
     finally:
         if entry in sys.path:
             sys.path.remove(entry)
+        _BESIDE[entry] |= {
+            name: module
+            for name, module in sys.modules.items()
+            if name not in before and _lies_below(module, entry) and not name.startswith("pathx.")
+        }
+
+
+_BESIDE: dict[str, dict[str, ModuleType]] = {}
+"""By folder: the modules that code in it imported from there."""
+
+
+def _lies_below(module: ModuleType, folder: str) -> bool:
+    file = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), "")
+    return os.path.abspath(file).startswith(os.path.join(folder, "")) and "site-packages" not in file
+
+
+@contextmanager
+def _seeded(wanted: bool) -> Iterator[None]:
+    with torch.random.fork_rng(devices=[], enabled=wanted):
+        if wanted:
+            torch.manual_seed(0)
+        yield
 
 
 _reads: list[set[str]] = []
