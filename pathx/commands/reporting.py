@@ -79,7 +79,7 @@ def _growth_of(model: LoadedModel, settings: Settings) -> Callable[[ExplanationF
     from pathx.engine.device import resolve_devices, resolve_dtype
     from pathx.engine.explain import explain_frozen
     from pathx.engine.freeze import freeze
-    from pathx.engine.record.trace import copied
+    from pathx.engine.record.model import copied
     from pathx.errors import PathxError
     from pathx.images.read import open_image
     from pathx.models.inputs import tensor_of

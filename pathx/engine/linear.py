@@ -13,7 +13,7 @@ from pathx.engine.fields import extent
 from pathx.engine.freeze import Frozen
 from pathx.engine.network import Network
 from pathx.engine.path import Paths
-from pathx.engine.record.trace import Node, Value
+from pathx.engine.record.operations import Node, Value
 from pathx.engine.rules.sums import total
 from pathx.engine.rules.table import Cotangents, precise
 from pathx.engine.window import Window, counted

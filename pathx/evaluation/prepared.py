@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pathx.engine.device import in_parts, resolve_device, resolve_dtype
 from pathx.engine.network import Network
-from pathx.engine.record.trace import copied
+from pathx.engine.record.model import copied
 from pathx.engine.replay import Classifier
 from pathx.errors import PathxError
 from pathx.images.find import ImageFile

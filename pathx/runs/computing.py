@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from pathx.engine.device import ALONE, is_out_of_memory, release_memory, whole_products
 from pathx.engine.freeze import Frozen, freeze, network_of
-from pathx.engine.record.trace import copied
+from pathx.engine.record.model import copied
 from pathx.errors import PathxError
 from pathx.results.result import Result
 from pathx.runs.reading import Read

@@ -22,7 +22,7 @@ from pathx import PathxError
 from pathx.engine.dependence import Dependence
 from pathx.engine.freeze import freeze
 from pathx.engine.network import Network
-from pathx.engine.record.trace import Value
+from pathx.engine.record.operations import Value
 from pathx.engine.replay import Replay
 from pathx.engine.rules.table import OPERATIONS
 

@@ -7,7 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from pathx.engine.record.trace import Node
+from pathx.engine.record.operations import Node
 from pathx.engine.rules.fallback import plain
 from pathx.engine.rules.geometry import any_shape, keeps_place
 from pathx.engine.rules.sums import channel_total, map_like, scaled_by, total, unbroadcast

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathx.engine.record.trace import Value, filled
+from pathx.engine.record.operations import Value, filled
 from pathx.engine.rules.sums import total
 from pathx.engine.rules.table import Call, Cotangents, record
 from pathx.engine.window import Window

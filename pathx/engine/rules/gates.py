@@ -12,7 +12,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from pathx.engine.record.trace import Value
+from pathx.engine.record.operations import Value
 from pathx.engine.rules.table import Call, Slopes, gate
 
 

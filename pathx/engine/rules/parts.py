@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from pathx.engine.record.trace import Node, Value
+from pathx.engine.record.operations import Node, Value
 from pathx.engine.rules.fallback import plain, vjp_constant
 from pathx.engine.rules.geometry import Field, Shapes, along, any_shape, away_from, joined, keeps_place, moved
 from pathx.engine.rules.shapes import inserted

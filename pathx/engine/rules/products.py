@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from pathx.engine.record.trace import Node, Value
+from pathx.engine.record.operations import Node, Value
 from pathx.engine.rules.fallback import plain, vjp
 from pathx.engine.rules.geometry import Shapes, elementwise
 from pathx.engine.rules.sums import total

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from pathx.engine.record.trace import Node
+from pathx.engine.record.operations import Node
 from pathx.engine.rules.fallback import plain
 from pathx.engine.rules.geometry import (
     Field,

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathx.engine.record.trace import Node, Value
+from pathx.engine.record.operations import Node, Value
 from pathx.engine.rules.geometry import Apart, FieldRule, elementwise, keeps_place
 from pathx.engine.window import Window
 
@@ -132,7 +132,6 @@ class Operation:
         apart: whether it leaves the images of a batch apart.
         remedy: what to do where it does not.
         field: what its elements see; None for everything.
-        forward: another way to compute it on a CPU; None from it where the usual way is better.
     """
 
     transpose: Transpose | None = None
@@ -161,10 +160,12 @@ class Operation:
     apart: Apart = elementwise
     remedy: str = ""
     field: FieldRule | None = None
-    forward: Callable[..., Any] | None = None
 
 
 OPERATIONS: dict[str, Operation] = {}
+FORMS: dict[Any, Callable[..., Any]] = {}
+"""Other ways to compute operations on a CPU; None from one where the usual way is better."""
+
 UNKNOWN = Operation()
 
 
@@ -212,7 +213,7 @@ def forward(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register another way to compute the named operations on a CPU."""
 
     def register(rule: Callable[..., Any]) -> Callable[..., Any]:
-        record(*names, forward=rule)
+        FORMS.update({getattr(torch.ops.aten, name).default: rule for name in names})
         return rule
 
     return register

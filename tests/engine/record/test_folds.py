@@ -17,8 +17,8 @@ from torch.testing import assert_close
 import pathx
 from pathx import PathxError
 from pathx.engine.freeze import network_of
-from pathx.engine.record.folds import fold
-from pathx.engine.record.trace import trace
+from pathx.engine.record.spellings import fold
+from pathx.engine.record.operations import trace
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

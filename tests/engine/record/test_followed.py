@@ -16,7 +16,7 @@ from torch.testing import assert_close
 
 import pathx
 from pathx.engine.record.follow import _Constant, _expected
-from pathx.engine.record.trace import Value
+from pathx.engine.record.operations import Value
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 IMAGES = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(4), dtype=torch.float64)

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pathx import PathxError
 from pathx.engine.record.listen import Aliased, Departed, Listener, _plain, is_plain, raise_interrupt, run, written
-from pathx.engine.record.scopes import Scope
+from pathx.engine.record.operations import Scope
 
 aten = torch.ops.aten
 

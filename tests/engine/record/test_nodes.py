@@ -11,8 +11,8 @@ from support.modules import Function, Model
 from torch import Tensor, nn
 
 from pathx import PathxError
-from pathx.engine.record.scopes import Scope
-from pathx.engine.record.trace import (
+from pathx.engine.record.operations import Scope
+from pathx.engine.record.operations import (
     Graph,
     Node,
     Value,

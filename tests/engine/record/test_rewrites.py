@@ -26,7 +26,7 @@ from pathx.engine.record.rewrites import (
     hands_out_parts,
     spelled,
 )
-from pathx.engine.record.trace import Graph, trace
+from pathx.engine.record.operations import Graph, trace
 from pathx.errors import PathxError
 
 aten = torch.ops.aten

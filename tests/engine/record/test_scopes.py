@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pathx.engine.freeze import freeze
-from pathx.engine.record.scopes import is_leaf
+from pathx.engine.record.operations import is_leaf
 
 
 class Block(nn.Module):

@@ -21,7 +21,7 @@ import pathx
 import pathx.engine.freeze
 from pathx import Explanation, PathxError
 from pathx.engine.freeze import freeze
-from pathx.engine.record.trace import copied, evaluation_view, has_global_hooks, unwrapped
+from pathx.engine.record.model import copied, evaluation_view, has_global_hooks, unwrapped
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),

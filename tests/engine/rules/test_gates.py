@@ -14,8 +14,8 @@ from torch.testing import assert_close
 
 import pathx
 from pathx import Explanation
-from pathx.engine.record.scopes import Scope
-from pathx.engine.record.trace import Node, Value
+from pathx.engine.record.operations import Scope
+from pathx.engine.record.operations import Node, Value
 from pathx.engine.rules.table import OPERATIONS, Call
 
 pytestmark = pytest.mark.usefixtures("one_thread")
