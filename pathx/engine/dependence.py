@@ -54,7 +54,7 @@ def _kept(node: Node, states: dict[Value, Dependence]) -> Iterator[Value]:
     masked = any(states.get(value) is Dependence.FROZEN for value in others)
     if operation.gate is not None and len(varying) == 1 and (masked or not operation.self_masking):
         yield from node.outputs[:1] if operation.gates_from_output else varying  # type: ignore[misc]
-    yield from (value for position in operation.saves if (value := node.outputs[position]) is not None)
+    yield from (node.outputs[position] for position in operation.saves if position < len(node.outputs))  # type: ignore[misc]
     if operation.reads:
         yield from varying
 

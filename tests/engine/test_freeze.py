@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from pathx import PathxError
-from pathx.engine.freeze import _TRACES, MOST_TRACES, freeze, network_and_tensors, network_of
+from pathx.engine.freeze import _NETWORKS, MOST_NETWORKS, freeze, network_and_tensors, network_of
 from pathx.engine.replay import Replay
 from pathx.engine.window import Window
 

@@ -13,6 +13,8 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -30,6 +32,33 @@ def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
                 if isinstance(tensor, Tensor) and id(tensor) not in seen:
                     seen.add(id(tensor))
                     yield f"{path}.{name}" if path else name, tensor
+
+
+def check_shapes(modules: list[tuple[str, nn.Module]]) -> None:
+    """Refuse weights that have no shape yet, which running the model would give them."""
+    for path, module in modules:
+        if isinstance(module, LazyModuleMixin):
+            for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+                if is_lazy(tensor):
+                    problem = f"{path}.{name}".strip(".") + " of the model has no shape yet"
+                    raise PathxError(f"{problem}; run the model once on an input first", usage=True)
+
+
+def check_tensor(tensor: Tensor, name: str | None) -> None:
+    """Refuse a tensor that cannot be computed with.
+
+    Args:
+        name: where the model holds it; None for what it computed.
+    """
+    subject = f"{name} of the model" if name else "a tensor of the model"
+    if tensor.is_meta:
+        raise PathxError(f"{subject} holds no numbers (it is on the meta device); load weights", usage=True)
+    if tensor.is_complex():
+        raise PathxError(f"{subject} is complex: pathx explains networks of real numbers", usage=True)
+    if "sparse" in str(tensor.layout):
+        raise PathxError(f"{subject} is sparse: make it dense (.to_dense())", usage=True)
+    if tensor.is_quantized and name:  # what it quantises itself is refused with the operation
+        raise PathxError(f"{subject} is quantised: explain the network it was made from", usage=True)
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -125,13 +154,16 @@ class Mode(TorchDispatchMode):
     """A dispatch mode that a model is run under.
 
     Args:
+        modules: the model's modules with their paths.
         images: what the model is given.
         functional: torch sorts out who shares memory with whom.
     """
 
-    def __init__(self, model: nn.Module, images: Tensor, functional: bool) -> None:
+    def __init__(
+        self, model: nn.Module, modules: list[tuple[str, nn.Module]], images: Tensor, functional: bool
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.model, self.images, self.functional = model, images, functional
+        self.model, self.modules, self.images, self.functional = model, modules, images, functional
         self.writes = Writes()
         self.stopped: BaseException | None = None  # what must not be lost in foreign code that catches or wraps errors
 
@@ -152,7 +184,7 @@ def run(mode: Mode) -> Any:
         return _plain(mode.model(x))
 
     wrapped = torch.func.functionalize(call, remove="mutations") if mode.functional else call
-    with evaluation_mode(mode.model.modules()), torch.random.fork_rng(devices=[]):
+    with evaluation_mode(module for _, module in mode.modules), torch.random.fork_rng(devices=[]):
         try:
             with torch.inference_mode(False), torch.no_grad(), _uncompiled(), _Escapes(mode), mode:
                 outputs = wrapped(mode.images)
@@ -217,25 +249,25 @@ _HEEDED = _LEAVING | _RESETTING | FUNCTIONS.keys()
 
 
 def _explain_failure(mode: Mode, error: Exception) -> NoReturn:
-    if mode.stopped is not None:
-        raise mode.stopped
-    if isinstance(error, PathxError):
-        raise error
-    raise_interrupt(error)
     model, reason = mode.model, error
+    if mode.stopped is not None and not isinstance(mode.stopped, PathxError):
+        raise mode.stopped
+    raise_interrupt(error)
     if isinstance(model, torch.jit.ScriptModule) and "mkldnn" in str(model.inlined_graph):
         raise PathxError(
             "the model was made for one processor (torch.jit.optimize_for_inference), and its operations can no longer be "
             "seen: give the module it was made from",
             usage=True,
         ) from error
+    if mode.stopped is not None or isinstance(error, PathxError):
+        raise mode.stopped or error
     if isinstance(model, (torch.jit.ScriptModule, torch.fx.GraphModule)):
         reason = _own_words(mode) or error
     line = (str(reason).strip().splitlines() or [type(reason).__name__])[-1].rstrip(". ")
     remedy = "check the size and number of channels it is made for"
     if not isinstance(reason, (RuntimeError, ValueError, TypeError, IndexError, AssertionError)):
         line, remedy = f"{type(reason).__name__}: {line}", "it is the model's own code that fails"
-    if re.search(r"missing \d+ required|missing value for argument", line):
+    if re.search(r"missing \d+ required|missing value for argument|same number and type of args", line):
         remedy = "pathx explains networks of one input: wrap it so that its forward takes the image alone"
     if re.search(r"not implemented for '(Half|BFloat16)'", line):
         remedy = "torch has no such operation in half precision here: give the model in float32 (model.float())"

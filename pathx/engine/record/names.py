@@ -21,11 +21,12 @@ class Places:
     """Says in which module of a model the operation at hand is called.
 
     Args:
+        modules: the model's modules with their paths; the first path of one that has several.
         outermost: the code of the function that runs the model, beyond which nothing is looked for.
     """
 
-    def __init__(self, model: nn.Module, outermost: Any) -> None:
-        self._modules = {id(module): (path, module) for path, module in model.named_modules()}
+    def __init__(self, model: nn.Module, modules: list[tuple[str, nn.Module]], outermost: Any) -> None:
+        self._modules = {id(module): (path, module) for path, module in modules}
         self._scopes: dict[int, Scope] = {}
         self._outermost = outermost
         self.last = Scope()  # what was said last

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from pathx.compat import is_composite
-from pathx.engine.record.model import Mode, memory_of, named_tensors, run
+from pathx.engine.record.model import Mode, check_shapes, check_tensor, memory_of, named_tensors, run
 from pathx.engine.record.names import Places, script_scopes
 from pathx.engine.record.operations import Graph, Node, Scope, Value, value_at
 from pathx.engine.record.spellings import QUESTIONS, RESETTING, RESPELLED, SPELLED, UNSAID, spelled
@@ -160,10 +160,13 @@ class _Recorder(Mode):
         edits: Mapping[Value, Edit],
         functional: bool,
     ) -> None:
-        like = next((p for p in model.parameters() if p.is_floating_point()), images)
-        super().__init__(model, images.detach().to(like.device, like.dtype, copy=True), functional)
+        modules = list(model.named_modules())
+        check_shapes(modules)
+        held = (tensor for _, module in modules for tensor in module._parameters.values())
+        like = next((tensor for tensor in held if tensor is not None and tensor.is_floating_point()), images)
+        super().__init__(model, modules, images.detach().to(like.device, like.dtype, copy=True), functional)
         self.device, self.dtype, self.forms, self.edits = images.device, images.dtype, forms, edits
-        self.places = Places(model, run.__code__)
+        self.places = Places(model, modules, run.__code__)
         self.steps: list[_Step] = []
         self.last = _LAST.get(model)  # None as soon as something is different
         self.on_operation = watch(value_at(0))
@@ -176,13 +179,14 @@ class _Recorder(Mode):
         self.apart: set[int] = set()  # ids of parts of a tensor that are changed without regard to each other
         self.brought: dict[int, list[Tensor]] = {}  # tensors that were there before, by their memory
         self.converted = False  # something is computed with in the place of what the model has
-        self._place_tensor(self.images, images.detach().clone() if like.dtype != images.dtype else self.images, "")
+        same = like.dtype == images.dtype and like.device == images.device
+        self._there(self.images, self.images if same else images.detach().clone(), str(images.device))
 
     @cached_property
     def names(self) -> dict[int, str]:
         """The names of parameters and buffers by their ids."""
         names: dict[int, str] = {}
-        for path, module in self.model.named_modules():
+        for path, module in self.modules:
             for held in (module._parameters, module._buffers):
                 for name, tensor in held.items():
                     names.setdefault(id(tensor), f"{path}.{name}" if path else name)
@@ -198,22 +202,20 @@ class _Recorder(Mode):
     def _bring(self, tensor: Tensor) -> _Known:
         """Note a tensor that was there before the model ran, or that came from outside of torch."""
         name = self.names.get(id(tensor)) or self.all_names.get(id(tensor))
-        if tensor.is_meta:
-            problem = f"{name or 'a tensor'} of the model holds no numbers (it is on the meta device)"
-            raise PathxError(f"{problem}; load weights", usage=True)
-        actual = self._fitted(tensor.detach())
-        known = self._place_tensor(tensor, actual, name)
+        actual = tensor
+        if tensor.dtype is not self.dtype or tensor.layout is not torch.strided or tensor.device != self.device:
+            check_tensor(tensor, name)
+            actual = self._fitted(tensor.detach())
+        known = self._there(tensor, actual, name)
         self.brought.setdefault(known.memory, []).append(tensor)
         self._keep(known.value, actual)
         return known
 
-    def _place_tensor(self, tensor: Tensor, actual: Tensor, name: str | None) -> _Known:
+    def _there(self, tensor: Tensor, actual: Tensor, name: str | None) -> _Known:
         """Note a tensor that is there, and what is computed with in its place."""
-        shape, dtype = tuple(actual.shape), actual.dtype
-        key = (name, shape, dtype, actual.device)
-        step = self._again(key)
-        if step is None:
-            step = self._add(_Step(key, self._new_values(1), (shape,), (dtype,), name=name))
+        shape, dtype = actual.shape, actual.dtype
+        key = (name, shape, dtype)
+        step = self._again(key) or self._add(_Step(key, self._new_values(1), (tuple(shape),), (dtype,), name=name))
         known = self._assign(tensor, step.values[0])
         if dtype is not tensor.dtype or actual.device != tensor.device:
             known.actual, self.converted = actual, True
@@ -224,8 +226,8 @@ class _Recorder(Mode):
         key = id(tensor)
         known = self.known.get(key)
         if known is None:
-            if tensor.layout is not torch.strided and "sparse" in str(tensor.layout):
-                raise PathxError("the model computes with sparse tensors: make them dense (.to_dense())", usage=True)
+            if tensor.layout is not torch.strided:
+                check_tensor(tensor, None)
             known = self.known[key] = _Known(tensor, self._forget)
             known.key, known.memory, known.actual = key, memory_of(tensor), None
             if key not in self.apart:
@@ -243,9 +245,7 @@ class _Recorder(Mode):
         """A tensor in the precision and on the device that is computed in; anything else as it is."""
         if not isinstance(tensor, Tensor) or (tensor.dtype is self.dtype and tensor.device == self.device):
             return tensor
-        if tensor.is_complex():
-            problem = f"the model computes with complex numbers in {self.places.here().path or 'the model itself'}"
-            raise PathxError(f"{problem}: pathx explains networks of real numbers", usage=True)
+        check_tensor(tensor, None)
         dtype = self.dtype if tensor.is_floating_point() else tensor.dtype
         return tensor.to(self.device if tensor.dim() else tensor.device, dtype)  # numbers go with tensors anywhere
 
@@ -295,23 +295,27 @@ class _Recorder(Mode):
         if options:
             named = {name: self._argument(arg, tensors) for name, arg in options.items()}
             kwargs, noted_kwargs = ({name: one[part] for name, one in named.items()} for part in (0, 1))
-        op = self._prepare_write(func, given, args, options) if _may_write(func) else func
+        op = self._out_of_place(func, given) if _is_mutable(func) else func
+        in_place, step = op is not func, None
+        if op in SPELLED:
+            op, noted = spelled(op, noted, tuple(args))
+        if in_place:  # what its rule asks for is kept before it is written over
+            step = self._operation(op, noted, noted_kwargs, args[:1])
+            self._keep_some(step, tensors)
+        self._protect(func, given, args, options)
         form = self.forms.get(func)
         out = None if form is None else form(*args, **kwargs)
         if out is None:
             out = func(*args, **kwargs)
-        several, in_place = isinstance(out, (tuple, list)), op is not func
-        made = list(out) if several else [out]
-        seen = list(made)
+        several = isinstance(out, (tuple, list))
+        made = seen = list(out) if several else [out]
         if self.converted and _differ(given, args, options, kwargs) and not (in_place and args[0] is given[0]):
-            shown = func(*(self._moved(arg) for arg in given), **{name: self._moved(arg) for name, arg in options.items()})
+            shown = func(*map(self._moved, given), **{name: self._moved(arg) for name, arg in options.items()})
             seen = list(shown) if several else [shown]
-        made = [self._fitted(one) for one in made]
-        if op in SPELLED:
-            op, noted = spelled(op, noted, tuple(args))
+        made = [one if getattr(one, "dtype", None) is self.dtype else self._fitted(one) for one in made]
         if _hands_out_parts(op):
             self.apart.update(map(id, seen))
-        step = self._operation(op, noted, noted_kwargs, made)
+        step = step or self._operation(op, noted, noted_kwargs, made)
         outputs = step.node.outputs  # type: ignore[union-attr]
         if self.edits and outputs[0] in self.edits:
             edited = self.edits[outputs[0]](made[0])
@@ -322,12 +326,19 @@ class _Recorder(Mode):
                 known.actual = None if tensor is shown else tensor
                 self.converted |= tensor is not shown
                 tensors[value] = tensor
-        for value in step.kept:
-            self._keep(value, tensors[value])
+        self._keep_some(step, tensors)
         return type(out)(seen) if several else seen[0]
+
+    def _keep_some(self, step: _Step, tensors: dict[Value, Tensor]) -> None:
+        """Keep what a step's rule asks for, as far as it is among `tensors`."""
+        for value in step.kept:
+            if value in tensors and value not in self.tensors:
+                self._keep(value, tensors[value])
 
     def _argument(self, arg: Any, tensors: dict[Value, Tensor]) -> tuple[Any, Any]:
         """An argument to compute with, and the same with values for tensors, which are added to `tensors`."""
+        if type(arg) in _PLAIN:
+            return arg, arg
         if isinstance(arg, Tensor):
             known = self.known.get(id(arg)) or self._bring(arg)
             if known.stale:
@@ -335,6 +346,8 @@ class _Recorder(Mode):
             tensor = tensors[known.value] = arg if known.actual is None else known.actual
             return tensor, known.value
         if isinstance(arg, (list, tuple)):
+            if all(type(part) is int for part in arg):
+                return arg, arg
             parts = [self._argument(part, tensors) for part in arg]
             return [one for one, _ in parts], [other for _, other in parts]
         fitting: Any = arg
@@ -342,7 +355,7 @@ class _Recorder(Mode):
             fitting = self.dtype
         elif isinstance(arg, torch.device) and arg.type != "meta":
             fitting = self.device
-        self.converted |= fitting != arg
+        self.converted |= fitting is not arg
         return fitting, fitting
 
     def _moved(self, arg: Any) -> Any:
@@ -353,18 +366,9 @@ class _Recorder(Mode):
             return arg.to(self.device) if arg.dim() and arg.device != self.device else arg
         return self.device if isinstance(arg, torch.device) and arg.type != "meta" else arg
 
-    def _prepare_write(self, func: Any, given: tuple[Any, ...], args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """Note what an operation is about to write into; returns the operation that computes the same out of place."""
-        if func.overloadpacket in RESETTING:
-            self.writes.note_memory(given[0])
-        for tensor in _written(func, given, kwargs):
-            if memory_of(tensor) in self.brought:
-                self.writes.note(tensor)
-        for tensor in _written(func, args, kwargs):
-            self._set_aside(memory_of(tensor))
-        if not func._schema.is_mutable:
-            return func
-        functional = _out_of_place(func)
+    def _out_of_place(self, func: Any, given: tuple[Any, ...]) -> Any:
+        """The operation that computes what an in-place one does. Other tensors on the memory that this writes are stale."""
+        functional = _functional(func)
         if functional is None:
             raise _Aliased  # it writes into an argument in a way of its own
         if id(given[0]) not in self.apart:
@@ -372,12 +376,24 @@ class _Recorder(Mode):
                 other.stale = other.key != id(given[0])
         return functional
 
+    def _protect(self, func: Any, given: tuple[Any, ...], args: list[Any], kwargs: dict[str, Any]) -> None:
+        """Note what an operation is about to write into, or to give other memory, and set aside what is kept there."""
+        if not (_is_mutable(func) or func in UNSAID):
+            return
+        if func.overloadpacket in RESETTING:
+            self.writes.note_memory(given[0])
+        for tensor in _written(func, given, kwargs):
+            if memory_of(tensor) in self.brought:
+                self.writes.note(tensor)
+        for tensor in _written(func, args, kwargs):
+            self._set_aside(memory_of(tensor))
+
     # --- Steps ---
 
     def _operation(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Any]) -> _Step:
         """The step of an operation. What was computed before in the same way is that."""
         expression = (op, _key(args), _key([*kwargs.items()]) if kwargs else None)
-        shapes = tuple([tuple(tensor.shape) if isinstance(tensor, Tensor) else None for tensor in made])
+        shapes = tuple([tensor.shape if isinstance(tensor, Tensor) else None for tensor in made])
         key = (expression, self.places.here(), shapes)
         step = self._again(key)
         if step is not None:
@@ -391,7 +407,7 @@ class _Recorder(Mode):
         outputs = tuple(next(numbered) if isinstance(tensor, Tensor) else None for tensor in made)
         node = self.first[expression] = Node(len(self.first), op, args, kwargs, outputs, self.places.last)
         kept = tuple(self.on_operation(node, shapes))
-        new = tuple(shape for shape in shapes if shape is not None)
+        new = tuple(tuple(shape) for shape in shapes if shape is not None)
         return self._add(_Step(key, values, new, tuple(tensor.dtype for tensor in tensors), node, kept=kept))
 
     def _new_values(self, count: int) -> tuple[Value, ...]:
@@ -439,7 +455,8 @@ class _Recorder(Mode):
             signature = Signature((tuple([step.key for step in self.steps]), ending))
             graph = self._graph(_mapped(returned, _without_contents), scopes)
             last = _LAST[self.model] = _Last(self.steps, ending, graph, signature)
-        return Recording(last.graph, last.signature, self.tensors)
+        tensors = {value: one.detach() if one.requires_grad else one for value, one in self.tensors.items()}
+        return Recording(last.graph, last.signature, tensors)
 
     def _graph(self, outputs: Any, scopes: dict[int, Scope]) -> Graph:
         nodes = [step.node for step in self.steps if step.node is not None and step.is_new]
@@ -453,6 +470,9 @@ class _Recorder(Mode):
             constants=frozenset(step.values[0] for step in there if step.name is None),
             outputs=outputs,
         )
+
+
+_PLAIN = frozenset([int, float, bool, type(None), str])
 
 
 def _key(item: Any) -> Hashable:
@@ -491,7 +511,7 @@ def _differ(given: tuple[Any, ...], args: list[Any], options: dict[str, Any], kw
     def differs(one: Any, other: Any) -> bool:
         if isinstance(one, (list, tuple)):
             return any(map(differs, one, other))
-        return one is not other and (isinstance(one, Tensor) or one != other)
+        return one is not other
 
     return any(map(differs, given, args)) or any(map(differs, options.values(), kwargs.values()))
 
@@ -517,12 +537,12 @@ def _hands_out_parts(func: Any) -> bool:
 
 
 @cache
-def _may_write(func: Any) -> bool:
-    return func._schema.is_mutable or func.overloadpacket in UNSAID
+def _is_mutable(func: Any) -> bool:
+    return bool(func._schema.is_mutable)
 
 
 @cache
-def _out_of_place(func: Any) -> Any:
+def _functional(func: Any) -> Any:
     """The operation that computes what an in-place one does; None where there is none."""
     name, overload = func._schema.name.removeprefix("aten::"), func._overloadname
     functional = getattr(torch.ops.aten, name.removesuffix("_"), None)
@@ -537,8 +557,8 @@ def _written(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
     for number, name in _written_arguments(func):
         given = args[number] if number < len(args) else kwargs.get(name)
         yield from (one for one in (given if isinstance(given, (list, tuple)) else [given]) if isinstance(one, Tensor))
-    if func.overloadpacket in UNSAID:
-        yield from (one for one in UNSAID[func.overloadpacket](args) if isinstance(one, Tensor))
+    if func in UNSAID:
+        yield from (one for one in UNSAID[func](args) if isinstance(one, Tensor))
 
 
 @cache

@@ -81,9 +81,9 @@ def _broadcast(function: Any) -> Respelling:
 
 
 def _mean_slope(leaky_relu: Callable[[Tensor, float], Tensor]) -> Respelling:
-    def respell(x: Tensor, noise: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, *mode: Any) -> Run | None:
-        """RReLU, whose slope is the mean of its bounds at rest. In training it is drawn."""
-        return None if any(mode[:1]) else lambda: leaky_relu(x, (lower + upper) / 2)
+    def respell(x: Tensor, noise: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, *training: Any) -> Run:
+        """RReLU, whose slope is the mean of its bounds at rest. In training it is drawn, which is refused."""
+        return lambda: leaky_relu(x, torch.rand(()).item() if any(training[:1]) else (lower + upper) / 2)
 
     return respell
 
@@ -210,7 +210,7 @@ QUESTIONS = frozenset([aten.is_pinned.default, aten.is_same_size.default])
 RESETTING = frozenset([aten.set_])
 """Operations that put other memory in the place of a tensor's own."""
 
-UNSAID: dict[Any, Callable[..., Any]] = {aten.native_batch_norm: lambda args: args[3:5] if args[5] else ()}
+UNSAID: dict[Any, Callable[..., Any]] = {aten.native_batch_norm.default: lambda args: args[3:5] if args[5] else ()}
 """Operations that write into arguments without their schema saying so: into which."""
 
 
