@@ -101,9 +101,14 @@ def copied(model: nn.Module) -> nn.Module:
 
 
 @contextmanager
-def evaluation_mode(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Modules in eval mode, by their flags alone: `train` and `eval` of others may do anything, such as merge weights."""
+def at_rest(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Modules in eval mode. Afterwards they have their modes again, and the parameters and buffers that they had.
+
+    The flags alone are set: `train` and `eval` of others may do anything, such as merge weights.
+    """
+    modules = list(modules)
     training = [module for module in modules if getattr(module, "training", False)]  # frozen TorchScript has no modes
+    held = [(module, dict(one.items()), one) for module in modules for one in (module._parameters, module._buffers)]
     try:
         for module in training:
             module.training = False
@@ -111,6 +116,24 @@ def evaluation_mode(modules: Iterable[nn.Module]) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
+        for module, before, now in held:
+            _put_back(module, before, now)
+
+
+def _put_back(module: nn.Module, before: dict[str, Tensor | None], now: Any) -> None:
+    """Give a module the tensors again that it held under names.
+
+    Args:
+        now: the dict that holds them; TorchScript has no dict.
+    """
+    for name in [name for name, _ in now.items() if name not in before]:
+        del now[name]
+    for name, tensor in before.items():
+        if now[name] is not tensor:
+            if isinstance(now, dict):
+                now[name] = tensor
+            else:
+                setattr(module, name, tensor)
 
 
 class Writes:
@@ -119,17 +142,21 @@ class Writes:
     def __init__(self) -> None:
         self._noted: dict[int, tuple[Tensor, int]] = {}  # with their counts of changes
         self._undo: list[Callable[[], Any]] = []
+        self._written: set[int] = set()
         self.memory: set[int] = set()  # that is written
+        self.resets = False  # some tensor is given other memory
 
     def note(self, tensor: Tensor) -> None:
         """Remember a tensor that is about to be written, unless it was noted before."""
         self.memory.add(memory_of(tensor))
-        if id(tensor) not in self._noted and not tensor.is_inference():
-            self._noted[id(tensor)] = (tensor, tensor._version)
+        if id(tensor) not in self._written and not tensor.is_inference():
+            self._written.add(id(tensor))
+            self._noted.setdefault(id(tensor), (tensor, tensor._version))
             self._undo.append(partial(tensor.detach().copy_, tensor.detach().clone()))
 
     def note_memory(self, tensor: Tensor) -> None:
         """Remember the memory of a tensor that is about to be given another."""
+        self.resets = True
         self._noted.setdefault(id(tensor), (tensor, tensor._version))
         self._undo.append(partial(setattr, tensor, "data", tensor.data))
 
@@ -184,7 +211,7 @@ def run(mode: Mode) -> Any:
         return _plain(mode.model(x))
 
     wrapped = torch.func.functionalize(call, remove="mutations") if mode.functional else call
-    with evaluation_mode(module for _, module in mode.modules), torch.random.fork_rng(devices=[]):
+    with at_rest(module for _, module in mode.modules), torch.random.fork_rng(devices=[]):
         try:
             with torch.inference_mode(False), torch.no_grad(), _uncompiled(), _Escapes(mode), mode:
                 outputs = wrapped(mode.images)

@@ -353,8 +353,11 @@ class _Recorder(Mode):
         fitting: Any = arg
         if isinstance(arg, torch.dtype) and arg.is_floating_point:
             fitting = self.dtype
-        elif isinstance(arg, torch.device) and arg.type != "meta":
+        elif isinstance(arg, torch.device) and arg.type != "meta" and arg != self.device:
             fitting = self.device
+        elif isinstance(arg, torch.UntypedStorage):
+            problem = f"the model reads numbers from memory in {self.places.here().path or 'the model itself'}"
+            raise PathxError(f"{problem}, past torch's operations: keep what it computes in tensors", usage=True)
         self.converted |= fitting is not arg
         return fitting, fitting
 
@@ -438,6 +441,8 @@ class _Recorder(Mode):
     def finish(self) -> None:
         for memory in self.writes.memory:  # what is taken back must stay in what is kept
             self._set_aside(memory)
+        if self.writes.resets:
+            self.tensors = {value: tensor.detach() for value, tensor in self.tensors.items()}
         super().finish()
 
     def recording(self, outputs: Any) -> Recording:

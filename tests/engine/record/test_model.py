@@ -1,20 +1,437 @@
-"""Law 7: a model is explained as it rests, in eval mode, and is afterwards what it was, also after an exception."""
+"""Law 7: models as they come, in any state, wrapped, shared, changed between calls; each is afterwards what it was."""
 
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+import torch.nn.utils.parametrize
+import torch.nn.utils.prune
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
 
 import pathx
-from pathx import PathxError
+from pathx import Explanation, PathxError
+from pathx.engine.freeze import freeze
+from pathx.engine.record.model import Writes, copied, has_global_hooks, raise_interrupt, unwrapped
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning"),
+]
+
+
+def cnn() -> nn.Sequential:
+    """Two hidden layers, with what behaves otherwise in training."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        model = nn.Sequential(
+            nn.Conv2d(3, 5, 3, padding=1), nn.BatchNorm2d(5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(5, 6, 3), nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(), nn.Linear(6, 4),
+        )  # fmt: skip
+        model(torch.randn(9, 3, 10, 10))  # statistics that are not those of a fresh network
+    return model.eval()
+
+
+def images() -> Tensor:
+    return torch.randn(2, 3, 10, 10, generator=torch.Generator().manual_seed(4))
+
+
+def explained(model: nn.Module, inputs: Tensor | None = None) -> list[Explanation]:
+    return pathx.explain(model, images() if inputs is None else inputs, target=2, depth=2, width=4)
+
+
+def assert_same(found: list[Explanation], expected: list[Explanation], **tolerance: float) -> None:
+    for one, other in zip(found, expected, strict=True):
+        for layer, like in zip(one.path, other.path, strict=True):
+            assert [unit.index for unit in layer.units] == [unit.index for unit in like.units]
+            assert [tensor.shape for tensor in layer.tensors] == [tensor.shape for tensor in like.tensors]
+        assert_close(one.weight, other.weight, **({"rtol": 1e-5, "atol": 1e-6} | tolerance))
+        assert one.score == pytest.approx(other.score, rel=1e-4)
+
+
+def state(model: nn.Module) -> list[Any]:
+    """Everything that could be found changed: what tensors hold, which they are, flags, modes, hooks, attributes."""
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    facts: list[Any] = [(n, id(t), t._version, t.requires_grad, id(t.grad), t.dtype) for n, t in tensors]
+    for name, module in model.named_modules():
+        hooks = [list(getattr(module, kind)) for kind in vars(module) if kind.endswith("_hooks")]
+        facts.append((name, id(module), module.training, hooks, sorted(vars(module))))
+    return facts
+
+
+# --- States -----------------------------------------------------------------------------------------------------------
+
+
+def partly_training(model: nn.Sequential) -> nn.Module:
+    model[1].train()
+    model[8].train()
+    return model
+
+
+def without_gradients(model: nn.Sequential) -> nn.Module:
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    return model
+
+
+def with_gradients(model: nn.Sequential) -> nn.Module:
+    model(images()).sum().backward()
+    return model
+
+
+def watched(model: nn.Sequential) -> nn.Module:
+    seen: list[Tensor] = []
+    model[2].register_forward_hook(lambda module, inputs, output: seen.append(output))
+    model[4].register_forward_pre_hook(lambda module, inputs: None)
+    model[4].register_full_backward_hook(lambda module, inputs, outputs: None)
+    return model
+
+
+def pruned(model: nn.Sequential) -> nn.Module:
+    torch.nn.utils.prune.identity(model[4], "weight")
+    return model
+
+
+def parametrised(model: nn.Sequential) -> nn.Module:
+    torch.nn.utils.parametrizations.weight_norm(model[4])
+    return model
+
+
+def weight_norm(model: nn.Sequential) -> nn.Module:
+    torch.nn.utils.weight_norm(model[4])
+    return model
+
+
+class Wrapper(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.register_buffer("shift", torch.zeros(3, 1, 1), persistent=False)
+        self.scale = torch.ones(1)  # no buffer, but a tensor all the same
+
+    def forward(self, x: Tensor) -> Any:
+        return self.model((x - self.shift) * self.scale)
+
+
+STATES: dict[str, Callable[[nn.Sequential], nn.Module]] = {
+    "training": lambda model: model.train(),
+    "partly training": partly_training,
+    "without gradients": without_gradients,
+    "with gradients": with_gradients,
+    "hooks": watched,
+    "hooks in training": lambda model: watched(model).train(),
+    "pruned": pruned,
+    "pruned in training": lambda model: pruned(model).train(),
+    "parametrised": parametrised,
+    "parametrised in training": lambda model: parametrised(model).train(),
+    "weight norm": weight_norm,
+    "weight norm in training": lambda model: weight_norm(model).train(),
+    "buffers and attributes": Wrapper,
+    "compiled": lambda model: torch.compile(model),  # type: ignore[return-value]
+    "compiled in training": lambda model: torch.compile(model).train(),  # type: ignore[attr-defined]
+    "data parallel": nn.DataParallel,
+    "channels last": lambda model: model.to(memory_format=torch.channels_last),  # type: ignore[call-overload]
+    "symbolically traced": torch.fx.symbolic_trace,
+    "copied": copy.deepcopy,
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_a_model_in_any_state(name: str) -> None:
+    expected = explained(cnn())
+    model = STATES[name](cnn())
+    before = state(model)
+    assert_same(explained(model), expected)
+    assert state(model) == before
+    with pytest.raises(PathxError):
+        pathx.explain(model, images(), depth=99)
+    assert state(model) == before
+
+
+class Opposite(nn.DataParallel):
+    """Data parallelism with a forward of its own."""
+
+    def forward(self, x: Tensor) -> Any:
+        return -super().forward(x)
+
+
+class Called(nn.DataParallel):
+    def __call__(self, x: Tensor) -> Any:
+        return -super().__call__(x)
+
+
+class Renamed(nn.Module):
+    """Holds a network under the name that torch.compile has for it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self._orig_mod = self.module = model
+
+    def forward(self, x: Tensor) -> Any:
+        return -self.module(x)
+
+
+def patched(model: nn.Module) -> nn.Module:
+    forward = model.forward
+    model.forward = lambda x: -forward(x)  # type: ignore[method-assign, operator]
+    return model
+
+
+WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "data parallel, another class": Opposite,
+    "data parallel, called otherwise": Called,
+    "data parallel, patched": lambda model: patched(nn.DataParallel(model)),
+    "compiled, patched": lambda model: patched(torch.compile(model, backend="eager")),  # type: ignore[arg-type]
+    "a name of torch's": Renamed,
+}
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_what_a_wrapper_does_is_part_of_the_function(name: str) -> None:
+    model = WRAPPERS[name](cnn().eval())
+    found = pathx.explain(model, images(), depth=1)
+    with torch.no_grad():
+        assert_close(torch.stack([one.logits for one in found]), model(images()))
+
+
+def test_buffers_on_another_device() -> None:
+    """Eager PyTorch refuses a cpu/cuda mix, as these fake tensors do; the numbers are all there, though."""
+    with FakeTensorMode():
+        model = cnn()
+        mean = model[1].running_mean = torch.empty(5, device="cuda")
+        pictures = torch.empty(2, 3, 10, 10)
+        with pytest.raises(RuntimeError, match="device"):
+            model(pictures)
+        assert freeze(model, pictures).logits.device.type == "cpu"
+        assert model[1].running_mean is mean
+
+
+def test_hooks_that_change_the_output_are_part_of_the_function() -> None:
+    model = cnn()
+    model[2].register_forward_hook(lambda module, inputs, output: 2 * output)
+    model[4].register_forward_pre_hook(lambda module, inputs: (inputs[0] + 1,))
+    inputs = images().requires_grad_()
+    (gradient,) = torch.autograd.grad(model(inputs)[:, 2].sum(), inputs)
+    found = pathx.explain(model, inputs, target=2, depth="all", width="all", alpha=0.0)
+    assert_close(torch.stack([one.weight for one in found]), gradient)
+
+
+WATCHING: dict[str, Callable[[nn.Sequential, Callable[..., None]], Any]] = {
+    "a hook": lambda model, see: model[2].register_forward_hook(lambda module, inputs, output: see(inputs)),
+    "a hook before": lambda model, see: model[2].register_forward_pre_hook(lambda module, inputs: see(inputs)),
+    "a hook on another module": lambda model, see: model[1].register_forward_hook(
+        lambda module, inputs, output: see((output,))
+    ),
+    "a hook on all modules": lambda model, see: nn.modules.module.register_module_forward_hook(
+        lambda module, inputs, output: see(inputs) if module is model[2] else None
+    ),
+    "a hook before all modules": lambda model, see: nn.modules.module.register_module_forward_pre_hook(
+        lambda module, inputs: see(inputs) if module is model[2] else None
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WATCHING)
+def test_who_watches_sees_what_a_relu_was_given(name: str) -> None:
+    """Elsewhere a ReLU may overwrite it."""
+    model, seen = cnn(), []
+    hook = WATCHING[name](model, lambda inputs: seen.append(inputs[0]))
+    try:
+        for _ in range(2):
+            pathx.explain(model, images(), depth=1)
+    finally:
+        hook.remove()
+    with torch.no_grad():
+        expected = model[:2](images())
+    assert len(seen) >= 2 and all(torch.allclose(one, expected) for one in seen)
+
+
+@pytest.mark.parametrize("kind", ["forward_hook", "forward_pre_hook"])
+def test_hooks_of_the_whole_process_are_seen(kind: str) -> None:
+    assert not has_global_hooks()
+    hook = getattr(nn.modules.module, f"register_module_{kind}")(lambda *_: None)
+    try:
+        wrapped = nn.DataParallel(cnn())
+        assert has_global_hooks() and unwrapped(wrapped) is wrapped
+    finally:
+        hook.remove()
+    assert not has_global_hooks() and unwrapped(wrapped) is wrapped.module
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype: torch.dtype) -> None:
+    """Weights of few bits are computed with in full precision, and stay as they are."""
+    model = cnn().to(dtype)
+    before = state(model)
+    for inputs in (images(), images().to(dtype)):
+        expected = explained(copy.deepcopy(model).float(), inputs.float())
+        found = explained(model, inputs)
+        assert_same(found, expected)
+        assert found[0].weight.dtype == torch.float32
+    assert state(model) == before
+
+
+def test_precision_is_that_of_the_input() -> None:
+    model = cnn()
+    expected = explained(copy.deepcopy(model).double(), images().double())
+    assert_same(explained(model, images().double()), expected, rtol=1e-12, atol=1e-12)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_same(explained(model, images().double()), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_inference_mode() -> None:
+    expected = explained(cnn())
+    with torch.inference_mode():
+        model, inputs = cnn(), images()
+        assert_same(explained(model, inputs), expected)
+        assert_same(explained(cnn(), inputs), expected)
+    assert_same(explained(model, inputs), expected)
+    assert_same(explained(model), expected)
+
+
+def test_images_of_other_kinds() -> None:
+    expected = explained(cnn())
+
+    class Image(Tensor):
+        pass
+
+    for inputs in (images().as_subclass(Image), nn.Parameter(images()), images().requires_grad_()):
+        assert_same(explained(cnn(), inputs), expected)
+
+
+def test_a_model_that_writes_into_its_input() -> None:
+    class Writing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = cnn()
+
+        def forward(self, x: Tensor) -> Any:
+            x[:, :1] *= 2
+            return self.model(x.sub_(0.5))
+
+    inputs = images()
+    found = explained(Writing(), inputs)
+    assert_close(inputs, images(), rtol=0, atol=0)
+    twin = images()
+    twin[:, :1] *= 2
+    (expected, _) = explained(cnn(), twin - 0.5)
+    assert found[0].score == pytest.approx(expected.score, rel=1e-4)
+
+
+def test_shared_modules_and_tied_weights() -> None:
+    shared, first, second = nn.Linear(5, 5), nn.Linear(5, 5), nn.Linear(5, 5)
+    second.weight = first.weight
+    relu = nn.ReLU()
+    model = nn.Sequential(shared, relu, shared, relu, first, relu, second, relu, nn.Linear(5, 3))
+    inputs = torch.randn(3, 5, requires_grad=True)
+    (gradient,) = torch.autograd.grad(model(inputs)[:, 1].sum(), inputs)
+    found = pathx.explain(model, inputs, target=1, depth="all", width="all", alpha=0.0)
+    assert_close(torch.stack([one.weight for one in found]), gradient)
+    names = [layer.tensors[0].name for layer in found[0].path]
+    assert names == ["1_3", "1_2", "1_1", "1"]
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "weights in place": lambda m: m[4].weight.data.mul_(-1),
+    "weights exchanged": lambda m: setattr(m[4], "weight", nn.Parameter(-m[4].weight.detach())),
+    "a state dict": lambda m: m.load_state_dict({k: v + 0.25 for k, v in m.state_dict().items()}),
+    "statistics": lambda m: m[1].running_mean.add_(1),
+    "training and back": lambda m: m.train()(images()) is m.eval(),
+    "a module exchanged": lambda m: m.__setitem__(9, nn.Linear(6, 7)),
+    "another activation": lambda m: m.__setitem__(2, nn.LeakyReLU(0.5)),
+    "a setting": lambda m: setattr(m[1], "eps", 2.0),
+    "a hook": lambda m: m[2].register_forward_hook(lambda module, inputs, output: output * 3),
+    "a layer gone": lambda m: m.__delitem__(1),
+    "no bias": lambda m: setattr(m[9], "bias", None),
+    "double precision": lambda m: m.double(),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_changes_are_seen(name: str) -> None:
+    model = cnn()
+    explained(model)
+    with torch.no_grad():
+        CHANGES[name](model)
+    found = explained(model)
+    with torch.no_grad():
+        assert_close(torch.stack([one.logits for one in found]), copy.deepcopy(model).float()(images()))
+    assert_same(found, explained(copy.deepcopy(model)))
+
+
+def test_plain_tensors_that_are_exchanged_are_seen() -> None:
+    model = Wrapper(cnn())
+    explained(model)
+    model.scale = torch.full((1,), -2.0)
+    with torch.no_grad():
+        assert_close(torch.stack([one.logits for one in explained(model)]), model(images()))
+
+
+def test_models_are_not_kept_alive() -> None:
+    model = cnn()
+    explained(model)
+    dead = [weakref.ref(model), *(weakref.ref(module) for module in model)]
+    dead += [weakref.ref(parameter) for parameter in model.parameters()]
+    del model
+    gc.collect()
+    assert [reference() for reference in dead] == [None] * len(dead)
+
+
+def test_activations_are_not_kept_alive() -> None:
+    """After a call nothing of the forward passes is left but what explanations hold."""
+    made: list[weakref.ref[Tensor]] = []
+    model = cnn()
+    model[2].register_forward_hook(lambda module, inputs, output: made.append(weakref.ref(output)))
+    explained(model)
+    gc.collect()
+    assert made
+    assert all(reference() is None for reference in made)
+
+
+def test_a_failed_trace_leaves_nothing() -> None:
+    model = nn.Sequential(nn.Linear(5, 4), nn.GELU(), nn.Linear(4, 2))
+    reference = weakref.ref(model)
+    with pytest.raises(PathxError):
+        pathx.explain(model, torch.ones(1, 5))
+    assert F.relu(torch.tensor(-1.0)) == 0  # no mode is left on
+    del model
+    gc.collect()
+    assert reference() is None
+
+
+def test_a_copy_has_weights_of_its_own_however_they_were_computed() -> None:
+    """torch's own copy refuses weights that hang on others."""
+    normed = nn.Sequential(nn.utils.weight_norm(nn.Linear(5, 4)), nn.ReLU(), nn.Linear(4, 3))
+    pruned = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3))
+    torch.nn.utils.prune.l1_unstructured(pruned[0], "weight", 0.5)  # type: ignore[no-untyped-call]
+    images = torch.randn(2, 5)
+    for model in (normed, pruned):
+        expected = model(images).detach()
+        made = copied(model)
+        assert_close(made(images).detach(), expected)
+        with torch.no_grad():
+            for parameter in made.parameters():
+                parameter.mul_(-2)
+        assert (made(images).detach() - expected).abs().max() > 0.01
+        assert_close(model(images).detach(), expected)
+
+    class Alone(nn.ReLU):
+        def __deepcopy__(self, memo: object) -> None:
+            raise RuntimeError("one is enough")
+
+    with pytest.raises(PathxError, match=r"cannot be copied \(one is enough\), which this needs: save it with"):
+        copied(Alone())
+
+
+# --- Modes ---
 
 
 class MergingLinear(nn.Linear):
@@ -81,3 +498,76 @@ def test_modes_come_back_after_an_exception(part: int) -> None:
     with pytest.raises(PathxError, match="not now"):
         pathx.explain(model, torch.randn(1, 1, 4, 4))
     assert [module.training for module in model.modules()] == modes
+
+
+# --- What a model writes ---
+
+
+def test_tensors_that_are_written_hold_what_they_held_and_count_no_change() -> None:
+    tensor, writes = torch.ones(3), Writes()
+    tensor.add_(0)
+    version = tensor._version
+    writes.note(tensor)
+    tensor.mul_(5)
+    writes.note(tensor[1:])  # already noted: what it held at first counts
+    tensor[1:] = 7
+    writes.take_back()
+    assert tensor.tolist() == [1.0, 1.0, 1.0] and tensor._version == version
+
+
+def test_a_tensor_that_was_given_other_memory_has_its_own_again() -> None:
+    tensor, writes = torch.ones(3), Writes()
+    memory = tensor.data_ptr()
+    writes.note_memory(tensor)
+    tensor.data = torch.zeros(3)
+    writes.take_back()
+    assert tensor.data_ptr() == memory and tensor.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_tensors_of_inference_mode_are_left_alone() -> None:
+    """They count no changes and may not be written from outside."""
+    with torch.inference_mode():
+        tensor = torch.ones(3)
+        part = tensor[1:]
+    writes = Writes()
+    for one in (tensor, part, tensor):
+        writes.note(one)
+    assert writes.memory == {tensor.untyped_storage()._cdata}
+    writes.take_back()
+    assert tensor.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_what_was_taken_back_is_noted_anew() -> None:
+    tensor, other, writes = torch.ones(2), torch.ones(2), Writes()
+    writes.note(tensor)
+    writes.note_memory(other)
+    tensor.add_(1)
+    other.data = torch.zeros(2)
+    writes.take_back()
+    tensor.add_(5)  # by somebody else, and not to be undone
+    writes.take_back()
+    assert tensor.tolist() == [6.0, 6.0] and other.tolist() == [1.0, 1.0]
+
+
+# --- Errors ---
+
+
+def test_the_models_own_error_is_one_line_with_a_way_out() -> None:
+    problem = r"cannot run on an input of shape \(2, 5\): .*cannot be multiplied.*; check the size"
+    for model in (nn.Linear(3, 2), torch.jit.script(nn.Linear(3, 2))):  # TorchScript's own text, not that of the mode
+        with pytest.raises(PathxError, match=problem):
+            freeze(model, torch.rand(2, 5))
+
+
+def test_an_interrupt_comes_out_of_whatever_it_was_wrapped_in() -> None:
+    wrapped = ValueError("reading failed")
+    wrapped.__cause__ = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        raise_interrupt(wrapped)
+    with pytest.raises(KeyboardInterrupt):
+        raise_interrupt(RuntimeError("\nKeyboardInterrupt: \n"))
+    raise_interrupt(RuntimeError("no KeyboardInterrupt here"))  # in the middle of a sentence it is a word
+    loop = ValueError()
+    loop.__context__ = ValueError()
+    loop.__context__.__context__ = loop
+    raise_interrupt(loop)
