@@ -101,10 +101,20 @@ def freeze(model: nn.Module, images: Tensor) -> Frozen:
     check_call(model, images)
     images = precise_images(images)
     network, tensors = network_and_tensors(model, images)
-    kept = {value: tensors[value] for value in network.needed if value is not network.graph.input}
+    tensors[network.graph.input] = images
+    kept = {value: _tensor_of(value, network, tensors) for value in network.needed}
     logits = kept[network.logits].reshape(len(images), -1)
-    kept[network.graph.input] = images
     return Frozen(network, images, logits, kept, compact=_as_on_the_cpu(images.device))
+
+
+def _tensor_of(value: Value, network: Network, tensors: dict[Value, Tensor]) -> Tensor:
+    """A value's tensor. What a folded operation reads that the model's own did not is computed from what is there."""
+    if value not in tensors:
+        node = network.producers[value]
+        args = filled(node.args, lambda leaf: _tensor_of(leaf, network, tensors) if isinstance(leaf, Value) else leaf)
+        with full_precision(next(iter(tensors.values())).device):
+            tensors[value] = node.op(*args, **node.kwargs)
+    return tensors[value]
 
 
 def precise_images(images: Tensor) -> Tensor:

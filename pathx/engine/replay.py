@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from pathx.engine.explain import class_logits
 from pathx.engine.freeze import network_and_tensors
-from pathx.engine.network import Gate, Network
+from pathx.engine.network import Network
 from pathx.engine.record.operations import Node, Value, filled
 from pathx.engine.rules.table import known
 from pathx.errors import PathxError

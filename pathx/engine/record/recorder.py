@@ -467,7 +467,9 @@ class _Recorder(Mode):
         nodes = [step.node for step in self.steps if step.node is not None and step.is_new]
         there = [step for step in self.steps[1:] if step.node is None]
         return Graph(
-            nodes=tuple(replace(node, scope=scopes.get(node.index, node.scope)) for node in nodes) if scopes else tuple(nodes),
+            nodes=tuple(replace(node, scope=scopes.get(node.index, node.scope)) for node in nodes)
+            if scopes
+            else tuple(nodes),
             shapes=tuple(shape for step in self.steps for shape in step.shapes),
             dtypes=tuple(dtype for step in self.steps for dtype in step.dtypes),
             input=value_at(0),

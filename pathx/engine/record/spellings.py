@@ -222,7 +222,64 @@ _REDUCTIONS = ("mean", "sum", "max", "min", "median", "select")
 
 def fold(graph: Graph) -> Graph:
     """The graph with images in a dimension of their own, where torch takes them together in a known way."""
-    return _fold_ensembles(_fold_linear_layers(graph))
+    for folded in (_fold_linear_layers, _fold_sums_of_products, _fold_products_of_maps, _fold_ensembles):
+        graph = folded(graph)
+    return graph
+
+
+def _fold_sums_of_products(graph: Graph) -> Graph:
+    """`view(1, B * T, in), bmm with one matrix, view`, as TorchScript runs `einsum`, made a product of each image's rows."""
+    makers = {value: node for node in graph.nodes for value in node.outputs if value is not None}
+    uses = Counter(value for node in graph.nodes for value in node.inputs)
+    batch, nodes, shapes = graph.shapes[graph.input.index][0], list(graph.nodes), list(graph.shapes)
+    for product in graph.nodes:
+        first = makers.get(product.args[0]) if product.kind == "bmm" and batch > 1 else None
+        if first is None or first.kind not in _VIEWS or uses[product.args[0]] > 1:
+            continue
+        made, (count, rows, size) = product.outputs[0], shapes[product.args[0].index]
+        if made is None or count > 1 or shapes[first.inputs[0].index][0] != batch or rows % batch:
+            continue
+        apart = (batch, rows // batch)
+        nodes[first.index] = replace(first, op=aten.reshape.default, args=(first.inputs[0], [*apart, size]))
+        nodes[product.index] = replace(product, op=aten.matmul.default)
+        shapes[product.args[0].index], shapes[made.index] = (*apart, size), (*apart, shapes[made.index][2])
+    return replace(graph, nodes=tuple(nodes), shapes=tuple(shapes))
+
+
+def _fold_products_of_maps(graph: Graph) -> Graph:
+    """`W @ maps`, which runs as one product of B * C matrices, made one that keeps the images apart."""
+    makers = {value: node for node in graph.nodes for value in node.outputs if value is not None}
+    batch, nodes, shapes = graph.shapes[graph.input.index][0], list(graph.nodes), list(graph.shapes)
+    for product in graph.nodes:
+        factors = [_unflattened(graph, makers, value) for value in product.args] if product.kind == "bmm" else [None]
+        if any(value is None for value in factors):
+            continue
+        made, fronts = product.outputs[0], [shapes[value.index][:-2] for value in factors]  # type: ignore[union-attr]
+        readers = [node for node in graph.nodes if made in node.inputs]
+        if fronts[0] != fronts[1] or fronts[0][0] != batch or any(node.kind not in _VIEWS for node in readers):
+            continue
+        single = [_unrepeated(makers, value) for value in factors]  # type: ignore[arg-type]
+        if torch.broadcast_shapes(*(shapes[value.index][:-2] for value in single)) == fronts[0]:
+            factors = [*single]  # a product repeats by itself
+        nodes[product.index] = replace(product, op=aten.matmul.default, args=tuple(factors))
+        shapes[made.index] = (*fronts[0], *shapes[made.index][1:])  # type: ignore[union-attr]
+    return replace(graph, nodes=tuple(nodes), shapes=tuple(shapes))
+
+
+def _unflattened(graph: Graph, makers: dict[Value, Node], value: Value) -> Value | None:
+    """What matrices (B * C, n, m) were before they were put in one row: (B, C, n, m); None where they were nothing else."""
+    view = makers.get(value)
+    if view is None or view.kind not in _VIEWS:
+        return None
+    *front, rows, columns = graph.shapes[view.inputs[0].index]
+    is_flat = len(front) > 1 and graph.shapes[value.index] == (prod(front), rows, columns)
+    return view.inputs[0] if is_flat else None
+
+
+def _unrepeated(makers: dict[Value, Node], value: Value) -> Value:
+    while (maker := makers.get(value)) is not None and maker.kind in ("expand", "clone"):
+        value = maker.inputs[0]
+    return value
 
 
 def _fold_ensembles(graph: Graph) -> Graph:

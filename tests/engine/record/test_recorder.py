@@ -280,7 +280,18 @@ class Filling(nn.Module):
 
 def test_what_is_the_same_is_read_once_and_numbers_are_the_same_only_with_their_types(readings: list[Any]) -> None:
     model, images = Filling(), torch.rand(2, 4)
-    numbers = ((1.0, 1), (1.0, 1), (math.nan, 2), (math.nan, 2), (2.0, 3), (1.0, 3), (1, 4), (True, 5), (0.0, 6), (-0.0, 7))
+    numbers = (
+        (1.0, 1),
+        (1.0, 1),
+        (math.nan, 2),
+        (math.nan, 2),
+        (2.0, 3),
+        (1.0, 3),
+        (1, 4),
+        (True, 5),
+        (0.0, 6),
+        (-0.0, 7),
+    )
     for number, expected in numbers:
         model.number = number
         pathx.explain(model, images, depth=1)
@@ -296,6 +307,20 @@ def test_a_recording_holds_on_to_no_model() -> None:
     del model
     gc.collect()
     assert [one() for one in dead] == [None] * 3
+
+
+def test_what_no_rule_asks_for_is_freed_while_the_model_runs() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU()).eval()
+    model.extend([nn.Flatten(), nn.Linear(100, 70)])
+    made: list[weakref.ref[Tensor]] = []
+    for module in model:
+        module.register_forward_hook(lambda module, inputs, output: made.append(weakref.ref(output)))
+    alive: list[list[bool]] = []
+    model[-1].register_forward_pre_hook(lambda *_: alive.append([one() is not None for one in made]))
+    for _ in range(2):
+        made.clear()
+        freeze(model, IMAGES)
+    assert alive == [[False, False, True, False, True, True]] * 2
 
 
 def test_inputs_of_other_strides() -> None:

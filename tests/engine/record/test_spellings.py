@@ -1,35 +1,38 @@
-"""Operations that are recorded as others compute the same, and the operations they came from are not in the graph."""
+"""Operations in other spellings: they compute the same, and what torch takes together keeps the images apart."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
-from support.modules import Function, Model
+from support.modules import Function
+from support.pulled import assert_as_autograd
 from support.small import seeded
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from pathx.engine.record.rewrites import (
-    FACTORS,
-    REWRITES,
+import pathx
+from pathx.engine.freeze import network_of
+from pathx.engine.record.operations import Graph
+from pathx.engine.record.recorder import _hands_out_parts, record
+from pathx.engine.record.spellings import (
+    RESPELLED,
     UNSAID,
-    _filled,
-    _norm,
+    _masked,
     _one_hot,
     _padded,
-    _power,
     _restrided,
     _summed,
-    hands_out_parts,
+    fold,
     spelled,
 )
-from pathx.engine.record.operations import Graph, trace
 from pathx.errors import PathxError
 
 aten = torch.ops.aten
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def numbers(*shape: int) -> Tensor:
@@ -40,12 +43,15 @@ MATRIX = numbers(5, 3)
 
 
 def graph_of(model: nn.Module, images: Tensor) -> Graph:
-    return trace(model, images.clone(), lambda: lambda node, image: None)
+    return record(model, images, lambda image: lambda node, shapes: ()).graph
 
 
-def replayed(graph: Graph, images: Tensor) -> Tensor:
+def replayed(model: nn.Module, images: Tensor) -> Tensor:
     """What the graph says the model makes, node by node."""
-    values = {graph.input: images, **graph.constants}
+    recording = record(model, images, lambda image: lambda node, shapes: ())
+    graph = recording.graph
+    there = (*graph.constants, *graph.parameters.values())
+    values = {graph.input: images, **{value: recording.tensors[value] for value in there}}
 
     def actual(leaf: object) -> object:
         if isinstance(leaf, list):
@@ -72,10 +78,6 @@ REWRITTEN: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "amin": (lambda x: x.amin(2, keepdim=True), "amin"),
     "index_put": (lambda x: x.index_put((x < 0,), torch.tensor(0.5, dtype=x.dtype)), "index_put"),
     "index_put_": (filled, "index_put_"),
-    "maximum of x and a part of it": (lambda x: torch.maximum(x, 0.1 * x), "maximum"),
-    "minimum of x and a multiple": (lambda x: torch.minimum(x / 4, x), "minimum"),
-    "maximum of x and what is left of it": (lambda x: torch.maximum(-x, x), "maximum"),
-    "where": (lambda x: torch.where(x > 0, x, 0.1 * x), "nothing of this name"),
     "rrelu": (lambda x: F.rrelu(x, 0.1, 0.3), "rrelu_with_noise"),
     "rrelu_": (lambda x: F.rrelu(x + 0, inplace=True), "rrelu_with_noise"),
     "circular padding": (lambda x: F.pad(x, (1, 2, 0, 1), mode="circular"), "copy"),
@@ -83,7 +85,6 @@ REWRITTEN: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "einsum": (lambda x: torch.einsum("bchw,wk->bkch", x, MATRIX), "bmm"),
     "einsum that sums up": (lambda x: torch.einsum("bchw,wk->bk", x, MATRIX), "bmm"),
     "einsum that sums up the second factor": (lambda x: torch.einsum("bchw,wk->bhc", x, MATRIX), "bmm"),
-    "einsum of three": (lambda x: torch.einsum("wk,bchw,kj->bcj", MATRIX, x, MATRIX.mT), "nothing of this name"),
     "einsum, second factor": (lambda x: torch.einsum("wk,bchw->bchk", MATRIX, x), "bmm"),
 }
 
@@ -94,38 +95,12 @@ def test_a_rewritten_operation_computes_the_same(name: str) -> None:
     images = numbers(2, 3, 4, 5)
     graph = graph_of(Function(function), images)
     assert gone not in {node.kind for node in graph.nodes}
-    assert_close(replayed(graph, images), function(images.clone()))
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        *({}, {"bidirectional": True}, {"bias": False}, {"num_layers": 3}, {"num_layers": 2, "bias": False}),
-        *({"num_layers": 2, "bidirectional": True}, {"num_layers": 3, "bidirectional": True, "bias": False}),
-    ],
-)
-def test_a_recurrent_network_of_relus_is_written_out(options: dict[str, bool | int]) -> None:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        cell = nn.RNN(5, 4, nonlinearity="relu", batch_first=True, **options).double().eval()
-    model = Model(lambda self, x: torch.cat([*self.cell(x)[0].unbind(1), *self.cell(x)[1].unbind(0)], 1), cell=cell)
-    images = numbers(2, 3, 5)
-    graph = graph_of(model, images)
-    assert "rnn_relu" not in {node.kind for node in graph.nodes}
-    gates = [node for node in graph.nodes if node.kind == "relu"]
-    assert len(gates) == 2 * 3 * options.get("num_layers", 1) * (2 if options.get("bidirectional") else 1)
-    parameters = dict(model.named_parameters())
-    graph.constants.update({value: parameters[name].detach() for name, value in graph.parameters.items()})
-    assert_close(replayed(graph, images), model(images).detach())
+    assert_close(replayed(Function(function), images), function(images.clone()))
 
 
 WHOLE: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "circular padding": (lambda: Function(lambda x: F.pad(x, (1, 2, 0, 1), mode="circular").relu()), (2, 3, 4, 5)),
     "einsum": (lambda: Function(lambda x: torch.einsum("bchw,wk->bkch", x, MATRIX).relu()), (2, 3, 4, 5)),
-    "recurrent": (
-        lambda: Model(lambda m, x: m.r(x)[0], r=nn.RNN(5, 4, nonlinearity="relu", batch_first=True).double()),
-        (2, 3, 5),
-    ),
 }
 
 
@@ -153,7 +128,7 @@ def test_strides_that_move_nothing_are_no_change() -> None:
     x = numbers(2, 3, 1, 4)[1:]
     sizes, strides, start = tuple(x.shape), x.stride(), x.storage_offset()
     for same in ((sizes, strides), (list(sizes), strides, start), (sizes, (99, strides[1], 77, strides[3]), None)):
-        run = _restrided(no_factor, x, *same)
+        run = _restrided(x, *same)
         assert run is not None and run() is x
     for other in (
         (sizes, strides, start + 1),
@@ -164,18 +139,14 @@ def test_strides_that_move_nothing_are_no_change() -> None:
         ((1, 3, 1, 3), strides, start),
         ((1, 2, 1, 4), (strides[0], 8, *strides[2:]), 0),
     ):
-        assert _restrided(no_factor, x, *other) is None
-
-
-def no_factor(part: Tensor, whole: Tensor) -> None:
-    return None
+        assert _restrided(x, *other) is None
 
 
 def test_only_a_mask_of_the_same_shape_and_one_number_is_a_filling() -> None:
     x = numbers(2, 3)
     mask, number = x < 0, torch.tensor(0.5).double()
-    fill, fill_in = _filled(in_place=False), _filled(in_place=True)
-    run = fill(no_factor, x, [mask], number)
+    fill, fill_in = _masked(in_place=False), _masked(in_place=True)
+    run = fill(x, [mask], number)
     assert torch.equal(run(), x.masked_fill(mask, 0.5)) and x.min() < 0
     for other in (
         ([mask, mask], number),
@@ -184,34 +155,8 @@ def test_only_a_mask_of_the_same_shape_and_one_number_is_a_filling() -> None:
         ([mask], number.expand(int(mask.sum()))),
         ([mask], number, True),
     ):
-        assert fill(no_factor, x, *other) is None and fill_in(no_factor, x, *other) is None
-    assert fill_in(no_factor, x, [mask], number)() is x and x.min() > 0
-
-
-NORMS = [
-    (order, dim, keep)
-    for order in (1, 2, torch.inf, -torch.inf, 0)
-    for dim in (None, [1], [0, 2])
-    for keep in (True, False)
-]
-
-
-@pytest.mark.parametrize(("order", "dim", "keep"), NORMS)
-def test_norms_of_absolute_values(order: float, dim: list[int] | None, keep: bool) -> None:
-    x = numbers(2, 3, 4)
-    run = _norm(no_factor, x, order, dim, keep)
-    assert (run is None) == (order in (0, 2))
-    if run is not None:
-        assert_close(run(), torch.linalg.vector_norm(x, order, dim, keep))
-        assert _norm(no_factor, x, order, dim, keep, torch.float32) is None
-    assert _norm(no_factor, x) is None  # of squares, where nothing is said
-
-
-def test_a_power_is_no_power_only_where_it_is_the_first() -> None:
-    x = numbers(3)
-    assert _power(no_factor, x, 2) is None and _power(no_factor, torch.arange(3), 1) is None
-    run = _power(no_factor, x, 1.0)
-    assert run is not None and torch.equal(run(), x) and run() is not x
+        assert fill(x, *other) is None and fill_in(x, *other) is None
+    assert fill_in(x, [mask], number)() is x and x.min() > 0
 
 
 @pytest.mark.parametrize("reduce", [torch.amax, torch.amin])
@@ -219,13 +164,13 @@ def test_a_power_is_no_power_only_where_it_is_the_first() -> None:
 @pytest.mark.parametrize("keep", [None, True, False])
 def test_extremes_over_any_dimensions(reduce: Callable[..., Tensor], dim: object, keep: bool | None) -> None:
     x = numbers(2, 3, 4)
-    rewrite = REWRITES[aten.amax.default if reduce is torch.amax else aten.amin.default]
+    respell = RESPELLED[aten.amax.default if reduce is torch.amax else aten.amin.default]
     more = () if keep is None else (keep,)
-    run = rewrite(no_factor, x, dim, *more)
+    run = respell(x, dim, *more)
     assert run is not None
     assert torch.equal(run(), reduce(x, dim, *more))
     if dim == ():
-        assert torch.equal(rewrite(no_factor, x)(), reduce(x))  # type: ignore[misc]
+        assert torch.equal(respell(x)(), reduce(x))  # type: ignore[misc]
 
 
 EINSUMS = [
@@ -299,10 +244,10 @@ def test_the_mean_slope_at_rest() -> None:
         ((0.1, 0.5), 0.3),
         ((0.1, 0.5, False), 0.3),
     ):
-        run = REWRITES[aten.rrelu_with_noise.default](no_factor, x, x, *given)
+        run = RESPELLED[aten.rrelu_with_noise.default](x, x, *given)
         assert run is not None
         assert_close(run(), F.leaky_relu(x, slope))
-    run = REWRITES[aten.rrelu_with_noise.default](no_factor, x, x, 0.1, 0.5, True)
+    run = RESPELLED[aten.rrelu_with_noise.default](x, x, 0.1, 0.5, True)
     assert run is not None and not torch.equal(run(), run())
 
 
@@ -321,13 +266,6 @@ def test_a_choice_between_two_things_stays_a_choice() -> None:
     assert [node.kind for node in found.nodes][-1] == "maximum"
 
 
-def test_factors_are_read_off_the_call() -> None:
-    assert FACTORS["neg"](0, lambda: None) == -1.0
-    assert FACTORS["mul"](1, lambda: 3) == 3
-    assert FACTORS["div"](0, lambda: 4) == 0.25
-    assert FACTORS["div"](1, lambda: 4) is None  # 4 / x is no multiple of x
-
-
 def test_a_convolution_has_one_spelling() -> None:
     args = (*range(9), "benchmark", "deterministic")
     assert spelled(aten._convolution.default, args, args) == (aten.convolution.default, tuple(range(9)))
@@ -338,9 +276,217 @@ def test_what_schemas_do_not_say_is_true() -> None:
     x, mean, variance = numbers(4, 3), torch.zeros(3).double(), torch.ones(3).double()
     aten.native_batch_norm(x, None, None, mean, variance, True, 0.1, 1e-5)
     assert mean.any() and not any(argument.alias_info for argument in aten.native_batch_norm.default._schema.arguments)
-    told = UNSAID[aten.native_batch_norm]
+    told = UNSAID[aten.native_batch_norm.default]
     assert told((x, None, None, mean, variance, True)) == (mean, variance)
     assert told((x, None, None, mean, variance, False)) == ()
     parts = aten.unsafe_split.Tensor(x, 2)
     assert parts[0].untyped_storage()._cdata == x.untyped_storage()._cdata
-    assert hands_out_parts(aten.unsafe_split.Tensor) and not hands_out_parts(aten.split.Tensor)
+    assert _hands_out_parts(aten.unsafe_split.Tensor) and not _hands_out_parts(aten.split.Tensor)
+
+
+# --- Images apart -----------------------------------------------------------------------------------------------------
+
+
+def drawn(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=seeded(1), dtype=torch.float64)
+
+
+SQUARE, WIDE, BIAS, SCALE, HEAD = drawn(4, 4), drawn(5, 4), drawn(5), drawn(3).abs() + 1, drawn(15, 2)
+
+FOLDED: dict[str, tuple[Callable[[Tensor], Tensor], set[str], set[str]]] = {
+    # by what it is: the function of (B, 3, 4), operations that are gone, operations that are there instead
+    "a linear layer over several rows": (
+        lambda x: F.relu(F.linear(x, WIDE, BIAS)),
+        {"addmm"},
+        {"matmul", "add"},
+    ),
+    "one without a bias": (lambda x: F.relu(F.linear(x, WIDE)), {"mm"}, {"matmul", "alias"}),
+    "an ensemble": (lambda x: torch.stack([F.relu(x), F.relu(x @ SQUARE)]).mean(0), set(), {"stack", "mean"}),
+    "the best of an ensemble": (lambda x: torch.stack([F.relu(x), F.relu(-x)]).max(0).values, set(), {"stack", "max"}),
+}
+
+
+def folded(name: str) -> Function:
+    function = FOLDED[name][0]
+
+    def forward(x: Tensor) -> Tensor:
+        made = function(x).flatten(1)
+        return made @ HEAD[: made.shape[1]]
+
+    return Function(forward)
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_a_batch_is_explained_as_its_images_are(name: str) -> None:
+    images = drawn(3, 3, 4)
+    together = pathx.explain(folded(name), images, target=1, depth=1, width=4)
+    for found, image in zip(together, images, strict=True):
+        (alone,) = pathx.explain(folded(name), image[None], target=1, depth=1, width=4)
+        assert_close(found.attribution, alone.attribution)
+        assert found.score == pytest.approx(alone.score)
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_the_spelling_of_torch_is_gone_and_images_come_first(name: str) -> None:
+    _, gone, there = FOLDED[name]
+    network = network_of(folded(name), drawn(3, 3, 4))
+    kinds = {node.kind for node in network.nodes}
+    hidden = {node.kind for node in network.nodes if len(network.graph.shapes[node.outputs[0].index]) == 3}  # type: ignore[union-attr]
+    assert there <= kinds and not gone & hidden
+    assert all(network.graph.shapes[gate.output.index][0] == 3 for layer in network.layers for gate in layer)
+
+
+def test_what_is_in_no_known_way_together_stays_as_it_is() -> None:
+    plain = Function(lambda x: F.relu(x @ SQUARE) @ HEAD[:4])
+    graph = graph_of(plain, drawn(3, 4))
+    assert fold(graph).nodes == graph.nodes
+
+
+# --- what looks alike ----------------------------------------------------------------------------------------------------
+
+MEAN, VARIANCE, NINE = drawn(3), drawn(3).abs() + 1, drawn(9).abs() + 1
+MATRICES = drawn(3, 4, 5)
+OWN = {count: drawn(3 * count).abs() + 1 for count in (1, 2, 3)}
+
+
+def normed(x: Tensor, mean: Tensor, variance: Tensor, *affine: Tensor | None) -> Tensor:
+    """Instances as channels of one image."""
+    return F.batch_norm(x.reshape(1, -1, *x.shape[2:]), mean, variance, *affine).view(x.shape)
+
+
+def stacked(x: Tensor, dim: int = 0) -> Tensor:
+    return torch.stack([F.relu(x), 2 * F.relu(-x), F.relu(x @ SQUARE)], dim)
+
+
+ALIKE: dict[str, Callable[[Tensor], Tensor]] = {
+    "linear": lambda x: F.linear(F.relu(x), WIDE, BIAS),
+    "linear, of four dimensions": lambda x: F.linear(F.relu(x)[:, None], WIDE, BIAS),
+    "linear, its rows in another shape": lambda x: F.linear(F.relu(x), WIDE, BIAS).reshape(len(x), 15),
+    "linear, of rows put together": lambda x: F.linear(F.relu(x).reshape(-1, 4), WIDE, BIAS).reshape(len(x), 3, 5),
+    "linear, read twice": lambda x: (
+        y := F.linear(F.relu(x).reshape(-1, 4), WIDE),
+        y.view(len(x), 3, 5),
+        y.view(len(x), 15),
+    )[1].flatten(1),
+    "linear, both of two views": lambda x: (
+        y := F.linear(F.relu(x).view(-1, 4), WIDE),
+        y.view(-1, 3, 5) + y.view(-1, 3, 5),
+    )[1],
+    "addmm, with factors": lambda x: torch.addmm(BIAS, F.relu(x).view(-1, 4), WIDE.T, alpha=2).view(len(x), 3, 5),
+    "mm, other rows": lambda x: (F.relu(x).view(-1, 4) @ WIDE.T).view(len(x), 5, 3),
+    "mm, as many columns": lambda x: (F.relu(x).view(-1, 2) @ SQUARE[:2, :2]).view(len(x), 3, 4),
+    "mm, other columns": lambda x: (F.relu(x).view(-1, 2) @ WIDE.T[:2]).view(len(x), 3, 10),
+    "instances": lambda x: normed(F.relu(x), MEAN.repeat(len(x)), VARIANCE.repeat(len(x))),
+    "instances, with weights": lambda x: normed(
+        F.relu(x), MEAN.repeat(len(x)), VARIANCE.repeat(len(x)), SCALE.repeat(len(x)), MEAN.repeat(len(x))
+    ),
+    "instances, with a weight alone": lambda x: normed(
+        F.relu(x), MEAN.repeat(len(x)), VARIANCE.repeat(len(x)), SCALE.repeat(len(x)), None
+    ),
+    "instances, maps": lambda x: normed(F.relu(x)[..., None], MEAN.repeat(len(x)), VARIANCE.repeat(len(x))),
+    "instances, each with its own": lambda x: normed(F.relu(x), NINE[: 3 * len(x)], NINE[: 3 * len(x)]),
+    "instances, each with numbers of its own": lambda x: normed(F.relu(x), OWN[len(x)], OWN[len(x)]),
+    "instances, put side by side": lambda x: normed(
+        F.relu(x), torch.cat([MEAN] * len(x)), torch.cat([VARIANCE, *[SCALE] * (len(x) - 1)])
+    ),
+    "instances, of other channels": lambda x: F.batch_norm(
+        F.relu(x).reshape(1, -1, 2), MEAN.repeat(2 * len(x)), VARIANCE.repeat(2 * len(x))
+    ).view(x.shape),
+    "instances, of no batch": lambda x: F.batch_norm(F.relu(x).view(-1, 3, 2, 2), MEAN, VARIANCE).view(x.shape),
+    "bmm, one matrix": lambda x: torch.bmm(F.relu(x).view(1, -1, 4), WIDE.T[None]).view(len(x), 3, 5),
+    "bmm, one matrix, other rows": lambda x: torch.bmm(F.relu(x).view(1, -1, 2), WIDE.T[None, :2]).view(len(x), 6, 5),
+    "bmm, one matrix, read twice": lambda x: (
+        rows := F.relu(x).view(1, -1, 4),
+        torch.bmm(rows, WIDE.T[None]).view(len(x), 3, 5).flatten(1) + rows.view(len(x), 12).sum(1, keepdim=True),
+    )[1],
+    "bmm, repeated": lambda x: torch.bmm(F.relu(x).view(-1, 1, 4), WIDE.T.expand(3 * len(x), 4, 5)).view(len(x), 3, 5),
+    "bmm, repeated and made whole": lambda x: torch.bmm(
+        F.relu(x).view(-1, 1, 4), WIDE.T.expand(3 * len(x), 4, 5).reshape(-1, 4, 5)
+    ).view(len(x), 3, 5),
+    "bmm, repeated from a view": lambda x: torch.bmm(
+        F.relu(x).view(3 * len(x), 1, 4), WIDE.T.expand(len(x), 3, 4, 5).reshape(-1, 4, 5)
+    ).view(len(x), 3, 5),
+    "bmm, several matrices": lambda x: torch.bmm(
+        F.relu(x).view(3 * len(x), 1, 4), MATRICES.expand(len(x), 3, 4, 5).reshape(-1, 4, 5)
+    ).view(len(x), 3, 5),
+    "bmm, of each image": lambda x: torch.bmm(F.relu(x), MATRICES[: len(x)]),
+    "matmul, from the left": lambda x: SQUARE[:, :3] @ F.relu(x),
+    "matmul, of maps from the left": lambda x: SQUARE[:, :3] @ F.relu(x)[:, None].expand(-1, 2, -1, -1),
+    "matmul, of maps": lambda x: F.relu(x)[:, None] @ WIDE.T,
+    "matmul, a matrix for every channel": lambda x: F.relu(x)[:, :, None] @ MATRICES,
+    "matmul, of maps, read by another": lambda x: F.relu(MATRICES.mT @ F.relu(x)[:, :, :, None]).squeeze(3),
+    "bmm, of maps, read as it is": lambda x: F.relu(
+        torch.bmm(MATRICES.mT.repeat(len(x), 1, 1), F.relu(x).view(-1, 4, 1))
+    ).view(len(x), 15),
+    "einsum": lambda x: torch.einsum("btc,cd->bdt", F.relu(x), WIDE.T),
+    "einsum, of all": lambda x: torch.einsum("btc,tcd->bd", F.relu(x), MATRICES),
+    **{
+        f"ensemble, {name}": (lambda x, reduce=reduce: reduce(stacked(x)))
+        for name, reduce in {
+            "mean": lambda y: y.mean(0),
+            "sum": lambda y: y.sum(0),
+            "sum, of a list": lambda y: y.sum([0]),
+            "max": lambda y: y.max(0)[0],
+            "min": lambda y: y.min(0)[0],
+            "median": lambda y: y.median(0)[0],
+            "select": lambda y: y[1],
+            "select, the last": lambda y: y[-1],
+            "twice": lambda y: y.mean(0) + y[0],
+            "kept": lambda y: y.mean(0, keepdim=True)[0],
+            "kept, of max": lambda y: y.max(0, keepdim=True)[0][0],
+            "another dimension": lambda y: y.mean(2)[0],
+            "two dimensions": lambda y: y.mean((0, 2)),
+            "of two kinds": lambda y: y.mean(0) + y.flip(0)[0],
+            "amax": lambda y: y.amax(0),
+            "nothing": lambda y: y.flatten(0, 1)[: y.shape[1]],
+        }.items()
+    },
+    "ensemble, from the end": lambda x: stacked(x, -4).mean(0),
+    "ensemble, after the batch": lambda x: stacked(x, 1).mean(1),
+    "ensemble, over the images": lambda x: stacked(x, 1).mean(0)[: len(x)],
+    "ensemble, at the end": lambda x: stacked(x, 3).mean(3),
+    "ensemble, of vectors": lambda x: torch.stack([F.relu(x[:, 0]), F.relu(-x[:, 1])]).mean(0),
+    "ensemble, of numbers": lambda x: (
+        torch.stack([F.relu(x).sum((1, 2)), F.relu(-x).sum((1, 2))]).mean(0)[:, None].expand(-1, 3)
+    ),
+}
+# For which there is another way to say it, along the batch or of images put together.
+MIXED = {
+    *("instances", "instances, with weights", "instances, with a weight alone", "instances, maps"),
+    *("linear, of rows put together", "linear, read twice", "linear, both of two views", "addmm, with factors"),
+    *("mm, other rows", "mm, other columns", "mm, as many columns", "linear, its rows in another shape"),
+    *(
+        "instances, each with numbers of its own",
+        "instances, each with its own",
+        "instances, put side by side",
+        "instances, of other channels",
+    ),
+    *("bmm, one matrix, read twice", "bmm, repeated", "bmm, several matrices", "bmm, of maps, read as it is"),
+    *(
+        "ensemble, over the images",
+        "ensemble, kept",
+        "ensemble, kept, of max",
+        "ensemble, another dimension",
+        "ensemble, two dimensions",
+    ),
+    *(
+        "ensemble, of two kinds",
+        "ensemble, nothing",
+        "ensemble, amax",
+        "bmm, repeated and made whole",
+        "bmm, repeated from a view",
+        "ensemble, of numbers",
+        "ensemble, of vectors",
+    ),
+}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("name", ALIKE)
+def test_what_looks_like_it_is_what_autograd_says_or_refused(name: str, count: int) -> None:
+    images = drawn(3, 3, 4)[:count]
+    try:
+        assert_as_autograd(Function(lambda x: 2 * ALIKE[name](x).flatten(1) + 1), images)
+    except PathxError as refusal:
+        if name not in MIXED or not re.search("batch|no rule", str(refusal)):
+            raise

@@ -65,8 +65,6 @@ ONE: dict[str, Callable[[Tensor, int], Tensor]] = {
     "slice_scatter, from the end": lambda x, d: x.slice_scatter(PART.narrow(d, 1, 1), d, -1),
     "slice_scatter, of all": lambda x, d: x.slice_scatter(3 * x, d),
     "select_scatter": lambda x, d: x.select_scatter(PART.select(d, 0), d, 1),
-    "_fft_r2c": lambda x, d: torch.fft.rfft(x, dim=d).real,
-    "_fft_c2c": lambda x, d: torch.fft.fft(x, dim=d).imag,
     "squeeze": lambda x, d: x.narrow(d, 0, 1).squeeze(d),
     "index": lambda x, d: x[(*[slice(None)] * (d % RANK), BOTH)],
     "index_put": lambda x, d: aten.index_put(x, [*[None] * (d % RANK), BOTH[:1]], PART.narrow(d, 0, 1)),
@@ -178,7 +176,6 @@ PLACELESS = (
     "scatter",
     "slice_scatter",
     "select_scatter",
-    "_fft",
 )
 PLACELESS += ("rot90", "diagonal", "diag_embed", "amax")
 # Moves places in a way that is known.

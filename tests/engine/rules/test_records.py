@@ -78,7 +78,6 @@ MAPS: dict[str, Callable[[Tensor], Any]] = {
     "fractional_max_pool2d": lambda x: F.fractional_max_pool2d(
         x, 2, (4, 3), _random_samples=fixed(len(x), 4, 2).clamp(max=0.9)
     ),
-    "lp_pool2d, first power": lambda x: F.lp_pool2d(x, 1, 3, 2),
     "avg_pool2d": lambda x: F.avg_pool2d(x, 3, 2, 1),
     "avg_pool2d, without padding": lambda x: F.avg_pool2d(
         x, (3, 2), 2, (1, 0), ceil_mode=True, count_include_pad=False
@@ -99,10 +98,6 @@ MAPS: dict[str, Callable[[Tensor], Any]] = {
     "div": lambda x: x / fixed(2, 1, 7, 6),
     "div, by whole numbers": lambda x: x / torch.arange(1, 8)[:, None],
     "div, by counts": lambda x: x / (1 + (x > 0.3).sum((1, 2, 3), keepdim=True)),
-    "mul, complex": lambda x: (x * torch.complex(fixed(6), fixed(6, seed=1))).imag,
-    "mul, complex number": lambda x: (x * (1 + 2j)).real,
-    "complex": lambda x: (torch.complex(x, x.flip(3)) * torch.complex(fixed(6), fixed(6, seed=1))).real,
-    "_neg_view": lambda x: torch.complex(x, x.flip(3)).conj().imag,
     "neg": lambda x: -x,
     "clone": lambda x: x.clone(),
     "detach": lambda x: x.detach(),
@@ -159,9 +154,6 @@ MAPS: dict[str, Callable[[Tensor], Any]] = {
     "channel_shuffle": lambda x: F.channel_shuffle(x, 2),
     "im2col": lambda x: F.unfold(x, 3, padding=1)[:, None],
     "col2im": lambda x: F.fold(x.view(2, 4, 42), (8, 7), (2, 2)),
-    "_fft_r2c": lambda x: torch.fft.rfft(x).real,
-    "_fft_c2c": lambda x: torch.fft.fft2(x).imag,
-    "_fft_c2r": lambda x: torch.fft.irfft(torch.fft.rfft(x) * torch.complex(fixed(4), fixed(4, seed=1)), n=6),
     "reflection_pad2d": lambda x: F.pad(x, (1, 2, 0, 1), mode="reflect"),
     "replication_pad2d": lambda x: F.pad(x, (1, 2, 0, 1), mode="replicate"),
     "circular padding": lambda x: F.pad(x, (1, 2, 0, 1), mode="circular"),
@@ -217,10 +209,7 @@ MAPS: dict[str, Callable[[Tensor], Any]] = {
     "matmul, a matrix per channel": lambda x: x @ fixed(4, 6, 2),
     "matmul, a matrix per channel from the left": lambda x: fixed(4, 2, 7) @ x,
     "matmul, of what was repeated": lambda x: fixed(3, 7) @ x[:, :1].expand(-1, 5, -1, -1),
-    "matmul, complex": lambda x: (x.to(torch.complex128) @ torch.complex(fixed(6, 3), fixed(6, 3, seed=1))).imag,
     "einsum": lambda x: torch.einsum("...w,kw->...k", x, fixed(3, 6)),
-    "norm, of absolute values": lambda x: (x - 0.4).norm(1, 1, keepdim=True),
-    "norm, of the largest": lambda x: (x - 0.4).norm(torch.inf, (2, 3), keepdim=True),
     "relu": lambda x: F.relu(x - 0.4),
     "relu, twice of the same": lambda x: F.relu(x - 0.4) + F.relu(x - 0.4).flip(3),
     "relu6": lambda x: F.relu6(9 * x),
@@ -583,15 +572,15 @@ UNKNOWN = {
     *("add, broadcast", "addcmul", "where", "masked_fill, infinite", "maximum", "minimum", "min", "nanmedian", "sort"),
     *("cummin", "max_unpool2d", "view", "_unsafe_view", "permute", "transpose", "expand, places", "roll", "rot90"),
     *("cumsum", "unfold", "diagonal", "diag_embed", "repeat", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle"),
-    *("im2col", "col2im", "_fft_r2c", "_fft_c2c", "_fft_c2r", "reflection_pad2d", "replication_pad2d", "cat", "stack"),
+    *("im2col", "col2im", "reflection_pad2d", "replication_pad2d", "cat", "stack"),
     *("circular padding", "upsample_nearest2d", "_upsample_nearest_exact2d", "upsample_bilinear2d", "grid_sampler_2d"),
     *("upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "cat, of places", "stack, of places"),
     *("select, of places", "split", "slice_scatter", "select_scatter", "index_select", "index", "index_put", "gather"),
     *("scatter", "scatter_add", "index_add", "bmm", "bmm, second", "baddbmm", "matmul", "fractional_max_pool2d"),
-    *("mul, complex", "mul, complex number", "complex", "_neg_view", "addcdiv", "circular padding, cut", "index_copy"),
+    *("addcdiv", "circular padding, cut", "index_copy"),
     *("constant_pad_nd, above a view", "index_fill", "diagonal_scatter", "as_strided", "as_strided, again and again"),
     *("matmul, from the left", "matmul, a matrix per channel", "matmul, a matrix per channel from the left", "einsum"),
-    *("matmul, of what was repeated", "matmul, complex", "norm, of the largest", "relu, twice of the same"),
+    *("matmul, of what was repeated", "relu, twice of the same"),
 }
 
 

@@ -63,7 +63,6 @@ TAKEN: dict[str, tuple[int, Callable[..., Tensor]]] = {
     "index_put, of pairs": (2, lambda a, b: aten.index_put(a, [None, SOME, SOME], b[:, 0, :2])),
     "index_put, of a table": (2, lambda a, b: aten.index_put(a, [None, SOME[:, None], SOME], b[:, :2, :2])),
     "diagonal_scatter": (2, lambda a, b: a.diagonal_scatter(b[:, 0, :2], 1, 1, 2)),
-    "complex": (2, lambda a, b: (torch.complex(a, b) * (1 + 2j)).real),
     "masked_fill": (1, lambda a: a.masked_fill(TRUE, 3.0)),
 }
 FIXED = [fixed(2, 3, 3, seed=seed) for seed in (1, 2, 3)]
@@ -151,7 +150,6 @@ PICKED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "index_add": lambda x, k: x.index_add(1, k[0, 0].long(), x),
     "index_copy": lambda x, k: x.index_copy(1, SOME, k[:, :2]),
     "diagonal_scatter": lambda x, k: x.diagonal_scatter(k[:, 0], 0, 1, 2),
-    "complex": lambda x, k: torch.complex(x, k).real,
 }
 
 
@@ -167,21 +165,3 @@ def test_what_is_frozen_is_that_of_each_image(name: str) -> None:
 def test_what_is_frozen_and_picks_elements_is_refused(name: str) -> None:
     with pytest.raises(PathxError, match="picks elements by what it computed from the image"):
         freeze(Above(lambda x: PICKED[name](x, (x > 0.4).double())), pictures(2, 3, 3))
-
-
-ADDED: dict[str, Callable[[Tensor], Tensor]] = {
-    "values": lambda x: x.scatter(2, PLACE, 2 * x.flip(1), reduce="add"),
-    "values in place": lambda x: (x * 1).scatter_(2, PLACE, 2 * x.flip(1), reduce="add"),
-    "a number": lambda x: x.scatter(2, PLACE, 3.0, reduce="add"),
-    "a number in place": lambda x: (x * 1).scatter_(2, PLACE, 3.0, reduce="add"),
-}
-
-
-@pytest.mark.filterwarnings("ignore:.*:UserWarning")
-@pytest.mark.parametrize("name", ADDED)
-def test_added_in_its_place_is_added(name: str) -> None:
-    """Under this name torch has no gradient of it."""
-    images, added = pictures(2, 3, 3), torch.full((2, 3, 3), 3.0).double()
-    plain = Above(lambda x: x.scatter_add(2, PLACE, added if "number" in name else 2 * x.flip(1)))
-    one, other = (pulled(freeze(model, images), windows=True) for model in (Above(ADDED[name]), plain))
-    assert_close(one, other)
