@@ -40,7 +40,7 @@ def refuses(model: Any, images: Any, *parts: str) -> None:
 
 
 NO_LOGITS: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
-    "two heads": (lambda m, x: {"age": m.n(x), "sex": m.n(x + 1)}, "several outputs that could be logits (age of shape (2, 4), sex"),
+    "two heads": (lambda m, x: {"age": m.n(x), "sex": m.n(x + 1)}, "several outputs that could be logits (age of shape (2, 4)"),
     "a map": (lambda m, x: m.n[:2](x), "the model returns output of shape (2, 5, 10, 10), not one row of class logits"),
     "one number": (lambda m, x: m.n(x).sum(), "the model returns output of shape (), not one row"),
     "nothing": (lambda m, x: None, "the model returns output None, not one row"),

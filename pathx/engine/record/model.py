@@ -39,7 +39,7 @@ def check_shapes(modules: list[tuple[str, nn.Module]]) -> None:
     for path, module in modules:
         if isinstance(module, LazyModuleMixin):
             for name, tensor in (*module._parameters.items(), *module._buffers.items()):
-                if is_lazy(tensor):
+                if tensor is not None and is_lazy(tensor):
                     problem = f"{path}.{name}".strip(".") + " of the model has no shape yet"
                     raise PathxError(f"{problem}; run the model once on an input first", usage=True)
 
@@ -171,7 +171,7 @@ class Writes:
 
 def memory_of(tensor: Tensor) -> int:
     """What two tensors have in common that share memory."""
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
 # --- Running ---------------------------------------------------------------------------------------------------------

@@ -316,7 +316,7 @@ class _Recorder(Mode):
         if _hands_out_parts(op):
             self.apart.update(map(id, seen))
         step = step or self._operation(op, noted, noted_kwargs, made)
-        outputs = step.node.outputs  # type: ignore[union-attr]
+        outputs: Any = step.node.outputs  # type: ignore[union-attr]
         if self.edits and outputs[0] in self.edits:
             edited = self.edits[outputs[0]](made[0])
             made[0], seen[0] = (one.copy_(edited) if in_place else edited.to(one) for one in (made[0], seen[0]))

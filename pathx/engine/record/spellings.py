@@ -101,11 +101,8 @@ RESPELLED: dict[Any, Respelling] = {
     aten.equal.default: _of_numbers(operator.eq),
     aten.index_put.default: _masked(in_place=False),
     aten.index_put_.default: _masked(in_place=True),
-    **{
-        op: _broadcast(op)
-        for op in (aten.clamp.Tensor, aten.clamp_max.Tensor, aten.clamp_min.Tensor, aten.maximum.default)
-        + (aten.minimum.default, aten.fmax.default, aten.fmin.default)
-    },
+    **{op: _broadcast(op) for op in (aten.clamp.Tensor, aten.clamp_max.Tensor, aten.clamp_min.Tensor)},
+    **{op.default: _broadcast(op) for op in (aten.maximum, aten.minimum, aten.fmax, aten.fmin)},
     aten.rrelu_with_noise.default: _mean_slope(aten.leaky_relu),
     aten.rrelu_with_noise_.default: _mean_slope(aten.leaky_relu_),
 }
@@ -251,18 +248,22 @@ def _fold_products_of_maps(graph: Graph) -> Graph:
     makers = {value: node for node in graph.nodes for value in node.outputs if value is not None}
     batch, nodes, shapes = graph.shapes[graph.input.index][0], list(graph.nodes), list(graph.shapes)
     for product in graph.nodes:
-        factors = [_unflattened(graph, makers, value) for value in product.args] if product.kind == "bmm" else [None]
-        if any(value is None for value in factors):
+        made = product.outputs[0]
+        if product.kind != "bmm" or made is None:
             continue
-        made, fronts = product.outputs[0], [shapes[value.index][:-2] for value in factors]  # type: ignore[union-attr]
+        factors = [matrices for v in product.args if (matrices := _unflattened(graph, makers, v)) is not None]
+        fronts = {shapes[value.index][:-2] for value in factors}
         readers = [node for node in graph.nodes if made in node.inputs]
-        if fronts[0] != fronts[1] or fronts[0][0] != batch or any(node.kind not in _VIEWS for node in readers):
+        if len(factors) < 2 or len(fronts) > 1 or any(node.kind not in _VIEWS for node in readers):
             continue
-        single = [_unrepeated(makers, value) for value in factors]  # type: ignore[arg-type]
-        if torch.broadcast_shapes(*(shapes[value.index][:-2] for value in single)) == fronts[0]:
-            factors = [*single]  # a product repeats by itself
+        (front,) = fronts
+        if front[0] != batch:
+            continue
+        single = [_unrepeated(makers, value) for value in factors]
+        if torch.broadcast_shapes(*(shapes[value.index][:-2] for value in single)) == front:
+            factors = single  # a product repeats by itself
         nodes[product.index] = replace(product, op=aten.matmul.default, args=tuple(factors))
-        shapes[made.index] = (*fronts[0], *shapes[made.index][1:])  # type: ignore[union-attr]
+        shapes[made.index] = (*front, *shapes[made.index][1:])
     return replace(graph, nodes=tuple(nodes), shapes=tuple(shapes))
 
 

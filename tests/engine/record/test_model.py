@@ -465,7 +465,8 @@ class MergingConv(nn.Conv2d):
 def merging() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(
-        MergingConv(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), MergingLinear(8, 4), nn.Dropout(), nn.ReLU(), nn.Linear(4, 2)
+        MergingConv(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(),
+        MergingLinear(8, 4), nn.Dropout(), nn.ReLU(), nn.Linear(4, 2),
     ).train()  # fmt: skip
 
 

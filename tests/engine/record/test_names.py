@@ -125,10 +125,7 @@ def test_a_setting_of_a_scripted_module_that_changes_changes_the_names(kind: int
             self.a, self.b, self.head, self.kind = nn.ReLU(), nn.ReLU(), nn.Linear(3, 2), kind
 
         def forward(self, x: Tensor) -> Tensor:
-            if self.kind > 2:
-                x = self.a(x)
-            else:
-                x = self.b(x)
+            x = self.a(x) if self.kind > 2 else self.b(x)
             return self.head(x)  # type: ignore[no-any-return]
 
     model, names = torch.jit.script(Branching()), []
