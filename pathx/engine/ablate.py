@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from pathx.engine.device import exactly
-from pathx.engine.explain import Loaded, opened, targets_of
-from pathx.engine.freeze import check_call, precise_images
+from pathx.engine.explain import Loaded, class_logits, opened, targets_of
+from pathx.engine.freeze import freeze, network_and_tensors
 from pathx.engine.network import Gate, Network
-from pathx.engine.replay import Replay
 from pathx.errors import PathxError
 from pathx.explanation import Explanation, Unit
 
@@ -74,25 +74,22 @@ def ablate(
         target: the class to follow: None for the predicted one, a number, or one number per image.
     """
     module, _ = opened(model)
-    check_call(module, images)
-    images = precise_images(images)
+    frozen = freeze(module, images)
+    images, network = frozen.images, frozen.network
     with exactly(images.device):
-        replay = Replay(module, images)
-        chosen = _chosen(replay.network, images, list(units), path)
-        masks = _kept_only(replay.network, chosen) if keep else chosen
+        chosen = _chosen(network, images, list(units), path)
+        masks = _kept_only(network, chosen) if keep else chosen
+        gates = [gate for gate in network.gates.values() if gate.name in masks]
         active = torch.zeros(len(images), dtype=torch.long, device=images.device)
-
-        def count(gate: Gate, output: Tensor) -> Tensor:
-            if gate.name in masks:
-                active.add_(((output != 0) & masks[gate.name]).flatten(1).sum(1))
-            return output
+        for gate in gates:
+            active += ((frozen.activation(gate) != 0) & masks[gate.name]).flatten(1).sum(1)
 
         def change(gate: Gate, output: Tensor) -> Tensor:
-            if gate.name not in masks:
-                return output
             return torch.where(masks[gate.name], _filling(gate, output, (means or {}).get(gate.name)), output)
 
-        before, after = replay(images, edit=count), replay(images, edit=change)
+        edits = {gate.output: partial(change, gate) for gate in gates}
+        changed = network_and_tensors(module, images, edits)[1][network.logits]
+        before, after = (class_logits(logits.reshape(len(images), -1)) for logits in (frozen.logits, changed))
     targets = targets_of(before, target)
     wrong = next((one for one in targets if not 0 <= one < before.shape[1]), None)
     if wrong is not None:

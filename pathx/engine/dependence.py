@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Any
 
 import torch
 
-from pathx.engine.record.trace import Graph, Node, Value
+from pathx.engine.record.operations import Graph, Node, Value
 from pathx.engine.rules.geometry import Shapes
-from pathx.engine.rules.table import BATCH_REMEDIES, DECISIONS, FINAL, SAME_FOR_ALL_IMAGES, SPLITS, known
+from pathx.engine.rules.table import BATCH_REMEDIES, DECISIONS, FINAL, SAME_FOR_ALL_IMAGES, SELF_MASKS, SPLITS, known
 from pathx.errors import PathxError
 
 
@@ -23,17 +23,41 @@ class Dependence(Enum):
 
 
 class Watch:
-    """Follows a trace as it is recorded and refuses what rules a model out at once, before the model has run to its end."""
+    """Follows a recording as it is made: refuses at once what rules a model out, and says which tensors rules will ask for."""
 
-    def __init__(self) -> None:
-        self.states: dict[Value, Dependence] = {}
+    def __init__(self, image: Value) -> None:
+        self.states: dict[Value, Dependence] = {image: Dependence.VARIES}
 
-    def __call__(self, node: Node, image: Value) -> None:
-        self.states[image] = Dependence.VARIES
+    def __call__(self, node: Node, shapes: tuple[tuple[int, ...] | None, ...]) -> list[Value]:
+        """The values of a node that must be kept.
+
+        Args:
+            shapes: of what the node made.
+        """
         if node.kind in FINAL:  # may be the last operation; whether it is shows at the end
             self.states.update({value: Dependence.FROZEN for value in node.outputs if value is not None})
-        else:
-            _follow(node, self.states)
+            return []
+        _follow(node, self.states)
+        output = node.outputs[0] if node.outputs else None
+        if output is None or self.states[output] is not Dependence.VARIES:
+            return []
+        may_be_logits = sum(size != 1 for size in (shapes[0] or ())[1:]) <= 1
+        return [*_kept(node, self.states), *([output] if may_be_logits else [])]
+
+
+def _kept(node: Node, states: dict[Value, Dependence]) -> Iterator[Value]:
+    """The values of a node that its rules may ask for, where what it makes varies with the image."""
+    operation = known(node)
+    varying = [value for value in node.inputs if states.get(value) is Dependence.VARIES]
+    others = [value for value in node.inputs if states.get(value) is not Dependence.VARIES]
+    yield from others
+    masked = any(states.get(value) is Dependence.FROZEN for value in others)
+    is_gate = operation.gate is not None and len(varying) == 1 and (masked or node.kind not in SELF_MASKS)
+    saves = operation.saves or ("inputs" if is_gate else None)
+    if saves == "inputs":
+        yield from varying
+    elif saves is not None:
+        yield from (value for value in node.outputs[saves == "indices" :][:1] if value is not None)
 
 
 def states_of(graph: Graph, nodes: Iterable[Node]) -> dict[Value, Dependence]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pathx.engine.dependence import Dependence, shapes_of
-from pathx.engine.record.trace import Graph, Node, Value
+from pathx.engine.record.operations import Graph, Node, Value
 from pathx.engine.rules.geometry import Field, Span
 from pathx.engine.rules.table import known
 

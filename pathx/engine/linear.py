@@ -12,7 +12,7 @@ from torch import Tensor
 from pathx.engine.branches import Branches, Kept
 from pathx.engine.freeze import Frozen
 from pathx.engine.path import Paths
-from pathx.engine.record.trace import Node, Value
+from pathx.engine.record.operations import Node, Value
 from pathx.engine.rows import sum_into
 from pathx.engine.rules.shared import total
 from pathx.engine.rules.table import Cotangents, precise

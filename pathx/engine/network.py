@@ -13,8 +13,8 @@ import torch
 
 from pathx.engine.dependence import Dependence, check_batch, states_of
 from pathx.engine.fields import fields_above, places, receptive_fields
-from pathx.engine.record.folds import fold
-from pathx.engine.record.trace import Graph, Node, Value, filled, values_in
+from pathx.engine.record.operations import Graph, Node, Value, filled, values_in
+from pathx.engine.record.spellings import fold
 from pathx.engine.rules.geometry import Field
 from pathx.engine.rules.table import (
     AFTER_FINAL,
@@ -26,7 +26,6 @@ from pathx.engine.rules.table import (
     KEEP_FEATURES,
     MAP_POOLS,
     MATRIX_PRODUCTS,
-    NEW_TENSORS,
     SELF_MASKS,
     known,
 )
@@ -149,16 +148,6 @@ class Network:
         )
 
     @cached_property
-    def dropped(self) -> dict[int, list[Value]]:
-        """The values that nothing needs any more after a node, by its number."""
-        last = {v: node.index for node in self.nodes for v in (*node.outputs, *node.inputs) if v is not None}
-        dropped: dict[int, list[Value]] = {node.index: [] for node in self.nodes}
-        for value, index in last.items():
-            if value not in self.needed:
-                dropped[index].append(value)
-        return dropped
-
-    @cached_property
     def needed(self) -> frozenset[Value]:
         """What must be kept of a forward pass: weights, gates, routes and the logits."""
         needed = {self.logits, self.graph.input}
@@ -201,20 +190,6 @@ class Network:
         batch = self.graph.shapes[self.graph.input.index][0]
         rank = len(self.graph.shapes[output.index]) if output is not None else 0
         return len(shape) == rank and shape[0] == batch > 1
-
-    @cached_property
-    def overwritable(self) -> frozenset[int]:
-        """ReLUs that may work in place: nothing else reads their input, which was made for them."""
-        uses = Counter(value for node in self.nodes for value in node.inputs)
-        return frozenset(
-            node.index
-            for node in self.nodes
-            if known(node).saves == "output"
-            and uses[node.inputs[0]] == 1
-            and node.inputs[0] not in self.needed
-            and node.inputs[0] in self.producers
-            and self.producers[node.inputs[0]].kind in NEW_TENSORS
-        )
 
     def shape(self, value: Value) -> tuple[int, ...]:
         """Shape of a value for one image."""

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from pathx.engine.explain import class_logits
-from pathx.engine.freeze import network_and_tensors, promoted
-from pathx.engine.network import Gate, Network
-from pathx.engine.record.trace import Node, Value, filled, in_place
+from pathx.engine.freeze import network_and_tensors
+from pathx.engine.network import Network
+from pathx.engine.record.operations import Node, Value, filled
 from pathx.engine.rules.table import CONVOLUTIONS
 from pathx.errors import PathxError
 
@@ -56,8 +56,9 @@ class Replay(nn.Module):
         super().__init__()
         network, tensors = network_and_tensors(model, images)
         self.network: Network = network
-        self._dtype, self._batch = images.dtype, len(images)
-        self._fixed = {value: self._like(tensor, images) for value, tensor in tensors.items()}
+        self._batch = len(images)
+        brought = (*network.graph.parameters.values(), *network.graph.constants)
+        self._fixed = {value: tensors[value] for value in brought}
         last = {v: node.index for node in network.nodes for v in (*node.outputs, *node.inputs) if v is not None}
         self._dropped: dict[int, list[Value]] = {node.index: [] for node in network.nodes}
         for value, index in last.items():
@@ -82,19 +83,12 @@ class Replay(nn.Module):
         shape = self.network.graph.shapes[node.outputs[0].index] if node.outputs[0] is not None else ()
         return node.kind in CONVOLUTIONS and prod(shape[2:]) > 1
 
-    def _like(self, tensor: Tensor, images: Tensor) -> Tensor:
-        return tensor.to(images.device, images.dtype if tensor.is_floating_point() else tensor.dtype)
-
-    def forward(self, images: Tensor, edit: Callable[[Gate, Tensor], Tensor] | None = None) -> Tensor:
-        """(B, classes) logits.
-
-        Args:
-            edit: called with every gate and its output, (B, *shape); what it returns goes on in the output's place.
-        """
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, classes) logits."""
         hooked = torch.is_grad_enabled()  # without gradients there is nothing to change, and time to save
         values: dict[Value, Tensor] = {**self._fixed, self.network.graph.input: images}
         for node in self.network.nodes:
-            self._step(node, values, hooked=hooked, overwrite=not hooked, edit=edit)
+            self._step(node, values, hooked=hooked)
             for done in self._dropped[node.index]:
                 values.pop(done, None)
         return class_logits(values[self.network.logits].reshape(len(images), -1))
@@ -135,15 +129,7 @@ class Replay(nn.Module):
                 self._step(node, values)
         return class_logits(values[self.network.logits].reshape(self._batch, -1))
 
-    def _step(
-        self,
-        node: Node,
-        values: dict[Value, Tensor],
-        *,
-        hooked: bool = False,
-        overwrite: bool = False,
-        edit: Callable[[Gate, Tensor], Tensor] | None = None,
-    ) -> None:
+    def _step(self, node: Node, values: dict[Value, Tensor], *, hooked: bool = False) -> None:
         """Run one call of the graph: what it makes is put among the values."""
         network = self.network
         operation = self._operations.get(node.index) if hooked else None
@@ -152,12 +138,8 @@ class Replay(nn.Module):
             # A view of its own: hooks on it see the gradient of this call, not that of others who read the value.
             value = values[source].view_as(values[source])
             out = operation(value, run=lambda v: self._run(node, {**values, source: v}))
-        elif overwrite and node.index in network.overwritable:
-            out = in_place(node.op)(values[node.inputs[0]])
         else:
             out = self._run(node, values)
-        if edit is not None and node.index in network.gates:
-            out = edit(network.gates[node.index], out)
         outputs = out if isinstance(out, (tuple, list)) else (out,)
         for made, tensor in zip(node.outputs, outputs, strict=True):
             if made is not None:
@@ -165,9 +147,7 @@ class Replay(nn.Module):
 
     def _run(self, node: Node, values: dict[Value, Tensor]) -> Any:
         def actual(leaf: Any) -> Any:
-            if isinstance(leaf, Value):
-                return values[leaf]
-            return promoted(leaf, self._dtype)
+            return values[leaf] if isinstance(leaf, Value) else leaf
 
         return node.op(
             *(filled(arg, actual) for arg in node.args), **{k: filled(a, actual) for k, a in node.kwargs.items()}

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pathx.engine.branches import Branches, Kept
 from pathx.engine.freeze import Frozen
-from pathx.engine.record.trace import Value
+from pathx.engine.record.operations import Value
 from pathx.engine.rules.table import Slopes
 from pathx.engine.window import Window, counted, spaced, times
 

@@ -15,7 +15,7 @@ import pathx
 from pathx.engine.explain import check_depth, explain_frozen
 from pathx.engine.freeze import freeze
 from pathx.engine.network import Network
-from pathx.engine.record.trace import named_tensors, unwrapped
+from pathx.engine.record.model import named_tensors, unwrapped
 from pathx.errors import PathxError
 from pathx.evaluation.device_check import compare_device
 from pathx.evaluation.prepared import Prepared, SeenImage

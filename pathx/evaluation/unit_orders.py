@@ -19,7 +19,7 @@ from torch import Tensor
 
 from pathx.engine.explain import explain_frozen
 from pathx.engine.freeze import freeze
-from pathx.engine.record.trace import Value
+from pathx.engine.record.operations import Value
 from pathx.engine.replay import Classifier, Replay
 from pathx.errors import PathxError
 from pathx.evaluation.prepared import Prepared

@@ -156,10 +156,6 @@ HEADS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         lambda: Holding(lambda m, x: m.b(torch.einsum("bchw,dc->bd", F.relu(m.a(x)), m.w)), 4, 4, **maps()),
         (1, 3, 7, 7),
     ),
-    "einsum, of three factors and one picture": (
-        lambda: Holding(lambda m, x: m.b(torch.einsum("hw,bchw,hw->bc", m.w, F.relu(m.a(x)), m.w)), 5, 5, **maps()),
-        (1, 3, 7, 7),
-    ),
     "a factor for each picture": (lambda: Holding(lambda m, x: m.b(F.relu(m.a(x))) * m.w, 3, 3, **hidden()), (3, 5)),
     "maxout": (
         lambda: Model(lambda m, x: m.b(torch.maximum(F.relu(m.a(x)), m.c(x))), **hidden(c=nn.Linear(5, 1))),
@@ -190,22 +186,6 @@ HEADS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         lambda: nn.Sequential(nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular"), *cnn(4)),
         (2, 3, 9, 9),
     ),
-    "a recurrent network of ReLUs": (
-        lambda: Model(
-            lambda m, x: m.b(m.r(x)[0][:, -1]),
-            r=nn.RNN(5, 4, 2, nonlinearity="relu", batch_first=True, bidirectional=True),
-            b=nn.Linear(8, 3),
-        ),
-        (3, 4, 5),
-    ),
-    "the last state of one": (
-        lambda: Model(
-            lambda m, x: m.b(m.r(x)[1][-1]),
-            r=nn.RNN(5, 4, nonlinearity="relu", bias=False, batch_first=True),
-            b=nn.Linear(4, 3),
-        ),
-        (3, 4, 5),
-    ),
     "an ensemble": (
         lambda: Model(lambda m, x: torch.stack([m.m(x), m.n(x)]).mean(0), m=cnn(), n=cnn()),
         (3, 3, 10, 10),
@@ -213,10 +193,6 @@ HEADS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "the largest of an ensemble": (
         lambda: Model(lambda m, x: torch.stack([m.m(x), m.n(x)]).max(0)[0], m=cnn(), n=cnn()),
         (2, 3, 9, 9),
-    ),
-    "instance norm with statistics of its own": (
-        lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4, affine=True, track_running_stats=True), *cnn(4)),
-        (3, 3, 12, 12),
     ),
     "a transposed convolution with much padding": (
         lambda: nn.Sequential(nn.ConvTranspose2d(3, 4, 3, dilation=2, output_padding=1), *cnn(4)),

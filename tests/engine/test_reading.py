@@ -22,9 +22,8 @@ from pathx import PathxError
 from pathx.engine.dependence import Dependence
 from pathx.engine.freeze import freeze
 from pathx.engine.network import Network
-from pathx.engine.record.trace import Value
+from pathx.engine.record.operations import Value
 from pathx.engine.replay import Replay
-from pathx.engine.rules.table import NEW_TENSORS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 aten = torch.ops.aten
@@ -112,22 +111,6 @@ def test_what_no_image_had_a_part_in_is_shared(name: str) -> None:
         (gradient,) = torch.autograd.grad(function(x)[:, 1].sum(), x)
         found = torch.stack([made.weight for made in pathx.explain(Function(function), images, **options)])
         assert torch.allclose(found, gradient)
-
-
-@settings(max_examples=20)
-@given(network=networks(), seed=st.integers(0, 100))
-def test_a_value_is_dropped_after_whoever_reads_it_last(network: Drawn, seed: int) -> None:
-    read = freeze(network.module(), network.images(2, seed)).network
-    mentioned = {v for node in read.nodes for v in (*node.inputs, *node.outputs) if v is not None}
-    gone = [value for values in read.dropped.values() for value in values]
-    assert len(gone) == len({*gone}) and {*gone} == mentioned - read.needed
-    order = {node.index: place for place, node in enumerate(read.nodes)}
-    for index, values in read.dropped.items():
-        for node in read.nodes:
-            touched = {*node.inputs, *node.outputs}
-            assert not (touched & {*values}) or order[node.index] <= order[index]
-            if node.index == index:
-                assert {*values} <= touched
 
 
 def test_a_pass_keeps_what_is_needed_and_no_more() -> None:
@@ -237,39 +220,6 @@ def test_repeated_calls_of_a_relu_are_numbered() -> None:
     assert names == ["1", "1_1", "1_2"]
 
 
-FRESH: dict[str, Callable[[Tensor], Tensor]] = {
-    "convolution": lambda x: F.conv2d(x, fixed(4, 4, 1, 1)),
-    "native_batch_norm": lambda x: F.batch_norm(x, fixed(4), fixed(4)),
-    "add": lambda x: x + fixed(4, 1, 1),
-    "addmm": lambda x: F.linear(x.flatten(1), fixed(3, 120), fixed(3)),
-    "mm": lambda x: x.flatten(1) @ fixed(120, 3),
-    "cat": lambda x: torch.cat([x, x], 1),
-}
-NOT_FRESH: dict[str, Callable[[Tensor], Tensor]] = {
-    "view": lambda x: x.flatten(1),
-    "alias": lambda x: aten.alias(x),
-    "expand": lambda x: x.expand(2, 4, 5, 6),
-    "clone": lambda x: x.clone(),
-    "slice": lambda x: x[:, 1:],
-    "max_pool2d_with_indices": lambda x: F.max_pool2d(x, 2),
-}
-
-
-@pytest.mark.parametrize("name", [*FRESH, *NOT_FRESH])
-def test_a_relu_overwrites_what_was_made_for_it_alone(name: str) -> None:
-    function = {**FRESH, **NOT_FRESH}[name]
-    width = function(pictures(2, 4, 5, 6)).flatten(1).shape[1]
-    model = Model(lambda m, x: F.relu(function(F.relu(x) * 2)).flatten(1) @ fixed(width, 2))
-    network = freeze(model, pictures(2, 4, 5, 6)).network
-    (gate,) = network.layers[-1]
-    assert network.producers[gate.source].kind == name
-    assert (gate.node.index in network.overwritable) == (name in FRESH)
-
-
-def test_everything_that_makes_something_new_is_tried() -> None:
-    assert {*FRESH} == NEW_TENSORS
-
-
 TWICE: dict[str, Callable[[Tensor], Tensor]] = {
     "read by another": lambda h: F.relu(h) + h,
     "read by the logits": lambda h: torch.cat([F.relu(h), h], 1),
@@ -284,7 +234,6 @@ def test_what_others_read_is_not_overwritten(name: str, double: bool) -> None:
     model = Model(lambda m, x: TWICE[name](m.body(x)).flatten(1) * 2, body=nn.Linear(12, 12))
     images = pictures(2, 12).to(torch.float64 if double else torch.float32)
     frozen = freeze(model, images)
-    assert not frozen.network.overwritable
     with torch.no_grad():
         replayed = Replay(model, images)(images)
         expected = model.to(images.dtype)(images)

@@ -16,6 +16,8 @@ from support.networks import Network
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from pathx.engine.explain import class_logits
+from pathx.engine.freeze import network_and_tensors
 from pathx.engine.replay import Classifier, Replay
 from pathx.evaluation.choices import METHODS
 from pathx.evaluation.methods import Subject
@@ -50,8 +52,9 @@ def test_a_replay_resumes_above_any_layer(network: Network, seed: int, data: st.
     changed = {
         value: tensor * 0.5 if value in {gate.output for gate in layer} else tensor for value, tensor in known.items()
     }
-    edited = replay(images, edit=lambda gate, output: output * 0.5 if gate.name in names else output)
-    assert torch.allclose(replay.resumed(changed), edited)
+    edits = {gate.output: lambda output: output * 0.5 for gate in layer}
+    edited = network_and_tensors(module, images, edits)[1][replay.network.logits]
+    assert torch.allclose(replay.resumed(changed), class_logits(edited.reshape(3, -1)))
 
 
 class Body(nn.Module):

@@ -17,7 +17,7 @@ from pathx.engine.dependence import Dependence
 from pathx.engine.fields import boxes
 from pathx.engine.freeze import Frozen, freeze
 from pathx.engine.linear import pull_to_input
-from pathx.engine.record.trace import Node
+from pathx.engine.record.operations import Node
 from pathx.engine.rules.geometry import Field
 from pathx.engine.window import Window, unravelled
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from pathx.engine.record.trace import Value
+from pathx.engine.record.operations import Value
 from pathx.engine.window import Corners, Origin, Window
 
 ROWS = 4

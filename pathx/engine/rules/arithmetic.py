@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from pathx.engine.record.trace import Node, Value
+from pathx.engine.record.operations import Node, Value
 from pathx.engine.rules.geometry import Shapes, batch_in_front, elementwise, keeps_place
 from pathx.engine.rules.shared import align, channel_total, plain, total, totals, unbroadcast, vjp
 from pathx.engine.rules.table import Call, Cotangents, constant, linear, precise

@@ -16,7 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from pathx.engine.record.trace import Node, Value
+from pathx.engine.record.operations import Node, Value
 from pathx.engine.rules.geometry import keeps_place
 from pathx.engine.rules.shared import align, totals, unbroadcast
 from pathx.engine.rules.table import Call, Cotangents, Slopes, constant, gate, linear, record

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pathx.engine.record.trace import Node, Value
+from pathx.engine.record.operations import Node, Value
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathx.engine.record.trace import Node
+from pathx.engine.record.operations import Node
 from pathx.engine.rules.geometry import (
     BatchRule,
     Field,

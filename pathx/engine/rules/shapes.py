@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pathx.engine.record.trace import Node
+from pathx.engine.record.operations import Node
 from pathx.engine.rules.geometry import (
     Field,
     Shapes,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathx.engine.record.trace import Value, filled, values_in
+from pathx.engine.record.operations import Value, filled, values_in
 from pathx.engine.rules.table import Call, Cotangents, precise, record
 from pathx.engine.window import Corners, Origin, Window
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from pathx.engine.record.trace import Node, Value
+from pathx.engine.record.operations import Node, Value
 from pathx.engine.rules.geometry import BatchRule, FieldRule, elementwise, keeps_place
 from pathx.engine.window import Window
 
@@ -109,7 +109,6 @@ class Operation:
         refuses: why it is refused with these arguments varying; None where it is not.
         keeps_batch: whether a call leaves the images of a batch apart, in the first dimension.
         field: what its elements see; None for everything.
-        forward: a quicker way to compute it on a CPU; returns None where torch's own is better.
     """
 
     transpose: Transpose | None = None
@@ -122,10 +121,12 @@ class Operation:
     refuses: Refusal | None = None
     keeps_batch: BatchRule = elementwise
     field: FieldRule | None = None
-    forward: Callable[..., Any] | None = None
 
 
 OPERATIONS: dict[str, Operation] = {}
+FORMS: dict[Any, Callable[..., Any]] = {}
+"""Other ways to compute operations on a CPU; None from one where the usual way is better."""
+
 UNKNOWN = Operation()
 
 
@@ -163,8 +164,13 @@ def gate(*names: str, **fields: Any) -> Callable[[Gate], Gate]:
 
 
 def forward(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a quicker way to compute the named operations on a CPU."""
-    return _register("forward", names, {})
+    """Register a quicker way to compute the named operations on a CPU; None from it where torch's own is better."""
+
+    def register(rule: Callable[..., Any]) -> Callable[..., Any]:
+        FORMS.update({getattr(torch.ops.aten, name).default: rule for name in names})
+        return rule
+
+    return register
 
 
 def precise(tensor: Tensor) -> torch.dtype:
@@ -212,9 +218,6 @@ SAME_FOR_ALL_IMAGES = frozenset(["convolution", "native_batch_norm", "_prelu_ker
     ["index", "index_select", "index_put", "index_add", "index_copy", "index_fill"]
 )
 """Their other tensors must be fixed, not frozen at each image."""
-
-NEW_TENSORS = frozenset(["convolution", "native_batch_norm", "addmm", "mm", "add", "cat"])
-"""They always make a new tensor, which a ReLU may overwrite."""
 
 DECISIONS = frozenset(["_local_scalar_dense"])
 """They hand a number to the model's own code (`.item()`, `if`), which may decide by it."""

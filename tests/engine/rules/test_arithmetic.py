@@ -14,7 +14,7 @@ from torch.testing import assert_close
 import pathx
 from pathx import PathxError
 from pathx.engine.freeze import freeze
-from pathx.engine.record.trace import Node, Value
+from pathx.engine.record.operations import Node, Value
 from pathx.engine.rules.arithmetic import batch_norm, batch_norm_constant
 from pathx.engine.rules.table import Call
 from pathx.engine.window import Window

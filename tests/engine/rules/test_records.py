@@ -78,7 +78,6 @@ MAPS: dict[str, Callable[[Tensor], Any]] = {
     "fractional_max_pool2d": lambda x: F.fractional_max_pool2d(
         x, 2, (4, 3), _random_samples=fixed(len(x), 4, 2).clamp(max=0.9)
     ),
-    "lp_pool2d, first power": lambda x: F.lp_pool2d(x, 1, 3, 2),
     "avg_pool2d": lambda x: F.avg_pool2d(x, 3, 2, 1),
     "avg_pool2d, without padding": lambda x: F.avg_pool2d(
         x, (3, 2), 2, (1, 0), ceil_mode=True, count_include_pad=False
@@ -207,8 +206,6 @@ MAPS: dict[str, Callable[[Tensor], Any]] = {
     "matmul, a matrix per channel from the left": lambda x: fixed(4, 2, 7) @ x,
     "matmul, of what was repeated": lambda x: fixed(3, 7) @ x[:, :1].expand(-1, 5, -1, -1),
     "einsum": lambda x: torch.einsum("...w,kw->...k", x, fixed(3, 6)),
-    "norm, of absolute values": lambda x: (x - 0.4).norm(1, 1, keepdim=True),
-    "norm, of the largest": lambda x: (x - 0.4).norm(torch.inf, (2, 3), keepdim=True),
     "relu": lambda x: F.relu(x - 0.4),
     "relu, twice of the same": lambda x: F.relu(x - 0.4) + F.relu(x - 0.4).flip(3),
     "relu6": lambda x: F.relu6(9 * x),

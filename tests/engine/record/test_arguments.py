@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import pathx
-from pathx.engine.record.follow import _Constant, _expected
-from pathx.engine.record.trace import Value
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 IMAGES = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
@@ -127,27 +125,3 @@ def test_what_a_model_returns_now_counts(name: str) -> None:
             expected = factor * Changing.forward(model, IMAGES)
         found = pathx.explain(model, IMAGES, depth=1)
         assert_close(torch.stack([one.logits for one in found]), expected)
-
-
-@pytest.mark.parametrize(
-    ("mine", "given", "like"),
-    [
-        (1, 1, True), (1, 2, False), (1, 1.0, False), (1, True, False), (0.5, 0.5, True), (0.5, 0.25, False),
-        (torch.nan, float("nan"), True), (torch.nan, 1.0, False), (1.0, torch.nan, False), (None, None, True), (None, 0, False),
-        ([1, 2], [1, 2], True), ([1, 2], (1, 2), True), ((1, 2), [1, 2], True), ([1, 2], [2, 1], False), ([1, 2], [1], False),
-        ([1], 1, False), ([], [], True), ([1, 2], None, False), (torch.float32, torch.float32, True), ("a", "a", True),
-        (torch.float32, torch.float64, False), ("a", "b", False), ([1, 2], "12", False), ([], "", False),
-    ],
-)  # fmt: skip
-def test_a_constant_is_like_another(mine: Any, given: Any, like: bool) -> None:
-    assert _expected(mine).is_like(given) is like
-
-
-def test_an_argument_is_compared_as_one_constant_or_part_by_part() -> None:
-    value = Value(3)
-    assert (
-        _expected(value) is value and isinstance(_expected([1, 2]), _Constant) and isinstance(_expected(2), _Constant)
-    )
-    for several in ([value, 1], (1, value), [[1], 2], [[value]]):
-        parts = _expected(several)
-        assert isinstance(parts, list) and len(parts) == len(several)

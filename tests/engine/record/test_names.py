@@ -1,4 +1,4 @@
-"""The names of modules in models that no Python frame shows: TorchScript and exported programs."""
+"""The module that each call was made in, also in models that no Python frame shows: TorchScript and exported programs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pathx.engine.freeze import freeze
-from pathx.engine.record.scopes import is_leaf
+from pathx.engine.record.names import is_leaf
 
 
 class Block(nn.Module):
@@ -88,3 +88,48 @@ def test_a_function_in_a_module_of_ones_own_has_its_name_after_the_modules(form:
 def test_a_leaf_is_a_building_block_of_torch() -> None:
     assert is_leaf(nn.ReLU()) and is_leaf(nn.Conv2d(1, 1, 1))
     assert not is_leaf(nn.Sequential(nn.ReLU())) and not is_leaf(Block(True))
+
+
+def test_a_name_is_that_of_the_innermost_module_of_the_model() -> None:
+    """Modules of others, which the model calls too, are not in it."""
+    outside = nn.ReLU()
+
+    class Inner(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return outside(x * 2)  # type: ignore[no-any-return]
+
+    model = nn.Sequential(nn.Sequential(Inner()), nn.Linear(3, 2))
+    nodes = freeze(model, torch.rand(2, 3)).network.nodes
+    assert [node.module for node in nodes if node.kind in ("mul", "relu", "addmm")] == ["0.0", "0.0", "1"]
+
+
+def test_an_exported_program_that_is_changed_has_the_names_of_the_lines_that_run() -> None:
+    images = torch.rand(2, 2, 2, 2)
+    program = torch.export.export(Model().eval(), (images,)).module()
+    freeze(program, images)
+    added = next(node for node in program.graph.nodes if "relu" in node.name)
+    with program.graph.inserting_before(added):
+        program.graph.call_function(torch.neg, (added.args[0],))
+    program.recompile()
+    gates = [gate for layer in freeze(program, images).network.layers for gate in layer]
+    assert [gate.node.name for gate in gates] == NAMES
+    program.forward = lambda x, forward=program.forward: -forward(x)
+    assert torch.equal(freeze(program, images).logits, program(images))
+
+
+@pytest.mark.parametrize("kind", [3, 0])
+def test_a_setting_of_a_scripted_module_that_changes_changes_the_names(kind: int) -> None:
+    class Branching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.head, self.kind = nn.ReLU(), nn.ReLU(), nn.Linear(3, 2), kind
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.a(x) if self.kind > 2 else self.b(x)
+            return self.head(x)  # type: ignore[no-any-return]
+
+    model, names = torch.jit.script(Branching()), []
+    for setting in (kind, 3 - kind, kind):
+        model.kind = setting
+        names.append(freeze(model, torch.rand(2, 3)).network.layers[0][0].name)
+    assert names == (["a", "b", "a"] if kind else ["b", "a", "b"])

@@ -1,4 +1,4 @@
-"""Models as they come: in any state, wrapped, shared, changed between calls. None is touched, and each is traced once."""
+"""Law 7: models as they come, in any state, wrapped, shared, changed between calls; each is afterwards what it was."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
 
 import pathx
-import pathx.engine.freeze
 from pathx import Explanation, PathxError
 from pathx.engine.freeze import freeze
-from pathx.engine.record.trace import evaluation_view, has_global_hooks, unwrapped
+from pathx.engine.record.model import Writes, has_global_hooks, raise_interrupt, unwrapped
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -267,16 +266,6 @@ def test_hooks_of_the_whole_process_are_seen(kind: str) -> None:
     assert not has_global_hooks() and unwrapped(wrapped) is wrapped.module
 
 
-def test_what_has_no_mode_is_looked_at_as_it_is() -> None:
-    model = cnn().eval()
-    frozen = torch.jit.freeze(torch.jit.script(model))
-    assert evaluation_view(frozen) is frozen and evaluation_view(model) is model
-    model[1].train()
-    view = evaluation_view(model)
-    assert view is not model and not any(module.training for module in view.modules()) and model[1].training
-    assert all(one is other for one, other in zip(view.parameters(), model.parameters(), strict=True))
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision(dtype: torch.dtype) -> None:
     """Weights of few bits are computed with in full precision, and stay as they are."""
@@ -350,93 +339,35 @@ def test_shared_modules_and_tied_weights() -> None:
     assert names == ["1_3", "1_2", "1_1", "1"]
 
 
-def test_a_model_that_cannot_be_copied() -> None:
-    class Stubborn(nn.ReLU):
-        def __deepcopy__(self, memo: Any) -> Any:
-            raise RuntimeError("no")
-
-    model = nn.Sequential(nn.Linear(5, 4), Stubborn(), nn.Linear(4, 2))
-    with pytest.raises(PathxError, match=r"in training mode and cannot be copied; call model\.eval\(\) first"):
-        pathx.explain(model, torch.ones(1, 5), depth=1)
-    assert pathx.explain(model.eval(), torch.ones(1, 5), depth=1)[0].hidden_layers == 1
-
-
-# --- Tracing once -----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def traces(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """The shapes of the inputs that models were traced with."""
-    shapes: list[tuple[int, ...]] = []
-    trace = pathx.engine.freeze.trace
-
-    def counted(model: nn.Module, inputs: Tensor, watch: Any) -> Any:
-        shapes.append(tuple(inputs.shape))
-        return trace(model, inputs, watch)
-
-    monkeypatch.setattr(pathx.engine.freeze, "trace", counted)
-    return shapes
-
-
-def scripted(model: nn.Module) -> nn.Module:
-    return torch.jit.script(model)
-
-
-def traced(model: nn.Module) -> nn.Module:
-    return torch.jit.trace(model, images())  # type: ignore[return-value]
-
-
-def exported(model: nn.Module) -> nn.Module:
-    return torch.export.export(model, (images(),)).module()
-
-
-@pytest.mark.parametrize("form", [lambda model: model, weight_norm, torch.compile, scripted, traced, exported])
-def test_a_second_call_traces_nothing(form: Callable[[nn.Module], nn.Module], traces: list[Any]) -> None:
-    model = form(cnn())
-    first = explained(model)
-    assert_same(explained(model), first)
-    explained(model, images() + 1)
-    assert traces == [(2, 3, 10, 10)]
-
-
-def test_another_shape_is_traced_anew(traces: list[Any]) -> None:
-    model = cnn()
-    for shape in ((1, 3, 10, 10), (1, 3, 12, 9), (1, 3, 10, 10), (2, 3, 10, 10)):
-        explained(model, torch.ones(shape))
-    assert traces == [(1, 3, 10, 10), (1, 3, 12, 9), (2, 3, 10, 10)]
-
-
-CHANGES: dict[str, tuple[Callable[[Any], Any], int]] = {
-    "weights in place": (lambda m: m[4].weight.data.mul_(-1), 1),
-    "weights exchanged": (lambda m: setattr(m[4], "weight", nn.Parameter(-m[4].weight.detach())), 1),
-    "a state dict": (lambda m: m.load_state_dict({k: v + 0.25 for k, v in m.state_dict().items()}), 1),
-    "statistics": (lambda m: m[1].running_mean.add_(1), 1),
-    "training and back": (lambda m: m.train()(images()) is m.eval(), 1),
-    "a module exchanged": (lambda m: m.__setitem__(9, nn.Linear(6, 7)), 2),
-    "another activation": (lambda m: m.__setitem__(2, nn.LeakyReLU(0.5)), 2),
-    "a setting": (lambda m: setattr(m[1], "eps", 2.0), 2),
-    "a hook": (lambda m: m[2].register_forward_hook(lambda module, inputs, output: output * 3), 2),
-    "a layer gone": (lambda m: m.__delitem__(1), 2),
-    "no bias": (lambda m: setattr(m[9], "bias", None), 2),
-    "double precision": (lambda m: m.double(), 2),
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "weights in place": lambda m: m[4].weight.data.mul_(-1),
+    "weights exchanged": lambda m: setattr(m[4], "weight", nn.Parameter(-m[4].weight.detach())),
+    "a state dict": lambda m: m.load_state_dict({k: v + 0.25 for k, v in m.state_dict().items()}),
+    "statistics": lambda m: m[1].running_mean.add_(1),
+    "training and back": lambda m: m.train()(images()) is m.eval(),
+    "a module exchanged": lambda m: m.__setitem__(9, nn.Linear(6, 7)),
+    "another activation": lambda m: m.__setitem__(2, nn.LeakyReLU(0.5)),
+    "a setting": lambda m: setattr(m[1], "eps", 2.0),
+    "a hook": lambda m: m[2].register_forward_hook(lambda module, inputs, output: output * 3),
+    "a layer gone": lambda m: m.__delitem__(1),
+    "no bias": lambda m: setattr(m[9], "bias", None),
+    "double precision": lambda m: m.double(),
 }
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_changes_are_seen(name: str, traces: list[Any]) -> None:
-    change, times = CHANGES[name]
+def test_changes_are_seen(name: str) -> None:
     model = cnn()
     explained(model)
     with torch.no_grad():
-        change(model)
+        CHANGES[name](model)
     found = explained(model)
-    assert len(traces) == times
     with torch.no_grad():
         assert_close(torch.stack([one.logits for one in found]), copy.deepcopy(model).float()(images()))
     assert_same(found, explained(copy.deepcopy(model)))
 
 
-def test_plain_tensors_that_are_exchanged_are_seen(traces: list[Any]) -> None:
+def test_plain_tensors_that_are_exchanged_are_seen() -> None:
     model = Wrapper(cnn())
     explained(model)
     model.scale = torch.full((1,), -2.0)
@@ -505,3 +436,146 @@ def test_the_names_of_a_scripted_module_are_of_the_branches_that_run(kind: int, 
     for model in (Branching(kind, wide).eval(), torch.jit.script(Branching(kind, wide).eval())):
         (found,) = pathx.explain(model, torch.ones(1, 3, 5, 5), depth=1)
         assert [tensor.name for tensor in found.path[0].tensors] == [name]
+
+
+# --- Modes ---
+
+
+class MergingLinear(nn.Linear):
+    """A low-rank update of a weight as loralib writes it: merged in eval mode, taken out again for training."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs)
+        self.a, self.b = nn.Parameter(torch.randn(2, inputs)), nn.Parameter(torch.randn(outputs, 2))
+        self.merged = False
+
+    def train(self, mode: bool = True) -> MergingLinear:
+        super().train(mode)
+        if self.merged == mode:
+            self.weight.data += (-1 if mode else 1) * (self.b @ self.a).data
+            self.merged = not mode
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        update = 0 if self.merged else x @ self.a.T @ self.b.T
+        return F.linear(x, self.weight, self.bias) + update
+
+
+class MergingConv(nn.Conv2d):
+    """Folds a scale into its weight when it is put to rest."""
+
+    def eval(self) -> Any:
+        self.weight.data *= 3
+        return super().eval()
+
+
+def merging() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        MergingConv(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(),
+        MergingLinear(8, 4), nn.Dropout(), nn.ReLU(), nn.Linear(4, 2),
+    ).train()  # fmt: skip
+
+
+def test_a_model_in_training_mode_keeps_its_weights() -> None:
+    model, images = merging(), torch.randn(2, 1, 4, 4)
+    before = copy.deepcopy(model.state_dict())
+    modes = [module.training for module in model.modules()]
+    scores = []
+    for _ in range(3):
+        found = pathx.explain(model, images, target=0, depth=1)
+        scores.append(torch.stack([one.logits for one in found]))
+        assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+        assert [module.training for module in model.modules()] == modes
+    assert torch.equal(scores[0], scores[1]) and torch.equal(scores[0], scores[2])
+    for module in model.modules():
+        module.training = False
+    assert_close(scores[0], model(images).detach())
+
+
+@pytest.mark.parametrize("part", [0, 4])
+def test_modes_come_back_after_an_exception(part: int) -> None:
+    model = merging()
+    model[1].training = False
+    modes = [module.training for module in model.modules()]
+
+    def fail(*_: object) -> None:
+        raise ValueError("not now")
+
+    model[part].register_forward_hook(fail)
+    with pytest.raises(PathxError, match="not now"):
+        pathx.explain(model, torch.randn(1, 1, 4, 4))
+    assert [module.training for module in model.modules()] == modes
+
+
+# --- What a model writes ---
+
+
+def test_tensors_that_are_written_hold_what_they_held_and_count_no_change() -> None:
+    tensor, writes = torch.ones(3), Writes()
+    tensor.add_(0)
+    version = tensor._version
+    writes.note(tensor)
+    tensor.mul_(5)
+    writes.note(tensor[1:])  # already noted: what it held at first counts
+    tensor[1:] = 7
+    writes.take_back()
+    assert tensor.tolist() == [1.0, 1.0, 1.0] and tensor._version == version
+
+
+def test_a_tensor_that_was_given_other_memory_has_its_own_again() -> None:
+    tensor, writes = torch.ones(3), Writes()
+    memory = tensor.data_ptr()
+    writes.note_memory(tensor)
+    tensor.data = torch.zeros(3)
+    writes.take_back()
+    assert tensor.data_ptr() == memory and tensor.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_tensors_of_inference_mode_are_left_alone() -> None:
+    """They count no changes and may not be written from outside."""
+    with torch.inference_mode():
+        tensor = torch.ones(3)
+        part = tensor[1:]
+    writes = Writes()
+    for one in (tensor, part, tensor):
+        writes.note(one)
+    assert writes.memory == {tensor.untyped_storage()._cdata}
+    writes.take_back()
+    assert tensor.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_what_was_taken_back_is_noted_anew() -> None:
+    tensor, other, writes = torch.ones(2), torch.ones(2), Writes()
+    writes.note(tensor)
+    writes.note_memory(other)
+    tensor.add_(1)
+    other.data = torch.zeros(2)
+    writes.take_back()
+    tensor.add_(5)  # by somebody else, and not to be undone
+    writes.take_back()
+    assert tensor.tolist() == [6.0, 6.0] and other.tolist() == [1.0, 1.0]
+
+
+# --- Errors ---
+
+
+def test_the_models_own_error_is_one_line_with_a_way_out() -> None:
+    problem = r"cannot run on an input of shape \(2, 5\): .*cannot be multiplied.*; check the size"
+    for model in (nn.Linear(3, 2), torch.jit.script(nn.Linear(3, 2))):  # TorchScript's own text, not that of the mode
+        with pytest.raises(PathxError, match=problem):
+            freeze(model, torch.rand(2, 5))
+
+
+def test_an_interrupt_comes_out_of_whatever_it_was_wrapped_in() -> None:
+    wrapped = ValueError("reading failed")
+    wrapped.__cause__ = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        raise_interrupt(wrapped)
+    with pytest.raises(KeyboardInterrupt):
+        raise_interrupt(RuntimeError("\nKeyboardInterrupt: \n"))
+    raise_interrupt(RuntimeError("no KeyboardInterrupt here"))  # in the middle of a sentence it is a word
+    loop = ValueError()
+    loop.__context__ = ValueError()
+    loop.__context__.__context__ = loop
+    raise_interrupt(loop)

@@ -1,0 +1,318 @@
+"""The foreign model: its tensors by name, what is wrapped around it, and how it is run and left as it was (law 7)."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import fields, is_dataclass
+from functools import partial
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.parameter import is_lazy
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pathx.compat import reset_version
+from pathx.engine.record.spellings import FUNCTIONS
+from pathx.errors import PathxError
+
+
+def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters, buffers and tensors that are plain attributes of modules, by their dotted names."""
+    seen: set[int] = set()
+    for path, module in model.named_modules():
+        for holder in (module._parameters, module._buffers, vars(module)):
+            for name, tensor in holder.items():
+                if isinstance(tensor, Tensor) and id(tensor) not in seen:
+                    seen.add(id(tensor))
+                    yield f"{path}.{name}" if path else name, tensor
+
+
+def check_shapes(modules: list[tuple[str, nn.Module]]) -> None:
+    """Refuse weights that have no shape yet, which running the model would give them."""
+    for path, module in modules:
+        if isinstance(module, LazyModuleMixin):
+            for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+                if tensor is not None and is_lazy(tensor):
+                    problem = f"{path}.{name}".strip(".") + " of the model has no shape yet"
+                    raise PathxError(f"{problem}; run the model once on an input first", usage=True)
+
+
+def check_tensor(tensor: Tensor, name: str | None, module: str = "the model") -> None:
+    """Refuse a tensor that cannot be computed with.
+
+    Args:
+        name: where the model holds it; None for what it computed.
+        module: that computed it.
+    """
+    subject = f"{name} of the model" if name else f"a tensor in {module}"
+    if tensor.is_meta:
+        raise PathxError(f"{subject} holds no numbers (it is on the meta device); load weights", usage=True)
+    if tensor.is_complex():
+        raise PathxError(f"{subject} is complex: pathx explains networks of real numbers", usage=True)
+    if "sparse" in str(tensor.layout):
+        raise PathxError(f"{subject} is sparse: make it dense (.to_dense())", usage=True)
+    if tensor.is_quantized and name:  # what it quantises itself is refused with the operation
+        raise PathxError(f"{subject} is quantised: explain the network it was made from", usage=True)
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The network itself, where torch.compile or data parallelism is wrapped around it and does nothing of its own."""
+    while not (model._forward_hooks or model._forward_pre_hooks or has_global_hooks()):
+        inner = _wrapped(model)
+        if inner is None:
+            break
+        model = inner
+    return model
+
+
+def _wrapped(model: nn.Module) -> nn.Module | None:
+    """What a wrapper of torch's own runs; None for anything else, and where somebody changed what the wrapper does."""
+    kind, inner = type(model), None
+    if kind.__module__.startswith("torch._dynamo.") and hasattr(model.forward, "_torchdynamo_orig_callable"):
+        inner = getattr(model, "_orig_mod", None)
+    elif isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)) and "forward" not in vars(model):
+        own = kind.forward not in _PARALLEL or kind.__call__ is not nn.Module.__call__
+        inner = None if own else model.module
+    return inner if isinstance(inner, nn.Module) else None
+
+
+_PARALLEL = (nn.DataParallel.forward, nn.parallel.DistributedDataParallel.forward)
+
+
+def has_global_hooks() -> bool:
+    """Whether someone listens to every module there is."""
+    return bool(nn.modules.module._global_forward_hooks or nn.modules.module._global_forward_pre_hooks)
+
+
+@contextmanager
+def at_rest(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Modules in eval mode. Afterwards they have their modes again, and the parameters and buffers that they had.
+
+    The flags alone are set: `train` and `eval` of others may do anything, such as merge weights.
+    """
+    modules = list(modules)
+    training = [module for module in modules if getattr(module, "training", False)]  # frozen TorchScript has no modes
+    held = [(module, dict(one.items()), one) for module in modules for one in (module._parameters, module._buffers)]
+    try:
+        for module in training:
+            module.training = False
+        yield
+    finally:
+        for module in training:
+            module.training = True
+        for module, before, now in held:
+            _put_back(module, before, now)
+
+
+def _put_back(module: nn.Module, before: dict[str, Tensor | None], now: Any) -> None:
+    """Give a module the tensors again that it held under names.
+
+    Args:
+        now: the dict that holds them; TorchScript has no dict.
+    """
+    for name in [name for name, _ in now.items() if name not in before]:
+        del now[name]
+    for name, tensor in before.items():
+        if now[name] is not tensor:
+            if isinstance(now, dict):
+                now[name] = tensor
+            else:
+                setattr(module, name, tensor)
+
+
+class Writes:
+    """Tensors that a model writes in place or gives other memory, with what they held before."""
+
+    def __init__(self) -> None:
+        self._noted: dict[int, tuple[Tensor, int]] = {}  # with their counts of changes
+        self._undo: list[Callable[[], Any]] = []
+        self._written: set[int] = set()
+        self.memory: set[int] = set()  # that is written
+        self.resets = False  # some tensor is given other memory
+
+    def note(self, tensor: Tensor) -> None:
+        """Remember a tensor that is about to be written, unless it was noted before."""
+        self.memory.add(memory_of(tensor))
+        if id(tensor) not in self._written and not tensor.is_inference():
+            self._written.add(id(tensor))
+            self._noted.setdefault(id(tensor), (tensor, tensor._version))
+            self._undo.append(partial(tensor.detach().copy_, tensor.detach().clone()))
+
+    def note_memory(self, tensor: Tensor) -> None:
+        """Remember the memory of a tensor that is about to be given another."""
+        self.resets = True
+        self._noted.setdefault(id(tensor), (tensor, tensor._version))
+        self._undo.append(partial(setattr, tensor, "data", tensor.data))
+
+    def take_back(self) -> None:
+        """Undo all that was noted, the last first, and count no change."""
+        with torch.no_grad():
+            while self._undo:
+                self._undo.pop()()
+        while self._noted:
+            reset_version(*self._noted.popitem()[1])
+
+
+def memory_of(tensor: Tensor) -> int:
+    """What two tensors have in common that share memory."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+# --- Running ---------------------------------------------------------------------------------------------------------
+
+
+class Mode(TorchDispatchMode):
+    """A dispatch mode that a model is run under.
+
+    Args:
+        modules: the model's modules with their paths.
+        images: what the model is given.
+        functional: torch sorts out who shares memory with whom.
+    """
+
+    def __init__(
+        self, model: nn.Module, modules: list[tuple[str, nn.Module]], images: Tensor, functional: bool
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.model, self.modules, self.images, self.functional = model, modules, images, functional
+        self.writes = Writes()
+        self.stopped: BaseException | None = None  # what must not be lost in foreign code that catches or wraps errors
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """torch would otherwise import its compiler, as long as the rest of torch, to keep it from looking in here."""
+        return False
+
+    def finish(self) -> None:
+        """The model has returned or failed: take back what it wrote."""
+        self.writes.take_back()
+
+
+def run(mode: Mode) -> Any:
+    """What a mode's model makes of its images in eval mode, in plain containers. The model is left as it was."""
+
+    def call(x: Tensor) -> Any:
+        return _plain(mode.model(x))
+
+    wrapped = torch.func.functionalize(call, remove="mutations") if mode.functional else call
+    with at_rest(module for _, module in mode.modules), torch.random.fork_rng(devices=[]):
+        try:
+            with torch.inference_mode(False), torch.no_grad(), _uncompiled(), _Escapes(mode), mode:
+                outputs = wrapped(mode.images)
+        except Exception as error:
+            _explain_failure(mode, error)
+        finally:
+            mode.finish()
+    if mode.stopped is not None:  # the model caught it
+        raise mode.stopped
+    return outputs
+
+
+def _plain(outputs: Any) -> Any:
+    """Named tuples as dicts and other containers as they are, since functorch's trees want plain ones."""
+    if isinstance(outputs, tuple) and hasattr(outputs, "_asdict"):
+        outputs = dict(outputs._asdict())
+    elif is_dataclass(outputs) and not isinstance(outputs, (dict, type)):
+        outputs = {field.name: getattr(outputs, field.name) for field in fields(outputs)}
+    if isinstance(outputs, dict):
+        return {str(key): _plain(value) for key, value in outputs.items() if value is not None}
+    if isinstance(outputs, (tuple, list)):
+        return [_plain(value) for value in outputs if value is not None]
+    return outputs
+
+
+def _uncompiled() -> AbstractContextManager[Any]:
+    """No compiled code, which a mode cannot look into; without torch._dynamo loaded there is none."""
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+
+
+class _Escapes(TorchFunctionMode):
+    """Notices what no operation shows: values that leave torch, and tensors that are given other memory.
+
+    Where values leave, one element of them is read, which is noted; some functions are run as others.
+    """
+
+    def __init__(self, mode: Mode) -> None:
+        super().__init__()
+        self.mode = mode
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func not in _HEEDED:  # nearly all
+            return func(*args, **(kwargs or {}))
+        if func in _LEAVING and args[0].numel():
+            args[0].detach().flatten()[0].item()
+        elif func in _RESETTING:
+            if self.mode.functional:  # torch would crash
+                raise PathxError("the model gives a tensor other memory (.data = …); write into it instead", usage=True)
+            self.mode.writes.note_memory(args[0])
+        other = FUNCTIONS[func](*args, **(kwargs or {})) if func in FUNCTIONS else None
+        return func(*args, **(kwargs or {})) if other is None else other
+
+
+_LEAVING = frozenset(
+    [Tensor.numpy, Tensor.tolist, Tensor.__array__, Tensor.__dlpack__, Tensor.apply_, Tensor.map_, Tensor.map2_]
+)
+_RESETTING = frozenset([Tensor.data.__set__])  # type: ignore[attr-defined]
+_HEEDED = _LEAVING | _RESETTING | FUNCTIONS.keys()
+
+
+# --- Failures --------------------------------------------------------------------------------------------------------
+
+
+def _explain_failure(mode: Mode, error: Exception) -> NoReturn:
+    model, reason = mode.model, error
+    if mode.stopped is not None and not isinstance(mode.stopped, PathxError):
+        raise mode.stopped
+    raise_interrupt(error)
+    if isinstance(model, torch.jit.ScriptModule) and "mkldnn" in str(model.inlined_graph):
+        raise PathxError(
+            "the model was made for one processor (torch.jit.optimize_for_inference), and its operations can no longer be "
+            "seen: give the module it was made from",
+            usage=True,
+        ) from error
+    if mode.stopped is not None or isinstance(error, PathxError):
+        raise mode.stopped or error
+    if isinstance(model, (torch.jit.ScriptModule, torch.fx.GraphModule)):
+        reason = _own_words(mode) or error
+    line = (str(reason).strip().splitlines() or [type(reason).__name__])[-1].rstrip(". ")
+    remedy = "check the size and number of channels it is made for"
+    if not isinstance(reason, (RuntimeError, ValueError, TypeError, IndexError, AssertionError)):
+        line, remedy = f"{type(reason).__name__}: {line}", "it is the model's own code that fails"
+    if re.search(r"missing \d+ required|missing value for argument|same number and type of args", line):
+        remedy = "pathx explains networks of one input: wrap it so that its forward takes the image alone"
+    if re.search(r"not implemented for '(Half|BFloat16)'", line):
+        remedy = "torch has no such operation in half precision here: give the model in float32 (model.float())"
+    problem = f"the model cannot run on an input of shape {tuple(mode.images.shape)}: {line}; {remedy}"
+    raise PathxError(problem, usage=True) from error
+
+
+def raise_interrupt(error: BaseException) -> None:
+    """Raise the interrupt that an error stands for: foreign code turns one into an error with its name in the text."""
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        if not isinstance(link, Exception):
+            raise link
+        if isinstance(link, RuntimeError) and re.search(r"^\W*(KeyboardInterrupt|SystemExit)\b", str(link), re.M):
+            raise KeyboardInterrupt from error
+        link = link.__cause__ or link.__context__
+
+
+def _own_words(mode: Mode) -> Exception | None:
+    """The model's own error without a mode around it, which makes TorchScript and exported programs forget the text."""
+    for tensor in mode.model.buffers():
+        mode.writes.note(tensor)
+    try:
+        with torch.no_grad():
+            mode.model(mode.images)
+    except Exception as error:
+        raise_interrupt(error)
+        return error
+    return None

@@ -1,0 +1,34 @@
+"""What torch offers under private names only: what it says, and what is done without it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pathx import compat
+
+aten = torch.ops.aten
+
+
+def test_composite_operations_are_made_of_others() -> None:
+    assert compat.is_composite(aten.linear.default) and compat.is_composite(aten.flatten.using_ints)
+    assert not compat.is_composite(aten.convolution.default) and not compat.is_composite(
+        aten.upsample_nearest2d.default
+    )
+
+
+def test_a_count_of_changes_is_set() -> None:
+    tensor = torch.ones(2)
+    tensor.add_(1)
+    compat.reset_version(tensor, 0)
+    assert tensor._version == 0
+
+
+def test_without_them_operations_are_whole_and_counts_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch._C, "_dispatch_has_kernel_for_dispatch_key")
+    monkeypatch.delattr(torch._C._autograd, "_unsafe_set_version_counter")
+    tensor = torch.ones(2)
+    tensor.add_(1)
+    compat.reset_version(tensor, 0)
+    assert tensor._version == 1
+    assert not compat.is_composite.__wrapped__(aten.linear.default)
