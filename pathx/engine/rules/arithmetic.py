@@ -122,7 +122,7 @@ def _times_matrix(call: Call, source: Value, matrix: Tensor, cotangent: Window, 
     else:
         cotangent = cotangent if cotangent.covers(last) else cotangent.dense()
         data = cotangent.data @ matrix.t()
-    return [(source, times(_widen(cotangent, last, len(matrix)).holding(data), factor))]
+    return [(source, times(_widen(cotangent, last, len(matrix), data), factor))]
 
 
 @linear("addmm", linear_in=(1,), keeps_batch=_keeps_rows)
@@ -163,15 +163,16 @@ def matmul(call: Call, output: int, cotangent: Window) -> Cotangents:
         return vjp(call, output, cotangent)
     cotangent, rows, columns = cotangent.cleaned(), len(cotangent.shape) - 2, len(cotangent.shape) - 1
     inner = factor.shape[-2] if left else factor.shape[-1]
-    factor = _widen(cotangent, rows if left else columns, inner).read(align(factor, cotangent)).mT
+    dim = rows if left else columns
+    under = cotangent.data.narrow(dim + 1, 0, 1).expand(replaced(cotangent.data.shape, dim + 1, inner))
+    factor = _widen(cotangent, dim, inner, under).read(align(factor, cotangent)).mT
     data = cotangent.data @ factor if left else factor @ cotangent.data
-    below = _widen(cotangent, columns if left else rows, inner).holding(data)
+    below = _widen(cotangent, columns if left else rows, inner, data)
     return [(source, unbroadcast(below, call.shapes[source]))]
 
 
-def _widen(cotangent: Window, dim: int, size: int) -> Window:
-    """The boxes in a map whose dimension `dim` is `size` long, all of it; with placeholders for data."""
-    data = cotangent.data.narrow(dim + 1, 0, 1).expand(replaced(cotangent.data.shape, dim + 1, size))
+def _widen(cotangent: Window, dim: int, size: int, data: Tensor) -> Window:
+    """The boxes in a map whose dimension `dim` is `size` long, all of it, with other data."""
     return Window(
         data,
         replaced(cotangent.origin, dim, 0),
