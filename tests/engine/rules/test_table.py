@@ -1,4 +1,4 @@
-"""What records say in a word: what only hands features on, what ends a network, and what a ReLU may overwrite."""
+"""What records say in a word: what only hands features on and what ends a network."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from pathx.engine.rules.table import (
     FINAL,
     KEEP_FEATURES,
     MATRIX_PRODUCTS,
-    NEW_TENSORS,
     OPERATIONS,
     SAME_FOR_ALL_IMAGES,
     SELF_MASKS,
@@ -175,7 +174,7 @@ def test_a_record_says_one_thing() -> None:
 
 def test_named_sets_name_records() -> None:
     linear = {name for name, operation in OPERATIONS.items() if operation.transpose is not None}
-    named = (COPIES, VIEWS, KEEP_FEATURES, MATRIX_PRODUCTS, CONVOLUTIONS, SPLITS, NEW_TENSORS, {*BATCH_REMEDIES})
+    named = (COPIES, VIEWS, KEEP_FEATURES, MATRIX_PRODUCTS, CONVOLUTIONS, SPLITS, {*BATCH_REMEDIES})
     assert all(names <= linear for names in named)
     assert all(OPERATIONS[name].reading == "nonlinear" for name in FINAL | AFTER_FINAL - COPIES - VIEWS)
     assert all(OPERATIONS[name].gate is not None and name in linear for name in SELF_MASKS)
