@@ -1,8 +1,23 @@
-"""How the values of a traced graph depend on the image, and the refusal of models that no gates make linear."""
+"""How the values of a recorded model depend on the image, and what the frozen network is linear in.
+
+Freezing a network at an image fixes everything that multiplies. Read from the logits down, every operation passes the need for
+a linear reading on to the arguments that it is linear in; whatever else it read is held as it was at the image, with all
+that made it. So only what carries the decision has to be linear, and what decides about it may be anything.
+
+One rule says which factor of a product of two computed values is held:
+
+1. A divisor is.
+2. x · g(x), computed element by element, is an activation: g(x) is its slope.
+3. Of two factors, the one that came out of a function that is no activation is held (sigmoid, softmax, root, norm, …), or was made
+   from such values alone; if there is none, one that was clipped on both sides; if there is none, the one that came
+   straight out of an activation.
+4. If both factors are alike in this, or neither is any of it, the model is refused.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -10,7 +25,22 @@ import torch
 
 from pathx.engine.record.operations import Graph, Node, Value
 from pathx.engine.rules.geometry import Shapes
-from pathx.engine.rules.table import BATCH_REMEDIES, DECISIONS, FINAL, SAME_FOR_ALL_IMAGES, SELF_MASKS, SPLITS, known
+from pathx.engine.rules.table import (
+    BATCH_REMEDIES,
+    COPIES,
+    DECISIONS,
+    MOVES,
+    NORMS,
+    POINTWISE,
+    SAME_FOR_ALL_IMAGES,
+    SATURATING,
+    SCALES,
+    SELF_MASKS,
+    SMOOTH,
+    SPLITS,
+    is_clip,
+    known,
+)
 from pathx.errors import PathxError
 
 
@@ -19,11 +49,12 @@ class Dependence(Enum):
 
     FIXED = 0  # not at all
     FROZEN = 1  # it is constant around the image: comparisons, indices
-    VARIES = 2  # linearly, once the gates are frozen
+    HELD = 2  # it is computed from the image, and held as it is there
+    VARIES = 3  # linearly, once all else is frozen
 
 
 class Watch:
-    """Follows a recording as it is made: refuses at once what rules a model out, and says which tensors rules will ask for."""
+    """Follows a recording as it is made, and says which tensors rules may ask for."""
 
     def __init__(self, image: Value) -> None:
         self.states: dict[Value, Dependence] = {image: Dependence.VARIES}
@@ -34,9 +65,6 @@ class Watch:
         Args:
             shapes: of what the node made.
         """
-        if node.kind in FINAL:  # may be the last operation; whether it is shows at the end
-            self.states.update({value: Dependence.FROZEN for value in node.outputs if value is not None})
-            return []
         _follow(node, self.states)
         output = node.outputs[0] if node.outputs else None
         if output is None or self.states[output] is not Dependence.VARIES:
@@ -46,41 +74,24 @@ class Watch:
 
 
 def _kept(node: Node, states: dict[Value, Dependence]) -> Iterator[Value]:
-    """The values of a node that its rules may ask for, where what it makes varies with the image."""
+    """The values of a node that its rule may ask for, where what it makes varies with the image."""
     operation = known(node)
     varying = [value for value in node.inputs if states.get(value) is Dependence.VARIES]
-    others = [value for value in node.inputs if states.get(value) is not Dependence.VARIES]
-    yield from others
-    masked = any(states.get(value) is Dependence.FROZEN for value in others)
-    is_gate = operation.gate is not None and len(varying) == 1 and (masked or node.kind not in SELF_MASKS)
-    saves = operation.saves or ("inputs" if is_gate else None)
-    if saves == "inputs":
+    yield from (value for value in node.inputs if states.get(value) is not Dependence.VARIES)
+    several = sum(states.get(value, Dependence.FIXED) is not Dependence.FIXED for value in node.inputs) > 1
+    is_gate = operation.gate is not None and operation.saves is None and (several or node.kind not in SELF_MASKS)
+    may_be_held = several and (
+        operation.factors is not None or not {*_positions(node, states)} <= {*operation.linear_in}
+    )
+    if operation.saves == "inputs" or is_gate or may_be_held:
         yield from varying
-    elif saves is not None:
-        yield from (value for value in node.outputs[saves == "indices" :][:1] if value is not None)
-
-
-def states_of(graph: Graph, nodes: Iterable[Node]) -> dict[Value, Dependence]:
-    """The state of every value that the nodes read or make."""
-    states = dict.fromkeys([*graph.parameters.values(), *graph.constants], Dependence.FIXED)
-    states[graph.input] = Dependence.VARIES
-    for node in nodes:
-        _follow(node, states)
-        for value in node.outputs:
-            if value is None or states[value] is Dependence.FIXED:
-                continue
-            if graph.dtypes[value.index].is_complex:
-                raise PathxError(
-                    f"the model computes with complex numbers ({node.place}): pathx explains networks of real numbers",
-                    usage=True,
-                )
-            if not graph.dtypes[value.index].is_floating_point:  # rounded: constant around the image
-                states[value] = Dependence.FROZEN
-    return states
+    if operation.saves in ("output", "indices", "statistics"):
+        kept = {"output": node.outputs[:1], "indices": node.outputs[1:2], "statistics": node.outputs[1:]}
+        yield from (value for value in kept[operation.saves] if value is not None)
 
 
 def _follow(node: Node, states: dict[Value, Dependence]) -> None:
-    """Add the states of what a node makes; refuses operations that are not linear for a given image."""
+    """Add the states of what a node makes: FIXED, FROZEN, or VARIES for all that depends on the image in any other way."""
     inputs = node.inputs[1:] if known(node).reading == "shape" else node.inputs
     state = max(
         (states.get(value, Dependence.FIXED) for value in inputs), key=lambda s: s.value, default=Dependence.FIXED
@@ -97,45 +108,197 @@ def _follow(node: Node, states: dict[Value, Dependence]) -> None:
             "in eval mode",
             usage=True,
         )
-    if state is Dependence.VARIES:
-        state = _state_of(node, states)
-    for position, value in enumerate(node.outputs):
-        if value is not None:  # what comes beside the first output (indices, statistics) is frozen, parts are not
-            aside = position > 0 and state is Dependence.VARIES and node.kind not in SPLITS
-            states[value] = Dependence.FROZEN if aside else state
+    if state is Dependence.VARIES and (
+        known(node).reading == "locally constant" or _is_integer(node.kwargs.get("dtype"))
+    ):
+        state = Dependence.FROZEN
+    states.update({value: state for value in node.outputs if value is not None})
 
 
-def _state_of(node: Node, states: dict[Value, Dependence]) -> Dependence:
-    """How what an operation makes of varying values depends on the image; refuses what is not linear for a given one."""
-    operation = known(node)
-    if operation.reading == "locally constant" or _is_integer(node.kwargs.get("dtype")):
-        return Dependence.FROZEN
-    varying = [p for p, arg in enumerate(node.args) if any(states.get(v) is Dependence.VARIES for v in _values_in(arg))]
-    if operation.refuses is not None and (reason := operation.refuses(node, varying)) is not None:
-        raise PathxError(
-            f"the model is not a ReLU network: {node.place} {reason}, so the network has no exact path", usage=True
-        )
-    if operation.transpose is None and operation.gate is None:
+# --- The reading of a graph -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What a graph is linear in, once it is frozen at an image.
+
+    Args:
+        states: of every value. VARIES if anything is linear in it.
+        linear: by the number of a node that is read linearly, the inputs that it is linear in.
+        held: by the same, the inputs that it reads as they were at the image.
+        sources: by the number of each activation's node, the input that it gates.
+        exact: "region" if the frozen network is the model in a whole region around the image, "image" if it is at the image alone.
+    """
+
+    states: dict[Value, Dependence]
+    linear: dict[int, tuple[Value, ...]]
+    held: dict[int, frozenset[Value]]
+    sources: dict[int, Value]
+    exact: str
+
+
+def read_graph(graph: Graph, nodes: Iterable[Node], logits: Value) -> Reading:
+    """Read a graph from the logits down, or refuse it and say which operation in which module rules it out."""
+    return _Reader(graph, tuple(nodes)).read(logits)
+
+
+@dataclass(eq=False)
+class _Reader:
+    graph: Graph
+    nodes: tuple[Node, ...]
+    states: dict[Value, Dependence] = field(default_factory=dict)
+    ranks: dict[Value, int] = field(default_factory=dict)
+    bases: dict[Value, Value] = field(default_factory=dict)
+    scaled: dict[Value, bool] = field(default_factory=dict)
+    sources: dict[int, Value] = field(default_factory=dict)
+    exact: str = "region"
+
+    def read(self, logits: Value) -> Reading:
+        graph = self.graph
+        self.states = dict.fromkeys([*graph.parameters.values(), *graph.constants], Dependence.FIXED)
+        self.states[graph.input] = Dependence.VARIES
+        for node in self.nodes:
+            _follow(node, self.states)
+            for value in node.outputs:
+                rounded = value is not None and not graph.dtypes[value.index].is_floating_point
+                if value is not None and rounded and self.states[value] is Dependence.VARIES:
+                    self.states[value] = Dependence.FROZEN
+            self._describe(node)
+        needed, linear, held = {logits}, {}, {}
+        for node in reversed(self.nodes):
+            if not needed.isdisjoint(value for value in node.outputs if value is not None) and self._varying(node):
+                linear[node.index] = self._linear_inputs(node, needed)
+                held[node.index] = frozenset(self._varying(node)) - {*linear[node.index]}
+                needed.update(linear[node.index])
+        states = {
+            value: Dependence.HELD if state is Dependence.VARIES and value not in needed else state
+            for value, state in self.states.items()
+        }
+        sources = {index: source for index, source in self.sources.items() if index in linear}
+        return Reading(states, linear, held, sources, self.exact)
+
+    def _varying(self, node: Node) -> list[Value]:
+        """The inputs that depend on the image and are not locally constant, each once."""
+        return list(dict.fromkeys(v for v in node.inputs if self.states[v] is Dependence.VARIES))
+
+    # What is known of a value from how it was made: used to choose between factors.
+
+    def _describe(self, node: Node) -> None:
+        output = node.outputs[0]
+        if output is None or self.states[output] is Dependence.FIXED:
+            return
+        varying = self._varying(node)
+        self._describe_base(node, output)
+        rank = self._rank(node, varying)
+        for value in node.outputs:
+            if value is not None:
+                self.ranks[value] = rank
+
+    def _describe_base(self, node: Node, output: Value) -> None:
+        """Which value an element-by-element function was computed from, and whether it is merely that, times a number."""
+        depending = [v for v in node.inputs if self.states[v] is not Dependence.FIXED]
+        bases = {self.bases.get(v, v) for v in depending}
+        shapes = {self.graph.shapes[v.index] for v in (*depending, output)}
+        if node.kind in POINTWISE and len(bases) == 1 and len(shapes) == 1:
+            self.bases[output] = bases.pop()
+            scales = node.kind in COPIES | SCALES and len(depending) == 1 and depending[0] == node.inputs[0]
+            self.scaled[output] = scales and self.scaled.get(depending[0], True)
+
+    def _rank(self, node: Node, varying: list[Value]) -> int:
+        """How clearly a value is a factor: 3 for what is no activation, 2 for a clip, 1 for an activation, 0 for others."""
+        operation = known(node)
+        if not varying:
+            return 0
+        ranks = [self.ranks.get(value, 0) for value in varying]
+        source = self._activation_source(node, varying)
+        if source is not None:
+            self.sources[node.index] = source
+            return 3 if node.kind in SATURATING else 2 if is_clip(node) else 1
+        if node.kind in NORMS:
+            return 0
+        if operation.transpose is None:
+            return 3
+        if node.kind in MOVES | COPIES | SPLITS:
+            return min(ranks)
+        if len(varying) == 1 and node.kind in POINTWISE:
+            return ranks[0]
+        return 3 if min(ranks) == 3 else 0
+
+    def _activation_source(self, node: Node, varying: list[Value]) -> Value | None:
+        """The input that an activation gates; None where a node is none."""
+        if known(node).gate is None:
+            return None
+        if node.kind not in SELF_MASKS:
+            return varying[0] if len(varying) == 1 and node.inputs.count(varying[0]) == 1 else None
+        depending = [v for v in node.inputs if self.states[v] is not Dependence.FIXED]
+        output = node.outputs[0]
+        if len(depending) != 2 or output is None or len({self.bases.get(v, v) for v in depending}) != 1:
+            return None
+        scaled = [v for v in varying if self.scaled.get(v, True)]
+        same_shape = {self.graph.shapes[v.index] for v in (*depending, output)}
+        return scaled[0] if len(scaled) == 1 and len(same_shape) == 1 else None
+
+    # What a node is linear in.
+
+    def _linear_inputs(self, node: Node, needed: set[Value]) -> tuple[Value, ...]:
+        operation, varying = known(node), self._varying(node)
+        aside = [value for value in node.outputs[1:] if value in needed]
+        if aside and node.kind not in SPLITS:
+            raise PathxError(_no_rule(node, " beside its first result"), usage=True)
+        source = self.sources.get(node.index)
+        if source is not None:
+            if node.kind in SMOOTH or varying != [source]:
+                self.exact = "image"
+            return (source,)
+        positions = _positions(node, self.states)
+        if operation.refuses is not None and (reason := operation.refuses(node, positions)) is not None:
+            raise PathxError(f"pathx cannot explain the model: {node.place} {reason}", usage=True)
+        if operation.transpose is None:
+            raise PathxError(self._refusal(node), usage=True)
+        if any(_values_in(arg) for arg in node.kwargs.values()):
+            raise PathxError(_no_rule(node, " with these arguments computed from the image"), usage=True)
+        linear = [position for position in positions if position in operation.linear_in]
+        if operation.factors is not None and {*operation.factors} <= {*linear}:
+            linear.remove(self._held_factor(node, operation.factors))
+        elif not linear or (len(linear) > 1 and not operation.jointly_linear):
+            raise PathxError(_no_rule(node, " with these arguments computed from the image"), usage=True)
+        if len(linear) < len(positions) or node.kind in NORMS:
+            self.exact = "image"
+        frozen = any(self.states[value] is Dependence.FROZEN for value in node.inputs) or len(linear) < len(positions)
+        if node.kind in SAME_FOR_ALL_IMAGES and frozen:
+            raise PathxError(
+                f"the model computes an operand of {node.place} from the image: it must be the same for every image",
+                usage=True,
+            )
+        inputs = dict.fromkeys(v for p in linear for v in _values_in(node.args[p]) if v in varying)
+        return tuple(inputs)
+
+    def _held_factor(self, node: Node, factors: tuple[int, int]) -> int:
+        """The position of the factor that is held at the image."""
+        first, second = (self.ranks.get(node.args[position], 0) for position in factors)
+        if first == second:
+            raise PathxError(
+                f"the model multiplies two values that it computed from the image ({node.place}), and neither or both are gates: "
+                "there is no one way to read that as a linear network",
+                usage=True,
+            )
+        return factors[0] if first > second else factors[1]
+
+    def _refusal(self, node: Node) -> str:
         if node.op.namespace == "quantized" or "quantize" in node.kind:
-            raise PathxError(f"the model is quantised ({node.place}): explain the network it was made from", usage=True)
-        raise PathxError(
-            f"the model is not a ReLU network: {node.place} {_WHY}"
-            if operation.reading == "nonlinear"
-            else _no_rule(node),
-            usage=True,
-        )
-    if node.kind in SAME_FOR_ALL_IMAGES and any(states.get(value) is Dependence.FROZEN for value in node.inputs):
-        raise PathxError(
-            f"the model computes an operand of {node.place} from the image: it must be the same for every image",
-            usage=True,
-        )
-    if not set(varying) <= set(operation.linear_in) or any(_values_in(arg) for arg in node.kwargs.values()):
-        raise PathxError(_no_rule(node, " with these arguments computed from the image"), usage=True)
-    if len(varying) > 1 and not operation.jointly_linear:
-        raise PathxError(
-            f"the model multiplies or divides by what it computed from the image: {node.place} {_WHY}", usage=True
-        )
-    return Dependence.VARIES
+            return f"the model is quantised ({node.place}): explain the network it was made from"
+        if known(node).reading == "nonlinear":
+            return f"pathx cannot explain the model: {node.place} is neither linear nor an activation, and multiplies nothing"
+        return _no_rule(node)
+
+
+def _positions(node: Node, states: dict[Value, Dependence]) -> list[int]:
+    """The positions of the arguments that vary with the image."""
+    return [
+        position
+        for position, arg in enumerate(node.args)
+        if any(states.get(value) is Dependence.VARIES for value in _values_in(arg))
+    ]
 
 
 def _no_rule(node: Node, how: str = "") -> str:
@@ -143,10 +306,7 @@ def _no_rule(node: Node, how: str = "") -> str:
 
 
 def _is_integer(dtype: Any) -> bool:
-    return isinstance(dtype, torch.dtype) and not (dtype.is_floating_point or dtype.is_complex)
-
-
-_WHY = "is not linear for a given input, so the network has no exact path"
+    return isinstance(dtype, torch.dtype) and not dtype.is_floating_point
 
 
 def _values_in(arg: Any) -> list[Value]:
@@ -155,37 +315,34 @@ def _values_in(arg: Any) -> list[Value]:
     return [v for item in arg for v in _values_in(item)] if isinstance(arg, (list, tuple)) else []
 
 
-def shapes_of(graph: Graph, node: Node, states: dict[Value, Dependence]) -> Shapes:
+# --- The batch ----------------------------------------------------------------------------------------------------------
+
+
+def shapes_of(graph: Graph, node: Node, reading: Reading) -> Shapes:
     """A node with the shapes of its values."""
     values = [*node.inputs, *(value for value in node.outputs if value is not None)]
-    varying = [value for value in node.inputs if states[value] is Dependence.VARIES]
-    depending = [value for value in node.inputs if states[value] is not Dependence.FIXED]
+    varying = [value for value in node.inputs if value in reading.linear.get(node.index, ())]
+    depending = [value for value in node.inputs if reading.states[value] is not Dependence.FIXED]
     shapes = {value: graph.shapes[value.index] for value in values}
     return Shapes(node, shapes, varying, depending, {}, graph.shapes[graph.input.index][0])
 
 
-def _makes_varying(node: Node, states: dict[Value, Dependence]) -> bool:
-    return any(value is not None and states[value] is Dependence.VARIES for value in node.outputs)
-
-
-def check_batch(graph: Graph, nodes: Iterable[Node], states: dict[Value, Dependence]) -> None:
-    """Every varying value must keep the images apart in its first dimension."""
+def check_batch(graph: Graph, nodes: Iterable[Node], reading: Reading) -> None:
+    """Every value that the network is linear in must keep the images apart in its first dimension."""
     batch = graph.shapes[graph.input.index][0]
     for node in nodes:
-        call = shapes_of(graph, node, states)
-        operation = known(node)
-        if _makes_varying(node, states) and not operation.keeps_batch(call):
+        if node.index not in reading.linear:
+            continue
+        if not known(node).keeps_batch(shapes_of(graph, node, reading)):
             remedy = f"; {BATCH_REMEDIES[node.kind]}" if node.kind in BATCH_REMEDIES else ""
             raise PathxError(
                 f"{node.place} works along the batch, so images are not explained one by one{remedy}", usage=True
             )
         for value in node.outputs:
-            if (
-                value is not None
-                and states.get(value) is Dependence.VARIES
-                and graph.shapes[value.index][:1] != (batch,)
-            ):
-                shape = graph.shapes[value.index]
+            if value is None or reading.states[value] is not Dependence.VARIES:
+                continue
+            shape = graph.shapes[value.index]
+            if shape[:1] != (batch,):
                 remedy = BATCH_REMEDIES.get(
                     node.kind, "keep the images in the first dimension (flatten(1) rather than squeeze() or view(-1))"
                 )

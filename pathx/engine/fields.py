@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from pathx.engine.dependence import Dependence, shapes_of
+from pathx.engine.dependence import Reading, shapes_of
 from pathx.engine.record.operations import Graph, Node, Value
 from pathx.engine.rules.geometry import Field, Span
 from pathx.engine.rules.table import known
@@ -55,21 +55,19 @@ def extent(field: Field, size: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(limit if field is None else min(field[axis].high - field[axis].low, limit) for limit, axis in spans)
 
 
-def receptive_fields(graph: Graph, nodes: Iterable[Node], states: dict[Value, Dependence]) -> dict[Value, Field]:
+def receptive_fields(graph: Graph, nodes: Iterable[Node], reading: Reading) -> dict[Value, Field]:
     """What the elements of every value that varies with the input see of it."""
-    return fields_above(graph, nodes, states, graph.input)
+    return fields_above(graph, nodes, reading, graph.input)
 
 
-def fields_above(
-    graph: Graph, nodes: Iterable[Node], states: dict[Value, Dependence], source: Value
-) -> dict[Value, Field]:
+def fields_above(graph: Graph, nodes: Iterable[Node], reading: Reading, source: Value) -> dict[Value, Field]:
     """What the elements of every value that is computed from `source` see of that."""
     size = graph.shapes[source.index]
     whole = (Span.input(size[-2]), Span.input(size[-1])) if len(size) == 4 else None
     fields: dict[Value, Field] = {source: whole}
     for node in nodes:
-        if any(value in fields for value in node.inputs):
-            call = shapes_of(graph, node, states)
+        if any(value in fields for value in reading.linear.get(node.index, ())):
+            call = shapes_of(graph, node, reading)
             call = replace(call, varying=[value for value in call.varying if value in fields], fields=fields)
             rule = known(node).field
             field = rule(call) if rule is not None and call.varying else None

@@ -67,7 +67,7 @@ class Frozen:
 
     def _fixed(self, leaf: Any) -> Any:
         """The tensor behind a value that does not depend on the image; anything else as it is."""
-        known = isinstance(leaf, Value) and self.network.states[leaf] is Dependence.FIXED
+        known = isinstance(leaf, Value) and self.network.reading.states[leaf] is Dependence.FIXED
         return self.kept[leaf] if known else leaf
 
     def slopes(self, gate: Gate) -> Slopes:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from pathx.engine.dependence import Dependence, check_batch, states_of
+from pathx.engine.dependence import Dependence, Reading, check_batch, read_graph
 from pathx.engine.fields import fields_above, places, receptive_fields
 from pathx.engine.record.operations import Graph, Node, Value, filled, values_in
 from pathx.engine.record.spellings import fold
@@ -26,7 +26,7 @@ from pathx.engine.rules.table import (
     KEEP_FEATURES,
     MAP_POOLS,
     MATRIX_PRODUCTS,
-    SELF_MASKS,
+    SPLITS,
     known,
 )
 from pathx.errors import PathxError, kind_in_words
@@ -88,7 +88,7 @@ class Network:
 
     graph: Graph
     nodes: tuple[Node, ...]
-    states: dict[Value, Dependence]
+    reading: Reading
     logits: Value
     producers: dict[Value, Node]
     layers: tuple[tuple[Gate, ...], ...]
@@ -105,7 +105,7 @@ class Network:
             self._forms[node.index] = Form(
                 tuple((filled(arg, lambda leaf: leaf), bool(values_in(arg))) for arg in node.args),
                 {v: graph.shapes[v.index][1:] for v in values},
-                tuple(v for v in values if self.states[v] is Dependence.FROZEN),
+                tuple(v for v in values if self._is_frozen(v, node)),
                 tuple(node.inputs) if known(node).saves == "inputs" else (),
             )
         return self._forms[node.index]
@@ -128,13 +128,13 @@ class Network:
     @cached_property
     def fields(self) -> dict[Value, Field]:
         """What each value's elements see of the input."""
-        return receptive_fields(self.graph, self.nodes, self.states)
+        return receptive_fields(self.graph, self.nodes, self.reading)
 
     def class_field(self, class_gate: Gate, gate: Gate) -> Field:
         """What the elements of a gate of the class layer see of another gate."""
         key = (class_gate.node.index, gate.node.index)
         if key not in self._class_fields:
-            fields = fields_above(self.graph, self.nodes, self.states, gate.output)
+            fields = fields_above(self.graph, self.nodes, self.reading, gate.output)
             self._class_fields[key] = fields.get(class_gate.source)
         return self._class_fields[key]
 
@@ -152,18 +152,16 @@ class Network:
         """What must be kept of a forward pass: weights, gates, routes and the logits."""
         needed = {self.logits, self.graph.input}
         for node in self.nodes:
-            output = node.outputs[0]
-            if output is None or self.states[output] is not Dependence.VARIES:
+            if node.index not in self.reading.linear:
                 continue
-            needed.update(value for value in node.inputs if self.states[value] is not Dependence.VARIES)
+            needed.update(value for value in node.inputs if value not in self.reading.linear[node.index])
             gate = self.gates.get(node.index) or self.class_gates.get(node.index)
             if gate is not None:
                 needed.add(gate.output if known(node).saves == "output" else gate.source)
-                continue
-            if known(node).saves == "inputs":
+            elif known(node).saves == "inputs":
                 needed.update(node.inputs)
-            elif known(node).saves == "indices" and (indices := node.outputs[1]) is not None:
-                needed.add(indices)
+            elif known(node).saves in ("indices", "statistics"):
+                needed.update(value for value in node.outputs[1:] if value is not None)
         return frozenset(needed)
 
     @cached_property
@@ -177,15 +175,21 @@ class Network:
             frozen = known(node).saves or node.index in self.class_gates
             if frozen or any(self._is_of_images(v, node) for v in node.inputs):
                 return False
-            fresh = {v for v in node.inputs if self.states[v] is Dependence.VARIES} - seen
+            fresh = {*self.reading.linear.get(node.index, ())} - seen
             seen |= fresh
             stack.extend(fresh)
         return True
 
+    def _is_frozen(self, value: Value, node: Node) -> bool:
+        """Whether a node reads or made a value as it was at the images."""
+        state = self.reading.states[value]
+        held = value in self.reading.held.get(node.index, ()) or value in node.outputs[1:]
+        return state in (Dependence.FROZEN, Dependence.HELD) or (held and node.kind not in SPLITS)
+
     def _is_of_images(self, value: Value, node: Node) -> bool:
         """Whether an input of a node was frozen at the images, or is fixed with one entry for each of them."""
-        if self.states[value] is not Dependence.FIXED:
-            return self.states[value] is Dependence.FROZEN
+        if self.reading.states[value] is not Dependence.FIXED:
+            return self._is_frozen(value, node)
         output, shape = node.outputs[0], self.graph.shapes[value.index]
         batch = self.graph.shapes[self.graph.input.index][0]
         rank = len(self.graph.shapes[output.index]) if output is not None else 0
@@ -203,32 +207,34 @@ def read_network(graph: Graph) -> Network:
     logits = _find_logits(graph, producers)
     used = _ancestors(logits, producers)
     nodes = tuple(node for node in graph.nodes if node.index in used)
-    states = states_of(graph, nodes)
     if logits in graph.constants:
         raise PathxError(
             "the model's output is made where pathx cannot follow: in another thread, or outside of torch", usage=True
         )
-    if states[logits] is not Dependence.VARIES:
+    reading = read_graph(graph, nodes, logits)
+    if reading.states[logits] is not Dependence.VARIES or reading.states[graph.input] is not Dependence.VARIES:
         raise PathxError(
-            f"the model's output does not depend on its input in a way that can be explained{_rounded(graph, nodes, states)}",
+            f"the model's output does not depend on its input in a way that can be explained{_rounded(graph, nodes, reading)}",
             usage=True,
         )
-    check_batch(graph, nodes, states)
-    gates = _gates(graph, nodes, states, producers)
-    class_gates = _class_gates(graph, states, gates, logits, producers)
-    layers, lands = _layers(graph, states, [gate for gate in gates if gate not in class_gates], logits, producers)
+    check_batch(graph, nodes, reading)
+    gates = _gates(graph, nodes, reading)
+    class_gates = _class_gates(graph, reading, gates, logits, producers)
+    layers, lands = _layers(graph, reading, [gate for gate in gates if gate not in class_gates], logits)
     if not layers:  # a class layer is all that there is
         class_gates = []
-        layers, lands = _layers(graph, states, gates, logits, producers)
+        layers, lands = _layers(graph, reading, gates, logits)
     if not layers:
-        raise PathxError("the model has no ReLU between its input and its output: there is no path to find", usage=True)
-    _check_head(graph, logits, states, gates, producers)
+        raise PathxError(
+            "the model has no activation between its input and its output: there is no path to find", usage=True
+        )
+    _check_head(graph, logits, reading, gates, producers)
     by_node = {gate.node.index: gate for gate in class_gates}
-    return Network(graph, nodes, states, logits, producers, layers, by_node, lands)
+    return Network(graph, nodes, reading, logits, producers, layers, by_node, lands)
 
 
 def _class_gates(
-    graph: Graph, states: dict[Value, Dependence], gates: list[Gate], logits: Value, producers: dict[Value, Node]
+    graph: Graph, reading: Reading, gates: list[Gate], logits: Value, producers: dict[Value, Node]
 ) -> list[Gate]:
     """The gates of a class layer: every unit of theirs sends to one class only, by construction.
 
@@ -245,21 +251,20 @@ def _class_gates(
             top.append(by_output[value])
             continue
         node = producers.get(value)
-        if node is None or not _keeps_elements_apart(graph, node, states):
+        if node is None or not _keeps_elements_apart(graph, node, reading):
             return []
-        fresh = {v for v in node.inputs if states[v] is Dependence.VARIES} - seen
+        fresh = {*reading.linear[node.index]} - seen
         seen |= fresh
         stack.extend(fresh)
     return top
 
 
-def _keeps_elements_apart(graph: Graph, node: Node, states: dict[Value, Dependence]) -> bool:
+def _keeps_elements_apart(graph: Graph, node: Node, reading: Reading) -> bool:
     """Whether every element that an operation is given reaches at most one element of its result."""
-    varying = [value for value in node.inputs if states[value] is Dependence.VARIES]
-    output = node.outputs[0]
-    if output is None or len(varying) != 1:
+    linear, output = reading.linear.get(node.index, ()), node.outputs[0]
+    if output is None or len(linear) != 1:
         return False
-    before, after = (graph.shapes[value.index] for value in (varying[0], output))
+    before, after = (graph.shapes[value.index] for value in (linear[0], output))
     if node.kind in ELEMENTWISE:  # with what is fixed
         return before == after
     if node.kind in MAP_POOLS:
@@ -271,9 +276,7 @@ _FEATURES = 64
 """Fewer outputs than this may well be classes, whatever made them."""
 
 
-def _check_head(
-    graph: Graph, logits: Value, states: dict[Value, Dependence], gates: list[Gate], producers: dict[Value, Node]
-) -> None:
+def _check_head(graph: Graph, logits: Value, reading: Reading, gates: list[Gate], producers: dict[Value, Node]) -> None:
     """Refuse a backbone, which ends in the features of a ReLU: they are no classes.
 
     Networks may end in a ReLU over one map per class, though (SqueezeNet): a product or a 1 x 1 convolution right
@@ -291,7 +294,7 @@ def _check_head(
         elif node is None or node.kind not in KEEP_FEATURES:
             return  # something was learned after the last ReLU
         else:
-            stack.extend(v for v in node.inputs if states.get(v) is Dependence.VARIES)
+            stack.extend(reading.linear.get(node.index, ()))
     made = [producers.get(gate.source) for gate in last]
     if last and not all(node is not None and _is_head(graph, node) for node in made):
         raise PathxError(
@@ -309,12 +312,13 @@ def _is_head(graph: Graph, node: Node) -> bool:
     return isinstance(weight, Value) and prod(graph.shapes[weight.index][2:]) == 1
 
 
-def _rounded(graph: Graph, nodes: Iterable[Node], states: dict[Value, Dependence]) -> str:
+def _rounded(graph: Graph, nodes: Iterable[Node], reading: Reading) -> str:
     """Where what varied with the image became integers, for the message."""
     for node in nodes:
         output = node.outputs[0]
+        states = reading.states
         became = output is not None and states[output] is Dependence.FROZEN and graph.dtypes[output.index] != torch.bool
-        if became and any(states[value] is Dependence.VARIES for value in node.inputs):
+        if became and any(states[value] in (Dependence.VARIES, Dependence.HELD) for value in node.inputs):
             return f": {node.place} makes integers of it, which are constant around any image"
     return ""
 
@@ -403,20 +407,14 @@ def _ancestors(value: Value, producers: dict[Value, Node]) -> set[int]:
     return used
 
 
-def _gates(
-    graph: Graph, nodes: Iterable[Node], states: dict[Value, Dependence], producers: dict[Value, Node]
-) -> list[Gate]:
-    """The ReLUs on the way to the logits, named as torchvision names feature nodes: repeated calls are numbered."""
+def _gates(graph: Graph, nodes: Iterable[Node], reading: Reading) -> list[Gate]:
+    """The activations on the way to the logits, named as torchvision names feature nodes: repeated calls are numbered."""
     seen: Counter[str] = Counter()
     gates = []
     for node in nodes:
-        output = node.outputs[0]
-        operation = known(node)
-        if output is None or states[output] is not Dependence.VARIES or operation.gate is None:
+        output, source = node.outputs[0], reading.sources.get(node.index)
+        if output is None or source is None:
             continue
-        source, *others = (value for value in node.inputs if states[value] is Dependence.VARIES)
-        if others or (node.kind in SELF_MASKS and not _masks_itself(graph, node, source, states, producers)):
-            continue  # a choice between two values is a route, and a mask from elsewhere a factor like any other
         name = node.name
         seen[name] += 1
         if seen[name] > 1:
@@ -425,36 +423,8 @@ def _gates(
     return gates
 
 
-def _masks_itself(
-    graph: Graph,
-    node: Node,
-    source: Value,
-    states: dict[Value, Dependence],
-    producers: dict[Value, Node],
-) -> bool:
-    """Whether what masks a value was computed from that value, as in `x * (x > 0)`, element by element."""
-    if any(graph.shapes[value.index] != graph.shapes[source.index] for value in node.outputs if value is not None):
-        return False
-
-    def origin(value: Value) -> Value:
-        while value in producers and producers[value].kind in COPIES:
-            value = producers[value].inputs[0]
-        return value
-
-    stack = [value for value in node.inputs if states[value] is Dependence.FROZEN]
-    seen: set[Value] = set()
-    while stack:
-        value = stack.pop()
-        if states[value] is Dependence.FROZEN and value not in seen:
-            seen.add(value)
-            stack.extend(producers[value].inputs)
-        elif states[value] is Dependence.VARIES and origin(value) == origin(source):
-            return True
-    return False
-
-
 def _layers(
-    graph: Graph, states: dict[Value, Dependence], gates: list[Gate], logits: Value, producers: dict[Value, Node]
+    graph: Graph, reading: Reading, gates: list[Gate], logits: Value
 ) -> tuple[tuple[tuple[Gate, ...], ...], dict[Value, int]]:
     """Layers by the largest number of gates on a route to the logits, and where routes land."""
     by_node = {gate.node.index: gate for gate in gates}
@@ -463,9 +433,8 @@ def _layers(
         reached = [distance[v] for v in node.outputs if v is not None and v in distance]
         if reached:
             steps = max(reached) + (node.index in by_node)
-            for value in node.inputs:
-                if states.get(value) is Dependence.VARIES:
-                    distance[value] = max(distance.get(value, 0), steps)
+            for value in reading.linear.get(node.index, ()):
+                distance[value] = max(distance.get(value, 0), steps)
     total = max((distance[gate.output] + 1 for gate in gates if gate.output in distance), default=0)
     layers: list[list[Gate]] = [[] for _ in range(total)]
     lands: dict[Value, int] = {graph.input: 1}
@@ -478,7 +447,7 @@ def _layers(
                 lands[gate.output] = 1 << layer
             continue
         reach = 0
-        for value in node.inputs:
+        for value in reading.linear.get(node.index, ()):
             reach |= lands.get(value, 0)
-        lands.update({v: reach for v in node.outputs if v is not None and states.get(v) is Dependence.VARIES})
+        lands.update({v: reach for v in node.outputs if v is not None and node.index in reading.linear})
     return tuple(tuple(layer) for layer in layers), lands

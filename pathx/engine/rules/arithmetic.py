@@ -91,11 +91,11 @@ def batch_norm_constant(call: Call, cotangent: Window) -> Tensor:
 def _refuse_division(node: Node, varying: list[int]) -> str | None:
     if node.kwargs.get("rounding_mode"):
         return "rounds what it computed from the image"
-    return None if varying == [0] else "divides by what it computed from the image"
+    return None if 0 in varying else "divides by what it computed from the image"
 
 
-@linear("div", linear_in=(0, 1), refuses=_refuse_division, field=keeps_place)
-@linear("mul", linear_in=(0, 1), field=keeps_place)
+@linear("div", refuses=_refuse_division, field=keeps_place)
+@linear("mul", linear_in=(0, 1), factors=(0, 1), field=keeps_place)
 def mul(call: Call, output: int, cotangent: Window) -> Cotangents:
     """The other factor is fixed, or frozen at each image (B, …); either may be broadcast."""
     first, second = call.args[:2]
@@ -147,8 +147,8 @@ def linear_constant(call: Call, cotangent: Window) -> Tensor | None:
     return None if bias is None else total(cotangent, align(call.values(bias), cotangent))
 
 
-@linear("matmul", linear_in=(0, 1), keeps_batch=_keeps_rows)
-@linear("bmm", linear_in=(0, 1))
+@linear("matmul", linear_in=(0, 1), factors=(0, 1), keeps_batch=_keeps_rows)
+@linear("bmm", linear_in=(0, 1), factors=(0, 1))
 def matmul(call: Call, output: int, cotangent: Window) -> Cotangents:
     """(…, n, k) @ (…, k, m): one varies, the other is fixed, or frozen at each image (B, …, ·, ·); either may be broadcast.
 
@@ -183,13 +183,8 @@ def _widen(cotangent: Window, dim: int, size: int, data: Tensor) -> Window:
     )
 
 
-def _refuse_two_factors(node: Node, varying: list[int]) -> str | None:
-    """Of a sum with a product: only one factor may vary."""
-    return "multiplies what it computed from the image" if {1, 2} <= set(varying) else None
-
-
 plain("lerp", linear_in=(0, 1), jointly_linear=True, field=keeps_place)
-plain("baddbmm", "addcmul", linear_in=(0, 1, 2), jointly_linear=True, refuses=_refuse_two_factors)
+plain("baddbmm", "addcmul", linear_in=(0, 1, 2), jointly_linear=True, factors=(1, 2))
 plain("addcdiv", linear_in=(0, 1), jointly_linear=True)
 plain("mv", keeps_batch=lambda call: len(call.source) == 2)
 plain("addmv", linear_in=(1,), keeps_batch=lambda call: len(call.source) == 2)

@@ -123,6 +123,51 @@ def hardsigmoid(call: Call, h: Tensor) -> Slopes:
     return Slopes(_where(active, h) / 6, slope, offset=torch.where(h >= 3, 1.0, 3 * slope))
 
 
+# --- smooth activations ---------------------------------------------------------------------------------------------
+
+
+@gate("silu")
+def silu(call: Call, h: Tensor) -> Slopes:
+    return _gated(h, torch.sigmoid(h))
+
+
+@gate("gelu")
+def gelu(call: Call, h: Tensor) -> Slopes:
+    if call.kwargs.get("approximate") == "tanh":
+        return _gated(h, torch.sigmoid(math.sqrt(8 / math.pi) * (h + 0.044715 * h**3)))
+    return _gated(h, torch.special.ndtr(h))
+
+
+@gate("hardswish")
+def hardswish(call: Call, h: Tensor) -> Slopes:
+    return _gated(h, (h + 3).clamp_(0, 6) / 6)
+
+
+@gate("mish")
+def mish(call: Call, h: Tensor) -> Slopes:
+    return _gated(h, torch.nn.functional.softplus(h).tanh_())
+
+
+def _gated(h: Tensor, g: Tensor) -> Slopes:
+    """h · g(h), where g(h) is held as it is at the image."""
+    return Slopes(g * h, g)
+
+
+@gate("sigmoid", "tanh", "elu", "softplus", "log_sigmoid_forward")
+def tangent(call: Call, h: Tensor) -> Slopes:
+    """No product with h: the tangent at the image, whose constant part goes to the bias."""
+    arguments = (call.values(arg) if isinstance(arg, Value) else arg for arg in call.args[1:])
+    settings = tuple(arguments)
+
+    def apply(x: Tensor) -> Tensor:
+        out = call.node.op(x, *settings, **call.kwargs)
+        return cast(Tensor, out[0] if isinstance(out, tuple) else out)
+
+    value, pull = torch.func.vjp(apply, h)  # type: ignore[misc]
+    (slope,) = pull(torch.ones_like(h))
+    return Slopes(slope * h, slope, offset=value - slope * h)
+
+
 # --- masks and choices ----------------------------------------------------------------------------------------------
 
 

@@ -101,9 +101,10 @@ class Operation:
         constant: (P,) what its constant part adds under cotangents, in double precision; None where it has none.
         linear_in: positions of the arguments that it is linear in: in any one of them while the others are fixed.
         jointly_linear: it is linear in all of them at once, as a sum is.
+        factors: positions of two arguments that it multiplies; where both vary, one is held at the image.
         gate: its slopes at the frozen input (or output, where it saves that), if it is an activation.
-        saves: what is kept of the forward pass for its rule: its varying inputs, its output, or its second output, the
-            indices of what it picked. A gate that saves nothing else saves its input.
+        saves: what is kept of the forward pass for its rule: its varying inputs, its output, or what it returns beside that, the
+            indices of what it picked or the statistics that it normalised by. A gate that saves nothing else saves its input.
         reading: where it is not linear, how it depends on its varying input: locally constant, on its shape alone, or
             nonlinear.
         refuses: why it is refused with these arguments varying; None where it is not.
@@ -115,8 +116,9 @@ class Operation:
     constant: Constant | None = None
     linear_in: tuple[int, ...] = (0,)
     jointly_linear: bool = False
+    factors: tuple[int, int] | None = None
     gate: Gate | None = None
-    saves: Literal["inputs", "output", "indices"] | None = None
+    saves: Literal["inputs", "output", "indices", "statistics"] | None = None
     reading: Literal["locally constant", "shape", "nonlinear"] | None = None
     refuses: Refusal | None = None
     keeps_batch: BatchRule = elementwise
@@ -173,6 +175,12 @@ def forward(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return register
 
 
+def is_clip(node: Node) -> bool:
+    """Whether an activation is clipped on both sides."""
+    clamped = node.kind == "clamp" and len([bound for bound in node.args[1:3] if bound is not None]) == 2
+    return clamped or node.kind in ("hardtanh", "relu6")
+
+
 def precise(tensor: Tensor) -> torch.dtype:
     """The type in which long sums are taken: double precision wherever the device has it."""
     return torch.float32 if tensor.device.type == "mps" else torch.float64
@@ -210,6 +218,48 @@ KEEP_FEATURES = (COPIES | VIEWS | MAP_POOLS | REDUCTIONS) | {
 
 SELF_MASKS = frozenset(["where", "masked_fill", "mul"])
 """Gates only where the mask was made from the very value that it masks."""
+
+MOVES = VIEWS | {
+    *("permute", "transpose", "t", "expand", "slice", "select", "cat", "stack", "constant_pad_nd", "roll", "flip"),
+    *("index_select", "repeat", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle"),
+}
+"""They give elements other places, and change none."""
+
+SCALES = frozenset(["mul", "div"])
+
+NORMS = frozenset(["native_layer_norm", "native_group_norm", "_fused_rms_norm", "rms_norm"])
+"""Linear once the scale that they divide by is held at the image."""
+
+GATED = frozenset(["silu", "gelu", "hardswish", "mish"])
+"""Activations h · g(h): g(h) is held at the image."""
+
+SATURATING = frozenset(["sigmoid", "tanh", "hardsigmoid", "log_sigmoid_forward"])
+"""Functions that are factors wherever they multiply something; elsewhere they are activations."""
+
+SMOOTH = GATED | {*("sigmoid", "tanh", "log_sigmoid_forward", "elu", "softplus")}
+"""Activations whose slope changes with the image, however little that changes."""
+
+POINTWISE = frozenset(
+    [
+        *(COPIES | ELEMENTWISE | SMOOTH | SATURATING),
+        *(
+            "rsub",
+            "neg",
+            "relu",
+            "relu6",
+            "hardtanh",
+            "clamp",
+            "clamp_min",
+            "clamp_max",
+            "leaky_relu",
+            "abs",
+            "threshold",
+        ),
+        *("exp", "expm1", "log", "log1p", "pow", "sqrt", "rsqrt", "reciprocal", "erf", "square", "sin", "cos", "atan"),
+        *("gt", "ge", "lt", "le", "eq", "ne", "sign", "sgn", "heaviside", "logical_not", "bitwise_not"),
+    ]
+)
+"""Every element of the result is computed from the elements at its own place."""
 
 SPLITS = frozenset(["unbind", "split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "chunk"])
 """All their outputs are parts of their input. Of others, what follows the first output (indices, statistics) is frozen."""
