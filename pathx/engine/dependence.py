@@ -22,6 +22,7 @@ from enum import Enum
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pathx.engine.record.operations import Graph, Node, Value
 from pathx.engine.rules.geometry import Shapes
@@ -327,26 +328,44 @@ def shapes_of(graph: Graph, node: Node, reading: Reading) -> Shapes:
     return Shapes(node, shapes, varying, depending, {}, graph.shapes[graph.input.index][0])
 
 
-def check_batch(graph: Graph, nodes: Iterable[Node], reading: Reading) -> None:
-    """Every value that the network is linear in must keep the images apart in its first dimension."""
+class ImagesTogether(PathxError):
+    """A model takes the images of a batch together somewhere, so that they have no dimension of their own.
+
+    Args:
+        logits: what it made of the batch, (B, classes).
+    """
+
+    logits: Tensor | None = None
+
+
+def check_batch(graph: Graph, nodes: Iterable[Node], reading: Reading) -> frozenset[int]:
+    """Every value that the network is linear in must keep the images apart in its first dimension.
+
+    One image has nothing to be kept apart from, so its batch may end up anywhere, as in attention (`view(B * heads, …)`).
+
+    Returns: the numbers of the nodes where it does, which are then read with their tensors whole.
+    """
     batch = graph.shapes[graph.input.index][0]
+    whole = set()
     for node in nodes:
         if node.index not in reading.linear:
             continue
-        if not known(node).keeps_batch(shapes_of(graph, node, reading)):
-            remedy = f"; {BATCH_REMEDIES[node.kind]}" if node.kind in BATCH_REMEDIES else ""
-            raise PathxError(
-                f"{node.place} works along the batch, so images are not explained one by one{remedy}", usage=True
+        values = (*reading.linear[node.index], *node.outputs)
+        shapes = [graph.shapes[v.index] for v in values if v is not None and reading.states[v] is Dependence.VARIES]
+        odd = next((shape for shape in shapes if shape[:1] != (batch,)), None)
+        if odd is None and known(node).keeps_batch(shapes_of(graph, node, reading)):
+            continue
+        whole.add(node.index)
+        if batch == 1:
+            continue
+        remedy = BATCH_REMEDIES.get(
+            node.kind, "keep the images in the first dimension (flatten(1) rather than squeeze() or view(-1))"
+        )
+        if odd is None:
+            raise ImagesTogether(
+                f"{node.place} works along the batch, so images are not explained one by one; {remedy}", usage=True
             )
-        for value in node.outputs:
-            if value is None or reading.states[value] is not Dependence.VARIES:
-                continue
-            shape = graph.shapes[value.index]
-            if shape[:1] != (batch,):
-                remedy = BATCH_REMEDIES.get(
-                    node.kind, "keep the images in the first dimension (flatten(1) rather than squeeze() or view(-1))"
-                )
-                raise PathxError(
-                    f"{node.place} makes a tensor of shape {shape} without the batch of {batch} in front; {remedy}",
-                    usage=True,
-                )
+        raise ImagesTogether(
+            f"{node.place} makes a tensor of shape {odd} without the batch of {batch} in front; {remedy}", usage=True
+        )
+    return frozenset(whole)

@@ -231,6 +231,14 @@ def _explained(
     check_settings(alpha, skips)
     logits = class_logits(frozen.logits)
     _check_classes(wanted, against, logits.shape[1])
+    if frozen.parts:  # one image after the other
+        explanations, parents = [], []
+        for number, (image, target) in enumerate(wanted):
+            other = None if against is None else [against[number]]
+            own, _ = _explained(frozen.parts[image], [(0, target)], split, layers, width, alpha, skips, other, strategy)
+            explanations += own
+            parents += [number] * len(own)
+        return explanations, parents
     device = frozen.images.device
     classes = _classes(wanted, logits)
     asked = _branches(wanted, classes, against, frozen)

@@ -14,12 +14,13 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 from torch import Tensor, nn
 
-from pathx.engine.dependence import Dependence, Watch
+from pathx.engine.dependence import Dependence, ImagesTogether, Watch
 from pathx.engine.device import full_precision
-from pathx.engine.network import Gate, Network, read_network
+from pathx.engine.network import Gate, Network, find_logits, read_network
 from pathx.engine.record.model import unwrapped
 from pathx.engine.record.operations import Node, Value, filled
 from pathx.engine.record.recorder import Edit, Recording, record
+from pathx.engine.rules.shared import constant_of_one, vjp_of_one
 from pathx.engine.rules.table import FORMS, Call, Cotangents, Slopes, known
 from pathx.engine.window import Window
 from pathx.errors import PathxError, kind_in_words
@@ -35,6 +36,7 @@ class Frozen:
         kept: the values of the forward pass that rules need: gates, routes, weights.
         compact: rows that are known to be empty may be dropped, so shapes depend on data; off where that costs a
             synchronisation.
+        parts: the network at each of the images, where it takes the images of a batch together.
     """
 
     network: Network
@@ -42,6 +44,7 @@ class Frozen:
     logits: Tensor
     kept: dict[Value, Tensor]
     compact: bool
+    parts: tuple[Frozen, ...] = ()
     _calls: dict[int, Call] = field(default_factory=dict)
     _slopes: dict[int, Slopes] = field(default_factory=dict)
 
@@ -76,11 +79,14 @@ class Frozen:
             operation = known(gate.node)
             assert operation.gate is not None
             value = gate.output if operation.saves == "output" else gate.source
-            self._slopes[gate.node.index] = operation.gate(self.call(gate.node), self.kept[value])
+            saved = self.kept[value].reshape(-1, *gate.shape)
+            self._slopes[gate.node.index] = operation.gate(self.call(gate.node), saved)
         return self._slopes[gate.node.index]
 
     def activation(self, gate: Gate) -> Tensor:
         """A gate's output, (B, *shape)."""
+        if self.parts:
+            return torch.cat([part.activation(gate) for part in self.parts])
         slopes = self.slopes(gate)
         return slopes.gain if slopes.offset is None else slopes.gain + slopes.offset
 
@@ -89,13 +95,21 @@ class Frozen:
         if node.index in self.network.class_gates:
             gate = self.network.class_gates[node.index]
             return [(gate.source, self.slopes(gate).passed(cotangent))]
+        if node.index in self.network.whole:
+            return vjp_of_one(self.call(node), output, cotangent, self._recorded_shapes(node))
         rule = known(node).transpose
         assert rule is not None  # the network was read
         return [(value, window) for value, window in rule(self.call(node), output, cotangent) if window.data.numel()]
 
+    def _recorded_shapes(self, node: Node) -> dict[Value, tuple[int, ...]]:
+        values = (value for value in (*node.inputs, *node.outputs) if value is not None)
+        return {value: self.network.graph.shapes[value.index] for value in values}
+
     def constant(self, node: Node, cotangent: Window) -> Tensor | None:
         """(P,) what the constant part of a linear node adds under these cotangents; None where it has none."""
         rule = known(node).constant
+        if rule is not None and node.index in self.network.whole:
+            return constant_of_one(self.call(node), cotangent, self._recorded_shapes(node))
         return None if rule is None else rule(self.call(node), cotangent)
 
 
@@ -103,6 +117,18 @@ def freeze(model: nn.Module, images: Tensor) -> Frozen:
     """Run `model` on `images` once and fix its gates and routes there. The model is left as it was."""
     check_call(model, images)
     images = precise_images(images)
+    try:
+        return _freeze(model, images)
+    except ImagesTogether as error:
+        parts = tuple(_freeze(model, image[None]) for image in images)
+        logits = torch.cat([part.logits for part in parts])
+        together = error.logits
+        if together is None or not torch.allclose(together, logits, rtol=1e-3, atol=1e-3 * float(logits.abs().max())):
+            raise PathxError(str(error), usage=True) from None  # images change each other's answers
+        return Frozen(parts[0].network, images, logits, {}, parts[0].compact, parts)
+
+
+def _freeze(model: nn.Module, images: Tensor) -> Frozen:
     network, tensors = network_and_tensors(model, images)
     tensors[network.graph.input] = images
     kept = {value: _tensor_of(value, network, tensors) for value in network.needed}
@@ -111,12 +137,22 @@ def freeze(model: nn.Module, images: Tensor) -> Frozen:
 
 
 def _tensor_of(value: Value, network: Network, tensors: dict[Value, Tensor]) -> Tensor:
-    """A value's tensor. What a folded operation reads that the model's own did not is computed from what is there."""
-    if value not in tensors:
-        node = network.producers[value]
-        args = filled(node.args, lambda leaf: _tensor_of(leaf, network, tensors) if isinstance(leaf, Value) else leaf)
-        with full_precision(next(iter(tensors.values())).device):
-            tensors[value] = node.op(*args, **node.kwargs)
+    """A value's tensor. What a folded operation reads that the model's own did not is read off a view of it, or computed."""
+    if value in tensors:
+        return tensors[value]
+    shape = network.graph.shapes[value.index]
+    stack = [value]
+    while stack:  # the same numbers in another shape
+        for view in network.same_numbers.get(stack.pop(), ()):
+            if view in tensors:
+                tensors[value] = tensors[view].reshape(shape)
+                return tensors[value]
+            stack.append(view)
+    node = network.producers[value]
+    args = filled(node.args, lambda leaf: _tensor_of(leaf, network, tensors) if isinstance(leaf, Value) else leaf)
+    with full_precision(next(iter(tensors.values())).device):
+        made = node.op(*args, **node.kwargs)
+    tensors[value] = made[node.outputs.index(value)] if isinstance(made, (tuple, list)) else made
     return tensors[value]
 
 
@@ -200,7 +236,11 @@ def network_and_tensors(
     _check_kind(model)
     with full_precision(images.device):
         recording = _record(model, images, edits)
-        network = _network(recording)
+        try:
+            network = _network(recording)
+        except ImagesTogether as error:
+            error.logits = recording.tensors[find_logits(recording.graph)].reshape(len(images), -1)
+            raise
         checked = _CHECKED.setdefault(model, WeakSet())
         if network not in checked:
             _check_constants(network, recording, model, images)

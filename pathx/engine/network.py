@@ -26,7 +26,9 @@ from pathx.engine.rules.table import (
     KEEP_FEATURES,
     MAP_POOLS,
     MATRIX_PRODUCTS,
+    REPEATS,
     SPLITS,
+    VIEWS,
     known,
 )
 from pathx.errors import PathxError, kind_in_words
@@ -83,6 +85,7 @@ class Network:
         logits: the value that is explained, (B, C) or with dimensions of size 1.
         layers: the gates by hidden layer; layers[n - 1] is layer n.
         class_gates: gates of a class layer, by the number of their node: they belong to the output.
+        whole: numbers of the nodes that are read with the tensors of one image whole, wherever the batch is in them.
         lands: for each value, the layers (bit n) whose gates it reaches downwards with no gate between, bit 0 the input.
     """
 
@@ -93,6 +96,7 @@ class Network:
     producers: dict[Value, Node]
     layers: tuple[tuple[Gate, ...], ...]
     class_gates: dict[int, Gate]
+    whole: frozenset[int]
     lands: dict[Value, int]
     _forms: dict[int, Form] = field(default_factory=dict, repr=False)
     _class_fields: dict[tuple[int, int], Field] = field(default_factory=dict, repr=False)
@@ -100,11 +104,10 @@ class Network:
     def form(self, node: Node) -> Form:
         """What is known of a node's call without any numbers."""
         if node.index not in self._forms:
-            graph = self.graph
             values = [*node.inputs, *(value for value in node.outputs if value is not None)]
             self._forms[node.index] = Form(
                 tuple((filled(arg, lambda leaf: leaf), bool(values_in(arg))) for arg in node.args),
-                {v: graph.shapes[v.index][1:] for v in values},
+                {v: self.shape(v) for v in values},
                 tuple(v for v in values if self._is_frozen(v, node)),
                 tuple(node.inputs) if known(node).saves == "inputs" else (),
             )
@@ -137,6 +140,18 @@ class Network:
             fields = fields_above(self.graph, self.nodes, self.reading, gate.output)
             self._class_fields[key] = fields.get(class_gate.source)
         return self._class_fields[key]
+
+    @cached_property
+    def same_numbers(self) -> dict[Value, list[Value]]:
+        """By value, the values that hold the same numbers in the same order, in another shape."""
+        views: dict[Value, list[Value]] = {}
+        for node in self.graph.nodes:
+            output, shapes = node.outputs[0] if node.outputs else None, self.graph.shapes
+            if output is None or node.kind not in VIEWS | COPIES | {*REPEATS}:
+                continue
+            if prod(shapes[output.index]) == prod(shapes[node.inputs[0].index]):
+                views.setdefault(node.inputs[0], []).append(output)
+        return views
 
     @cached_property
     def placed(self) -> tuple[bool, ...]:
@@ -172,7 +187,7 @@ class Network:
             node = self.producers.get(stack.pop())
             if node is None or node.index in self.gates:
                 continue
-            frozen = known(node).saves or node.index in self.class_gates
+            frozen = known(node).saves or node.index in self.class_gates or node.index in self.whole
             if frozen or any(self._is_of_images(v, node) for v in node.inputs):
                 return False
             fresh = {*self.reading.linear.get(node.index, ())} - seen
@@ -197,11 +212,22 @@ class Network:
 
     def shape(self, value: Value) -> tuple[int, ...]:
         """Shape of a value for one image."""
-        return self.graph.shapes[value.index][1:]
+        return shape_of_one(self.graph, value)
+
+
+def shape_of_one(graph: Graph, value: Value) -> tuple[int, ...]:
+    """Shape of a value for one image; all of it where the batch, of one image, is not in front."""
+    shape, batch = graph.shapes[value.index], graph.shapes[graph.input.index][0]
+    return shape[1:] if shape[:1] == (batch,) else shape
+
+
+def find_logits(graph: Graph) -> Value:
+    """The value that is explained."""
+    return _find_logits(graph, {value: node for node in graph.nodes for value in node.outputs if value is not None})
 
 
 def read_network(graph: Graph) -> Network:
-    """Read a graph as a ReLU network, or refuse it and say which operation in which module rules it out."""
+    """Read a graph as a network that is linear at an image, or refuse it and say which operation in which module rules it out."""
     graph = fold(graph)
     producers = {value: node for node in graph.nodes for value in node.outputs if value is not None}
     logits = _find_logits(graph, producers)
@@ -217,7 +243,7 @@ def read_network(graph: Graph) -> Network:
             f"the model's output does not depend on its input in a way that can be explained{_rounded(graph, nodes, reading)}",
             usage=True,
         )
-    check_batch(graph, nodes, reading)
+    whole = check_batch(graph, nodes, reading)
     gates = _gates(graph, nodes, reading)
     class_gates = _class_gates(graph, reading, gates, logits, producers)
     layers, lands = _layers(graph, reading, [gate for gate in gates if gate not in class_gates], logits)
@@ -230,7 +256,7 @@ def read_network(graph: Graph) -> Network:
         )
     _check_head(graph, logits, reading, gates, producers)
     by_node = {gate.node.index: gate for gate in class_gates}
-    return Network(graph, nodes, reading, logits, producers, layers, by_node, lands)
+    return Network(graph, nodes, reading, logits, producers, layers, by_node, whole, lands)
 
 
 def _class_gates(
@@ -419,7 +445,7 @@ def _gates(graph: Graph, nodes: Iterable[Node], reading: Reading) -> list[Gate]:
         seen[name] += 1
         if seen[name] > 1:
             name = f"{name}_{seen[name] - 1}"
-        gates.append(Gate(node, source, output, name, graph.shapes[output.index][1:]))
+        gates.append(Gate(node, source, output, name, shape_of_one(graph, output)))
     return gates
 
 

@@ -114,6 +114,8 @@ _TWINS: dict[Any, Callable[..., Tensor]] = {
     **{name: _detach(name) for name in (F.softmax, torch.softmax, Tensor.softmax, torch.sigmoid, Tensor.sigmoid)},
     **{name: _detach(name) for name in (F.hardsigmoid, torch._C._nn.hardsigmoid, torch.special.expit)},
     **{name: _detach(name) for name in (F.sigmoid, Tensor.sigmoid_)},
+    **{name: _detach(name) for name in (Tensor.norm, torch.norm, torch.linalg.vector_norm, torch.linalg.norm)},
+    **{name: _detach(name) for name in (Tensor.rsqrt, torch.rsqrt, Tensor.sqrt, torch.sqrt)},
 }
 """For every function that multiplies by what it computed, its twin."""
 

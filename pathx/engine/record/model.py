@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
@@ -203,7 +204,14 @@ def run(mode: Mode) -> Any:
     wrapped = torch.func.functionalize(call, remove="mutations") if mode.functional else call
     with at_rest(module for _, module in mode.modules), torch.random.fork_rng(devices=[]):
         try:
-            with torch.inference_mode(False), torch.no_grad(), _uncompiled(), _Escapes(mode), mode:
+            with (
+                torch.inference_mode(False),
+                torch.no_grad(),
+                _uncompiled(),
+                _unfused_attention(),
+                _Escapes(mode),
+                mode,
+            ):
                 outputs = wrapped(mode.images)
         except Exception as error:
             _explain_failure(mode, error)
@@ -212,6 +220,18 @@ def run(mode: Mode) -> Any:
     if mode.stopped is not None:  # the model caught it
         raise mode.stopped
     return outputs
+
+
+@contextmanager
+def _unfused_attention() -> Iterator[None]:
+    """Attention as the products and the softmax that it is made of, rather than one operation that nobody can look into."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 def _plain(outputs: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -220,3 +221,43 @@ def _per_image(call: Call) -> list[Tensor]:
 
     filled([*call.args, *call.kwargs.values()], look)
     return tensors
+
+
+# --- the same with the tensors of one image whole -------------------------------------------------------------------
+
+
+def vjp_of_one(call: Call, output: int, cotangent: Window, shapes: Mapping[Value, tuple[int, ...]]) -> Cotangents:
+    """Autograd's transpose of an operation on the tensors of one image, wherever the batch is in them.
+
+    Args:
+        shapes: of its values, as they were recorded.
+    """
+    cotangent, sources = cotangent.dense(), _varying(call)
+    made = call.node.outputs[output]
+    assert made is not None
+    rows = cotangent.data.reshape(-1, *shapes[made])
+    zeros = [cotangent.data.new_zeros(shapes[value]) for value in sources]
+    pull = torch.func.vjp(lambda *given: _apply_to_one(call, output, sources, given), *zeros)[1]
+    below = torch.vmap(pull)(rows)
+    return [
+        (value, cotangent.whole(data.reshape(-1, *call.shapes[value])))
+        for value, data in zip(sources, below, strict=True)
+    ]
+
+
+def constant_of_one(call: Call, cotangent: Window, shapes: Mapping[Value, tuple[int, ...]]) -> Tensor | None:
+    """The constant part of such an operation: what it makes of zeros."""
+    sources = _varying(call)
+    made = _apply_to_one(call, 0, sources, [cotangent.data.new_zeros(shapes[value]) for value in sources])
+    return total(cotangent, made.reshape(1, *cotangent.shape)) if made.any() else None
+
+
+def _apply_to_one(call: Call, output: int, sources: list[Value], given: Any) -> Tensor:
+    places = dict(zip(sources, given, strict=True))
+
+    def actual(leaf: Any) -> Any:
+        return (places[leaf] if leaf in places else call.saved[leaf]) if isinstance(leaf, Value) else leaf
+
+    args = [filled(arg, actual) for arg in call.args]
+    out = call.node.op(*args, **{name: filled(arg, actual) for name, arg in call.kwargs.items()})
+    return out[output] if isinstance(out, (tuple, list)) else out  # type: ignore[no-any-return]

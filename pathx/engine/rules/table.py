@@ -225,6 +225,8 @@ MOVES = VIEWS | {
 }
 """They give elements other places, and change none."""
 
+REPEATS = frozenset(["expand"])
+
 SCALES = frozenset(["mul", "div"])
 
 NORMS = frozenset(["native_layer_norm", "native_group_norm", "_fused_rms_norm", "rms_norm"])
