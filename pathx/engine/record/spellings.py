@@ -184,7 +184,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
 }
 
 
-def spelled(func: Any, args: tuple[Any, ...], given: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+def spelled(func: Any, args: list[Any], given: list[Any]) -> tuple[Any, list[Any]]:
     """A call as graphs hold it.
 
     Args:
@@ -194,7 +194,7 @@ def spelled(func: Any, args: tuple[Any, ...], given: tuple[Any, ...]) -> tuple[A
         return aten.convolution.default, args[:9]
     if func is aten.as_strided.default:  # where it begins is said where places in memory are places in the tensor
         in_order = given[0].is_contiguous() and given[0].storage_offset() == 0
-        return func, (*args[:3], (args[3] if len(args) > 3 else None) or 0) if in_order else args[:3]
+        return func, [*args[:3], (args[3] if len(args) > 3 else None) or 0] if in_order else args[:3]
     return func, args
 
 
