@@ -85,6 +85,8 @@ def record(
                 return recorder.recording(run(recorder))
             except _Aliased:
                 _ALIASING[model] = True
+            finally:
+                recorder.close()
     problem = f"the model changes a tensor in place in {recorder.places.last.path or 'the model itself'}"
     remedy = "write it without the in-place operation"
     if isinstance(model, torch.jit.ScriptModule):  # whose circular padding is torch's own
@@ -177,7 +179,8 @@ class _Recorder(Mode):
         self.known: dict[int, _Known] = {}  # by the ids of tensors that live
         self.sharing: dict[int, list[_Known]] = {}  # those on each piece of memory
         self.apart: set[int] = set()  # ids of parts of a tensor that are changed without regard to each other
-        self.brought: dict[int, list[Tensor]] = {}  # tensors that were there before, by their memory
+        self.brought: set[int] = set()  # the memory of tensors that were there before
+        self.held: list[Tensor] = []  # those of them that something else stands for
         self.converted = False  # something is computed with in the place of what the model has
         same = like.dtype == images.dtype and like.device == images.device
         self._there(self.images, self.images if same else images.detach().clone(), str(images.device))
@@ -207,8 +210,13 @@ class _Recorder(Mode):
             check_tensor(tensor, name)
             actual = self._fitted(tensor.detach())
         known = self._there(tensor, actual, name)
-        self.brought.setdefault(known.memory, []).append(tensor)
-        self._keep(known.value, actual)
+        memory = known.memory
+        self.brought.add(memory)
+        if actual is not tensor:
+            self.held.append(tensor)
+            memory = memory_of(actual)
+        self.tensors[known.value] = actual
+        self.stored.setdefault(memory, []).append(known.value)
         return known
 
     def _there(self, tensor: Tensor, actual: Tensor, name: str | None) -> _Known:
@@ -297,8 +305,9 @@ class _Recorder(Mode):
             noted.append(known)
         kwargs, noted_kwargs = options, options
         if options:
-            named = {name: self._argument(arg, tensors) for name, arg in options.items()}
-            kwargs, noted_kwargs = ({name: one[part] for name, one in named.items()} for part in (0, 1))
+            kwargs, noted_kwargs = {}, {}
+            for name, arg in options.items():
+                kwargs[name], noted_kwargs[name] = (arg, arg) if type(arg) in _PLAIN else self._argument(arg, tensors)
         in_place, op, step = traits.is_mutable, func, None
         if in_place:
             op = self._out_of_place(traits, given)
@@ -399,7 +408,8 @@ class _Recorder(Mode):
 
     def _operation(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Any]) -> _Step:
         """The step of an operation. What was computed before in the same way is that."""
-        expression = (op, _key(args), _key([*kwargs.items()]) if kwargs else None)
+        named = (*kwargs, _key([*kwargs.values()])) if kwargs else None
+        expression = (op, _key(args), named)
         shapes = tuple([tensor.shape if isinstance(tensor, Tensor) else None for tensor in made])
         key = (expression, self.places.here(), shapes)
         step = self._again(key)
@@ -449,6 +459,12 @@ class _Recorder(Mode):
             self.tensors = {value: tensor.detach() for value, tensor in self.tensors.items()}
         super().finish()
 
+    def close(self) -> None:
+        """Let go of all tensors, which would otherwise wait for the garbage collector: what is known refers back here."""
+        self.known.clear()
+        self.sharing.clear()
+        self.tensors, self.held = {}, []
+
     def recording(self, outputs: Any) -> Recording:
         """What was recorded of a model that returned `outputs`."""
         tensors: dict[Value, Tensor] = {}
@@ -483,16 +499,18 @@ class _Recorder(Mode):
         )
 
 
-_PLAIN = frozenset([int, float, bool, type(None), str])
+_PLAIN = frozenset([int, float, bool, type(None), str, torch.layout, torch.memory_format])
+_ALIKE = frozenset([int, Value, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format])
+"""What is equal to nothing of another of these types."""
 
 
 def _key(item: Any) -> Hashable:
     """Something to compare arguments by. Numbers are equal only if they are of one type; not a number is like itself."""
     kind = type(item)
-    if kind is int or kind is Value or item is None:
+    if kind in _ALIKE:
         return item  # type: ignore[no-any-return]
     if kind is list or kind is tuple:
-        return tuple([_key(part) for part in item])
+        return tuple([part if type(part) in _ALIKE else _key(part) for part in item])
     if kind is dict:
         return ("dict", _key([*item.items()]))
     return repr(item)
