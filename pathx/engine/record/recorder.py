@@ -141,11 +141,12 @@ _LAST: WeakKeyDictionary[nn.Module, _Last] = WeakKeyDictionary()
 class _Known(ref):  # type: ignore[type-arg]
     """A tensor that the model has, by weak reference: its id is unique only while it lives."""
 
-    __slots__ = ("actual", "key", "memory", "stale", "value")
+    __slots__ = ("actual", "key", "memory", "other", "stale", "value")
 
     key: int
     value: Value  # what it holds now
     memory: int
+    other: _Known | None  # another tensor on this memory
     actual: Tensor | None  # is computed with in its place: in another precision, or on another device
     stale: bool  # its memory was changed through another tensor
 
@@ -177,7 +178,7 @@ class _Recorder(Mode):
         self.tensors: dict[Value, Tensor] = {}
         self.stored: dict[int, list[Value]] = {}  # the kept values by their memory
         self.known: dict[int, _Known] = {}  # by the ids of tensors that live
-        self.sharing: dict[int, list[_Known]] = {}  # those on each piece of memory
+        self.sharing: dict[int, _Known] = {}  # the last on each piece of memory
         self.apart: set[int] = set()  # ids of parts of a tensor that are changed without regard to each other
         self.brought: set[int] = set()  # the memory of tensors that were there before
         self.held: list[Tensor] = []  # those of them that something else stands for
@@ -237,9 +238,11 @@ class _Recorder(Mode):
             if tensor.layout is not torch.strided:
                 check_tensor(tensor, None)
             known = self.known[key] = _Known(tensor, self._forget)
-            known.key, known.memory = key, memory_of(tensor)
+            memory = memory_of(tensor)
+            known.key, known.memory = key, memory
             if key not in self.apart:
-                self.sharing.setdefault(known.memory, []).append(known)
+                known.other = self.sharing.get(memory)
+                self.sharing[memory] = known
         known.value, known.stale, known.actual = value, False, None
         return known
 
@@ -389,8 +392,10 @@ class _Recorder(Mode):
         if traits.functional is None:
             raise _Aliased  # it writes into an argument in a way of its own
         if id(given[0]) not in self.apart:
-            for other in self.sharing.get(memory_of(given[0]), ()):
+            other = self.sharing.get(memory_of(given[0]))
+            while other is not None:
                 other.stale = other.key != id(given[0])
+                other = other.other
         return traits.functional
 
     def _protect(self, func: Any, traits: _Traits, given: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
