@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pathx.engine.record.operations import Graph, Node, Value, value_at
+from pathx.errors import PathxError
 
 Run = Callable[[], Any]
 Respelling = Callable[..., Run | None]
@@ -174,6 +175,10 @@ def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor | None:
     return (tensor.unsqueeze(-1) == torch.arange(num_classes, device=tensor.device)).long()
 
 
+def _refuse_recurrent(*_: Any) -> None:
+    raise PathxError("pathx has no rule for recurrent layers (nn.RNN): explain a network without them", usage=True)
+
+
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     Tensor.__deepcopy__: lambda tensor, memo: tensor.clone(),
     F.one_hot: _one_hot,
@@ -181,6 +186,8 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     aten.pad.default: _padded,
     torch.einsum: _summed,
     aten.einsum.default: _summed,
+    torch.rnn_relu: _refuse_recurrent,
+    aten.rnn_relu.input: _refuse_recurrent,
 }
 
 

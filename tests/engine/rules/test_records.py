@@ -385,7 +385,6 @@ ALONG: dict[str, Callable[[Tensor], Any]] = {
     "unfold": lambda x: x.unfold(0, 1, 1),
     "diagonal": lambda x: x.diagonal(),
     "tril": lambda x: x.tril(1),
-    "fft": lambda x: torch.fft.fftn(x).real,
     "broadcast": lambda x: x + x.mean(1),
     "reshape": lambda x: x.reshape(1, 1, -1),
     "squeeze": lambda x: x.squeeze(0).unsqueeze(0),
