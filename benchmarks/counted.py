@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -79,15 +78,12 @@ def ways(effort: Effort) -> Iterator[Row]:
         measured = subject(name, settled=True)
         for width in (5, 64, 1024):
             call = measured.path(depth="all", width=width)
-            step_by_step = _within(_strategy(), call)
             without = {trick: _within(off, call) for trick, off in TRICKS.items()}
-            times = interleaved({"": call, "steps": step_by_step, **without}, min(effort.repeats, 5))
+            times = interleaved({"": call, **without}, min(effort.repeats, 5))
             whole = work_of(call).moved
-            yield Row(f"{name}, width {width}, without playing back", times["steps"], "as it is", times[""])
             for trick, other in without.items():
                 note = f"{work_of(other).moved / whole:.2f} of the bytes"
-                what = f"{name}, width {width}, without {trick}"
-                yield Row(what, times[trick], "all but playing back", times["steps"], note=note)
+                yield Row(f"{name}, width {width}, without {trick}", times[trick], "as it is", times[""], note=note)
         half = measured.path(depth="half", width=5)
         times = interleaved({"": half, "whole maps": _within(_no_boxes, half)}, min(effort.repeats, 5))
         what = f"{name}, half of the layers, width 5, without boxing the linear model"
@@ -103,25 +99,16 @@ def _within(off: Callable[[], object], call: Callable[[], object]) -> Callable[[
 
 
 def _strategy(**changes: object) -> Callable[[], object]:
-    """Every search with another strategy, and done step by step."""
-    other = replace(Strategy(), recorded=None, **changes)  # type: ignore[arg-type]
+    """Every search with another strategy."""
+    other = replace(Strategy(), **changes)  # type: ignore[arg-type]
     return lambda: patch("pathx.engine.explain.Strategy", lambda: other)
 
 
-@contextmanager
-def _no_box_is_few() -> Iterator[None]:
-    with _strategy()(), patch("pathx.engine.candidates.FEW_BOXES", 0.0):  # type: ignore[attr-defined]
-        yield
-
-
 def _no_boxes() -> object:
-    return patch("pathx.engine.linear._boxed", lambda *_: None)
+    return patch("pathx.engine.linear._sum_in_box", lambda *_: None)
 
 
 TRICKS: dict[str, Callable[[], object]] = {
     "windows": _strategy(windows=False),
     "listing units under windows": _strategy(few=0.0),
-    "columns from what windows hold": _strategy(put=0.0),
-    "products without zeros": _strategy(sparse=(math.inf, 0.0)),
-    "summing few windows": _no_box_is_few,
 }

@@ -11,7 +11,9 @@ import logging
 import os
 import pickle
 import re
+import signal
 import socket
+import threading
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -354,7 +356,7 @@ def joined(address: str, actors: Actors | None, device: str) -> Iterator[Cluster
             options |= {"include_dashboard": False}
             # Ray ends processes that have nothing to do for a second, and starts others, which import torch again.
             os.environ.setdefault("RAY_idle_worker_killing_time_threshold_ms", str(KEPT_MILLISECONDS))
-        with _unheard():
+        with _unheard(), _own_signals():
             ray.init(address=address, **options)
     except (ConnectionError, ValueError, RuntimeError) as error:
         remedy = "start one with `ray start --head`, or use `ray` local"
@@ -364,6 +366,19 @@ def joined(address: str, actors: Actors | None, device: str) -> Iterator[Cluster
         yield Cluster(ray, actors or Actors(), device, grows=address != "local")
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """SIGTERM goes on doing what it did before: Ray takes it, for an exit status that means something else here."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    except SystemExit as error:  # how Ray ends a process that is told to while it starts
+        raise KeyboardInterrupt(error.code) from None
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

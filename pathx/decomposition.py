@@ -177,8 +177,7 @@ def decompose(
 
     Args:
         model, images, target, depth, width, alpha, skips: as for `pathx.explain`.
-        from_layer: the layer whose units are the features, counted from the input. By default the top one, or, where each
-            unit of that supports one class only, the one below it.
+        from_layer: the layer whose units are the features, counted from the input; the top one by default.
         features: how many groups of features to keep at most, the strongest; all by default.
         group: put features of one channel at neighbouring places, and those that look at the same spot, into one group.
     """
@@ -220,8 +219,8 @@ def decompose_wanted(
         raise PathxError(
             f"layer {brief(from_layer)} is not the number of a layer; layers are counted from the input", usage=True
         )
-    chosen = [choose_layer(whole) if asked is None else (asked, "as asked") for whole in wholes]
-    for whole, (layer, _) in zip(wholes, chosen, strict=True):
+    layer, reason = (frozen.network.depth, "the top layer") if asked is None else (asked, "as asked")
+    for whole in wholes:
         units = sum(len(kept.units) for kept in whole.path if kept.layer == layer)
         if units > MOST_FEATURES:
             raise PathxError(
@@ -229,40 +228,11 @@ def decompose_wanted(
                 f"use a width of at most {MOST_FEATURES}",
                 usage=True,
             )
-    parts: list[list[Explanation]] = [[] for _ in wanted]
-    for layer in sorted({layer for layer, _ in chosen}):  # one, but for odd images
-        at = [number for number, (own, _) in enumerate(chosen) if own == layer]
-        pairs = [wanted[number] for number in at]
-        found = decompose_frozen(frozen, pairs, from_layer=layer, depth=depth, width=width, alpha=alpha, skips=skips)
-        for number, several in zip(at, found, strict=True):
-            parts[number] = [replace(part, branch=layer) for part in several]
+    parts = decompose_frozen(frozen, wanted, from_layer=layer, depth=depth, width=width, alpha=alpha, skips=skips)
     return [
-        _put_together(whole, own, layer, reason, most, group)
-        for whole, own, (layer, reason) in zip(wholes, parts, chosen, strict=True)
+        _put_together(whole, [replace(part, branch=layer) for part in own], layer, reason, most, group)
+        for whole, own in zip(wholes, parts, strict=True)
     ]
-
-
-def choose_layer(whole: Explanation) -> tuple[int, str]:
-    """The layer to take a path apart at, and why there.
-
-    A unit of the top layer that supports one class only is that class itself at one place, as in networks that end in
-    one map per class (SqueezeNet); what it saw there is only told apart in the layer below.
-    """
-    top, classes = whole.path[0], whole.logits.numel()
-    one_logit = classes == 2 and float(whole.logits.flatten()[0]) == 0  # where no unit could support another class
-    if one_logit or not top.units or not all(_supports_one(unit, classes) for unit in top.units):
-        return top.layer, "the top layer"
-    if len(whole.path) == 1:
-        return top.layer, "the only layer of the path, though each of its units supports one class only"
-    return top.layer - 1, f"below layer {top.layer}, each unit of which supports one class only"
-
-
-def _supports_one(unit: Unit, classes: int) -> bool:
-    """Whether a unit sends nothing to the other classes: its importance is then given by what it sends to its own."""
-    if not 0 < unit.importance < 1 - 1e-5:  # where nothing can be told any more
-        return False
-    margin = math.log(unit.importance) - math.log1p(-unit.importance) + math.log(classes - 1)
-    return abs(margin - unit.contribution) <= 1e-3 * abs(unit.contribution) + 1e-6
 
 
 def _put_together(

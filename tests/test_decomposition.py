@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import pathx
 from pathx import PathxError, decomposition
-from pathx.decomposition import ALIKE, choose_layer, decompose, grouped, patches
+from pathx.decomposition import ALIKE, decompose, grouped, patches
 from pathx.explanation import Unit
 from pathx.images.read import open_image
 from pathx.maps import overlaps
@@ -166,28 +166,23 @@ def test_a_batch_is_its_pictures_one_by_one() -> None:
 # Where
 
 
-def test_networks_that_end_in_one_map_per_class_are_taken_apart_below_it() -> None:
-    net, image = class_maps(), images().float()
-    (whole,) = pathx.explain(net, image, depth=2)
-    assert choose_layer(whole) == (1, "below layer 2, each unit of which supports one class only")
-    (flat,) = pathx.explain(net, image, depth=1)
-    assert choose_layer(flat) == (2, "the only layer of the path, though each of its units supports one class only")
-    assert decompose(net, image, depth=2)[0].layer == 1
-    for seed in range(5):
-        (ordinary,) = pathx.explain(network(seed), images(seed=seed), depth=3)
-        assert choose_layer(ordinary) == (3, "the top layer")
-
-
-def test_a_single_logit_is_taken_apart_at_the_top() -> None:
-    for target in (0, 1):
-        (whole,) = pathx.explain(network(classes=1), images(), depth=2, target=target)
-        assert choose_layer(whole) == (3, "the top layer")
-
-
-def test_the_bundled_model_is_taken_apart_below_its_class_maps() -> None:
+def test_the_top_layer_is_taken_apart_and_a_class_layer_is_none() -> None:
+    assert decompose(class_maps(), images().float(), depth=1)[0].layer == 1
+    assert decompose(network(), images(), depth=3)[0].layer == 3
+    assert decompose(network(classes=1), images(), depth=2)[0].layer == 3
     model = pathx.load_model()
     (made,) = decompose(model.module, torch.randn(1, 3, 224, 224, generator=seeded(0)), depth=2, width=2)
-    assert made.layer == 17
+    assert (made.layer, made.whole.hidden_layers) == (17, 17)
+
+
+def test_an_explanation_keeps_its_image_whatever_becomes_of_the_buffer() -> None:
+    net, buffer = network(), images()
+    (whole,) = pathx.explain(net, buffer, depth=2, width=4)
+    before = whole.decompose()
+    buffer.fill_(7.0)
+    after = whole.decompose()
+    assert [one.unit for one in after.features] == [one.unit for one in before.features]
+    assert torch.equal(after.whole.attribution, whole.attribution)
 
 
 # From an explanation, and what is drawn

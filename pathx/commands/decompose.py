@@ -53,8 +53,7 @@ def decompose(
         str | None,
         typer.Option(
             metavar="N",
-            help="Layer whose units are the features. [default: the top one, or the one below it where each unit of the "
-            "top one supports one class only]",
+            help="Layer whose units are the features. [default: the top one]",
             rich_help_panel=options.PATH,
         ),
     ] = None,

@@ -118,13 +118,13 @@ def follow(
                 elif not many and not quiet:
                     _print(result, first, show)
                 advance()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         if plan.indexed:
             done = f"{tally.made + tally.kept} of {tally.total} images are done"
             complain(f"interrupted: {done}; run the same command again to go on")
         else:
             complain("interrupted; the explanations that have a path.json are whole")
-        raise typer.Exit(128 + (stop.asked or 2)) from None
+        raise typer.Exit(128 + (stop.asked or (*error.args, 2)[0])) from None
     _summarise(tally, plan, out, many=many, quiet=quiet, stopped=fail_fast and tally.seen < tally.total)
 
 

@@ -157,7 +157,7 @@ Device = Annotated[
     typer.Option(
         "--device",
         metavar="DEVICE",
-        help="auto, cpu, cuda, cuda:N or mps; several as cuda:0,cuda:1.",
+        help="auto, cpu, cuda, cuda:N or mps.",
         rich_help_panel=RUN,
     ),
 ]
@@ -167,7 +167,7 @@ Images = Annotated[
     typer.Argument(
         metavar="IMAGE|FOLDER|GLOB|LIST.txt|-",
         help="Images, folders of them, patterns, archives (.tar, .parquet), https:// and s3:// addresses, files with a "
-        "path per line, - for paths on standard input; videos with --every.",
+        "path (but no address) per line, - for paths on standard input; videos with --every.",
     ),
 ]
 Every = Annotated[

@@ -76,18 +76,17 @@ def _write(
 
 def _growth_of(model: LoadedModel, settings: Settings) -> Callable[[ExplanationFiles], Growth | None]:
     """What the network adds to the page of an explanation: it is frozen at the image once more."""
-    from pathx.engine.device import resolve_devices, resolve_dtype
+    from pathx.engine.device import resolve_device, resolve_dtype
     from pathx.engine.explain import explain_frozen
     from pathx.engine.freeze import freeze
-    from pathx.engine.record.model import copied
     from pathx.errors import PathxError
     from pathx.images.read import open_image
     from pathx.models.inputs import tensor_of
     from pathx.report.growth import grow
 
-    device = resolve_devices(settings.device)[0]
+    device = resolve_device(settings.device)
     dtype = resolve_dtype(settings.dtype, device)
-    module = model.module if device.type == "cpu" else copied(model.module).to(device)
+    module = model.on(device)
 
     def growth(found: ExplanationFiles) -> Growth | None:
         document = found.document

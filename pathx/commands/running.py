@@ -69,4 +69,4 @@ def guide(folder: str | None, loaded: LoadedModel, device: str, dtype: str, quie
     from pathx.evaluation.prepared import prepare
     from pathx.units.guide import Guide
 
-    return Guide(folder, prepare(loaded, device=device.split(",")[0], dtype=dtype), notes(quiet))
+    return Guide(folder, prepare(loaded, device=device, dtype=dtype), notes(quiet))

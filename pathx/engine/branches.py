@@ -1,189 +1,180 @@
-"""What Algorithm 1 works on: the branches that are explained, and the units that they keep in a layer."""
+"""The data of Algorithm 1: what is explained (branches), and the units that a layer keeps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from pathx.engine.entries import Entries
 from pathx.engine.network import Gate
-from pathx.engine.selection import Best, Evidence, limits_of
 from pathx.engine.window import made_once
 
 
 @dataclass(frozen=True, eq=False)
 class Branches:
-    """What is explained, one entry per (image, target).
+    """What is explained: Q pairs of an image and a target class.
 
     Args:
         image: (Q,) number of the image in the batch.
         target: (Q,) class.
         classes: C; a single logit y counts as two classes with the logits (0, y).
-        logits: (Q, 2) the two logits that the classes are, where one class is explained against another.
-        alone: the network has a single logit.
-        parent: (Q,) which branch each came from, where branches were split.
-        parts: into how many branches each was split.
-        whole: there is one for every image of the batch, in order.
+        dtype: of the computation.
+        logits: (Q, 2) the two logits that are compared, where one class is explained against another.
+        single_logit: the network has one logit.
+        one_per_image: there is one branch for every image of the batch, in order.
+        parts: into how many branches each pair was split.
     """
 
     image: Tensor
     target: Tensor
     classes: int
+    dtype: torch.dtype = torch.float32
     logits: Tensor | None = None
-    alone: bool = False
-    parent: Tensor | None = None
+    single_logit: bool = False
+    one_per_image: bool = False
     parts: int = 1
-    whole: bool = False
-    memory: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
-        return self.image.shape[0]  # what len() asks for, in a tenth of its time
+        return self.image.shape[0]
 
-    def of(self, parent: Tensor) -> Branches:
+    def select(self, parent: Tensor) -> Branches:
         """One branch for each of the given ones (Q',)."""
         logits = None if self.logits is None else self.logits[parent]
         parts = self.parts * len(parent) // len(self)
-        return Branches(self.image[parent], self.target[parent], self.classes, logits, self.alone, parent, parts)
+        return replace(
+            self,
+            image=self.image[parent],
+            target=self.target[parent],
+            logits=logits,
+            one_per_image=False,
+            parts=parts,
+        )
 
-    def favour(self, like: Tensor) -> Tensor:
-        """(Q, C) 1 at the target and less than 0 at the others, which is 0 in all."""
-        if "favour" not in self.memory:
-            rest = like.new_full((len(self), self.classes), -1 / (self.classes - 1))
-            self.memory["favour"] = rest.scatter_(1, self.target[:, None], 1.0)
-        return self.memory["favour"]
+    @cached_property
+    def others_mean(self) -> Tensor:
+        """(Q, C) 0 at the target and 1 / (C - 1) at the other classes."""
+        mean = self.image.new_full((len(self), self.classes), 1 / (self.classes - 1), dtype=self.dtype)
+        return mean.scatter_(1, self.target[:, None], 0.0)
 
-    def explained(self, like: Tensor) -> Tensor:
-        """(Q, C) what is explained: 1 at the target, and -1 at the class that it is explained against.
+    @cached_property
+    def target_minus_mean(self) -> Tensor:
+        """(Q, C) the target minus the mean of the other classes."""
+        return (-self.others_mean).scatter_(1, self.target[:, None], 1.0)
+
+    @cached_property
+    def explained(self) -> Tensor:
+        """(Q, C) the logit that is explained: 1 at the target, and -1 at the class that it is explained against.
 
         The negative class of a single logit has the logit 0: there, what counts against the positive class is explained.
         """
-        if "explained" not in self.memory:
-            own = like.new_zeros(len(self), self.classes).scatter_(1, self.target[:, None], 1.0)
-            against = self.alone or self.logits is not None
-            self.memory["explained"] = own.scatter_(1, 1 - self.target[:, None], -1.0) if against else own
-        return self.memory["explained"]
+        target = torch.zeros_like(self.others_mean).scatter_(1, self.target[:, None], 1.0)
+        against = self.single_logit or self.logits is not None
+        return target.scatter_(1, 1 - self.target[:, None], -1.0) if against else target
 
-    def rivals(self, like: Tensor) -> Tensor:
-        """(Q, C, 1) 0 at the target and 1 / (C - 1) at the others: what makes a product their mean."""
-        if "rivals" not in self.memory:
-            mean = like.new_full((len(self), self.classes), 1 / (self.classes - 1))
-            self.memory["rivals"] = mean.scatter_(1, self.target[:, None], 0.0).unsqueeze(2)
-        return self.memory["rivals"]
+    @cached_property
+    def _both(self) -> Tensor:
+        return torch.stack([self.target_minus_mean, self.explained], 2)
 
-    def limits(self, threshold: float, width: int, like: Tensor) -> Tensor:
-        """What margins must be above to be kept, as `selection.best` takes it."""
-        key = f"limits {width} {threshold}"
-        if key not in self.memory:
-            self.memory[key] = limits_of(threshold, width, like)
-        return self.memory[key]
-
-    def sums(self, weights: Tensor) -> Tensor:
-        """(Q, K, 2) the products of weights (Q, K, C) with `favour` and with `explained`."""
-        if "both" not in self.memory:
-            self.memory["both"] = torch.stack([self.favour(weights), self.explained(weights)], 2)
-        return torch.bmm(weights, self.memory["both"])
+    def weigh(self, W: Tensor) -> tuple[Tensor, Tensor]:
+        """(Q, K) each: the rows of W (Q, K, C) as target minus mean, and as what is explained."""
+        difference, explained = torch.bmm(W, self._both).unbind(2)
+        return difference, explained
 
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """How rows arrived at the candidates of a layer, of which some were kept.
+    """The part of the Jacobian between the units kept in one layer and the candidates of a layer below.
 
     Args:
-        layer: that the rows came from; None for the logits.
-        columns: (Q, rows, n) what the rows hold at the candidates.
-        sent: (Q, rows) what the rows send of what is explained.
+        layer: of the rows; None for the logits.
+        columns: (Q, rows, candidates) ∂h[row] / ∂(output of the candidate).
+        weight: (Q, rows) what each row sends to the explained logit.
         parts: into how many branches each was split since.
     """
 
     layer: int | None
-    columns: Tensor | Entries
-    sent: Tensor
+    columns: Tensor
+    weight: Tensor
     parts: int = 1
 
     def through(self, branch: int, place: Tensor) -> Tensor:
-        """(rows, K) what is sent through each row by the candidates at places (K,); (1, K) for the logits."""
+        """(rows, K) what candidates at places (K,) send through each row; (1, K) for the logits."""
         columns = self.columns[branch // self.parts].index_select(1, place)
-        sent = columns * self.sent[branch // self.parts][:, None]
+        sent = columns * self.weight[branch // self.parts][:, None]
         return sent.sum(0, keepdim=True) if self.layer is None else sent
 
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """The units that the branches keep in one hidden layer, by falling importance.
+    """The units that every branch keeps in one hidden layer, by falling importance.
 
     Args:
         layer: n.
-        gates: the ReLUs of the layer; a unit's number counts through them in order.
+        gates: the activations of the layer; a unit's number counts through them in order.
         units: (Q, K) numbers of the units.
-        best: their margins, and which of the entries are units at all.
-        weights: (Q, K, C) what each unit's output sends to every class.
-        favour: (Q, K) how much more it sends to the target than to the mean of the other classes.
-        sent: (Q, K) what it sends of what is explained.
-        gain: (Q, K) what the units pass on.
-        links: from where each unit was reached; empty where the links would be too many.
-        evidence: whether the choice is certain; None where it is by itself.
+        place: (Q, K) where each was among the candidates, for `links`.
+        margin: (Q, K) log-odds of the importance against 1/C.
+        valid: (Q, K) which entries are units; others only fill up the shape.
+        W: (Q, K, C) what each unit's output sends to every class.
+        target_minus_mean: (Q, K) the same for the target minus the mean of the other classes; 0 for entries that are none.
+        weight: (Q, K) the same for what is explained.
+        slope_times_h: (Q, K) what the unit passes on.
+        links: how the layers above reach the units; empty where the tables would be too large.
     """
 
     layer: int
     gates: tuple[Gate, ...]
     units: Tensor
-    best: Best
-    weights: Tensor
-    favour: Tensor
-    sent: Tensor
-    gain: Tensor
+    place: Tensor
+    margin: Tensor
+    valid: Tensor
+    W: Tensor
+    target_minus_mean: Tensor
+    weight: Tensor
+    slope_times_h: Tensor
     links: tuple[Link, ...] = ()
-    evidence: Evidence | None = None
 
     @cached_property
-    def real(self) -> Tensor:
+    def mask(self) -> Tensor:
         """(Q, K) 1 for units and 0 for entries that are none."""
-        return self.best.valid.to(self.gain.dtype)
+        return self.valid.to(self.slope_times_h.dtype)
 
-    def places(self) -> Iterator[tuple[Gate, Tensor, Tensor | None]]:
-        """Each gate with the units' flat indices in it, (Q, K), never out of range, and which are on it; None for all.
-
-        That is 1 for units, and 0 for those on other gates and for entries that are none.
-        """
+    def by_gate(self) -> Iterator[tuple[Gate, Tensor, Tensor]]:
+        """Each gate with the units' flat indices in it (Q, K), never out of range, and a mask of those that are on it."""
         if len(self.gates) == 1:
-            yield self.gates[0], self.units, None
+            yield self.gates[0], self.units, self.mask
             return
         sizes = tuple(gate.units for gate in self.gates)
-        first, low, high = made_once(("gates", sizes), self.units.device, lambda: _bounds(sizes))
+        first, last = made_once(("gates", sizes), self.units.device, lambda: _bounds(sizes))
         index = self.units - first
-        place = index.clamp(low, high)
-        here = (place == index) * self.real
-        yield from zip(self.gates, place.unbind(), here.unbind(), strict=True)
+        inside = torch.minimum(index.clamp(min=0), last)
+        here = (inside == index) * self.mask
+        yield from zip(self.gates, inside.unbind(), here.unbind(), strict=True)
 
-    def of(self, parent: Tensor, column: Tensor | None = None) -> Kept:
+    def select(self, parent: Tensor, column: Tensor | None = None) -> Kept:
         """The same for each of the given branches (Q',); or of each only the unit in one column (Q',)."""
 
-        def pick(values: Tensor, dim: int = 1) -> Tensor:
-            own = values[parent]
-            if column is None:
-                return own
-            shape = [1] * values.dim()
-            shape[0] = len(parent)
-            sizes = [1 if d == dim else size for d, size in enumerate(own.shape)]
-            return own.gather(dim, column.reshape(shape).expand(sizes))
+        def pick(values: Tensor) -> Tensor:
+            return values[parent] if column is None else values[parent, column].unsqueeze(1)
 
         return replace(
             self,
             units=pick(self.units),
-            best=Best(pick(self.best.place), pick(self.best.margin), pick(self.best.valid)),
-            weights=pick(self.weights),
-            favour=pick(self.favour),
-            sent=pick(self.sent),
-            gain=pick(self.gain),
-            links=tuple(replace(link, parts=len(parent) // len(self.units)) for link in self.links),
+            place=pick(self.place),
+            margin=pick(self.margin),
+            valid=pick(self.valid),
+            W=pick(self.W),
+            target_minus_mean=pick(self.target_minus_mean),
+            weight=pick(self.weight),
+            slope_times_h=pick(self.slope_times_h),
+            links=tuple(replace(link, parts=len(parent) // len(link.columns)) for link in self.links),
         )
 
 
 def _bounds(sizes: tuple[int, ...]) -> Tensor:
-    """(3, gates, 1, 1) the number of each gate's first unit in the layer, and its first and last index."""
+    """(2, gates, 1, 1) the number of each gate's first unit in the layer, and its last index."""
     firsts = [sum(sizes[:number]) for number in range(len(sizes))]
-    return torch.tensor([firsts, [0] * len(sizes), [size - 1 for size in sizes]])[:, :, None, None]
+    return torch.tensor([firsts, [size - 1 for size in sizes]])[:, :, None, None]

@@ -10,7 +10,7 @@ import torch
 
 from pathx.engine.record.operations import Graph, Node, Value
 from pathx.engine.rules.geometry import Shapes
-from pathx.engine.rules.table import known
+from pathx.engine.rules.table import BATCH_REMEDIES, DECISIONS, FINAL, SAME_FOR_ALL_IMAGES, SELF_MASKS, SPLITS, known
 from pathx.errors import PathxError
 
 
@@ -34,7 +34,7 @@ class Watch:
         Args:
             shapes: of what the node made.
         """
-        if known(node).final:  # may be the last operation; whether it is shows at the end
+        if node.kind in FINAL:  # may be the last operation; whether it is shows at the end
             self.states.update({value: Dependence.FROZEN for value in node.outputs if value is not None})
             return []
         _follow(node, self.states)
@@ -52,11 +52,12 @@ def _kept(node: Node, states: dict[Value, Dependence]) -> Iterator[Value]:
     others = [value for value in node.inputs if states.get(value) is not Dependence.VARIES]
     yield from others
     masked = any(states.get(value) is Dependence.FROZEN for value in others)
-    if operation.gate is not None and len(varying) == 1 and (masked or not operation.self_masking):
-        yield from node.outputs[:1] if operation.gates_from_output else varying  # type: ignore[misc]
-    yield from (node.outputs[position] for position in operation.saves if position < len(node.outputs))  # type: ignore[misc]
-    if operation.reads:
+    is_gate = operation.gate is not None and len(varying) == 1 and (masked or node.kind not in SELF_MASKS)
+    saves = operation.saves or ("inputs" if is_gate else None)
+    if saves == "inputs":
         yield from varying
+    elif saves is not None:
+        yield from (value for value in node.outputs[saves == "indices" :][:1] if value is not None)
 
 
 def states_of(graph: Graph, nodes: Iterable[Node]) -> dict[Value, Dependence]:
@@ -66,30 +67,31 @@ def states_of(graph: Graph, nodes: Iterable[Node]) -> dict[Value, Dependence]:
     for node in nodes:
         _follow(node, states)
         for value in node.outputs:
-            if value is not None and known(node).frozen and graph.dtypes[value.index].is_complex:  # a direction
-                raise PathxError(f"the model is not a ReLU network: {node.place} {_WHY}", usage=True)
-            if value is not None and not (
-                graph.dtypes[value.index].is_floating_point or graph.dtypes[value.index].is_complex
-            ):
-                states[value] = Dependence(
-                    min(states[value].value, Dependence.FROZEN.value)
-                )  # rounded: constant around the image
+            if value is None or states[value] is Dependence.FIXED:
+                continue
+            if graph.dtypes[value.index].is_complex:
+                raise PathxError(
+                    f"the model computes with complex numbers ({node.place}): pathx explains networks of real numbers",
+                    usage=True,
+                )
+            if not graph.dtypes[value.index].is_floating_point:  # rounded: constant around the image
+                states[value] = Dependence.FROZEN
     return states
 
 
 def _follow(node: Node, states: dict[Value, Dependence]) -> None:
     """Add the states of what a node makes; refuses operations that are not linear for a given image."""
-    inputs = node.inputs[1:] if known(node).shaped else node.inputs
+    inputs = node.inputs[1:] if known(node).reading == "shape" else node.inputs
     state = max(
         (states.get(value, Dependence.FIXED) for value in inputs), key=lambda s: s.value, default=Dependence.FIXED
     )
-    if known(node).decides and state is not Dependence.FIXED:
+    if node.kind in DECISIONS and state is not Dependence.FIXED:
         raise PathxError(
             f"the model decides by the values of its input (.item(), .numpy() or `if` on a tensor in {node.module}): pathx needs a "
             "network whose operations are the same for every image",
             usage=True,
         )
-    if torch.Tag.nondeterministic_seeded in node.op.tags and not known(node).bends:
+    if torch.Tag.nondeterministic_seeded in node.op.tags and known(node).reading != "nonlinear":
         raise PathxError(
             f"the model draws random numbers ({node.place}), so no two runs of it agree; use dropout modules, which rest "
             "in eval mode",
@@ -99,14 +101,14 @@ def _follow(node: Node, states: dict[Value, Dependence]) -> None:
         state = _state_of(node, states)
     for position, value in enumerate(node.outputs):
         if value is not None:  # what comes beside the first output (indices, statistics) is frozen, parts are not
-            aside = position > 0 and state is Dependence.VARIES and not known(node).parts
+            aside = position > 0 and state is Dependence.VARIES and node.kind not in SPLITS
             states[value] = Dependence.FROZEN if aside else state
 
 
 def _state_of(node: Node, states: dict[Value, Dependence]) -> Dependence:
     """How what an operation makes of varying values depends on the image; refuses what is not linear for a given one."""
     operation = known(node)
-    if operation.frozen or _is_integer(node.kwargs.get("dtype")):
+    if operation.reading == "locally constant" or _is_integer(node.kwargs.get("dtype")):
         return Dependence.FROZEN
     varying = [p for p, arg in enumerate(node.args) if any(states.get(v) is Dependence.VARIES for v in _values_in(arg))]
     if operation.refuses is not None and (reason := operation.refuses(node, varying)) is not None:
@@ -117,17 +119,19 @@ def _state_of(node: Node, states: dict[Value, Dependence]) -> Dependence:
         if node.op.namespace == "quantized" or "quantize" in node.kind:
             raise PathxError(f"the model is quantised ({node.place}): explain the network it was made from", usage=True)
         raise PathxError(
-            f"the model is not a ReLU network: {node.place} {_WHY}" if operation.bends else _no_rule(node), usage=True
-        )
-    if any(states.get(value) is Dependence.FROZEN for value in node.inputs) and not operation.takes_frozen:
-        raise PathxError(
-            f"the model picks elements by what it computed from the image ({node.place}): its operations must be the "
-            "same for every image",
+            f"the model is not a ReLU network: {node.place} {_WHY}"
+            if operation.reading == "nonlinear"
+            else _no_rule(node),
             usage=True,
         )
-    if not set(varying) <= set(operation.varies) or any(_values_in(arg) for arg in node.kwargs.values()):
+    if node.kind in SAME_FOR_ALL_IMAGES and any(states.get(value) is Dependence.FROZEN for value in node.inputs):
+        raise PathxError(
+            f"the model computes an operand of {node.place} from the image: it must be the same for every image",
+            usage=True,
+        )
+    if not set(varying) <= set(operation.linear_in) or any(_values_in(arg) for arg in node.kwargs.values()):
         raise PathxError(_no_rule(node, " with these arguments computed from the image"), usage=True)
-    if len(varying) > 1 and not operation.together:
+    if len(varying) > 1 and not operation.jointly_linear:
         raise PathxError(
             f"the model multiplies or divides by what it computed from the image: {node.place} {_WHY}", usage=True
         )
@@ -170,8 +174,8 @@ def check_batch(graph: Graph, nodes: Iterable[Node], states: dict[Value, Depende
     for node in nodes:
         call = shapes_of(graph, node, states)
         operation = known(node)
-        if _makes_varying(node, states) and not operation.apart(call):
-            remedy = f"; {operation.remedy}" if operation.remedy else ""
+        if _makes_varying(node, states) and not operation.keeps_batch(call):
+            remedy = f"; {BATCH_REMEDIES[node.kind]}" if node.kind in BATCH_REMEDIES else ""
             raise PathxError(
                 f"{node.place} works along the batch, so images are not explained one by one{remedy}", usage=True
             )
@@ -182,9 +186,8 @@ def check_batch(graph: Graph, nodes: Iterable[Node], states: dict[Value, Depende
                 and graph.shapes[value.index][:1] != (batch,)
             ):
                 shape = graph.shapes[value.index]
-                remedy = (
-                    operation.remedy
-                    or "keep the images in the first dimension (flatten(1) rather than squeeze() or view(-1))"
+                remedy = BATCH_REMEDIES.get(
+                    node.kind, "keep the images in the first dimension (flatten(1) rather than squeeze() or view(-1))"
                 )
                 raise PathxError(
                     f"{node.place} makes a tensor of shape {shape} without the batch of {batch} in front; {remedy}",

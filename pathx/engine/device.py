@@ -23,6 +23,9 @@ def resolve_device(device: str) -> torch.device:
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if device == "auto":
         return torch.device(next(name for name in ("cuda", "mps", "cpu") if available[name]))
+    if "," in device:
+        remedy = "`ray` local has a process for every GPU, and `shard` 1/2 gives each its part"
+        raise PathxError(f"a run has one device, not {device}: {remedy}", usage=True)
     kind, _, number = device.partition(":")
     if kind not in available or not re.fullmatch(r"cpu|mps|cuda(:\d+)?", device, re.ASCII):
         raise PathxError(f"device {device!r} is unknown; use auto, cpu, cuda, cuda:1 or mps", usage=True)
@@ -33,11 +36,6 @@ def resolve_device(device: str) -> torch.device:
         last = torch.cuda.device_count() - 1
         raise PathxError(f"device {device!r} is not there; this machine has cuda:0 to cuda:{last}", usage=True)
     return torch.device(device)
-
-
-def resolve_devices(names: str) -> list[torch.device]:
-    """The devices that names with commas between mean, such as `cuda:0,cuda:1`."""
-    return [resolve_device(name.strip()) for name in names.split(",")]
 
 
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
@@ -26,8 +26,7 @@ from pathx.engine.network import Network
 from pathx.engine.path import Paths, PathSettings, find_paths
 from pathx.engine.rules.geometry import Field
 from pathx.engine.rules.table import precise
-from pathx.engine.search import Strategy
-from pathx.engine.selection import importance, threshold_of
+from pathx.engine.search import Strategy, importance_of, threshold_of
 from pathx.engine.window import unravelled
 from pathx.errors import PathxError, kind_in_words, shown
 from pathx.explanation import Edges, Explanation, Explanations, LayerTensor, Origin, PathLayer, Unit
@@ -80,8 +79,9 @@ def explain(
     wanted = list(enumerate(targets))
     others = None if against is None else targets_of(frozen.logits, against, "against")
     explanations = explain_frozen(frozen, wanted, depth=depth, width=width, alpha=alpha, skips=skips, against=others)
+    own = images.detach().clone()  # the caller's buffer may hold other images later
     return Explanations(
-        replace(made, origin=Origin(module, image, labels)) for made, image in zip(explanations, images, strict=True)
+        replace(made, origin=Origin(module, image, labels)) for made, image in zip(explanations, own, strict=True)
     )
 
 
@@ -236,16 +236,17 @@ def _explained(
     asked = _branches(wanted, classes, against, frozen)
     top = network.depth
     widths = {n: layer_width(width, network, n) for n in range(top - layers + 1, top + 1)}
-    settings = PathSettings(layers, widths, alpha, skips, split, strategy or Strategy(), linear_model)
+    settings = PathSettings(layers, widths, alpha, skips, split, strategy or Strategy())
     with exactly(device):
         paths = find_paths(frozen, asked, settings)
         branches = paths.branches
-        model = linear_model(frozen, paths) if paths.made is None else paths.made
-        attribution = model.weight * (frozen.images if branches.whole else frozen.images[branches.image])
+        model = linear_model(frozen, paths)
+        attribution = model.weight * (frozen.images if branches.one_per_image else frozen.images[branches.image])
         parts = len(branches) // len(wanted)  # of each pair, where branches were split
         read = _read(paths, model, attribution, logits[asked.image], classes, parts)
     threshold = threshold_of(alpha, asked.classes)
-    described = [_describe(frozen, branches, kept, paths.layers) for kept in paths.layers]
+    valid = {kept.layer: kept.valid for kept in paths.layers}
+    described = [_describe(frozen, branches, kept, valid) for kept in paths.layers]
     explanations = [
         Explanation(
             target=numbers.target,
@@ -295,8 +296,8 @@ def _read(
         model.bias[:, None],
         model.score[:, None],
         attribution.abs().flatten(1).amax(1)[:, None].to(dtype),
-        torch.cat([kept.sent for kept in paths.layers], 1).abs().amax(1)[:, None].to(dtype),
-        torch.stack([kept.best.margin[:, 0] for kept in paths.layers], 1).to(dtype),
+        torch.cat([kept.weight for kept in paths.layers], 1).abs().amax(1)[:, None].to(dtype),
+        torch.stack([kept.margin[:, 0] for kept in paths.layers], 1).to(dtype),
     ]
     read = torch.cat(columns, 1).tolist()
     for number, (_, largest, *others) in enumerate(read):
@@ -327,10 +328,11 @@ def _branches(
     """What is asked for, as the search takes it."""
     numbers, outputs = [number for number, _ in wanted], frozen.network.outputs
     image, whole = torch.tensor(numbers, device=classes.device), numbers == list(range(len(frozen.images)))
+    dtype = frozen.images.dtype
     if against is None or outputs == 1:  # of one logit, the two classes are against each other anyway
-        return Branches(image, classes, max(2, outputs), alone=outputs == 1, whole=whole)
+        return Branches(image, classes, max(2, outputs), dtype, single_logit=outputs == 1, one_per_image=whole)
     pairs = torch.stack([classes, torch.tensor(against, device=classes.device)], 1)
-    return Branches(image, torch.zeros_like(classes), 2, pairs, whole=whole)
+    return Branches(image, torch.zeros_like(classes), 2, dtype, pairs, one_per_image=whole)
 
 
 def _check_classes(wanted: Sequence[tuple[int, int | None]], against: Sequence[int] | None, classes: int) -> None:
@@ -410,7 +412,7 @@ def layer_width(width: Width, network: Network, layer: int) -> int:
 
 
 def _describe(
-    frozen: Frozen, branches: Branches, kept: Kept, layers: Sequence[Kept]
+    frozen: Frozen, branches: Branches, kept: Kept, valid: Mapping[int, Tensor]
 ) -> Callable[[int, bool], PathLayer]:
     """One layer of any branch's path, below the others, from the branch's number and whether the layer is below alpha."""
     network = frozen.network
@@ -420,17 +422,15 @@ def _describe(
         replace(gate.described, places=places(field, gate.shape, size))
         for gate, field in zip(kept.gates, fields, strict=True)
     )
-    real = {layer.layer: layer.best.valid for layer in layers}
-
-    above = [(link, None if link.layer is None else real[link.layer]) for link in kept.links]
-    own = (kept.units, kept.best.valid, kept.gain, kept.sent, kept.best.margin)  # not all of it: weights are many
+    above = [(link, None if link.layer is None else valid[link.layer]) for link in kept.links]
+    own = (kept.units, kept.valid, kept.slope_times_h, kept.weight, kept.margin)  # not all of it: W is large
 
     def one(branch: int, below: bool) -> PathLayer:
         numbers = partial(_numbers, branches.classes, branch, *own)
         return PathLayer.later(
             *(kept.layer, below, tensors),
             partial(_units, tensors, fields, size, numbers),
-            partial(_edges, branch, kept.best.place, own[1], own[2], above),
+            partial(_edges, branch, kept.place, own[1], own[2], above),
             partial(_contributions, numbers),
         )
 
@@ -440,7 +440,7 @@ def _describe(
 def _numbers(classes: int, branch: int, *known: Tensor) -> tuple[Tensor, Tensor]:
     """The real units of one layer by their numbers in it (K,), and (K, 4) what is known of each."""
     units, valid, gain, sent, margins = (part[branch] for part in known)
-    numbers = torch.stack([gain, sent, sent * gain, importance(margins, classes)], 1)
+    numbers = torch.stack([gain, sent, sent * gain, importance_of(margins, classes)], 1)
     return units[valid], numbers[valid]
 
 

@@ -56,13 +56,21 @@ def extent(field: Field, size: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def receptive_fields(graph: Graph, nodes: Iterable[Node], states: dict[Value, Dependence]) -> dict[Value, Field]:
-    """The field of every value that varies with the input."""
-    size = graph.shapes[graph.input.index]
-    image = (Span.input(size[-2]), Span.input(size[-1])) if len(size) == 4 else None
-    fields: dict[Value, Field] = {graph.input: image}
+    """What the elements of every value that varies with the input see of it."""
+    return fields_above(graph, nodes, states, graph.input)
+
+
+def fields_above(
+    graph: Graph, nodes: Iterable[Node], states: dict[Value, Dependence], source: Value
+) -> dict[Value, Field]:
+    """What the elements of every value that is computed from `source` see of that."""
+    size = graph.shapes[source.index]
+    whole = (Span.input(size[-2]), Span.input(size[-1])) if len(size) == 4 else None
+    fields: dict[Value, Field] = {source: whole}
     for node in nodes:
         if any(value in fields for value in node.inputs):
-            call = replace(shapes_of(graph, node, states), fields=fields)
+            call = shapes_of(graph, node, states)
+            call = replace(call, varying=[value for value in call.varying if value in fields], fields=fields)
             rule = known(node).field
             field = rule(call) if rule is not None and call.varying else None
             fields.update({value: field for value in node.outputs if value is not None})

@@ -75,7 +75,7 @@ class Frozen:
         if gate.node.index not in self._slopes:
             operation = known(gate.node)
             assert operation.gate is not None
-            value = gate.output if operation.gates_from_output else gate.source
+            value = gate.output if operation.saves == "output" else gate.source
             self._slopes[gate.node.index] = operation.gate(self.call(gate.node), self.kept[value])
         return self._slopes[gate.node.index]
 
@@ -86,6 +86,9 @@ class Frozen:
 
     def pull(self, node: Node, output: int, cotangent: Window) -> Cotangents:
         """Cotangents of a linear node's inputs from those of one of its outputs."""
+        if node.index in self.network.class_gates:
+            gate = self.network.class_gates[node.index]
+            return [(gate.source, self.slopes(gate).passed(cotangent))]
         rule = known(node).transpose
         assert rule is not None  # the network was read
         return [(value, window) for value, window in rule(self.call(node), output, cotangent) if window.data.numel()]

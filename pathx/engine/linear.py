@@ -1,7 +1,8 @@
-"""The linear model of a path: its weight, bias and score, pulled down from the deepest path layer to the input."""
+"""The linear model of a path: its weight, bias and score, pulled back from the deepest path layer to the input."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -9,12 +10,11 @@ import torch
 from torch import Tensor
 
 from pathx.engine.branches import Branches, Kept
-from pathx.engine.fields import extent
 from pathx.engine.freeze import Frozen
-from pathx.engine.network import Network
 from pathx.engine.path import Paths
 from pathx.engine.record.operations import Node, Value
-from pathx.engine.rules.sums import total
+from pathx.engine.rows import sum_into
+from pathx.engine.rules.shared import total
 from pathx.engine.rules.table import Cotangents, precise
 from pathx.engine.window import Window, counted
 
@@ -27,7 +27,7 @@ class LinearModel:
         weight: (Q, *input shape).
         bias: (Q,) the constant parts of every operation below the path, each under the cotangent that reaches it. It
             is not taken from the score, so score - weight · X - bias is a real check.
-        score: (Q,) what the deepest path layer sends to the target.
+        score: (Q,) what the deepest path layer sends to the explained logit, and what jumps over it.
     """
 
     weight: Tensor
@@ -35,80 +35,57 @@ class LinearModel:
     score: Tensor
 
 
-NEAR = 1 / 5
-"""Paths through less than this part of the layers, to units that can see half of the image, see so much of it together that cutting
-maps to that saves little: at three layers 2 ms of 11 on SqueezeNet, 1 of 24 on ResNet-18, 7 of 86 on ResNet-50. Playing back
-whole maps saves more."""
-
-
 def linear_model(frozen: Frozen, paths: Paths) -> LinearModel:
     """The exact linear model of each branch's path."""
     branches, network = paths.branches, frozen.network
     score, seeds = _from_deepest(frozen, branches, paths.layers[-1])
     row = counted(len(branches), branches.image.device)
-    for value, maps in _jumped(frozen, paths).items():
+    for value, maps in _jumping(frozen, paths).items():
         window = Window.full(maps, row, branches.image)
-        if value == network.graph.input:
-            score = score + total(window, frozen.images)
-        else:
-            gate = network.gates[network.producers[value].index]
-            score = score + total(window, frozen.activation(gate))
+        gate = None if value == network.graph.input else network.gates[network.producers[value].index]
+        score = score + total(window, frozen.images if gate is None else frozen.activation(gate))
         seeds.append((value, window))
-    weight, bias = pull_back(frozen, branches, seeds, boxes=not _sees_much(network, paths.layers[-1].layer))
+    weight, bias = pull_to_input(frozen, branches, seeds)
     return LinearModel(weight, bias, score)
-
-
-def _sees_much(network: Network, layer: int) -> bool:
-    """Whether units of a layer see so much of the image that maps are not worth cutting."""
-    size = network.shape(network.graph.input)
-    seen = [prod(extent(network.fields.get(gate.source), size)) for gate in network.layers[layer - 1]]
-    near = network.depth - layer + 1 < NEAR * network.depth
-    return near and len(size) == 3 and 2 * min(seen) >= prod(size[1:])
 
 
 def _from_deepest(frozen: Frozen, branches: Branches, kept: Kept) -> tuple[Tensor, list[tuple[Value, Window]]]:
     """Score of the deepest path layer, and what its kept units send down, at their pre-activations."""
-    score = (kept.sent * kept.gain).sum(1, dtype=precise(kept.sent))
-    count = kept.sent.shape[1]
+    score = (kept.weight * kept.slope_times_h).sum(1, dtype=precise(kept.weight))
+    count = kept.weight.shape[1]
     row = counted(len(branches), score.device).repeat_interleave(count)
     image = branches.image.repeat_interleave(count)
     seeds = []
-    for gate, index, here in kept.places():
-        sent = kept.sent if here is None else kept.sent * here
-        seed = Window.one_hot(sent.flatten(), index.flatten(), gate.shape, row, image)
+    for gate, index, mask in kept.by_gate():
+        weight = (kept.weight * mask).flatten()
+        seed = Window.one_hot(weight, index.flatten(), gate.shape, row, image)
         seeds.append((gate.source, replace(frozen.slopes(gate).passed(seed), ordered=False)))
     return score, seeds
 
 
-def _jumped(frozen: Frozen, paths: Paths) -> dict[Value, Tensor]:
-    """What routes that jump over the deepest path layer send to the target, where they land below it: (Q, …) maps."""
+def _jumping(frozen: Frozen, paths: Paths) -> dict[Value, Tensor]:
+    """What routes that jump over the deepest path layer send to the explained logit, where they land below it: (Q, …)."""
     below = (1 << paths.layers[-1].layer) - 1
     result: dict[Value, Tensor] = {}
     for rows in paths.jumping:
-        for value, windows in rows.weighed(rows.sent[:, None], below).items():
+        for value, windows in rows.pull_back_sums(rows.weight[:, None], below).items():
             for window in windows:
                 result[value] = result[value] + window.data if value in result else window.data
     return result
 
 
-def pull_back(
-    frozen: Frozen, branches: Branches, seeds: list[tuple[Value, Window]], *, boxes: bool = True
-) -> tuple[Tensor, Tensor]:
-    """Pull cotangents of the branches (rows) down to the input: the weight there, and the bias on the way.
-
-    Args:
-        boxes: on a CPU, maps are cut to the box that holds all cotangents, where that is smaller.
-    """
+def pull_to_input(frozen: Frozen, branches: Branches, seeds: Iterable[tuple[Value, Window]]) -> tuple[Tensor, Tensor]:
+    """Pull cotangents of the branches (rows) back to the input: the weight there, and the bias on the way."""
     network = frozen.network
     pending: dict[Value, list[Window]] = {}
     for value, window in seeds:
         pending.setdefault(value, []).append(window)
     constants: list[tuple[Tensor, Tensor]] = []
     for node in reversed(network.nodes):
-        for output, made in enumerate(node.outputs):
-            if made is None or made not in pending:
+        for output, result in enumerate(node.outputs):
+            if result is None or result not in pending:
                 continue
-            for cotangent in _gathered(pending.pop(made), branches, boxes and frozen.compact):
+            for cotangent in _merge(pending.pop(result), branches, boxes=frozen.compact):
                 below, constant = _step(frozen, node, output, cotangent)
                 if constant is not None:
                     constants.append((cotangent.row, constant))
@@ -118,34 +95,38 @@ def pull_back(
     if constants:
         rows, values = zip(*constants, strict=True)
         bias.index_add_(0, torch.cat(rows), torch.cat(values))
-    arrived = pending.get(network.graph.input)
-    if arrived is None:
+    at_input = pending.get(network.graph.input)
+    if at_input is None:
         return torch.zeros_like(frozen.images).index_select(0, branches.image), bias
-    return _whole(arrived, branches).data, bias
+    return _sum_maps(at_input, branches).data, bias
 
 
 def _step(frozen: Frozen, node: Node, output: int, cotangent: Window) -> tuple[Cotangents, Tensor | None]:
     """Cotangents below one node, and what its constant part adds under these."""
-    if node.index not in frozen.network.gates:
+    gate = frozen.network.gates.get(node.index) or frozen.network.class_gates.get(node.index)
+    if gate is None:
         return frozen.pull(node, output, cotangent), frozen.constant(node, cotangent)
-    gate = frozen.network.gates[node.index]
     slopes = frozen.slopes(gate)
     constant = None if slopes.offset is None else total(cotangent, slopes.offset, finite=slopes.finite)
     return [(gate.source, slopes.passed(cotangent))], constant
 
 
-def _gathered(windows: list[Window], branches: Branches, boxes: bool) -> list[Window]:
-    """The cotangents as they are while their boxes are few and small; otherwise their sum, one box for every branch."""
+def _merge(windows: list[Window], branches: Branches, boxes: bool) -> list[Window]:
+    """The cotangents as they are while their boxes are few and small; otherwise their sum, one box for every branch.
+
+    Args:
+        boxes: cut maps to the box that holds all cotangents, where that is smaller; reads numbers, so on a CPU only.
+    """
     first = windows[0]
-    alone = len(windows) == 1 and first.data.shape[0] == len(branches) and first.ordered
-    if alone and not any(first.overhang):
+    single = len(windows) == 1 and first.data.shape[0] == len(branches) and first.ordered
+    if single and not any(first.overhang):
         return windows
     if 4 * sum(window.data.numel() for window in windows) <= len(branches) * prod(first.shape):
         return windows
-    return [(_boxed(windows, branches) if boxes else None) or _whole(windows, branches)]
+    return [(_sum_in_box(windows, branches) if boxes else None) or _sum_maps(windows, branches)]
 
 
-def _boxed(windows: list[Window], branches: Branches) -> Window | None:
+def _sum_in_box(windows: list[Window], branches: Branches) -> Window | None:
     """The sum of cotangents on the one box that holds them all, for every branch; None where that saves little."""
     shape = windows[0].shape
     first, last = list(shape), [0] * len(shape)
@@ -171,25 +152,21 @@ def _boxed(windows: list[Window], branches: Branches) -> Window | None:
         )
         for window in windows
     ]
-    return replace(_whole(inner, branches), origin=tuple(first), shape=shape)
+    return replace(_sum_maps(inner, branches), origin=tuple(first), shape=shape)
 
 
-def _whole(windows: list[Window], branches: Branches) -> Window:
+def _sum_maps(windows: list[Window], branches: Branches) -> Window:
     """The sum of cotangents as one whole map for every branch."""
     shape = windows[0].shape
-    row = counted(len(branches), branches.image.device)
-    sums = [window.data for window in windows if window.is_full and window.ordered]
-    rest = [window.cleaned() for window in windows if not (window.is_full and window.ordered)]
-    maps = sum(sums[1:], sums[0]) if sums else windows[0].data.new_zeros(len(branches), *shape)
-    if rest and sums:
+    full = [window.data for window in windows if window.is_full and window.ordered]
+    rest = [window for window in windows if not (window.is_full and window.ordered)]
+    maps = sum(full[1:], full[0]) if full else windows[0].data.new_zeros(len(branches), *shape)
+    if rest and full:
         maps = maps.clone(memory_format=torch.contiguous_format)
-    flat = maps.reshape(-1)
     for window in rest:
-        same = all(isinstance(origin, int) for origin in window.origin)
-        if same and window.ordered and len(window.data) == len(branches):  # one box for all: nothing to look up
+        one_box = all(isinstance(origin, int) for origin in window.origin)
+        if one_box and window.ordered and len(window.data) == len(branches):
             window.cut(maps).add_(window.data)
-            continue
-        start = (window.row * prod(shape)).reshape(-1, *(1,) * len(shape))
-        place = (window.index() + start).expand_as(window.data)
-        flat.index_add_(0, place.flatten(), window.data.flatten())
-    return Window.full(maps, row, branches.image)
+        else:
+            sum_into(maps, window, window.row)
+    return Window.full(maps, counted(len(branches), branches.image.device), branches.image)

@@ -12,11 +12,23 @@ from typing import Any
 import torch
 
 from pathx.engine.dependence import Dependence, check_batch, states_of
-from pathx.engine.fields import places, receptive_fields
+from pathx.engine.fields import fields_above, places, receptive_fields
 from pathx.engine.record.operations import Graph, Node, Value, filled, values_in
 from pathx.engine.record.spellings import fold
 from pathx.engine.rules.geometry import Field
-from pathx.engine.rules.table import known
+from pathx.engine.rules.table import (
+    AFTER_FINAL,
+    CONVOLUTIONS,
+    COPIES,
+    ELEMENTWISE,
+    FINAL,
+    KEEP_ELEMENTS,
+    KEEP_FEATURES,
+    MAP_POOLS,
+    MATRIX_PRODUCTS,
+    SELF_MASKS,
+    known,
+)
 from pathx.errors import PathxError, kind_in_words
 from pathx.explanation import LayerTensor
 
@@ -54,14 +66,12 @@ class Form:
         shapes: of its values, without the batch.
         frozen: those of its values that are frozen at the images.
         read: those of its inputs that its rule asks for as they were in the forward pass.
-        complex: those of its values that are complex numbers.
     """
 
     args: tuple[tuple[Any, bool], ...]
     shapes: dict[Value, tuple[int, ...]]
     frozen: tuple[Value, ...]
     read: tuple[Value, ...]
-    complex: frozenset[Value]
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +82,7 @@ class Network:
         nodes: the calls that the logits depend on.
         logits: the value that is explained, (B, C) or with dimensions of size 1.
         layers: the gates by hidden layer; layers[n - 1] is layer n.
+        class_gates: gates of a class layer, by the number of their node: they belong to the output.
         lands: for each value, the layers (bit n) whose gates it reaches downwards with no gate between, bit 0 the input.
     """
 
@@ -81,8 +92,10 @@ class Network:
     logits: Value
     producers: dict[Value, Node]
     layers: tuple[tuple[Gate, ...], ...]
+    class_gates: dict[int, Gate]
     lands: dict[Value, int]
     _forms: dict[int, Form] = field(default_factory=dict, repr=False)
+    _class_fields: dict[tuple[int, int], Field] = field(default_factory=dict, repr=False)
 
     def form(self, node: Node) -> Form:
         """What is known of a node's call without any numbers."""
@@ -93,8 +106,7 @@ class Network:
                 tuple((filled(arg, lambda leaf: leaf), bool(values_in(arg))) for arg in node.args),
                 {v: graph.shapes[v.index][1:] for v in values},
                 tuple(v for v in values if self.states[v] is Dependence.FROZEN),
-                tuple(node.inputs) if known(node).reads else (),
-                frozenset(v for v in values if graph.dtypes[v.index].is_complex),
+                tuple(node.inputs) if known(node).saves == "inputs" else (),
             )
         return self._forms[node.index]
 
@@ -118,6 +130,14 @@ class Network:
         """What each value's elements see of the input."""
         return receptive_fields(self.graph, self.nodes, self.states)
 
+    def class_field(self, class_gate: Gate, gate: Gate) -> Field:
+        """What the elements of a gate of the class layer see of another gate."""
+        key = (class_gate.node.index, gate.node.index)
+        if key not in self._class_fields:
+            fields = fields_above(self.graph, self.nodes, self.states, gate.output)
+            self._class_fields[key] = fields.get(class_gate.source)
+        return self._class_fields[key]
+
     @cached_property
     def placed(self) -> tuple[bool, ...]:
         """For every hidden layer, from the output down, whether units of it have a place in the image."""
@@ -136,13 +156,14 @@ class Network:
             if output is None or self.states[output] is not Dependence.VARIES:
                 continue
             needed.update(value for value in node.inputs if self.states[value] is not Dependence.VARIES)
-            if node.index in self.gates:
-                gate = self.gates[node.index]
-                needed.add(gate.output if known(node).gates_from_output else gate.source)
+            gate = self.gates.get(node.index) or self.class_gates.get(node.index)
+            if gate is not None:
+                needed.add(gate.output if known(node).saves == "output" else gate.source)
                 continue
-            saved = (node.outputs[position] for position in known(node).saves)
-            needed.update(value for value in saved if value is not None)
-            needed.update(node.inputs if known(node).reads else ())
+            if known(node).saves == "inputs":
+                needed.update(node.inputs)
+            elif known(node).saves == "indices" and (indices := node.outputs[1]) is not None:
+                needed.add(indices)
         return frozenset(needed)
 
     @cached_property
@@ -153,7 +174,7 @@ class Network:
             node = self.producers.get(stack.pop())
             if node is None or node.index in self.gates:
                 continue
-            frozen = known(node).saves or known(node).reads
+            frozen = known(node).saves or node.index in self.class_gates
             if frozen or any(self._is_of_images(v, node) for v in node.inputs):
                 return False
             fresh = {v for v in node.inputs if self.states[v] is Dependence.VARIES} - seen
@@ -194,11 +215,56 @@ def read_network(graph: Graph) -> Network:
         )
     check_batch(graph, nodes, states)
     gates = _gates(graph, nodes, states, producers)
-    layers, lands = _layers(graph, states, gates, logits, producers)
+    class_gates = _class_gates(graph, states, gates, logits, producers)
+    layers, lands = _layers(graph, states, [gate for gate in gates if gate not in class_gates], logits, producers)
+    if not layers:  # a class layer is all that there is
+        class_gates = []
+        layers, lands = _layers(graph, states, gates, logits, producers)
     if not layers:
         raise PathxError("the model has no ReLU between its input and its output: there is no path to find", usage=True)
     _check_head(graph, logits, states, gates, producers)
-    return Network(graph, nodes, states, logits, producers, layers, lands)
+    by_node = {gate.node.index: gate for gate in class_gates}
+    return Network(graph, nodes, states, logits, producers, layers, by_node, lands)
+
+
+def _class_gates(
+    graph: Graph, states: dict[Value, Dependence], gates: list[Gate], logits: Value, producers: dict[Value, Node]
+) -> list[Gate]:
+    """The gates of a class layer: every unit of theirs sends to one class only, by construction.
+
+    Between them and the logits there are only operations that hand every element on to one element of their result:
+    reshapes, means and maxima of whole maps, fixed factors. Empty where the top layer is no such layer.
+    """
+    by_output = {gate.output: gate for gate in gates}
+    if prod(graph.shapes[logits.index][1:]) == 1:
+        return []
+    stack, seen, top = [logits], {logits}, []
+    while stack:
+        value = stack.pop()
+        if value in by_output:
+            top.append(by_output[value])
+            continue
+        node = producers.get(value)
+        if node is None or not _keeps_elements_apart(graph, node, states):
+            return []
+        fresh = {v for v in node.inputs if states[v] is Dependence.VARIES} - seen
+        seen |= fresh
+        stack.extend(fresh)
+    return top
+
+
+def _keeps_elements_apart(graph: Graph, node: Node, states: dict[Value, Dependence]) -> bool:
+    """Whether every element that an operation is given reaches at most one element of its result."""
+    varying = [value for value in node.inputs if states[value] is Dependence.VARIES]
+    output = node.outputs[0]
+    if output is None or len(varying) != 1:
+        return False
+    before, after = (graph.shapes[value.index] for value in (varying[0], output))
+    if node.kind in ELEMENTWISE:  # with what is fixed
+        return before == after
+    if node.kind in MAP_POOLS:
+        return after[-2:] == (1, 1)
+    return node.kind in KEEP_ELEMENTS
 
 
 _FEATURES = 64
@@ -222,7 +288,7 @@ def _check_head(
         node = producers.get(value)
         if value in by_output:
             last.append(by_output[value])
-        elif node is None or not known(node).pools:
+        elif node is None or node.kind not in KEEP_FEATURES:
             return  # something was learned after the last ReLU
         else:
             stack.extend(v for v in node.inputs if states.get(v) is Dependence.VARIES)
@@ -237,9 +303,9 @@ def _check_head(
 
 def _is_head(graph: Graph, node: Node) -> bool:
     """Whether a node can be the last layer of a classifier."""
-    if known(node).multiplies:
+    if node.kind in MATRIX_PRODUCTS:
         return True
-    weight = node.args[1] if known(node).convolves else None
+    weight = node.args[1] if node.kind in CONVOLUTIONS else None
     return isinstance(weight, Value) and prod(graph.shapes[weight.index][2:]) == 1
 
 
@@ -306,13 +372,22 @@ def _strip_final(graph: Graph, value: Value, producers: dict[Value, Node]) -> Va
     logits = value
     while value in producers:
         node = producers[value]
-        operation = known(node)
-        if not (operation.final or operation.same or operation.after_final):
+        if node.kind not in FINAL | AFTER_FINAL:
             break
-        if operation.final and len(node.args) > 1 and node.args[1] % len(graph.shapes[value.index]) == 0:
+        if node.kind in FINAL and len(node.args) > 1 and node.args[1] % len(graph.shapes[value.index]) == 0:
             raise PathxError(f"{node.place} is taken over the batch, not over the classes; use dim=1", usage=True)
+        if node.kind in FINAL and len(node.args) > 1:
+            shape = graph.shapes[value.index]
+            size, outputs = shape[node.args[1]], prod(shape[1:])
+            if size != outputs:
+                raise PathxError(
+                    f"{node.place} is taken over groups of {size} of the {outputs} outputs; wrap the model so that it returns "
+                    "the logits of one group",
+                    usage=True,
+                )
         value = node.inputs[0]
-        logits = value if operation.final or (logits == node.outputs[0] and operation.same) else logits
+        if node.kind in FINAL or (logits == node.outputs[0] and node.kind in COPIES):
+            logits = value
     return logits
 
 
@@ -340,14 +415,8 @@ def _gates(
         if output is None or states[output] is not Dependence.VARIES or operation.gate is None:
             continue
         source, *others = (value for value in node.inputs if states[value] is Dependence.VARIES)
-        if others or (operation.self_masking and not _masks_itself(graph, node, source, states, producers)):
+        if others or (node.kind in SELF_MASKS and not _masks_itself(graph, node, source, states, producers)):
             continue  # a choice between two values is a route, and a mask from elsewhere a factor like any other
-        if graph.dtypes[source.index].is_complex:
-            raise PathxError(
-                f"the model is not a ReLU network: {node.place} is not linear in complex numbers, so the network has no "
-                "exact path",
-                usage=True,
-            )
         name = node.name
         seen[name] += 1
         if seen[name] > 1:
@@ -368,7 +437,7 @@ def _masks_itself(
         return False
 
     def origin(value: Value) -> Value:
-        while value in producers and known(producers[value]).same:
+        while value in producers and producers[value].kind in COPIES:
             value = producers[value].inputs[0]
         return value
 

@@ -18,7 +18,7 @@ from pathx.engine.explain import class_logits
 from pathx.engine.freeze import network_and_tensors
 from pathx.engine.network import Network
 from pathx.engine.record.operations import Node, Value, filled
-from pathx.engine.rules.table import known
+from pathx.engine.rules.table import CONVOLUTIONS
 from pathx.errors import PathxError
 
 CHUNK = 4_000_000
@@ -81,7 +81,7 @@ class Replay(nn.Module):
     def _makes_map(self, node: Node) -> bool:
         """Whether a node is a convolution over the image whose output still has places."""
         shape = self.network.graph.shapes[node.outputs[0].index] if node.outputs[0] is not None else ()
-        return known(node).convolves and prod(shape[2:]) > 1
+        return node.kind in CONVOLUTIONS and prod(shape[2:]) > 1
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, classes) logits."""

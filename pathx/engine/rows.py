@@ -1,15 +1,17 @@
-"""Rows of Jacobians on their way down: one per class from the logits, or one per kept unit from a hidden layer.
+"""Rows of the Jacobian on their way down: one per class from the logits, or one per kept unit from a hidden layer.
 
-A row starts as a single element and is taken down, operation by operation, to the ReLUs that it meets or to the input.
-Rows that each branch weighs and sums at the start go down as one whole map instead.
+A row starts as a single element and is pulled back, operation by operation, to the activations that it meets or to the
+input. A unit of a feature map reaches only its receptive field, so a row is a window: a block with an origin. Sums of rows,
+taken before they are pulled back, go down as one whole map instead.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 
 import torch
 from torch import Tensor
@@ -18,7 +20,7 @@ from pathx.engine.branches import Branches, Kept
 from pathx.engine.freeze import Frozen
 from pathx.engine.record.operations import Value
 from pathx.engine.rules.table import Slopes
-from pathx.engine.window import Window, counted, ones
+from pathx.engine.window import Window, counted, spaced, times
 
 Landed = dict[Value, list[Window]]
 
@@ -28,15 +30,15 @@ class Start:
     """The value that rows start at.
 
     Args:
-        place: (Q, K) flat index of each row's element, never out of range; (1, K) where branches share the rows.
-        here: (Q, K) 1 for rows that start at this value and 0 for the others, and for those that are none; None where all do.
-        slopes: of the gate whose pre-activations these are; None where it passes on as it is what its kept units send.
+        index: (Q, K) flat index of each row's element, never out of range; (1, K) where branches share the rows.
+        mask: (Q, K) 1 for rows that start at this value and 0 for the others; None where all do.
+        slopes: of the gate whose pre-activations these are; None where the slope of every kept unit is 1.
     """
 
     value: Value
     shape: tuple[int, ...]
-    place: Tensor
-    here: Tensor | None = None
+    index: Tensor
+    mask: Tensor | None = None
     slopes: Slopes | None = None
 
 
@@ -47,121 +49,118 @@ class Rows:
     Args:
         layer: the hidden layer that they start from; None for the logits.
         image: (Q,) the image of every branch.
-        weights: (Q, K, C) what each row sends to every class; None where the rows are the classes.
-        favour: (Q, K) how much more each sends to the target than to the mean of the other classes.
-        sent: (Q, K) what each sends of what is explained.
-        shared: the rows are the same for every branch, because no gate or route of an image is in them yet.
+        W: (Q, K, C) what each row sends to every class, W_prev of Algorithm 1; None where the rows are the classes.
+        target_minus_mean: (Q, K) what each sends to the target minus the mean of the other classes.
+        weight: (Q, K) what each sends to the explained logit.
+        shared: the rows are the same for every branch, because nothing in them was frozen at an image yet.
     """
 
     frozen: Frozen
     layer: int | None
     starts: tuple[Start, ...]
     image: Tensor
-    weights: Tensor | None
-    favour: Tensor
-    sent: Tensor
+    W: Tensor | None
+    target_minus_mean: Tensor
+    weight: Tensor
     shared: bool = False
 
     @cached_property
     def count(self) -> int:
-        return self.favour.shape[1]
+        """K."""
+        return self.target_minus_mean.shape[1]
+
+    @property
+    def sets(self) -> int:
+        """How many sets of K rows there are: 1 where branches share them, else Q."""
+        return 1 if self.shared else len(self.image)
 
     @cached_property
-    def shape(self) -> tuple[int, int]:
-        """How many sets of rows there are, and how many rows in each."""
-        return (1 if self.shared else len(self.image)), self.count
+    def lands(self) -> int:
+        """The layers that rows reach with no other activation between: bit n for layer n, bit 0 for the input."""
+        reached = 0
+        for start in self.starts:
+            reached |= self.frozen.network.lands[start.value]
+        return reached
 
-    @cached_property
-    def images(self) -> Tensor:
-        """The image of every row of every set; of shared rows, of none in particular."""
-        sets, count = self.shape
-        if self.shared:
-            return torch.zeros(count, dtype=torch.long, device=self.image.device)
-        return self.image.expand(count) if sets == 1 else self.image.repeat_interleave(count)
-
-    def reach(self, layer: int) -> bool:
-        """Whether there is a way from here to a layer with no other gate between."""
-        return any(self.frozen.network.lands[start.value] & 1 << layer for start in self.starts)
-
-    def down(
-        self, wanted: int, some: slice | None = None, *, windows: bool = True, without_empty: bool = False
-    ) -> Landed:
-        """Take rows down one by one; row k of branch q has the number q * rows + k, or just k where they are shared.
+    def pull_back(self, layer: int, some: slice = slice(None), *, windows: bool = True) -> Landed:
+        """Pull single rows back to a layer; row k of branch q has the number q * K + k, or k where they are shared.
 
         Args:
-            wanted: where they may land: a bit for every hidden layer, bit 0 for the input.
-            some: which rows of every branch; all by default.
-            without_empty: at each value, only the rows that start there; so shapes depend on numbers.
+            some: which of the K rows.
+            windows: keep rows as windows; otherwise as whole maps.
         """
-        return walk(self.frozen, self._seeds(some, without_empty), wanted, windows=windows)
-
-    def _seeds(self, some: slice | None, without_empty: bool) -> Iterator[tuple[Value, Window]]:
+        seeds = []
         for start in self.starts:
-            place, here, image = start.place, start.here, self.images
-            if some is not None:
-                place, here = place[:, some], None if here is None else here[:, some]
-                image = image.reshape(self.shape)[:, some].flatten()
-            row = counted(place.numel(), place.device)
-            one = ones(place.numel(), self.favour) if here is None else here.reshape(-1)
-            seed = Window.one_hot(one, place.reshape(-1), start.shape, row, image)
-            if without_empty and len(self.starts) > 1:
-                seed = seed.rows(one.nonzero().squeeze(1))
-                if not len(seed.data):
-                    continue
-            yield start.value, seed if start.slopes is None else start.slopes.passed(seed)
+            index = start.index[:, some]
+            count = index.shape[1]
+            image = self.image[:1].expand(count) if self.sets == 1 else self.image.repeat_interleave(count)
+            ones = self.weight.new_ones(()).expand(index.shape) if start.mask is None else start.mask[:, some]
+            row = counted(index.numel(), index.device)
+            seed = Window.one_hot(ones.reshape(-1), index.reshape(-1), start.shape, row, image)
+            seeds.append((start.value, seed if start.slopes is None else start.slopes.passed(seed)))
+        return pull_back(self.frozen, seeds, 1 << layer, windows=windows)
 
-    def weighed(self, factors: Tensor, wanted: int) -> Landed:
-        """Take sums of rows down as whole maps: the rows of branch q times (Q, c, K), which makes c maps of each."""
+    def pull_back_sums(self, factors: Tensor, layers: int) -> Landed:
+        """Pull sums of rows back as whole maps: factors (Q, c, K) times the rows give c maps for every branch.
+
+        Args:
+            layers: where they may land: a bit for every layer, bit 0 for the input.
+        """
         branches, count, _ = factors.shape
         row = counted(branches * count, factors.device)
         image = self.image if count == 1 else self.image.repeat_interleave(count)
         seeds = []
         for start in self.starts:
-            maps = factors.new_zeros(branches, count, torch.Size(start.shape).numel())
-            part = factors if start.here is None else factors * start.here[:, None]
-            maps.scatter_add_(2, start.place[:, None].expand(branches, count, -1), part)
+            maps = factors.new_zeros(branches, count, prod(start.shape))
+            part = factors if start.mask is None else factors * start.mask[:, None]
+            maps.scatter_add_(2, start.index[:, None].expand(branches, count, -1), part)
             seed = Window.full(maps.reshape(-1, *start.shape), row, image)
             seeds.append((start.value, seed if start.slopes is None else start.slopes.passed(seed)))
-        return walk(self.frozen, seeds, wanted, windows=False)
+        return pull_back(self.frozen, seeds, layers, windows=False)
 
 
-def rows_of_classes(frozen: Frozen, branches: Branches) -> Rows:
-    """One row per class, at the logits."""
+def class_rows(frozen: Frozen, branches: Branches) -> Rows:
+    """One row per class, at the logits: W_prev is the identity."""
     network = frozen.network
     value, shape = network.logits, network.shape(network.logits)
-    device = frozen.images.device
-    if branches.logits is not None:
-        start = Start(value, shape, branches.logits)
-    else:
-        start = Start(value, shape, counted(network.outputs, device)[None])
     shared = branches.logits is None and network.top_is_shared
-    if not shared and len(start.place) != len(branches):
-        start = replace(start, place=start.place.expand(len(branches), -1))
+    if branches.logits is not None:
+        index = branches.logits
+    else:
+        index = counted(network.outputs, branches.image.device)[None]
+        index = index if shared else index.expand(len(branches), -1)
+    start = (Start(value, shape, index),)
     if network.outputs > 1:
-        favour, sent = branches.favour(frozen.images), branches.explained(frozen.images)
-        return Rows(frozen, None, (start,), branches.image, None, favour, sent, shared)
-    pair = torch.arange(2, dtype=frozen.images.dtype, device=device)  # the logits (0, y)
-    weights = pair.expand(len(branches), 1, 2)
-    favour, sent = branches.sums(weights).unbind(2)
-    return Rows(frozen, None, (start,), branches.image, weights, favour, sent, shared)
+        difference, explained = branches.target_minus_mean, branches.explained
+        return Rows(frozen, None, start, branches.image, None, difference, explained, shared)
+    W = torch.arange(2, dtype=branches.dtype, device=index.device).expand(len(branches), 1, 2)  # the logits (0, y)
+    return Rows(frozen, None, start, branches.image, W, *branches.weigh(W), shared)
 
 
-def rows_of_units(frozen: Frozen, branches: Branches, kept: Kept) -> Rows:
-    """One row per unit that a layer keeps, at its pre-activation."""
+def unit_rows(frozen: Frozen, branches: Branches, kept: Kept) -> Rows:
+    """One row per unit that a layer keeps, at its pre-activation: W_prev is W at these units."""
     starts = []
-    for gate, place, here in kept.places():
+    for gate, index, mask in kept.by_gate():
         slopes = frozen.slopes(gate)
-        # A plain ReLU's slope is 1 for every unit that is kept, and nothing is sent through those that are not.
-        factor, known = kept.real if here is None else here, None if slopes.given is None else slopes
-        starts.append(Start(gate.source, gate.shape, place, factor, known))
-    return Rows(frozen, kept.layer, tuple(starts), branches.image, kept.weights, kept.favour, kept.sent)
+        plain = slopes.given is None  # a plain ReLU: the slope of every kept unit is 1
+        starts.append(Start(gate.source, gate.shape, index, mask, None if plain else slopes))
+    return Rows(frozen, kept.layer, tuple(starts), branches.image, kept.W, kept.target_minus_mean, kept.weight)
 
 
-def walk(frozen: Frozen, seeds: Iterable[tuple[Value, Window]], wanted: int, *, windows: bool = True) -> Landed:
-    """Take cotangents down to where they land: the outputs of the gates they meet, or the input.
+def pull_back(
+    frozen: Frozen,
+    seeds: Iterable[tuple[Value, Window]],
+    layers: int,
+    *,
+    windows: bool = True,
+    stop_at: Container[Value] = (),
+) -> Landed:
+    """Pull cotangents back to where they land: the outputs of the activations that they meet, or the input.
 
     Args:
+        layers: where they may land: a bit for every layer, bit 0 for the input.
         windows: keep cotangents as windows; otherwise as whole maps.
+        stop_at: other values to land at.
     """
     network = frozen.network
     landed: Landed = {}
@@ -169,34 +168,82 @@ def walk(frozen: Frozen, seeds: Iterable[tuple[Value, Window]], wanted: int, *, 
     queue: list[int] = []  # numbers of nodes to visit, the highest first
 
     def put(value: Value, window: Window) -> None:
-        if not network.lands[value] & wanted:
+        if not network.lands[value] & layers:
             return
         if not windows:
             window = window.dense()
         node = network.producers.get(value)
-        if node is None or node.index in network.gates:
-            merge(landed.setdefault(value, []), window)
+        if node is None or node.index in network.gates or value in stop_at:
+            add_window(landed.setdefault(value, []), window)
             return
         if value not in pending:
             pending[value] = []
             heapq.heappush(queue, -node.index)
-        merge(pending[value], window)
+        add_window(pending[value], window)
 
     for value, window in seeds:
         put(value, window)
     while queue:
         node = network.graph.nodes[-heapq.heappop(queue)]
-        for output, made in enumerate(node.outputs):
-            for window in pending.pop(made, ()) if made is not None else ():
+        for output, result in enumerate(node.outputs):
+            for window in pending.pop(result, ()) if result is not None else ():
                 for source, cotangent in frozen.pull(node, output, window):
                     put(source, cotangent)
     return landed
 
 
-def merge(windows: list[Window], window: Window) -> None:
-    """Add a cotangent to those of the same value: into one of them where the boxes are the same."""
+def add_window(windows: list[Window], window: Window) -> None:
+    """Add a cotangent to those of the same value: into one of them where both are whole maps of the same rows."""
     for number, other in enumerate(windows):
         if other.is_full and window.is_full and other.row is window.row:
             windows[number] = replace(other, data=other.data + window.data)
             return
     windows.append(window)
+
+
+def sum_into(maps: Tensor, window: Window, owner: Tensor) -> None:
+    """Add the cotangents of a window to maps (Q, *shape), each to the map of its owner (P,)."""
+    start = (owner * prod(window.shape)).reshape(-1, *(1,) * len(window.shape))
+    index = (window.index() + start).expand_as(window.data)
+    data = window.cleaned().data
+    maps.view(-1).index_add_(0, index.reshape(-1), data.reshape(-1))
+
+
+SMALL = 1 << 16
+"""Tables of fewer numbers are not worth indices of half the size."""
+
+
+def read_window(window: Window, places: tuple[Tensor, ...], here: Tensor | None, sets: tuple[int, int]) -> Tensor:
+    """(S or Q, K, n) what the S * K cotangents of a window hold at places, (Q, n) for each dimension; 0 outside of the boxes.
+
+    Args:
+        here: (Q, n) which places are there at all; None for all.
+        sets: S and K; S is Q, or 1 where every set has the same cotangents.
+    """
+    data = window.data
+    # The index into memory: where a row's box would start if it began at the map's corner, plus the place.
+    corner, before = window.corner(data.stride()[1:])
+    start = spaced(len(data), data.stride(0), -before, data.device)
+    start = start if corner is None else start - corner
+    step: Tensor | None = None
+    outside = None if here is None else ~here[:, None]
+    for dim in reversed(range(len(places))):  # the last often has a stride of 1
+        stride, origin, place = data.stride(dim + 1), window.origin[dim], places[dim]
+        if stride:
+            step = times(place, stride) if step is None else torch.add(step, place, alpha=stride)
+        if not window.covers(dim):
+            first = origin if isinstance(origin, int) else origin.numbers.reshape(*sets, 1)
+            beyond = (place[:, None] < first) | (place[:, None] >= first + window.extent[dim])
+            outside = beyond if outside is None else outside | beyond
+    step = torch.zeros_like(places[0]) if step is None else step
+    if prod(sets) * step.shape[1] > SMALL:  # half as many bytes
+        start, step = start.int(), step.int()
+    index = start.reshape(*sets, 1) + step[:, None]
+    span = 1 + sum((length - 1) * stride for length, stride in zip(data.shape, data.stride(), strict=True))
+    memory = data.as_strided((span,), (1,), data.storage_offset())
+    if outside is not None:
+        index.masked_fill_(outside, 0)
+    values = memory.index_select(0, index.reshape(-1)).reshape(index.shape)
+    return (
+        values if outside is None else values.masked_fill_(outside, 0.0)
+    )  # not a product: it may be infinite elsewhere

@@ -1,10 +1,9 @@
-"""Which units of a layer are kept, without computing what every unit sends to every class.
+"""The most important units of a layer, exactly, without computing what every unit sends to every class.
 
-Every unit gets an upper bound of its margin, which takes one sum over the rows instead of one for every class: by Jensen's
-inequality log mean exp(z_c) >= mean z_c, so the margin is at most z_target - mean of the others. The units with the highest
-bounds are looked at exactly, a fixed number of them, and the best are kept. Whether any other unit could have changed
-the choice is left on the device as evidence, and asked once, at the end. No shape depends on numbers, but on a CPU where columns
-are many and nearly all 0.
+Every unit gets an upper bound of its margin first. By Jensen's inequality log mean exp(z_c) >= mean z_c, so the margin is at most
+z_target - mean of the other z_c, and that takes one cotangent instead of one per class. The units with the highest bounds are
+multiplied out for all classes, and the best of them are kept. The choice is certified if the bound of the best unit that was not
+looked at is no higher than the last margin kept; otherwise more units are looked at.
 """
 
 from __future__ import annotations
@@ -12,293 +11,392 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from pathx.engine.branches import Branches
-from pathx.engine.candidates import Arrival, joined
-from pathx.engine.entries import Entries
-from pathx.engine.freeze import Frozen
+from pathx.engine.branches import Branches, Kept, Link
+from pathx.engine.class_maps import class_columns
 from pathx.engine.network import Gate
-from pathx.engine.rows import Rows
-from pathx.engine.selection import Best, Evidence, best, margin
-from pathx.engine.window import counted, spaced
+from pathx.engine.rows import Landed, Rows, read_window, sum_into
+from pathx.engine.window import Window, counted, made_once, spaced, unravelled
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """How a step is computed. Whatever is set here, the kept units are the same and the numbers agree to rounding.
+    """How a layer is searched. Whatever is set here, the kept units are the same and the numbers agree to rounding.
 
     Args:
         slack: how many candidates more than the width are looked at first; None for a number that nearly always does.
         windows: keep rows as windows; otherwise as whole maps.
         most: how many numbers an intermediate result may have.
-        few: units under windows are listed, and the others not looked at, while they are less than this part of a layer.
-            Against sweeping whole layers that takes 0.69 of the time on SqueezeNet 1.1 and 0.89 on ResNet-18, complete, width
-            5; 0.1 is slower than 0.25 on SqueezeNet, 0.5 the same, and 1 slower again.
-        put: columns are made from what the windows hold, and not read unit by unit, while a window holds at most this many
-            numbers for each unit that is asked for. At a width of 1024 that moves 0.69 of the bytes on SqueezeNet and takes
-            0.61 of the time; with 4 instead of 1, ResNet-18 would move 1.33 times as many.
-        sparse: on a CPU, columns are written down and multiplied without their zeros where all would take more multiplications
-            than the first for an image, while less than the second part of them is anything else: a unit is reached from few
-            others. At a width of 1024, SqueezeNet takes 0.56 of the time, ResNet-50 0.75, ResNet-18 0.9; with 1/16 instead of
-            1/7, these would take 1.15, 1.15 and 1.2 times as long.
-        recorded: on a CPU, after how many calls in the same form the walk down is recorded and played back from then on;
-            None for never. Recording takes as long as some ten calls save.
+        few: where windows cover less than this part of a layer, only the units under them are looked at.
     """
 
     slack: int | None = None
     windows: bool = True
     most: int = 1 << 26
     few: float = 0.25
-    put: float = 1.0
-    sparse: tuple[float, float] = (1 << 27, 1 / 7)
-    recorded: int | None = 3
 
     def first_slack(self, width: int) -> int:
         return width // 32 + 6 if self.slack is None else self.slack
 
 
-@dataclass(frozen=True, eq=False)
-class Choice:
-    """What is known of the units that a layer keeps, by falling importance.
+MORE = 8
+"""Times as many candidates are looked at where the first were too few."""
+
+
+def most_important(
+    inputs: Sequence[LayerInputs], branches: Branches, width: int, threshold: float, strategy: Strategy
+) -> Kept:
+    """The `width` most important units of a layer whose margin is above the threshold, for every branch.
 
     Args:
-        units: (Q, K) their numbers in the layer.
-        best: their margins, and which of them are real.
-        weights: (Q, K, C) what each unit's output sends to every class.
-        gain: (Q, K) what they pass on.
-        columns: for every set of rows, what they hold at the candidates: (Q, rows, n); None where that is not known.
-        evidence: None where every unit was looked at.
+        inputs: what the layers above, or the logits, send to this layer.
     """
-
-    units: Tensor
-    best: Best
-    weights: Tensor
-    gain: Tensor
-    columns: list[Tensor | Entries | None]
-    evidence: Evidence | None
-
-
-def search(
-    frozen: Frozen,
-    branches: Branches,
-    sources: Sequence[Rows],
-    layer: int,
-    *,
-    width: int,
-    slack: int,
-    threshold: float,
-    careful: bool,
-    strategy: Strategy,
-) -> Choice:
-    """The best units of a layer for every branch.
-
-    Args:
-        sources: rows that arrive at the layer.
-        careful: leave units out at which nothing arrives; costly, and rarely what a choice depends on.
-    """
-    gates = frozen.network.layers[layer - 1]
-    settings = (strategy.most, strategy.windows, strategy.put)
-    looked_for = min(width + slack, sum(gate.units for gate in gates))
-    arrivals = [Arrival(rows, layer, gates, *settings, _sparse(rows, looked_for, strategy)) for rows in sources]
-    looked_at = _listed(arrivals, strategy.few) or _all(frozen, gates, branches, arrivals, careful)
-    bounds = looked_at.bounds
-    count = min(width + slack, bounds.shape[1])
-    top = bounds.topk(min(count + 1, bounds.shape[1]), dim=1)
-    units, place, gain = looked_at.at(top.indices[:, :count])
-    weights, columns = _exact(arrivals, units, place, looked_at.listing, strategy.most)
-    margins = _margins(weights, gain, branches, strategy.most)
-    found = best(margins, width, branches.limits(threshold, min(width, count), margins))
-    unseen = top.values[:, count] if count < bounds.shape[1] else None
-    kept = weights.flatten(0, 1).index_select(0, _through(found.place, count).flatten())  # by rows, not by numbers
-    return Choice(
-        units=units.gather(1, found.place),
-        best=found,
-        weights=kept.reshape(*found.place.shape, -1),
-        gain=gain.gather(1, found.place),
-        columns=columns,
-        evidence=None if unseen is None else Evidence(unseen, found.margin[:, 0], _last(found, width)),
+    bounds = _bounds_under_windows(inputs, strategy.few) or _bounds_of_layer(inputs, branches)
+    count, skip_unreached = width + strategy.first_slack(width), False
+    while True:
+        units, slope_times_h, unseen = bounds.best(count)
+        W, links = _multiply_out(inputs, units, strategy.most)
+        margins = _margins(W, slope_times_h, branches, strategy.most)
+        margin, place = margins.sort(dim=1, descending=True, stable=True)  # ties go to the lower number
+        margin, place = margin[:, :width], place[:, :width]
+        if unseen is None:
+            break
+        certified, has_zero_bounds = read_certificate(margin, width, unseen, threshold)
+        if certified:
+            break
+        if has_zero_bounds and not skip_unreached and bounds.units is None:
+            bounds = bounds.without(~torch.stack([one.is_reached() for one in inputs]).any(0))
+            skip_unreached = True
+        count *= MORE
+    W = torch.gather(W, 1, place[:, :, None].expand(-1, -1, W.shape[2]))
+    valid = margin > _limits(threshold, margin)
+    target_minus_mean, weight = (part * valid for part in branches.weigh(W))
+    return Kept(
+        layer=inputs[0].layer,
+        gates=inputs[0].gates,
+        units=units.gather(1, place),
+        place=place,
+        margin=margin,
+        valid=valid,
+        W=W,
+        target_minus_mean=target_minus_mean,
+        weight=weight,
+        slope_times_h=slope_times_h.gather(1, place),
+        links=links,
     )
 
 
-def _sparse(rows: Rows, candidates: int, strategy: Strategy) -> float | None:
-    """The part of the columns of rows that may be other than 0, for `Arrival`."""
-    if not rows.frozen.compact or rows.weights is None:
-        return None
-    multiplications, part = strategy.sparse
-    return part if rows.weights[0].numel() * candidates > multiplications else None
+# --- importance as a margin -------------------------------------------------------------------------------------------
+
+
+def margin_of(z: Tensor, target: Tensor, others_mean: Tensor) -> Tensor:
+    """The margin z_t - M - log1p(mean expm1(z_c - M)), M = max z_c over c != t: z (Q, n, C) to (Q, n).
+
+    It orders units as softmax(z) at the target does, without saturating. It is 0 at importance 1/C, and -inf where all of z is
+    0: a unit that makes no difference is no candidate. z is used up.
+
+    Args:
+        others_mean: (Q, C) 0 at the target and 1 / (C - 1) at the other classes.
+    """
+    at_target = target[:, None, None].expand(-1, z.shape[1], 1)
+    own = z.gather(2, at_target)
+    largest = z.scatter_(2, at_target, -math.inf).amax(2, keepdim=True)
+    excess = torch.bmm(z.sub_(largest).expm1_(), others_mean[:, :, None])
+    differs = own.logical_or(largest).logical_or_(excess)  # if the others' maximum and mean are 0, so are they all
+    own.sub_(largest).sub_(excess.log1p_())
+    nothing = made_once(("nothing", z.dtype), z.device, lambda: torch.tensor(-math.inf, dtype=z.dtype))
+    return torch.where(differs, own, nothing).squeeze(2)
+
+
+def importance_of(margin: Tensor, classes: int) -> Tensor:
+    """Softmax over the classes at the target, from the margin."""
+    return torch.sigmoid(margin - math.log(classes - 1))
+
+
+def threshold_of(alpha: float | None, classes: int) -> float:
+    """The margin above which a unit's importance is above alpha; exactly 0 for alpha = 1/C."""
+    if alpha is None or alpha == 1 / classes:
+        return 0.0
+    if alpha <= 0:
+        return -math.inf
+    return math.log(alpha / (1 - alpha)) + math.log(classes - 1) if alpha < 1 else math.inf
+
+
+def read_certificate(margin: Tensor, width: int, unseen: Tensor, threshold: float) -> tuple[bool, bool]:
+    """Whether no unit that was not looked at could be kept, with a hair left for rounding. The one read of a layer.
+
+    Args:
+        margin: (Q, K) of the best candidates, falling.
+        unseen: (Q,) the highest bound of a unit that was not looked at.
+
+    Returns: that, and whether a bound of 0 is among the highest: perhaps of units at which nothing arrives.
+    """
+    first = margin[:, 0]
+    last = margin[:, -1] if margin.shape[1] == width else torch.full_like(first, -math.inf)
+    only_first = first <= threshold
+    needed = torch.where(only_first, first, last.clamp(min=threshold))
+    tied = only_first & (unseen >= needed - 1e-6) & unseen.isfinite()  # the one with the lowest number is kept
+    doubtful = (unseen > needed - 1e-4 * needed.abs()) | tied  # (NaN is refused later)
+    any_doubtful, any_zero = torch.stack([doubtful, unseen == 0]).any(1).tolist()
+    return not any_doubtful, any_zero
+
+
+def _limits(threshold: float, margin: Tensor) -> Tensor:
+    """(K,) what margins must be above: the first is kept in any case, if it makes a difference at all."""
+    width, dtype = margin.shape[1], margin.dtype
+    key = ("limits", threshold, width, dtype)
+    return made_once(key, margin.device, lambda: torch.tensor([-math.inf] + [threshold] * (width - 1), dtype=dtype))
+
+
+def _margins(W: Tensor, slope_times_h: Tensor, branches: Branches, most: int) -> Tensor:
+    """(Q, n) exact margins of candidates."""
+    step = max(1, most // (len(branches) * branches.classes))
+    pairs = zip(W.split(step, dim=1), slope_times_h.split(step, dim=1), strict=True)
+    return join([margin_of(w * h[:, :, None], branches.target, branches.others_mean) for w, h in pairs], 1)
+
+
+# --- bounds -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class _Bounds:
-    """Upper bounds of margins, (Q, n): -inf where there is nothing to keep.
+    """Upper bounds of margins, (Q, m): -inf where there is nothing to keep.
 
     Args:
-        gain: (Q, n) what the units pass on; 0 where there is nothing to keep.
-        listing: which units these are; None for all of the layer.
+        slope_times_h: (Q, m) what the units pass on; 0 where there is nothing to keep.
+        units: (Q, m) the numbers of the units; None for all units of the layer in order.
     """
 
-    bounds: Tensor
-    gain: Tensor
-    listing: _Listing | None = None
+    bound: Tensor
+    slope_times_h: Tensor
+    units: Tensor | None = None
 
-    def at(self, place: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The units at places (Q, k), in the order of their numbers; with their places in that order, and their gains."""
-        if self.listing is None:
-            units = place.sort(dim=1).values
-            return units, units, self.gain.gather(1, units)
-        units, order = self.listing.units.gather(1, place).sort(dim=1)
-        place = place.gather(1, order)
-        return units, place, self.gain.gather(1, place)
+    def best(self, count: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The units with the highest bounds in the order of their numbers, (Q, n), what they pass on, and the best bound left."""
+        size = self.bound.shape[1]
+        count = min(count, size)
+        top = self.bound.topk(min(count + 1, size), dim=1)
+        place = top.indices[:, :count]
+        if self.units is None:
+            units = place = place.sort(dim=1).values
+        else:
+            units, order = self.units.gather(1, place).sort(dim=1)
+            place = place.gather(1, order)
+        return units, self.slope_times_h.gather(1, place), top.values[:, count] if count < size else None
 
-
-@dataclass(frozen=True, eq=False)
-class _Listing:
-    """The units under windows, where these are few; one may be there several times.
-
-    Args:
-        units: (Q, m) their numbers, of all arrivals.
-        owner: (Q * m,) for every entry of the list, the one among those of the same unit that stands for it.
-        held: by arrival, what the rows hold at the units, (Q, K, n).
-    """
-
-    units: Tensor
-    owner: Tensor
-    held: tuple[Tensor, ...]
-
-    def columns(self, place: Tensor, left_out: Sequence[bool]) -> Iterator[Tensor]:
-        """By arrival, (Q, K, n) what its rows hold at the units that the entries (Q, n) of the list stand for.
-
-        Nothing for entries that stand for none, because another one does.
-        """
-        branches, count = place.shape
-        entry = _through(place, self.units.shape[1])
-        number = counted(count, place.device).expand(branches, -1)
-        column = torch.full_like(self.owner, count)  # for units that are not asked for
-        column.index_copy_(0, entry.reshape(-1), number.reshape(-1))
-        column = column.index_select(0, self.owner).reshape(self.units.shape)
-        start = 0
-        for data, out in zip(self.held, left_out, strict=True):
-            stop = start + data[0].numel()
-            if not out:
-                table = data.new_zeros(branches, data.shape[1], count + 1)
-                yield table.scatter_add_(2, column[:, start:stop].reshape(data.shape), data)[:, :, :count]
-            start = stop
+    def without(self, left_out: Tensor) -> _Bounds:
+        return _Bounds(self.bound.masked_fill(left_out, -math.inf), self.slope_times_h, self.units)
 
 
-def _through(numbers: Tensor, size: int) -> Tensor:
-    """Numbers (Q, n) below `size`, counted through the branches."""
-    branches = len(numbers)
-    return numbers if branches == 1 else numbers + spaced(branches, size, 0, numbers.device)[:, None]
-
-
-def _all(
-    frozen: Frozen, gates: Sequence[Gate], branches: Branches, arrivals: Sequence[Arrival], careful: bool
-) -> _Bounds:
+def _bounds_of_layer(inputs: Sequence[LayerInputs], branches: Branches) -> _Bounds:
     """Bounds of all units of a layer."""
-    gain = _gain(frozen, gates, branches)
-    bounds = _total([arrival.favour() for arrival in arrivals]) * gain
-    bounds.masked_fill_(gain == 0, -math.inf)
-    if careful:
-        reached = torch.stack([arrival.reached() for arrival in arrivals]).any(0)
-        bounds.masked_fill_(~reached, -math.inf)
-    return _Bounds(bounds, gain)
+    frozen = inputs[0].rows.frozen
+    slope_times_h = join([frozen.slopes(gate).gain.flatten(1) for gate in inputs[0].gates], 1)
+    if not branches.one_per_image:
+        slope_times_h = slope_times_h.index_select(0, branches.image)
+    sums = add([one.weighted_sums(one.rows.target_minus_mean[:, None])[:, 0] for one in inputs])
+    bound = (sums * slope_times_h).masked_fill_(slope_times_h == 0, -math.inf)
+    return _Bounds(bound, slope_times_h)
 
 
-def _listed(arrivals: Sequence[Arrival], few: float) -> _Bounds | None:
-    """Bounds of the units under windows alone, where these are few: nothing arrives at any other.
+def _bounds_under_windows(inputs: Sequence[LayerInputs], few: float) -> _Bounds | None:
+    """Bounds of the units that lie under windows, where these are few: nothing arrives at any other.
 
     Nothing here is as large as the layer but memory that is neither cleared nor read outside of the list.
     """
-    parts = [arrival.touched(few) for arrival in arrivals]
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
+    listed = [one.units_under_windows(few) for one in inputs]
+    if any(part is None for part in listed):
         return None
-    units, gain, favour = (
-        joined([values.flatten(1) for values in each], 1)
-        for each in zip(*((part.units, part.gain, part.favour) for part in known), strict=True)
-    )
-    size = arrivals[0].units
-    flat = _through(units, size).reshape(-1)
+    parts = [part for part in listed if part is not None]
+    units, slope_times_h, sent = (join(list(each), 1) for each in zip(*parts, strict=True))
+    size = inputs[0].units
+    flat = (units + spaced(len(units), size, 0, units.device)[:, None]).reshape(-1)
     number = counted(len(flat), flat.device)
+    # A unit under several windows is listed several times: one entry stands for all of them.
     owner = flat.new_empty(len(units) * size).index_copy_(0, flat, number).index_select(0, flat)
-    gain = gain.masked_fill((owner != number).reshape(units.shape), 0.0)  # an entry that another stands for is nothing
-    bounds = favour.new_zeros(len(flat)).index_add_(0, owner, favour.reshape(-1))
-    bounds = bounds.reshape(units.shape).mul_(gain).masked_fill_(gain == 0, -math.inf)
-    return _Bounds(bounds, gain, _Listing(units, owner, tuple(part.held for part in known)))
+    slope_times_h = slope_times_h.masked_fill((owner != number).reshape(units.shape), 0.0)
+    sums = sent.new_zeros(len(flat)).index_add_(0, owner, sent.reshape(-1)).reshape(units.shape)
+    bound = sums.mul_(slope_times_h).masked_fill_(slope_times_h == 0, -math.inf)
+    return _Bounds(bound, slope_times_h, units)
 
 
-def _gain(frozen: Frozen, gates: Sequence[Gate], branches: Branches) -> Tensor:
-    """(Q, units) what every unit of a layer passes on; 0 where it is not active."""
-    gains = [frozen.slopes(gate).gain.flatten(1) for gate in gates]
-    gain = joined(gains, 1)
-    return gain if branches.whole else gain.index_select(0, branches.image)
+# --- what arrives at a layer ------------------------------------------------------------------------------------------
 
 
-def _exact(
-    arrivals: Sequence[Arrival],
-    units: Tensor,
-    place: Tensor,
-    listing: _Listing | None,
-    most: int,
-) -> tuple[Tensor, list[Tensor | Entries | None]]:
-    """(Q, n, C) what units (Q, n) send to every class: W of Algorithm 1; and the columns (Q, rows, n) it was made from.
+@dataclass(frozen=True, eq=False)
+class LayerInputs:
+    """What rows from above send to the units of one layer, which are numbered through its gates in order."""
 
-    Args:
-        place: (Q, n) the entries of the list that stand for the units, where there is one.
-    """
-    parts: list[Tensor] = []
-    known: list[Tensor | Entries | None] = []
-    too_many = [a.rows.weights is not None and a.rows.count * units.numel() > most for a in arrivals]
-    listed = None if listing is None else listing.columns(place, too_many)
-    for number, arrival in enumerate(arrivals):
-        rows = arrival.rows
-        if rows.weights is not None and too_many[number]:
-            parts.append(_by_classes(arrival, rows.weights, units, most))
-            known.append(None)
+    rows: Rows
+    layer: int
+    strategy: Strategy
+
+    @property
+    def gates(self) -> tuple[Gate, ...]:
+        return self.rows.frozen.network.layers[self.layer - 1]
+
+    @cached_property
+    def units(self) -> int:
+        return sum(gate.units for gate in self.gates)
+
+    @property
+    def branches(self) -> int:
+        return len(self.rows.image)
+
+    @cached_property
+    def landed(self) -> Landed | None:
+        """All rows at the layer; None where they are too many to have at once."""
+        if self._chunk < self.rows.count:
+            return None
+        return self.rows.pull_back(self.layer, windows=self.strategy.windows)
+
+    @cached_property
+    def _chunk(self) -> int:
+        """How many rows of every branch are pulled back at once."""
+        rows, most = self.rows, self.strategy.most
+        if rows.sets * rows.count * self.units <= most:
+            return rows.count
+        landed = rows.pull_back(
+            self.layer, slice(0, 1), windows=self.strategy.windows
+        )  # to see how large windows become
+        footprint = max((sum(w.data.numel() for w in windows) for windows in landed.values()), default=1)
+        return max(1, min(rows.count, most // max(1, footprint)))
+
+    def _chunks(self) -> Iterator[tuple[int, Landed]]:
+        """The rows in turns: how many of every branch, and where they landed."""
+        if self.landed is not None:
+            yield self.rows.count, self.landed
+            return
+        for start in range(0, self.rows.count, self._chunk):
+            stop = min(start + self._chunk, self.rows.count)
+            yield stop - start, self.rows.pull_back(self.layer, slice(start, stop), windows=self.strategy.windows)
+
+    def weighted_sums(self, factors: Tensor) -> Tensor:
+        """(Q, c, units) the rows of every branch times factors (Q, c, K)."""
+        branches, count, _ = factors.shape
+        landed = self.rows.pull_back_sums(factors, 1 << self.layer)
+        maps = []
+        for gate in self.gates:
+            parts = [window.data.reshape(branches, count, -1) for window in landed.get(gate.output, ())]
+            maps.append(add(parts) if parts else factors.new_zeros(branches, count, gate.units))
+        return join(maps, 2)
+
+    def is_reached(self) -> Tensor:
+        """(Q, units) whether any row is other than 0 at a unit."""
+        total = self.rows.weight.new_zeros(self.rows.sets, self.units)
+        for count, landed in self._chunks():
+            maps = []
+            for gate in self.gates:
+                reach = total.new_zeros(self.rows.sets, *gate.shape)
+                for window in landed.get(gate.output, ()):
+                    window = window.cleaned()
+                    sum_into(reach, window.holding(window.data.abs()), window.row // count)
+                maps.append(reach.flatten(1))
+            total = total + join(maps, 1)
+        return (total != 0).expand(self.branches, -1)
+
+    def units_under_windows(self, few: float) -> tuple[Tensor, Tensor, Tensor] | None:
+        """(Q, n) the units under windows, what they pass on, and what each window sends there to the target minus the mean.
+
+        None where that is no small part of the layer. A unit under several windows is listed several times.
+        """
+        rows = self.rows
+        if rows.layer is None or self.landed is None:
+            return None
+        every = [window for gate in self.gates for window in self.landed.get(gate.output, ())]
+        one_each = all(window.ordered and len(window.data) == self.branches * rows.count for window in every)
+        if not every or not one_each or sum(w.data.numel() for w in every) > few * self.branches * self.units:
+            return None
+        units, passed, sent, offset = [], [], [], 0
+        for gate in self.gates:
+            for window in self.landed.get(gate.output, ()):
+                index = window.index().expand_as(window.data).reshape(self.branches, -1)
+                slope_times_h = rows.frozen.slopes(gate).gain
+                place = index if len(slope_times_h) == 1 else index + (rows.image * gate.units)[:, None]
+                passed.append(slope_times_h.reshape(-1).index_select(0, place.reshape(-1)).reshape(place.shape))
+                units.append(index + offset if offset else index)
+                data = window.cleaned().data.reshape(self.branches, rows.count, -1)
+                sent.append((data * rows.target_minus_mean[:, :, None]).reshape(self.branches, -1))
+            offset += gate.units
+        return join(units, 1), join(passed, 1), join(sent, 1)
+
+    def columns(self, units: Tensor) -> Tensor:
+        """(Q, K, n) what the rows of each branch hold at its units (Q, n)."""
+        if self.rows.layer is None and self.rows.frozen.network.class_gates:
+            return class_columns(self.rows, list(self.on_gates(units)), self.layer)
+        return join([self._read_columns(landed, count, units) for count, landed in self._chunks()], 1)
+
+    def on_gates(self, units: Tensor) -> Iterator[tuple[Gate, Tensor, Tensor | None]]:
+        """Each gate with the units' flat indices in it (Q, n), never out of range, and which of them are on it; None for all."""
+        offset = 0
+        for gate in self.gates:
+            local = units - offset if offset else units
+            inside = local if len(self.gates) == 1 else local.clamp(0, gate.units - 1)
+            yield gate, inside, None if inside is local else inside == local
+            offset += gate.units
+
+    def _read_columns(self, landed: Landed, count: int, units: Tensor) -> Tensor:
+        parts = []
+        for gate, index, here in self.on_gates(units):
+            windows = [window for window in landed.get(gate.output, ()) if window.data.numel()]
+            places = unravelled(index, gate.shape) if windows else ()
+            parts += [self._read_window(window, count, places, here) for window in windows]
+        return add(parts) if parts else self.rows.weight.new_zeros(self.branches, count, units.shape[1])
+
+    def _read_window(self, window: Window, count: int, places: tuple[Tensor, ...], here: Tensor | None) -> Tensor:
+        """(Q, count, n) what a window holds at places, (Q, n) for each dimension; 0 outside of the boxes.
+
+        Args:
+            here: (Q, n) which places are on this gate at all; None for all.
+        """
+        if self.rows.shared:
+            values = read_window(window, places, here, (1, len(window.data)))
+            if window.ordered and len(window.data) == count:
+                return values
+            return values.new_zeros(self.branches, count, values.shape[2]).index_add_(1, window.row, values)
+        if window.ordered and len(window.data) == self.branches * count:  # one cotangent for every row
+            return read_window(window, places, here, (self.branches, count))
+        branch = window.row // count  # rows are missing or repeat: each cotangent has places of its own
+        places = tuple(place.index_select(0, branch) for place in places)
+        here = None if here is None else here.index_select(0, branch)
+        values = read_window(window, places, here, (len(window.data), 1))
+        table = values.new_zeros(self.branches * count, values.shape[2]).index_add_(0, window.row, values[:, 0])
+        return table.reshape(self.branches, count, -1)
+
+
+def _multiply_out(inputs: Sequence[LayerInputs], units: Tensor, most: int) -> tuple[Tensor, tuple[Link, ...]]:
+    """W = W_prev · J at units (Q, n), as (Q, n, C), and the columns of J; none where the table of them would not fit."""
+    parts, links = [], []
+    for one in inputs:
+        rows = one.rows
+        if rows.W is not None and rows.count * units.numel() > most:
+            parts.append(_by_classes(one, rows.W, units, most))
             continue
-        columns = arrival.columns(units) if listed is None else arrival.written(next(listed))
-        known.append(columns)
-        parts.append(_product(columns, rows.weights))
-    return _total(parts), known
+        columns = one.columns(units)
+        links.append(Link(rows.layer, columns, rows.weight))
+        turned = columns.transpose(1, 2)
+        parts.append(turned if rows.W is None else torch.bmm(turned, rows.W))
+    return add(parts), tuple(links) if len(links) == len(inputs) else ()
 
 
-def _product(columns: Tensor | Entries, weights: Tensor | None) -> Tensor:
-    """(Q, n, C) columns (Q, K, n), turned, times weights (Q, K, C); as they are where the rows are the classes."""
-    if isinstance(columns, Entries):
-        assert weights is not None
-        return columns.product(weights)
-    turned = columns.transpose(1, 2)
-    return turned if weights is None else torch.bmm(turned, weights)
-
-
-def _by_classes(arrival: Arrival, weights: Tensor, units: Tensor, most: int) -> Tensor:
-    """The same with rows of classes, some at a time, where rows and units are so many that their table would not fit."""
-    step = max(1, most // (len(weights) * arrival.units))
+def _by_classes(one: LayerInputs, W_prev: Tensor, units: Tensor, most: int) -> Tensor:
+    """The same with rows of classes, some at a time, where the table of rows by units would not fit."""
+    step = max(1, most // (len(W_prev) * one.units))
     parts = []
-    for some in weights.transpose(1, 2).split(step, dim=1):
-        maps = arrival.weighed(some)
+    for some in W_prev.transpose(1, 2).split(step, dim=1):
+        maps = one.weighted_sums(some)
         parts.append(maps.gather(2, units[:, None].expand(-1, maps.shape[1], -1)))
     return torch.cat(parts, 1).transpose(1, 2)
 
 
-def _margins(weights: Tensor, gain: Tensor, branches: Branches, most: int) -> Tensor:
-    """(Q, n) exact margins of candidates."""
-    step = max(1, most // (len(branches) * branches.classes))
-    rivals, passed = branches.rivals(weights), gain.unsqueeze(2)
-    if step >= weights.shape[1]:
-        return margin(weights * passed, branches.target, rivals)
-    pairs = zip(weights.split(step, dim=1), passed.split(step, dim=1), strict=True)
-    return torch.cat([margin(some * by, branches.target, rivals) for some, by in pairs], 1)
+def join(parts: Sequence[Tensor], dim: int) -> Tensor:
+    """Concatenation; without a launch where there is one part."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim)
 
 
-def _last(found: Best, width: int) -> Tensor:
-    """(Q,) the lowest margin that may be kept; -inf where there is room for more."""
-    full = found.margin.shape[1] == width
-    return found.margin[:, -1] if full else torch.full_like(found.margin[:, 0], -math.inf)
-
-
-def _total(parts: Sequence[Tensor]) -> Tensor:
+def add(parts: Sequence[Tensor]) -> Tensor:
     return sum(parts[1:], parts[0])

@@ -12,7 +12,7 @@ from pathx.engine.branches import Branches
 from pathx.engine.device import exactly
 from pathx.engine.fields import boxes
 from pathx.engine.freeze import Frozen
-from pathx.engine.linear import pull_back
+from pathx.engine.linear import pull_to_input
 from pathx.engine.network import Gate, Network
 from pathx.engine.window import Window, unravelled
 
@@ -36,7 +36,7 @@ def unit_maps(frozen: Frozen, units: Sequence[tuple[int, str, Sequence[int]]]) -
             ones = torch.ones(len(rows), dtype=frozen.images.dtype, device=device)
             window = Window.one_hot(ones, index, gate.shape, rows, image[rows])
             seeds.append((gate.source, replace(window, ordered=False)))
-        weight, _ = pull_back(frozen, branches, seeds)
+        weight, _ = pull_to_input(frozen, branches, seeds)
     return weight * frozen.images[image]
 
 

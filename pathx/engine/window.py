@@ -1,8 +1,8 @@
-"""Cotangents that are known on a box of a map and are zero elsewhere.
+"""Windows: cotangents that are known on a box of a map and are zero elsewhere.
 
-A unit of a feature map reaches only its receptive field in the layer below, so what it sends down is kept as a window:
-a small block with an origin. A full map is just the largest window. Every dimension is treated alike, channels too,
-which is how a single unit is a window of one element.
+A unit of a feature map reaches only its receptive field in the layer below, so its cotangent is kept as a window: a small
+block with an origin. A full map is the largest window, a single unit a window of one element: channels are a dimension
+like height and width.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Corners:
-    """Where boxes start along one dimension: each at step * base + offset.
+    """Where boxes start along one dimension, one place each: step * base + offset.
 
-    On the way down, only `step` and `offset` change, which are known to the host; the device has nothing to do until
-    the places are asked for. And it is known at once how far boxes may stick out.
+    On the way down only `step` and `offset` change, on the host: no kernel is launched until the places are asked for, and
+    how far boxes may stick out of a map is known without a look at the device.
 
     Args:
         base: (P,) numbers from 0 to count - 1.
@@ -48,22 +48,12 @@ class Corners:
 
     @property
     def last(self) -> int:
-        """The furthest place that there may be; the first is the offset."""
+        """The largest place that is possible; the smallest is the offset."""
         return self.offset + self.step * (self.count - 1)
 
-    def beyond(self, extent: int, size: int) -> tuple[int, int]:
-        """How far boxes may stick out of a map that is `size` long, before and after it."""
-        return max(0, -self.offset), max(0, self.last + extent - size)
-
     def sticks_out(self, extent: int, size: int) -> bool:
-        """Whether boxes may stick out of a map that is `size` long."""
+        """Whether boxes of this extent may stick out of a map that is `size` long."""
         return self.offset < 0 or self.last + extent > size
-
-    def within(self, low: int, high: int) -> Corners:
-        """Where a box lies outside of these bounds, at the bound."""
-        if low <= self.offset and self.last <= high:
-            return self
-        return Corners(self.numbers.clamp(low, high) - low, high - low + 1, offset=low)
 
     def inside(self, extent: int, size: int) -> Tensor:
         """(P, extent) which elements of the boxes lie inside of the map."""
@@ -88,11 +78,11 @@ class Window:
 
     Args:
         data: (P, *extent).
-        origin: where the box starts in every dimension: one number for all, or one each.
+        origin: by dimension, where the boxes start: one number for all of them, or one place each.
         shape: of the full map, without the batch.
-        row: (P,) which row of the Jacobian each cotangent belongs to; rows may repeat, their cotangents add up.
-        image: (P,) which image of the batch each is about.
-        clean: what sticks out is zero.
+        row: (P,) the row of the Jacobian that each cotangent belongs to; rows may repeat, their cotangents add up.
+        image: (P,) the image of the batch that each belongs to.
+        clean: data outside of the map is zero.
         ordered: `row` counts up from 0 without a gap.
     """
 
@@ -125,18 +115,6 @@ class Window:
     def holding(self, data: Tensor) -> Window:
         """The same boxes with other data."""
         return Window(data, self.origin, self.shape, self.row, self.image, self.clean, self.ordered)
-
-    def about(self, image: Tensor) -> Window:
-        """The same cotangents taken to be about one image."""
-        return replace(self, image=image.expand(len(self.image)))
-
-    def thin(self) -> Tensor:
-        """The data with every dimension that merely repeats one value cut to 1."""
-        data = self.data
-        for dim in range(1, data.dim()):
-            if data.shape[dim] > 1 and data.stride(dim) == 0:
-                data = data.narrow(dim, 0, 1)
-        return data
 
     @cached_property
     def extent(self) -> tuple[int, ...]:
@@ -186,7 +164,7 @@ class Window:
     def index(self, sizes: tuple[int, ...] | None = None) -> Tensor:
         """Flat index of every element in a map of `sizes` (1 = broadcast), broadcastable to `data`.
 
-        Never out of range; what sticks out of the map gets some index or other.
+        Elements outside of the map get an arbitrary index inside of it.
         """
         sizes = sizes or self.shape
         strides = _strides(sizes)
@@ -199,7 +177,7 @@ class Window:
         return index.clamp(0, prod(sizes) - 1) if any(self.overhang) else index
 
     def corner(self, strides: tuple[int, ...]) -> tuple[Tensor | None, int]:
-        """Where the boxes start in memory with these strides: (P,) numbers, None where they are 0, plus one for all."""
+        """Flat index of the boxes' first elements: (P,) numbers (None where all are 0), plus a number for all of them."""
         first: Tensor | None = None
         start = 0
         for origin, stride in zip(reversed(self.origin), reversed(strides), strict=True):  # the last has a stride of 1
@@ -236,10 +214,6 @@ class Window:
         """Elementwise product with the values (B or 1, *sizes) under the boxes."""
         return self.holding(self.data * self.read(values))
 
-    def real(self) -> Window:
-        """The cotangents of what is real, whatever complex numbers were made of it."""
-        return self.holding(self.data.real) if self.data.is_complex() else self
-
     def cleaned(self) -> Window:
         """The same cotangents with what sticks out of the map set to zero."""
         if self.clean:
@@ -265,7 +239,7 @@ class Window:
         )
 
     def shift(self, dim: int, offset: int, size: int, *, step: int = 1) -> Window:
-        """In the coordinates p' = step * p + offset of a map that is `size` long in `dim`; parts outside are dropped."""
+        """In the coordinates p' = step * p + offset of a map that is `size` long in `dim`; what lies outside is dropped."""
         old = self.shape[dim]
         if self.overhang[dim] and not self.clean and (offset > 0 or (old - 1) * step + offset < size - 1):
             return self.cleaned().shift(dim, offset, size, step=step)  # what sticks out would lie inside the larger map
@@ -323,11 +297,6 @@ def counted(count: int, device: torch.device) -> Tensor:
                 _COUNTED.clear()
             _COUNTED[count, device] = known
     return known
-
-
-def ones(count: int, like: Tensor) -> Tensor:
-    """(count,) times 1, to be read only."""
-    return made_once(("one", like.dtype), like.device, lambda: torch.ones((), dtype=like.dtype)).expand(count)
 
 
 def spaced(count: int, step: int, start: int, device: torch.device) -> Tensor:
@@ -389,11 +358,6 @@ def made_once(what: tuple[object, ...], device: torch.device, make: Callable[[],
                 _REMEMBERED.clear()
             _REMEMBERED[(*what, device)] = known
     return known
-
-
-def is_constant(tensor: Tensor) -> bool:
-    """Whether a tensor is one of these constants."""
-    return any(known is tensor for held in (_REMEMBERED, _COUNTED) for known in held.values())
 
 
 def replaced(items: tuple, dim: int, item: object) -> tuple:  # type: ignore[type-arg]

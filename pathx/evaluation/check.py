@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
@@ -14,7 +15,7 @@ import pathx
 from pathx.engine.explain import check_depth, explain_frozen
 from pathx.engine.freeze import freeze
 from pathx.engine.network import Network
-from pathx.engine.record.model import copied, named_tensors, unwrapped
+from pathx.engine.record.model import named_tensors, unwrapped
 from pathx.errors import PathxError
 from pathx.evaluation.device_check import compare_device
 from pathx.evaluation.prepared import Prepared, SeenImage
@@ -28,7 +29,7 @@ ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-10}
 """What rounding may leave of completeness, as a share of what is added up."""
 
 RUNS, DRAWS, NOISE, SEED = 3, 8, 0.01, 0
-"""Randomised copies; noisy images; the noise's deviation as a share of the range of a pixel."""
+"""Randomised networks; noisy images; the noise's deviation as a share of the range of a pixel."""
 
 MOST_NUMBERS = 200_000_000
 """What a path that keeps everything may hold: units times classes. With more, fewer of its layers are checked."""
@@ -235,17 +236,17 @@ def cascade(
     """
     layers = layers_of(prepared.network)
     found: list[dict[str, list[float]]] = [{name: [] for name in reference} for _ in layers]
+    tensors = dict(named_tensors(unwrapped(prepared.module)))
     for run in range(RUNS):
         generator = torch.Generator().manual_seed(SEED + run)
-        module = copied(prepared.module)
-        tensors = dict(named_tensors(unwrapped(module)))
-        for number, names in enumerate(layers.values()):
-            for name in names:
-                _shuffle(tensors[name], generator)
-            for kind, other in maps(module).items():
-                if (value := spearman(reference[kind], other)) is not None:
-                    found[number][kind].append(value)
-            progress(1)
+        with _restored(tensors[name] for names in layers.values() for name in names):
+            for number, names in enumerate(layers.values()):
+                for name in names:
+                    _shuffle(tensors[name], generator)
+                for kind, other in maps(prepared.module).items():
+                    if (value := spearman(reference[kind], other)) is not None:
+                        found[number][kind].append(value)
+                progress(1)
     return [
         {"module": module, **{kind: _mean(values) for kind, values in line.items()}}
         for module, line in zip(layers, found, strict=True)
@@ -278,6 +279,18 @@ def judged(lines: Sequence[Mapping[str, Any]]) -> Finding:
         text += f" ({kept['path_map']:.2f} for the path map)"
     follows = "it depends on what the model learned" if passed else "it hardly depends on what most layers learned"
     return Finding(passed, f"{text}: {follows}", figures)
+
+
+@contextmanager
+def _restored(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Tensors have the values afterwards that they have now."""
+    before = [(tensor, tensor.detach().clone()) for tensor in tensors]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, values in before:
+                tensor.copy_(values)
 
 
 def _shuffle(tensor: Tensor, generator: torch.Generator) -> None:

@@ -362,7 +362,7 @@ def subject_of(prepared: Prepared, batch: Sequence[SeenImage]) -> Subject:
 
 def _key(prepared: Prepared, protocol: Protocol, one: Contender, seen: SeenImage) -> str:
     model = prepared.model
-    network = (model.sha256, asdict(model.preprocessing), str(prepared.dtype))
+    network = (model.sha256 + model.identity.get("made_of", ""), asdict(model.preprocessing), str(prepared.dtype))
     image = (seen.source.name, seen.image.sha256, seen.target)
     return record_key(network, protocol.name, protocol.parameters, one.name, one.described, image)
 

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from pathx.engine.device import in_parts, resolve_device, resolve_dtype
 from pathx.engine.network import Network
-from pathx.engine.record.model import copied
 from pathx.engine.replay import Classifier
 from pathx.errors import PathxError
 from pathx.images.find import ImageFile
@@ -66,12 +65,7 @@ class Prepared:
     @property
     def about(self) -> dict[str, Any]:
         """What result files say of the model."""
-        return {
-            "name": self.model.name,
-            "weights": self.model.weights,
-            "sha256": self.model.sha256,
-            "classes": len(self.labels),
-        }
+        return {**self.model.identity, "classes": len(self.labels)}
 
     def class_of(self, label: str) -> int | None:
         """The class that a folder's name means, if any."""
@@ -136,5 +130,4 @@ def read_images(batch: Sequence[ImageFile], preprocessing: Preprocessing) -> lis
 def prepare(model: LoadedModel, *, device: str = "auto", dtype: str = "float32") -> Prepared:
     """A model on the device that a name means. The model that was given stays where it is."""
     where = resolve_device(device)
-    module = model.module if where.type == "cpu" else copied(model.module).to(where)
-    return Prepared(model, module, where, resolve_dtype(dtype, where))
+    return Prepared(model, model.on(where), where, resolve_dtype(dtype, where))

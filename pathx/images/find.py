@@ -77,8 +77,9 @@ def find_images(
     """The images that the inputs lead to, each once, in an order that depends on nothing else.
 
     An input is an image, a folder, a pattern such as `photos/**/*.jpg`, an archive (`.tar`, `.parquet`) or an image in one
-    (`shard.tar#KEY`), an `https://` address, a `.txt` file with a path per line, or `-` for paths on standard input. Paths in
-    lists may be all of that too; they are relative to the current folder.
+    (`shard.tar#KEY`), an `https://` or `s3://` address, a `.txt` file with a path per line, or `-` for paths on standard input.
+    Paths in lists may be all of that but addresses, which are fetched only where a user gives them; they are relative to the
+    current folder.
 
     Folders are searched with all that is below them. Hidden files are left out, and so are results: the folder `out`, folders
     that pathx wrote a `run.json` or `path.json` to, and folders called like an image (`cat.png/`). Symbolic links are
@@ -153,7 +154,12 @@ def _expanded(inputs: Sequence[str], stdin: BinaryIO | None) -> Iterator[str | I
             continue
         if not paths:
             yield ImageFile(one, one, PathxError(f"{what} names no image: give a path per line"))
-        yield from _matches(paths)
+        for path in paths:
+            if is_address(path):
+                refused = f"{shown(path)} stands in {what}, and addresses in lists are not fetched"
+                yield ImageFile(path, address_name(path), PathxError(f"{refused}: give it as an argument"))
+            else:
+                yield from _matches([path])
 
 
 def _listed(data: bytes) -> list[str]:

@@ -10,15 +10,13 @@ from threading import Lock
 from typing import Any, BinaryIO
 
 from pathx.errors import PathxError, reason_of, shown
+from pathx.images.parquet import HELD, INSTALL, Parquet
 
-INSTALL = "pip install 'pathx-relu[parquet]'"
 IMAGES = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "photo")
 KEYS = ("__key__", "key")
 LABELS = ("label", "cls")
-HELD = 32 << 20
-"""Bytes that are decoded at once, about; some such pieces are kept, as several threads read side by side."""
-
-_KEPT = 4
+_LONGEST = 4096
+_KEPT = 4 * HELD  # bytes of rows, as several threads read side by side
 Row = tuple[str, tuple[int, int], str | None]
 """The key of an image, its row group and its row in there, and its label where the file says it."""
 
@@ -31,13 +29,13 @@ def table_rows(stream: BinaryIO, file: str) -> Iterator[Row]:
     table = _Table(stream, file)
     with table.damage():
         number = 0
-        for group in range(table.file.num_row_groups):
+        for group, rows in enumerate(table.file.groups):
             row = 0
-            for batch in table.file.iter_batches(4096, [group], table.about) if table.about else ():
+            for batch in table.file.batches(group, table.about, 4096) if table.about else ():
                 for key, label in table.described(batch):
                     yield key or f"row-{number:06d}", (group, row), label
                     row, number = row + 1, number + 1
-            for rest in range(row, table.file.metadata.row_group(group).num_rows):
+            for rest in range(row, rows):
                 yield f"row-{number:06d}", (group, rest), None
                 number += 1
 
@@ -49,7 +47,7 @@ class TableRows:
         self._table, self._file, self._lock = _Table(stream, file), file, Lock()
         self._group, self._next = -1, 0
         self._decoded: Iterator[Any] = iter(())
-        self._recent: deque[tuple[int, Any]] = deque(maxlen=_KEPT)
+        self._recent: deque[tuple[int, Any]] = deque(maxlen=256)
 
     def at(self, group: int, row: int) -> bytes:
         """The bytes of an image. Raises PathxError."""
@@ -60,6 +58,8 @@ class TableRows:
                 batch: Any = next(self._decoded)  # a row that is not there is damage
                 self._recent.append((self._next, batch))
                 self._next += batch.num_rows
+                while len(self._recent) > 1 and sum(one.nbytes for _, one in self._recent) > _KEPT:
+                    self._recent.popleft()
             start, batch = next(one for one in reversed(self._recent) if one[0] <= row)
             data = self._table.image(batch, row - start)
         if data is None:
@@ -67,9 +67,7 @@ class TableRows:
         return data
 
     def _enter(self, group: int) -> None:
-        known = self._table.file.metadata.row_group(group)
-        rows = max(1, min(64, HELD * known.num_rows // max(1, known.total_byte_size)))
-        self._decoded = self._table.file.iter_batches(rows, [group], [self._table.bytes_column])
+        self._decoded = self._table.file.batches(group, [self._table.bytes_column], 64)
         self._group, self._next = group, 0
         self._recent.clear()
 
@@ -85,13 +83,12 @@ class _Table:
     def __init__(self, stream: BinaryIO, file: str) -> None:
         try:
             self._types = import_module("pyarrow.types")
-            parquet = import_module("pyarrow.parquet")
         except ImportError:
             raise PathxError(f"{shown(file)} is a Parquet file, which needs pyarrow: {INSTALL}") from None
         self._name = file
         with self.damage():
-            self.file = parquet.ParquetFile(stream, pre_buffer=False)
-            schema = self.file.schema_arrow
+            self.file = Parquet(stream)
+            schema = self.file.file.schema_arrow
         fields = {field.name: field.type for field in schema}
         known = [name for name in (*IMAGES, *fields) if name in fields and self._holds_bytes(fields[name])]
         if not known or (known[0] not in IMAGES and len(known) > 1):
@@ -124,7 +121,7 @@ class _Table:
             keys = [(one or {}).get("path") for one in batch.column(self._image).to_pylist()]
         labels = [None] * count if self._label is None else batch.column(self._label).to_pylist()
         for key, label in zip(keys, labels, strict=True):
-            yield "" if key is None else str(key), self._labelled(label)
+            yield _text(key) or "", self._labelled(label)
 
     def image(self, batch: Any, row: int) -> bytes | None:
         value = batch.column(self._image)[row].as_py()
@@ -134,7 +131,7 @@ class _Table:
     def _labelled(self, label: Any) -> str | None:
         if isinstance(label, int) and 0 <= label < len(self._names):
             return self._names[label]
-        return None if label is None else str(label)
+        return _text(label)
 
     def _holds_bytes(self, of: Any) -> bool:
         if self._types.is_struct(of):
@@ -156,9 +153,17 @@ class _Damage:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, PathxError) and not str(error).startswith(shown(self._file)):
+            raise PathxError(f"{shown(self._file)}: {error}") from None
         if isinstance(error, Exception) and not isinstance(error, PathxError):  # also StopIteration: rows are missing
             reason = reason_of(error)
             raise PathxError(f"{shown(self._file)} is damaged or no Parquet file ({reason}): fetch it again") from None
+
+
+def _text(value: Any) -> str | None:
+    """A key or a label; none that is longer than any path, as thousands of rows may share it."""
+    text = None if value is None else str(value)
+    return None if text is None or len(text) > _LONGEST else text
 
 
 def _class_names(metadata: dict[bytes, bytes] | None, label: str | None) -> list[str]:

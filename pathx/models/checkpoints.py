@@ -23,6 +23,8 @@ _WRAPPERS = ("state_dict", "model_state_dict", "model", "state_dict_ema", "model
 _PREFIXES = ("module.", "_orig_mod.", "model.", "net.")
 """What wrappers such as DataParallel, torch.compile and Lightning put in front of every key."""
 
+_SMALL = 1 << 20  # bytes
+
 
 def read_state(file: Path) -> Mapping[str, Tensor]:
     """A state dict from safetensors, or from a checkpoint of torch.save that holds nothing else."""
@@ -65,22 +67,36 @@ def state_of(checkpoint: Any, source: str) -> Mapping[str, Tensor]:
         or not all(isinstance(key, str) and isinstance(value, Tensor) for key, value in state.items())
     ):
         raise PathxError(f"{source} holds no state dict: save model.state_dict(), best as safetensors", usage=True)
+    for key, value in state.items():
+        if _repeats(value):
+            problem = f"{key} in {source} is a few bytes that say to be {value.numel()} numbers"
+            raise PathxError(f"{problem}: save it with contiguous()", usage=True)
     for prefix in _PREFIXES:
         if all(key.startswith(prefix) for key in state):
             state = {key.removeprefix(prefix): value for key, value in state.items()}
     return cast("Mapping[str, Tensor]", state)
 
 
+def _repeats(tensor: Tensor) -> bool:
+    """Whether a tensor shows the same bytes again and again, and would take far more memory than they do."""
+    claimed = tensor.numel() * tensor.element_size()
+    return claimed > _SMALL and tensor.layout == torch.strided and claimed > tensor.untyped_storage().nbytes()
+
+
 def fitting(state: Mapping[str, Tensor], module: nn.Module) -> Mapping[str, Tensor]:
     """The part of a checkpoint that is the module's, where a trainer saved it among others (Lightning's `self.net`)."""
     wanted = {key for key in module.state_dict() if not key.endswith("num_batches_tracked")}
-    if wanted <= set(state):
+    if not wanted or wanted <= set(state):
         return state
-    for prefix in dict.fromkeys(key.partition(".")[0] + "." for key in state):
-        part = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
-        if wanted and wanted <= set(part):
-            return part
-    return state
+    parts: dict[str, dict[str, Tensor]] = {}
+    for key, value in state.items():
+        prefix, _, rest = key.partition(".")
+        parts.setdefault(prefix, {})[rest] = value
+    named = [prefix for prefix, part in parts.items() if wanted <= set(part)]
+    if len(named) > 1:
+        found = f"the checkpoint holds the network {len(named)} times, as {' and '.join(f'{one}.*' for one in named)}"
+        raise PathxError(f"{found}: save the state dict of the one that you mean", usage=True)
+    return parts[named[0]] if named else state
 
 
 def fill(module: nn.Module, state: Mapping[str, Tensor], name: str, source: str) -> None:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from pathx.errors import parse_json
+from pathx.models.operations import Unsafe, check_operations
 
 EMBEDDED = "pathx.json"
 """The sidecar inside a model file."""
@@ -29,11 +30,8 @@ EMBEDDED = "pathx.json"
 _GRAPH = "models/model.json"
 _WEIGHTS, _CONSTANTS = ("data/weights", "model_weights_config.json"), ("data/constants", "model_constants_config.json")
 _COMPILED = "data/aotinductor/"
+_EXPANDED, _TIMES = 16 << 20, 4  # bytes that records may expand to: so many, and so many times those of the file
 _RAW_TENSOR = ("weight_", "tensor_")  # how torch calls the records that are tensors and nothing else
-
-
-class Unsafe(ValueError):
-    """What a file holds that would run code, or that no export of a plain network holds."""
 
 
 class Archive:
@@ -48,11 +46,16 @@ class Archive:
         self._room = stream.seek(0, io.SEEK_END)
         self.names: tuple[str, ...] = tuple(self._reader.get_all_records())
 
+    def check_sizes(self) -> None:
+        """Raise Unsafe if the records expand to far more than the file: torch compresses nothing but the text of programs."""
+        if sum(map(self._reader.get_record_size, self.names)) > _EXPANDED + _TIMES * self._room:
+            raise Unsafe("expands to far more than its size, as no file that torch writes does")
+
     def read(self, name: str) -> bytes:
-        """A stored record, which torch never compresses: it cannot be larger than its file."""
+        """A record, no larger than its file but for a little text."""
         if name not in self.names:  # the reader itself does not mind upper and lower case
             raise Unsafe(f"it has no {name}")
-        if self._reader.get_record_size(name) > self._room:
+        if self._reader.get_record_size(name) > _EXPANDED + self._room:
             raise Unsafe(f"{name} says that it is larger than the file")
         content: bytes = self._reader.get_record(name)
         return content
@@ -232,18 +235,14 @@ def _identifier(name: Any) -> None:
 
 
 def _operation(text: str) -> None:
-    """An operation must be one of torch's own on tensors or sizes; torch would call whatever it finds by that name."""
-    if text in _ON_SIZES:
+    """An operation on tensors or sizes that a file may name; torch would call whatever it finds by that name."""
+    if text in _ON_SIZES or text in _NESTING:
         return
-    family = re.fullmatch(r"torch\.ops\.(aten|prims|higher_order)\.(\w+)(?:\.(\w+))?", text, re.ASCII)
-    found: Any = torch.ops
-    for name in text.split(".")[2:] if family else ():
-        found = getattr(found, name, None)
-    if family and isinstance(found, torch._ops.OpOverload) and family[2] not in _TOUCHING_FILES:
-        return
-    if family and text in _NESTING:
-        return
-    raise Unsafe(f"{_clipped(text)} is not an operation on tensors")
+    named = re.fullmatch(r"torch\.ops\.aten\.(\w+)\.(\w+)", text, re.ASCII)
+    packet: Any = getattr(torch.ops.aten, named[1], None) if named else None
+    if named is None or not isinstance(getattr(packet, named[2], None), torch._ops.OpOverload):
+        raise Unsafe(f"{_clipped(text)} is not an operation on tensors")
+    check_operations([f"aten::{named[1]}"])
 
 
 _COMPARISONS = ("eq", "ne", "le", "ge", "lt", "gt", "and_", "or_")
@@ -254,7 +253,6 @@ _ON_SIZES = {
     "math.trunc",
 }
 _NESTING = {f"torch.ops.higher_order.{name}" for name in ("wrap_with_set_grad_enabled", "wrap_with_autocast")}
-_TOUCHING_FILES = {"from_file", "save", "load"}
 
 _FUNCTIONS = {
     *("Symbol", "Integer", "Float", "Rational", "Add", "Mul", "Pow", "Max", "Min", "Mod", "Where", "Identity"),

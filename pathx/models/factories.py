@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout, suppress
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,7 +23,7 @@ from torch import nn
 from pathx.errors import PathxError, kind_in_words, reason_of
 from pathx.images.regular import sha256_of
 from pathx.models.checkpoints import fill, fitting, read_state, sha256_of_state
-from pathx.models.loaded import LoadedModel
+from pathx.models.loaded import LoadedModel, made_of
 from pathx.models.sidecar import EXAMPLE, complete, read_sidecar_file, sidecar_beside
 
 BESIDE = "pathx.json"
@@ -39,11 +39,14 @@ def load_built(text: str, weights: str | None, arguments: Mapping[str, Any], opt
     """The network that a function, a class or a module of the user's gives.
 
     Args:
-        weights: a state dict or a trainer's checkpoint; None for the weights that the code itself leaves in the network.
+        weights: a state dict or a trainer's checkpoint; None for the weights that the code itself leaves in the network;
+            `none` for the same, with random numbers that are the same every time.
         arguments: for the function, by name.
     """
     place, _, attribute = text.rpartition(":")
-    with _as_a_script_would(Path(place).parent if place.endswith(".py") else Path()):
+    folder = Path(place).parent if place.endswith(".py") else Path()
+    untrained = weights is not None and weights.strip().lower() == "none"
+    with _as_a_script_would(folder), _noting_files_read(text) as read, _seeded(untrained):
         code = _imported(place)
         module = _printing_to_stderr(_built(text, _attribute(code, attribute, place), arguments))
     name = f"{Path(place).name}:{attribute}" if place.endswith(".py") else text
@@ -51,8 +54,8 @@ def load_built(text: str, weights: str | None, arguments: Mapping[str, Any], opt
     description = {**_beside(file), **options}
     remedy = f"give them as options or write {(file or Path()).with_name(BESIDE)} such as {EXAMPLE}"
     preprocessing = complete(description, text, remedy)
-    if weights is None:
-        shown, sha256 = "as built", sha256_of_state(module.state_dict())
+    if weights is None or untrained:
+        shown, sha256 = "none" if untrained else "as built", sha256_of_state(module.state_dict())
     else:
         checkpoint = Path(weights)
         fill(module, fitting(read_state(checkpoint), module), text, str(checkpoint))
@@ -60,6 +63,9 @@ def load_built(text: str, weights: str | None, arguments: Mapping[str, Any], opt
     origin = {"source": "python", "name": text}
     if file is not None and file.is_file():
         origin["code_sha256"] = sha256_of(file)
+        above = 0 if place.endswith(".py") else max(0, place.count(".") - (file.name != "__init__.py"))
+        root = file.parents[above]  # the folder of the file, or that of its outermost package
+        origin |= made_of({os.path.realpath(file), *(one for one in read if _is_own(one, root))}, arguments)
     module.eval()  # in two steps, as code of one's own may return nothing
     module.cpu()
     return LoadedModel(module, name, shown, sha256, preprocessing, description.get("labels", ()), origin)
@@ -69,6 +75,11 @@ def load_built(text: str, weights: str | None, arguments: Mapping[str, Any], opt
 def _as_a_script_would(folder: Path) -> Iterator[None]:
     """Imports find what lies beside the code, and what the code prints does not mix with results."""
     entry = os.path.abspath(folder)
+    for modules in _BESIDE.values():  # another folder's `layers` is not this one's
+        for name in modules:
+            sys.modules.pop(name, None)
+    sys.modules.update(_BESIDE.setdefault(entry, {}))
+    before = {*sys.modules}
     sys.path.insert(0, entry)
     try:
         with redirect_stdout(sys.stderr), _processes_print_to_stderr():
@@ -76,6 +87,68 @@ def _as_a_script_would(folder: Path) -> Iterator[None]:
     finally:
         if entry in sys.path:
             sys.path.remove(entry)
+        _BESIDE[entry] |= {
+            name: module
+            for name, module in sys.modules.items()
+            if name not in before and _lies_below(module, entry) and not name.startswith("pathx.")
+        }
+
+
+_BESIDE: dict[str, dict[str, ModuleType]] = {}
+"""By folder: the modules that code in it imported from there."""
+
+
+def _lies_below(module: ModuleType, folder: str) -> bool:
+    file = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), "")
+    return os.path.abspath(file).startswith(os.path.join(folder, "")) and "site-packages" not in file
+
+
+@contextmanager
+def _seeded(wanted: bool) -> Iterator[None]:
+    with torch.random.fork_rng(devices=[], enabled=wanted):
+        if wanted:
+            torch.manual_seed(0)
+        yield
+
+
+_reads: list[set[str]] = []
+"""Where the files go that are opened for reading at the moment."""
+
+_read_before: dict[str, set[str]] = {}
+"""By what was loaded: the files that its code has read in this process."""
+
+
+@contextmanager
+def _noting_files_read(text: str) -> Iterator[set[str]]:
+    """The files that Python code opens for reading meanwhile; those of modules by their sources."""
+    _listen()
+    read = _read_before.setdefault(text, set())  # modules are imported once in a process
+    _reads.append(read)
+    try:
+        yield read
+    finally:
+        _reads.pop()
+
+
+@cache
+def _listen() -> None:
+    def heard(event: str, given: tuple[Any, ...]) -> None:
+        if event == "open" and _reads and isinstance(given[0], str) and not given[2] & (os.O_WRONLY | os.O_RDWR):
+            file = os.path.realpath(given[0])
+            with suppress(ValueError):  # what is no compiled module
+                file = importlib.util.source_from_cache(file)
+            for read in _reads:
+                read.add(file)
+
+    sys.addaudithook(heard)  # there is no way to take one away
+
+
+def _is_own(file: str, root: Path) -> bool:
+    """Whether a file that code has read belongs to it: neither to an installed package nor to a cache."""
+    for folder in {root.resolve(), Path().resolve()}:
+        if Path(file).is_relative_to(folder) and "site-packages" not in file:
+            return os.path.isfile(file) and not any(part[0] == "." for part in Path(file).relative_to(folder).parts)
+    return False
 
 
 @contextmanager

@@ -15,8 +15,9 @@ from torch import nn
 
 from pathx.errors import PathxError, reason_of
 from pathx.images import regular
-from pathx.models.exported import EMBEDDED, Archive, Unsafe, load_export
-from pathx.models.programs import check_program
+from pathx.models.exported import EMBEDDED, Archive, load_export
+from pathx.models.operations import Unsafe
+from pathx.models.programs import check_graphs, check_text
 
 
 def open_regular(path: Path) -> IO[bytes]:
@@ -38,6 +39,8 @@ def kind_of(path: Path) -> str:
             found = _kind(stream)
         except OSError as error:  # of a disk that fails, or of what only claims to be a file
             raise PathxError(f"{path} cannot be read: {error.strerror or error}", usage=True) from error
+        except Unsafe as error:
+            raise PathxError(f"{path} {error}: save the model again with torch, uncompressed", usage=True) from error
     return "onnx" if found == "unknown" and path.suffix.lower() == ".onnx" else found
 
 
@@ -45,10 +48,11 @@ def _kind(stream: IO[bytes]) -> str:
     start = stream.read(64)
     if start.startswith(b"PK"):
         try:
-            names = Archive(stream).names
+            archive = Archive(stream)
         except Exception:  # RuntimeError mostly; OSError where damage sends the reader beyond the file; and others
             return "unknown"
-        return _kind_of_archive(names)
+        archive.check_sizes()
+        return _kind_of_archive(archive.names)
     if start.startswith(b"\x80"):
         return "pickle"
     if start[8:9] == b"{":
@@ -88,10 +92,15 @@ def _load_torchscript(path: Path) -> tuple[nn.Module, str]:
     extra: dict[str, Any] = {EMBEDDED: ""}
     try:
         with open_regular(path) as stream:
-            check_program(Archive(stream))
+            check_text(Archive(stream))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # TorchScript is deprecated, but the file is what the user has
-            module: nn.Module = torch.jit.load(path, map_location="cpu", _extra_files=extra)
+            # As torch.jit.load does it, which keeps the compiled functions to itself.
+            unit: Any = torch._C.CompilationUnit()
+            load: Any = torch._C.import_ir_module
+            loaded = load(unit, str(path), torch.device("cpu"), extra, False)
+            check_graphs(unit)
+            module: nn.Module = torch.jit._recursive.wrap_cpp_module(loaded)
             module.eval()
     except Unsafe as error:
         remedy = "trace the network alone with torch.jit.trace, or export it with torch.export.save"

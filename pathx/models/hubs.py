@@ -7,11 +7,12 @@ is never run.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from difflib import get_close_matches
 from importlib import import_module
@@ -25,9 +26,10 @@ from pathx.errors import PathxError, parse_json, reason_of
 from pathx.images.regular import read_regular, sha256_of
 from pathx.models.bundled import bundled_labels
 from pathx.models.checkpoints import fill, fitting, read_state, sha256_of_state
-from pathx.models.loaded import LoadedModel
+from pathx.models.loaded import LoadedModel, made_of
 from pathx.models.named import adapted
 from pathx.models.preprocessing import Preprocessing
+from pathx.models.sidecar import preprocessing_fields
 
 SAFETENSORS = "model.safetensors"
 
@@ -92,8 +94,9 @@ def load_timm(name: str, weights: str | None, arguments: Mapping[str, Any], opti
     if state is not None:
         fill(module, fitting(state, module), name, shown)
     sha256 = sha256_of_state(module.state_dict()) if state is None else sha256_of(file)
-    preprocessing, labels = _timm_preprocessing(module, options), _timm_labels(module)
-    labels = options.get("labels", labels)
+    config = import_module("timm.data").resolve_data_config(pretrained_cfg=module.pretrained_cfg, model=module)
+    preprocessing = _prepare(lambda: timm_preprocessing(config), options)
+    labels, origin = options.get("labels", _timm_labels(module)), {**origin, **made_of(arguments=arguments)}
     return LoadedModel(module.eval(), f"timm:{name}", shown, sha256, preprocessing, labels, origin)
 
 
@@ -181,16 +184,33 @@ def _unreachable(name: str, error: Exception) -> PathxError:
     return PathxError(f"{found}: go online, or give `weights` FILE, or none for an untrained network")
 
 
-def _timm_preprocessing(module: Any, options: Mapping[str, Any]) -> Preprocessing:
-    data = import_module("timm.data")
-    config = data.resolve_data_config(pretrained_cfg=module.pretrained_cfg, model=module)
-    size = tuple(config["input_size"])
-    resize = int(min(size[1:]) / config["crop_pct"])
-    squash = config.get("crop_mode") == "squash"
-    theirs = Preprocessing(
-        size, tuple(config["mean"]), tuple(config["std"]), None if squash else resize, config["interpolation"], squash
-    )
-    return adapted(theirs, options)
+def timm_preprocessing(config: Mapping[str, Any]) -> Preprocessing:
+    """The preprocessing that timm builds from a configuration of its data."""
+    size, crop, mode = tuple(config["input_size"]), config["crop_pct"] or 0.875, config["crop_mode"] or "center"
+    for key in config.keys() - {"input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode"}:
+        raise _not_followed(f"{key} {config[key]}")
+    if mode not in ("center", "squash"):
+        raise _not_followed(f"crop_mode {mode}")
+    squash, whole = mode == "squash", mode == "squash" and crop == 1
+    if size[1] != size[2] and not whole:
+        raise _not_followed(f"input_size {list(size)}")
+    resize = None if whole else math.floor(size[1] / crop)
+    return Preprocessing(size, tuple(config["mean"]), tuple(config["std"]), resize, config["interpolation"], squash)
+
+
+def _not_followed(what: str) -> PathxError:
+    found = f"its images are prepared in a way that pathx does not follow ({what})"
+    return PathxError(f"{found}: give `input_size`, `mean` and `std` to have them resized and cropped", usage=True)
+
+
+def _prepare(theirs: Callable[[], Preprocessing], options: Mapping[str, Any]) -> Preprocessing:
+    """A network's own preprocessing with what the call changes; what the call says alone where that is not followed."""
+    try:
+        return adapted(theirs(), options)
+    except Exception:
+        if not {"input_size", "mean", "std"} <= options.keys():
+            raise
+        return Preprocessing(**preprocessing_fields(options))
 
 
 def _timm_labels(module: Any) -> tuple[str, ...]:
@@ -247,7 +267,9 @@ def load_transformers(name: str, weights: str | None, options: Mapping[str, Any]
         sha256 = sha256_of_state(module.state_dict())
     named = config.id2label or {}
     labels = options.get("labels", tuple(str(named[index]) for index in range(len(named)) if index in named))
-    preprocessing = _processor(transformers, name, config, options)
+    preprocessing = _prepare(lambda: _processor_of(transformers, name, config), options)
+    configuration = _cached(transformers, name, "config.json")
+    origin |= made_of([] if configuration is None else [configuration])
     display = f"hf:{name}" if not local else Path(name).resolve().name
     return LoadedModel(module.eval(), display, shown, sha256, preprocessing, labels, origin)
 
@@ -339,46 +361,98 @@ def _cached(transformers: Any, name: str, file: str) -> Path | None:
     return Path(found) if found else None
 
 
-def _processor(transformers: Any, name: str, config: Any, options: Mapping[str, Any]) -> Preprocessing:
-    """What preprocessor_config.json says, in the words of our own preprocessing."""
+def _processor_of(transformers: Any, name: str, config: Any) -> Preprocessing:
+    """What the image processor of a model does, as transformers reads it."""
     try:
-        file = _cached(transformers, name, "preprocessor_config.json")
-        said = parse_json(read_regular(file, _LARGEST_CONFIG)) if file else {}
-        theirs = preprocessing_of(said if isinstance(said, dict) else {}, config)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        with quietly():
+            processor = transformers.AutoImageProcessor.from_pretrained(name, trust_remote_code=False)
+        return preprocessing_of(processor, int(getattr(config, "num_channels", None) or 3))
+    except PathxError:
+        raise
+    except Exception as error:  # of transformers, for a file that is missing, damaged or of another kind
         problem = f"the preprocessor_config.json of {name} cannot be read ({reason_of(error)})"
         raise PathxError(f"{problem}: give `input_size`, `mean` and `std`", usage=True) from error
-    return adapted(theirs, options)
 
 
-_IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
+_PROCESSORS: dict[str, set[str]] = {
+    **{
+        name: set()
+        for name in ("Beit", "Bit", "CLIP", "DeiT", "MobileNetV1", "MobileNetV2", "MobileViT", "Pvt", "Siglip", "ViT")
+    },
+    "ConvNext": {"crop_pct"},
+    "EfficientNet": {"rescale_offset", "include_top"},
+    "Levit": set(),
+}
+"""Image processors that resize, crop, rescale and normalise and do nothing else, with keys that are theirs alone."""
+_KEYS = {
+    *("do_resize", "size", "resample", "do_center_crop", "crop_size"),
+    *("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std"),
+}
+_HARMLESS = {
+    *("image_processor_type", "feature_extractor_type", "processor_class", "transformers_version", "default_to_square"),
+    *("do_convert_rgb", "data_format"),  # images always come in the colours of the network, and channels first
+}
 
 
-def preprocessing_of(said: Mapping[str, Any], config: Any) -> Preprocessing:
-    """The preprocessing that an image processor of transformers describes."""
-    channels = int(getattr(config, "num_channels", 3))
-    size, crop = said.get("size", getattr(config, "image_size", None) or 224), said.get("crop_size")
-    height, width, shorter = _sides(size)
-    mean = tuple(said.get("image_mean") or _IMAGENET[0]) if said.get("do_normalize", True) else (0.0,) * channels
-    std = tuple(said.get("image_std") or _IMAGENET[1]) if said.get("do_normalize", True) else (1.0,) * channels
-    interpolation = _RESAMPLING[int(said.get("resample", 2))]
-    fields: dict[str, Any] = {"mean": mean, "std": std, "interpolation": interpolation}
-    if "crop_pct" in said and shorter is not None:  # ConvNeXT's: small sizes are cropped, large ones squashed
-        if shorter < 384:
-            return Preprocessing((channels, shorter, shorter), resize=int(shorter / said["crop_pct"]), **fields)
-        return Preprocessing((channels, shorter, shorter), squash=True, **fields)
-    if said.get("do_center_crop", crop is not None) and crop is not None:
-        rows, columns, _ = _sides(crop)
-        resize = shorter if shorter is not None else min(height, width)
-        return Preprocessing((channels, rows, columns), resize=resize, **fields)
-    return Preprocessing((channels, height, width), squash=True, **fields)
+def preprocessing_of(processor: Any, channels: int = 3) -> Preprocessing:
+    """The preprocessing that an image processor of transformers does."""
+    if hasattr(processor, "data_config"):
+        return timm_preprocessing(processor.data_config)  # of a network that timm built
+    kind = re.sub("ImageProcessor(Fast|Pil)?$", "", type(processor).__name__)
+    if kind not in _PROCESSORS:
+        raise _not_followed(type(processor).__name__)
+    said = {key: value for key, value in processor.to_dict().items() if value is not None and key not in _HARMLESS}
+    for key in said.keys() - _KEYS - _PROCESSORS[kind]:
+        if said[key] is not False or not key.startswith("do_"):
+            raise _not_followed(f"{key} {said[key]}")
+    if not said.get("do_resize"):
+        raise _not_followed("do_resize false")
+    mean, std = _scaled(said, channels)
+    return Preprocessing(
+        **_geometry(kind, said, channels), mean=mean, std=std, interpolation=_RESAMPLING[int(said["resample"])]
+    )
 
 
-def _sides(size: Any) -> tuple[int, int, int | None]:
-    """(height, width, shorter side if only that is given)"""
-    if isinstance(size, int):
-        return size, size, size
-    if "shortest_edge" in size:
-        return (*(int(size["shortest_edge"]),) * 2, int(size["shortest_edge"]))
-    return int(size["height"]), int(size["width"]), None
+def _geometry(kind: str, said: Mapping[str, Any], channels: int) -> dict[str, Any]:
+    """How an image is resized and cropped."""
+    size, crop = dict(said["size"]), dict(said.get("crop_size", {})) if said.get("do_center_crop") else None
+    edge: Any = size.get("shortest_edge")
+    if kind == "ConvNext" and crop is not None:
+        raise _not_followed("do_center_crop true")
+    if size.keys() == {"shortest_edge"} and kind == "ConvNext":
+        if edge >= 384:  # large sizes are squashed, small ones cropped
+            return {"input_size": (channels, edge, edge), "squash": True}
+        crop, edge = {"height": edge, "width": edge}, int(edge / said["crop_pct"])
+    elif size.keys() == {"shortest_edge"} and kind == "Levit":
+        edge = int(256 / 224 * edge)
+    elif size.keys() == {"height", "width"} and crop is None:
+        return {"input_size": (channels, size["height"], size["width"]), "squash": True}
+    elif size.keys() == {"height", "width"} and size["height"] == size["width"]:
+        edge = size["height"]
+    elif size.keys() != {"shortest_edge"}:
+        raise _not_followed(f"size {size}")
+    if not crop:
+        raise _not_followed(f"size {size} without crop_size")
+    return {
+        "input_size": (channels, crop["height"], crop["width"]),
+        "resize": edge,
+        "squash": "shortest_edge" not in size,
+        "floor_crop": True,
+    }
+
+
+def _scaled(said: Mapping[str, Any], channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The mean and deviation of pixels of 0 to 1 that give what a processor makes of pixels of 0 to 255."""
+    whole, normalized = said["rescale_factor"] * 255 if said.get("do_rescale") else 255, said.get("do_normalize")
+    offset = 1.0 if said.get("do_rescale") and said.get("rescale_offset") else 0.0
+    mean, std = (
+        list(value) if isinstance(value, (list, tuple)) else [value] * channels
+        for value in (said.get("image_mean", 0.0) if normalized else 0.0, said.get("image_std", 1.0))
+    )
+    again = std if said.get("include_top") else [1.0] * len(std)  # EfficientNet divides a second time
+    std = std if normalized else [1.0] * len(std)
+    return (
+        tuple((value + offset) / whole for value in mean),
+        tuple(value * other / whole for value, other in zip(std, again, strict=True)),
+    )

@@ -20,7 +20,7 @@ from pathx.models.exported import EMBEDDED
 from pathx.models.factories import is_factory, load_built
 from pathx.models.files import kind_of, load_network
 from pathx.models.labels import read_labels
-from pathx.models.loaded import LoadedModel
+from pathx.models.loaded import LoadedModel, made_of
 from pathx.models.named import adapted, as_name, load_named, model_names, no_initialisation
 from pathx.models.sidecar import EXAMPLE, checked, complete, read_sidecar, sidecar_beside
 
@@ -115,17 +115,19 @@ def _load_bundled(options: Mapping[str, Any]) -> LoadedModel:
 
 
 def _load_file(path: Path, options: Mapping[str, Any]) -> LoadedModel:
+    beside = {**sidecar_beside(path), **options}
+    origin: dict[str, Any] = {"source": "file", "name": path.name}
     if kind_of(path) == "onnx":
-        from pathx.models.onnx import load_onnx
+        from pathx.models.onnx import external_files, load_onnx
 
-        module, size = load_onnx(path)
+        module, size = load_onnx(path, beside.get("input_size"))
+        origin |= made_of(external_files(path))
         said: dict[str, Any] = {} if size is None else {"input_size": size}
     else:
         module, embedded = load_network(path)
         said = read_sidecar(embedded, f"{EMBEDDED} in {path}")
-    description = {**said, **sidecar_beside(path), **options}
+    description = {**said, **beside}
     remedy = f"give them as options or write {path.with_suffix('.json')} such as {EXAMPLE}"
     preprocessing = complete(description, str(path), remedy)
     labels = description.get("labels", ())
-    origin = {"source": "file", "name": path.name}
     return LoadedModel(module, path.name, path.name, sha256_of(path), preprocessing, labels, origin)

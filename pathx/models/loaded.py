@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+import hashlib
+import json
+import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
-from pathx.errors import PathxError
+from pathx.errors import PathxError, reason_of
+from pathx.images.regular import sha256_of
 from pathx.models.preprocessing import Preprocessing
+
+MADE_OF = "made_of"
+
+
+def made_of(files: Iterable[str | Path] = (), arguments: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """For `origin`: a hash of what a network was made of beside its weights; nothing where there is nothing else.
+
+    Args:
+        files: code, configuration, data beside a file. Their names do not matter: machines have them in other places.
+        arguments: of the function that built it.
+    """
+    everything = [sorted({sha256_of(file) for file in files}), dict(arguments or {})]
+    data = json.dumps(everything, sort_keys=True, default=repr).encode()
+    return {MADE_OF: hashlib.sha256(data).hexdigest()} if any(everything) else {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +45,7 @@ class LoadedModel:
         sha256: of the file; of the weights themselves where a library supplied them or there is no file.
         labels: one per class, or empty for a file that brings none; see `labels_for`.
         origin: where the weights came from: `source`, `name` and, where the source has one, `revision`; `preprocessing`, the
-            torchvision weights whose preprocessing is used for those of a file.
+            torchvision weights whose preprocessing is used for those of a file; `made_of`, see the function of that name.
         notes: what was taken for granted, and a user may know better.
     """
 
@@ -35,6 +58,12 @@ class LoadedModel:
     origin: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
+    @property
+    def identity(self) -> dict[str, str]:
+        """What tells this network from every other one, beside its preprocessing and labels."""
+        own = {"name": self.name, "weights": self.weights, "sha256": self.sha256}
+        return own | {key: self.origin[key] for key in (MADE_OF,) if key in self.origin}
+
     def labels_for(self, classes: int) -> tuple[str, ...]:
         """One label per class of a network with that many outputs; one logit means two classes."""
         if not self.labels:
@@ -44,3 +73,48 @@ class LoadedModel:
             found = f"{len(self.labels)} labels were given, but {self.name} has {expected} classes"
             raise PathxError(f"{found}: give one label per class", usage=True)
         return self.labels
+
+    def on(self, device: torch.device) -> nn.Module:
+        """The network on a device: itself on the CPU, elsewhere a copy that was seen to compute what the network does."""
+        if device.type == "cpu":
+            return self.module
+        twin = _copy_of(self.module)
+        if not _computes_the_same(twin, self.module, self.preprocessing.input_size):
+            problem = f"a copy of {self.name} on {device} computes something else, as its code holds on to the original"
+            raise PathxError(f"{problem}: use `device` cpu, or save it with torch.export.save", usage=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of gradients that copies of TorchScript's weights have not got
+            return twin.to(device)
+
+
+def _copy_of(module: nn.Module) -> nn.Module:
+    """A copy with tensors of its own, those included that were computed from others, as weight normalisation does."""
+    held = [value for part in module.modules() for value in vars(part).values() if isinstance(value, Tensor)]
+    try:
+        return copy.deepcopy(module, {id(one): one.detach().clone() for one in held if one.grad_fn is not None})
+    except Exception as error:  # of code that others wrote
+        problem = f"the network cannot be copied to another device ({reason_of(error)})"
+        raise PathxError(f"{problem}: use `device` cpu, or save it with torch.export.save", usage=True) from error
+
+
+def _computes_the_same(twin: nn.Module, module: nn.Module, size: tuple[int, ...]) -> bool:
+    """Whether a copy gives what the original gives, which is run on another image in between."""
+    dtype = next((one.dtype for one in module.parameters() if one.is_floating_point()), torch.float32)
+    first, second = torch.rand((2, 1, *size), generator=torch.Generator().manual_seed(0)).to(dtype)
+    expected = _outputs(module, first)
+    if expected is None:
+        return True  # the engine says what is wrong with the network itself
+    _outputs(module, second)
+    found = _outputs(twin, first)
+    if found is None or len(found) != len(expected):
+        return False
+    return all(torch.allclose(*pair, rtol=1e-4, equal_nan=True) for pair in zip(found, expected, strict=True))
+
+
+def _outputs(module: nn.Module, image: Tensor) -> list[Tensor] | None:
+    """The tensors that a network returns; None where it fails."""
+    try:
+        with torch.no_grad():
+            return [one.clone() for one in tree_leaves(module(image)) if isinstance(one, Tensor)]
+    except Exception:  # of code that others wrote
+        return None

@@ -32,7 +32,8 @@ class Preprocessing:
         mean: one value per channel, of pixels scaled to 0..1.
         resize: the shorter side of the image before the crop; None for the smallest size that covers the input.
         interpolation: `bilinear`, `bicubic`, `nearest`, `box`, `hamming` or `lanczos`.
-        squash: both sides are resized to the input's, whatever the image's proportions; nothing is cropped.
+        squash: both sides are resized to `resize`, or to the input's, whatever the image's proportions.
+        floor_crop: a crop starts at the whole pixel above the middle, as transformers does it, not at the nearest.
     """
 
     input_size: tuple[int, int, int]
@@ -41,6 +42,7 @@ class Preprocessing:
     resize: int | None = None
     interpolation: str = "bilinear"
     squash: bool = False
+    floor_crop: bool = False
 
     def __post_init__(self) -> None:
         size = self.input_size
@@ -91,8 +93,10 @@ class Preprocessing:
     def _resized(self, width: int, height: int) -> tuple[int, int]:
         """(width, height) of the resized image, before the crop."""
         _, rows, columns = self.input_size
-        if self.squash:
+        if self.squash and self.resize is None:
             return columns, rows
+        if self.squash and self.resize is not None:
+            return self.resize, self.resize
         wide, high = (columns, rows) if self.resize is None else (self.resize, self.resize)
         if wide * height >= high * width:
             return wide, int(wide * height / width)
@@ -101,8 +105,14 @@ class Preprocessing:
     def _box(self, width: int, height: int) -> tuple[int, int, int, int]:
         """The crop (left, top, right, bottom) from a resized image of that size; negative where it is padded."""
         _, rows, columns = self.input_size
-        left, top = _centred(width, columns), _centred(height, rows)
+        left, top = self._start(width, columns), self._start(height, rows)
         return left, top, left + columns, top + rows
+
+    def _start(self, length: int, crop: int) -> int:
+        """Where the crop starts along one side, with the rounding of torchvision's center_crop or of transformers'."""
+        if crop > length:
+            return -((crop - length) // 2)
+        return (length - crop) // 2 if self.floor_crop else round((length - crop) / 2)
 
     def _crop(self, image: Image.Image) -> Image.Image:
         resampling = Image.Resampling[self.interpolation.upper()]
@@ -121,11 +131,6 @@ class Preprocessing:
         )
         seen = image.resize((shown[2] - shown[0], shown[3] - shown[1]), resampling, box=source)
         return seen.crop((left - shown[0], top - shown[1], right - shown[0], bottom - shown[1]))
-
-
-def _centred(length: int, crop: int) -> int:
-    """Where torchvision's center_crop starts along one side, its rounding included."""
-    return round((length - crop) / 2) if crop <= length else -((crop - length) // 2)
 
 
 def _in_mode(image: Image.Image, mode: str) -> Image.Image:

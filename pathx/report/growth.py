@@ -14,7 +14,7 @@ from pathx.engine.branches import Branches
 from pathx.engine.device import exactly
 from pathx.engine.explain import explain_frozen
 from pathx.engine.freeze import Frozen
-from pathx.engine.linear import pull_back
+from pathx.engine.linear import pull_to_input
 from pathx.engine.window import Window
 from pathx.explanation import Explanation
 from pathx.maps import plane
@@ -93,7 +93,7 @@ def unit_maps(
     images = torch.full((len(units),), image, device=device)
     branches = Branches(images, torch.zeros_like(images), max(2, frozen.logits.shape[1]))
     with exactly(device):
-        weight, _ = pull_back(frozen, branches, seeds)
+        weight, _ = pull_to_input(frozen, branches, seeds)
     return {unit: plane(weight[row] * frozen.images[image]) for row, unit in enumerate(units)}
 
 

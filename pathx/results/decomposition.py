@@ -103,7 +103,7 @@ def save_decomposition(
     document["region"] = list(region)
     check_finite(document, image)
     names = [entry["folder"] for entry in document["features"]]
-    with replacing(folder, *names) as new:
+    with replacing(folder) as new:
         each = known.features or ((),) * len(made.features)
         parts = [("", made.whole, scales.over(1), known.whole)]
         parts += [

@@ -221,7 +221,7 @@ class Replacement:
         if file.suffix == ".json" and os.path.lexists(file) and not written_by_pathx(file):
             raise foreign(file)
         file.parent.mkdir(parents=True, exist_ok=True)
-        part = self._parts[name] = file.with_name(f".pathx-{secrets.token_hex(8)}.part")
+        part = self._parts[name] = self.folder / f".pathx-{secrets.token_hex(8)}.part"
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
         try:
             left = memoryview(data)
@@ -260,17 +260,12 @@ class Replacement:
 
 
 @contextmanager
-def replacing(folder: Path, *below: str) -> Iterator[Replacement]:
-    """Files of a folder to be replaced, while no other run changes it. Raises PathxError where that cannot be.
-
-    Args:
-        below: folders in it that are changed as well.
-    """
+def replacing(folder: Path) -> Iterator[Replacement]:
+    """Files of a folder, and of folders in it, to be replaced while no other run changes it. Raises PathxError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked_folder(folder):
-            for name in ("", *below):
-                _remove_parts(folder / name)
+        with locked_folder(folder):
+            _remove_parts(folder)
             new = Replacement(folder)
             try:
                 yield new
@@ -327,15 +322,21 @@ def remove(folder: Path, names: Iterable[str]) -> None:
             (folder / name).unlink(missing_ok=True)
 
 
+def remove_parts(folder: Path) -> None:
+    """Remove what a run that was killed left half-written in a folder, as far as there is such a folder."""
+    with suppress(OSError), locked_folder(folder):
+        _remove_parts(folder)
+
+
 def _remove_parts(folder: Path) -> None:
-    """What a run that was killed left half-written; whoever writes now has the folder locked."""
-    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+    """The same where the folder is locked: what is half-written now is nobody's."""
+    with os.scandir(folder) as entries:
         for name in [entry.name for entry in entries if _PART.fullmatch(entry.name)]:
             (folder / name).unlink(missing_ok=True)
 
 
 @contextmanager
-def _locked_folder(folder: Path) -> Iterator[None]:
+def locked_folder(folder: Path) -> Iterator[None]:
     """While in here, no other run is, where the file system has locks."""
     if fcntl is None:
         yield
@@ -357,17 +358,17 @@ def hold(file: Path) -> int:
     return descriptor
 
 
-def is_held(file: Path) -> bool:
-    """Whether somebody shows that a file is in use."""
+def is_held(file: Path, *, unsure: bool = False) -> bool:
+    """Whether somebody shows that a file is in use; `unsure` where the file system has no locks."""
     if fcntl is None:
-        return False
+        return unsure
     with open_regular(file) as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
         except OSError:
-            return False
+            return unsure
     return False
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from pathx.errors import PathxError
 from pathx.images.regular import open_regular
-from pathx.results.files import FILES, PATH, is_inside, is_result, unwritable, whole_document
+from pathx.results.files import FILES, PATH, is_inside, is_result, remove_parts, unwritable, whole_document
 from pathx.results.lines import Line
 from pathx.results.packs import packed_bytes
 from pathx.results.result import Kind, Result, State
@@ -50,6 +50,7 @@ class Home:
 
     def open(self) -> None:
         """Make ready for a run. Raises PathxError."""
+        remove_parts(self.records)
 
     def take(self, results: Sequence[Result]) -> Contents | None:
         """The files of an image's results, gone from where they were written; None where they stay."""

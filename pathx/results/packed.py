@@ -13,14 +13,14 @@ from typing import Any
 
 from pathx.errors import PathxError
 from pathx.results import packs
-from pathx.results.files import hold, is_held, unwritable
+from pathx.results.files import hold, is_held, locked_folder, unwritable
 from pathx.results.home import LOCK, Contents, Home, failed_line, files_of, stage, taken
 from pathx.results.lines import Line
 from pathx.results.packs import Shard
 from pathx.results.result import Result
 
 _OPEN = ".pack"  # of a shard that has no name yet
-_STALE = 60.0  # seconds after which an open shard that nobody holds is one that a killed run left
+_STALE = 60.0  # seconds after which an open shard is one that a killed run left, where the file system has no locks
 
 
 class Pack(Home):
@@ -42,9 +42,9 @@ class Pack(Home):
 
     def open(self) -> None:
         self.base.open()
-        for file in self.records.glob(f".pathx-*{_OPEN}") if self.records.is_dir() else ():
-            with suppress(OSError):
-                if time.time() - file.stat().st_mtime > _STALE and not is_held(file):
+        with suppress(OSError), locked_folder(self.records):
+            for file in self.records.glob(f".pathx-*{_OPEN}"):
+                if not is_held(file, unsure=time.time() - file.stat().st_mtime < _STALE):
                     file.unlink()
 
     def take(self, results: Sequence[Result]) -> Contents | None:
@@ -86,8 +86,9 @@ class Pack(Home):
             token = secrets.token_hex(8)
             self._file = self.records / f".pathx-{token}{_OPEN}"
             self._name = f"results-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{token[:8]}.{self.kind}"
-            self._shard = packs.SHARDS[self.kind](self._file)
-            self._held = hold(self._file)
+            with locked_folder(self.records):  # nobody sees it before it is held
+                self._shard = packs.SHARDS[self.kind](self._file)
+                self._held = hold(self._file)
         return self._shard
 
     def _finished(self) -> list[Line]:

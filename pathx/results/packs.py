@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from pathx.errors import PathxError, reason_of, shown
-from pathx.images.tables import INSTALL
+from pathx.images.parquet import INSTALL, Parquet
 from pathx.results.files import NoRoomError, check_inside, replace_file
 
 SHARD_BYTES = 256 << 20
@@ -128,13 +128,17 @@ def packed_bytes(read: ReadShard, name: str, place: Any) -> bytes:
     if not name.endswith(".parquet"):
         data: bytes = read(name, (first, second))
         return data
-    _, parquet = _arrow()
+    _arrow()
     with read(name, None) as stream:
         try:
-            found: bytes = parquet.ParquetFile(stream).read_row_group(first, ["bytes"])["bytes"][second].as_py()
+            for batch in Parquet(stream).batches(first, ["bytes"], 16):
+                if second < batch.num_rows:
+                    found: bytes = batch.column("bytes")[second].as_py()
+                    return found
+                second -= batch.num_rows
         except Exception as error:  # damaged files make pyarrow raise anything
             raise ValueError(reason_of(error)) from None
-    return found
+    raise ValueError("no such row")
 
 
 def unpack(read: ReadShard, lines: list[dict[str, Any]], wanted: set[str], into: Path) -> tuple[str, ...]:
@@ -192,11 +196,13 @@ def _members(stream: BinaryIO, shard: str, wanted: set[str]) -> Iterator[tuple[s
 
 def _rows(stream: BinaryIO, shard: str, wanted: set[str]) -> Iterator[tuple[str, bytes]]:
     named = {_as_text(name): name for name in wanted}
-    for batch in _arrow()[1].ParquetFile(stream).iter_batches(16, columns=list(_COLUMNS)):
-        for row in batch.to_pylist():
-            name = named.get(f"{row['folder']}/{row['file']}")
-            if name is not None:
-                yield name, bytes(row["bytes"])
+    table = Parquet(stream)
+    for group in range(len(table.groups)):
+        for batch in table.batches(group, _COLUMNS, 16):
+            for row in batch.to_pylist():
+                name = named.get(f"{row['folder']}/{row['file']}")
+                if name is not None:
+                    yield name, bytes(row["bytes"])
 
 
 def _as_text(name: str) -> str:

@@ -31,7 +31,8 @@ from pathx.runs.run import (
     Delivery,
     Plan,
     brought_home,
-    computers_of,
+    check_kept,
+    computer_of,
     index_of,
     record,
     written,
@@ -87,6 +88,8 @@ def explain_on_ray(
         done: set[str] = set()
         if not plan.overwrite:
             reader = Reader(model.preprocessing, home, index)
+            here = replace(settings, device="cpu")
+            check_kept(computer_of(model, home.results, targets, here, task, note), reader, plan, index, note)
             for found, before in _done_before(plan.images, reader):
                 stop.check()
                 done.add(found.name)
@@ -177,7 +180,7 @@ class Explainer:
 
     def __init__(self, load: Load, out: Path, targets: Sequence[str], settings: Settings, task: Task) -> None:
         self._notes: list[str] = []
-        (self._computer,) = computers_of(load(), out, targets, settings, task, self._notes.append)
+        self._computer = computer_of(load(), out, targets, settings, task, self._notes.append)
 
     def __call__(self, batch: Sequence[tuple[ImageFile, bool, Read]]) -> ComputedBatch:
         made = self._computer.compute([read for _, _, read in batch if read.input is not None])

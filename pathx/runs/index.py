@@ -56,7 +56,7 @@ class Index:
         self._record = {"schema": RUN_SCHEMA, **record, "shard": None if shard is None else str(shard)}
         self._record["pictures"] = list(names)
         self._key = record["command"], record["run"]
-        self.begun = False
+        self.begun = self.distrusted = False
         self._lines = JsonLines(self.file)
         self._held: int | None = None
         _check_foreign(self._record_file, self._lines)
@@ -101,8 +101,12 @@ class Index:
 
     def known(self, name: str) -> Line | None:
         """What an earlier run of the same kind wrote of an image that it did, in whichever shard."""
-        line = self._known.get((self._key[0], name))
+        line = None if self.distrusted else self._known.get((self._key[0], name))
         return line if line is not None and line["run"] == self._key[1] and "error" not in line else None
+
+    def forget(self) -> None:
+        """Keep nothing of what runs of the same kind wrote: it is made again."""
+        self.distrusted = True
 
     def begin(self) -> None:
         """Say in run.json what is to come, and mend the index: one line per image, none whose results are gone."""
@@ -117,6 +121,8 @@ class Index:
         coming = {(self._key[0], name) for name in self._record["pictures"]}
 
         def stays(line: Line) -> bool:
+            if self.distrusted and (line["command"], line["run"]) == self._key:
+                return False
             if _key(line) in coming:  # whether it is whole, the run itself will see
                 return "error" not in line and line["run"] == self._key[1]
             return _whole(self._home, line)

@@ -77,6 +77,14 @@ class Reader:
         except PathxError as error:
             return Read(found.name, results=(Result.failure(found.file, error),))
 
+    def first_done(self, images: Sequence[ImageFile]) -> tuple[Read, Result] | None:
+        """The first image that an earlier run has done, read again, and one of its results."""
+        for found in images:
+            done = self.done_before(found) if found.error is None else None
+            if done is not None and done.results and (again := self._open(found)).input is not None:
+                return again, done.results[0]
+        return None
+
     def done_before(self, found: ImageFile) -> Read | None:
         line = None if self._index is None else self._index.known(found.name)
         if line is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
@@ -17,20 +18,19 @@ from typing import Any, cast
 
 import torch
 
-from pathx.engine.device import resolve_batch_size, resolve_devices, resolve_dtype
+from pathx.engine.device import resolve_batch_size, resolve_device, resolve_dtype
 from pathx.engine.explain import check_settings, check_width
 from pathx.engine.freeze import Frozen
 from pathx.errors import PathxError, shown
 from pathx.images.find import ImageFile, find_images
-from pathx.images.regular import sha256_of
 from pathx.models.inputs import unexpected
 from pathx.models.load import LoadedModel
 from pathx.results.explanation import EARLIER
-from pathx.results.files import NoRoomError, check_folder
+from pathx.results.files import NoRoomError, check_folder, document_bytes
 from pathx.results.home import Home, failed_line
 from pathx.results.homes import home_of
 from pathx.results.result import Kind, Result, State
-from pathx.runs.computing import Computer, batches_at_once, computed
+from pathx.runs.computing import Computer, computed
 from pathx.runs.index import Index
 from pathx.runs.reading import Read, Reader
 from pathx.runs.settings import Settings, check_workers
@@ -124,26 +124,23 @@ def _explained_files(
     note: Callable[[str], None],
 ) -> Generator[Result]:
     """As `explain_files`, with everything that it needs made ready."""
-    devices = resolve_devices(settings.device)
-    size = resolve_batch_size(settings.batch_size, devices[0])
+    size = resolve_batch_size(settings.batch_size, resolve_device(settings.device))
     batches = [plan.images[start : start + size] for start in range(0, len(plan.images), size)]
-    several = batches_at_once(devices, len(batches))
-    computers = computers_of(model, home.results, targets, settings, task, note, several)
-    threads = torch.get_num_threads() * len(devices) // len(computers)
-    computers = computers[: len(devices)] if settings.workers == 0 else computers
+    computer = computer_of(model, home.results, targets, settings, task, note)
     index = index_of(plan, model, targets, settings, task, home) if plan.indexed else None
     reader = Reader(model.preprocessing, home, None if plan.overwrite else index)
+    check_kept(computer, reader, plan, index, note)
     behind: deque[Future[list[Result]]] = deque()
     delivery = Delivery(note, index)
     count = settings.workers if len(batches) > 1 else 0
     with (
         closing(index) if index else nullcontext(),
         settling(home, index),
-        working(count, behind=threads > 1) as workers,
+        working(count, behind=torch.get_num_threads() > 1) as workers,
     ):
         going = takewhile(lambda _: not stop.asked, workers.ahead(batches, reader.read))
         wanted = ((slots, read, reader.with_companions(slots, read, workers)) for slots, read in going)
-        for slots, read, made in computed(computers, wanted, stop, threads):
+        for slots, read, made in computed(computer, wanted, stop):
             if index is not None and not index.begun:
                 record(index.begin, file=index.file)
             for found, one in zip(slots, read, strict=True):
@@ -158,31 +155,37 @@ def _explained_files(
         record(index.finish, file=index.file)
 
 
-def computers_of(
+def computer_of(
     model: LoadedModel,
     out: str | Path,
     targets: Sequence[str],
     settings: Settings,
     task: Task,
     note: Callable[[str], None],
-    several: int = 1,
-) -> list[Computer]:
-    """What computes the batches of a run: one for each device, or several on one where the network can be copied."""
-    devices = resolve_devices(settings.device)
-    size = resolve_batch_size(settings.batch_size, devices[0])
-    (dtype,) = {resolve_dtype(settings.dtype, device) for device in devices}
+) -> Computer:
+    """What computes the batches of a run."""
+    device = resolve_device(settings.device)
+    size, dtype = resolve_batch_size(settings.batch_size, device), resolve_dtype(settings.dtype, device)
 
     def explain(frozen: Frozen, read: Sequence[Read]) -> Iterator[Computed]:
         return task.batch(Batch.asked(model, frozen, read, targets, out, settings))
 
-    about: dict[str, Any] = {"dtype": dtype, "size": size, "note": note}
-    made = [
-        Computer(model.module, explain, device=device, own=number > 0, **about) for number, device in enumerate(devices)
-    ]
-    with suppress(PathxError):
-        for _ in range(1, several):
-            made.append(Computer(model.module, explain, device=devices[0], own=True, **about))
-    return made
+    return Computer(model.on(device), explain, device=device, dtype=dtype, size=size, note=note)
+
+
+def check_kept(
+    computer: Computer, reader: Reader, plan: Plan, index: Index | None, note: Callable[[str], None]
+) -> None:
+    """Compute the first result that is to be kept once more: where its logit is another, none is kept."""
+    if index is None or plan.overwrite or (first := reader.first_done(plan.images)) is None:
+        return
+    again, kept = first
+    logits, target = computer.logits(again), kept.document["target"]
+    rounding = 1e-3 * max(map(abs, logits))
+    if not math.isclose(logits[target["index"]], target["logit"], abs_tol=rounding):
+        index.forget()
+        problem = f"the network gives {target['label']} another logit in {kept.file} than it did then"
+        note(f"{problem}: what is in {index.out} is made again")
 
 
 def _finish(
@@ -277,7 +280,7 @@ def _described(result: Result, out: Path) -> dict[str, Any]:
         "folder": str(result.folder.relative_to(out)),
         "files": list(result.files),
         "document": result.kind.value,
-        "sha256": sha256_of(result.folder / result.kind.value),
+        "sha256": hashlib.sha256(document_bytes(result.document)).hexdigest(),  # an equal run may be writing it again
     }
 
 
@@ -308,7 +311,7 @@ class Delivery:
     """Results on their way to the caller: says once what they replace, and ends a run that can write no more."""
 
     def __init__(self, note: Callable[[str], None], index: Index | None) -> None:
-        self._note, self._index, self._said = note, index, False
+        self._note, self._index, self._said = note, index, index is not None and index.distrusted
         if index is not None and index.replaced:
             self._say(index.replaced)
 
@@ -335,7 +338,7 @@ def index_of(
     """The index of a run, whose key is the same for all runs that would write the same of the same images."""
     about = {
         "command": task.name,
-        "model": {"name": model.name, "weights": model.weights, "sha256": model.sha256},
+        "model": model.identity,
         "preprocessing": asdict(model.preprocessing),
         "targets": list(targets),
         "settings": {**settings.decisive, **task.settings},

@@ -253,13 +253,14 @@ def check_same_model(
 ) -> None:
     """Refuse units of another model, or of the same one that saw its images in another way."""
     theirs = units.about["model"]
-    if theirs["sha256"] != model["sha256"] and theirs["name"] == model["name"]:
+    another = any(theirs.get(key) != model.get(key) for key in ("sha256", "made_of"))
+    if another and theirs["name"] == model["name"]:
         raise PathxError(
             f"{model['name']} has other weights or layers than when the units in {shown(folder)} were gathered: gather "
             "them again",
             usage=True,
         )
-    if theirs["sha256"] != model["sha256"]:
+    if another:
         raise PathxError(
             f"the units in {shown(folder)} are of another model ({theirs['name']}, weights {theirs['weights']}), not of "
             f"{model['name']}: gather them again for this one",

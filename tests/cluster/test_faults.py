@@ -199,6 +199,46 @@ def test_a_driver_that_is_killed_and_started_again(cluster: Any, here: Path) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("early", [True, False])
+def test_sigterm_on_a_ray_that_was_started_here(here: Path, early: bool) -> None:
+    """Ray has a handler of its own, which ends the process in its own way."""
+    pytest.importorskip("ray.data", reason="Ray is an extra: pip install 'pathx-relu[ray]'")
+    photos_and_model(here, 60)
+    run = started(here, "out", "--ray", "local")
+    if early:
+        wait_for_ray(run)
+    else:
+        wait_for_a_line(here, run)
+    run.terminate()
+    status, said = ended(run)
+    assert status == 143, said
+    assert "run the same command again to go on" in said
+
+
+def wait_for_ray(run: subprocess.Popen[str]) -> None:
+    """Wait until Ray is being started."""
+    end = time.monotonic() + 120
+    while not any(b"gcs_server" in _command(one) for one in Path("/proc").glob("[0-9]*") if _parent(one) == run.pid):
+        assert run.poll() is None, run.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def _command(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def _parent(process: Path) -> int:
+    try:
+        return int((process / "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+@pytest.mark.slow
 def test_ctrl_c_on_a_ray_that_was_started_here(here: Path) -> None:
     pytest.importorskip("ray.data", reason="Ray is an extra: pip install 'pathx-relu[ray]'")
     photos_and_model(here, 60)

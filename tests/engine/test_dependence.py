@@ -49,7 +49,7 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "bends": (lambda x: F.relu(torch.tanh(x)), "tanh in the model itself is not linear for a given input"),
     "no rule": (lambda x: F.relu(torch.trapezoid(x.lgamma())), "pathx has no rule for lgamma"),
     "product": (lambda x: F.relu(x * x.flip(1)), "multiplies or divides by what it computed"),
-    "picks": (lambda x: F.relu(x).index_select(1, x.argmax(1)), "picks elements by what it computed"),
+    "picks": (lambda x: F.relu(x).index_select(1, x.argmax(1)), "computes an operand of index_select"),
 }
 
 

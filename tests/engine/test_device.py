@@ -20,7 +20,6 @@ from pathx.engine.device import (
     is_out_of_memory,
     resolve_batch_size,
     resolve_device,
-    resolve_devices,
     resolve_dtype,
 )
 
@@ -148,7 +147,12 @@ def gpus(patch: pytest.MonkeyPatch, count: int) -> None:
 
 def test_names_of_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(monkeypatch, 3)
-    assert [str(one) for one in resolve_devices("auto, cpu,cuda:0 ,cuda:2")] == ["cuda", "cpu", "cuda:0", "cuda:2"]
+    names = ("auto", "cpu", "cuda:0", "cuda:2")
+    assert [str(resolve_device(name)) for name in names] == ["cuda", "cpu", "cuda:0", "cuda:2"]
+    with pytest.raises(
+        PathxError, match=r"^a run has one device, not cuda:0,cuda:1: `ray` local has a process for every"
+    ):
+        resolve_device("cuda:0,cuda:1")
     assert resolve_batch_size("auto", torch.device("cuda")) > resolve_batch_size("auto", torch.device("cpu")) > 1
     with pytest.raises(PathxError, match=r"^device 'cuda:3' is not there; this machine has cuda:0 to cuda:2$"):
         resolve_device("cuda:3")

@@ -13,7 +13,7 @@ from support.branching import branches, frozen_fire
 from support.windows import corners, windows
 from torch.testing import assert_close
 
-from pathx.engine.linear import _boxed, _whole, linear_model, pull_back
+from pathx.engine.linear import _sum_in_box, _sum_maps, linear_model, pull_to_input
 from pathx.engine.path import PathSettings, find_paths
 from pathx.engine.window import Window
 
@@ -32,7 +32,7 @@ def test_weight_bias_and_score_are_those_of_the_deepest_units(seed: int, width: 
         x = frozen.images[image : image + 1].clone().requires_grad_()
         h = model.first(x) if depth == 2 else model.second(torch.relu(model.first(x)))
         active = torch.relu(h).flatten()[deepest.units[branch]]
-        score = (active * deepest.sent[branch]).sum()
+        score = (active * deepest.weight[branch]).sum()
         (gradient,) = torch.autograd.grad(score, x)
         assert_close(found.weight[branch], gradient[0])
         assert_close(found.score[branch], score.detach())
@@ -42,7 +42,7 @@ def test_weight_bias_and_score_are_those_of_the_deepest_units(seed: int, width: 
 def test_what_never_reaches_the_input_weighs_nothing() -> None:
     _, frozen = frozen_fire()
     asked = branches([0, 1])
-    weight, bias = pull_back(frozen, asked, [])
+    weight, bias = pull_to_input(frozen, asked, [])
     assert weight.shape == frozen.images.shape and not weight.any() and not bias.any()
 
 
@@ -54,8 +54,8 @@ def test_cotangents_of_one_value_add_up_whatever_their_boxes() -> None:
         Window.one_hot(torch.tensor([1.0, 2.0]).double(), torch.tensor([place, 30]), gate.shape, row, row)
         for place in (0, 24, 74)
     ]
-    weight, bias = pull_back(frozen, asked, [(gate.source, box) for box in boxes])
-    parts = [pull_back(frozen, asked, [(gate.source, box.dense())]) for box in boxes]
+    weight, bias = pull_to_input(frozen, asked, [(gate.source, box) for box in boxes])
+    parts = [pull_to_input(frozen, asked, [(gate.source, box.dense())]) for box in boxes]
     assert_close(weight, sum(part for part, _ in parts))
     assert_close(bias, sum(part for _, part in parts))
 
@@ -76,7 +76,7 @@ def test_a_sum_of_windows_is_the_sum_of_their_maps(name: str, other: str) -> Non
     expected = torch.zeros(2, *SHAPE, dtype=torch.float64)
     for window in several:
         expected.index_add_(0, window.row, window.dense().data)
-    whole = _whole(several, asked)
+    whole = _sum_maps(several, asked)
     assert whole.is_full and torch.equal(whole.row, torch.arange(2)) and torch.equal(whole.image, asked.image)
     assert_close(whole.data, expected)
     sizes = []
@@ -88,7 +88,7 @@ def test_a_sum_of_windows_is_the_sum_of_their_maps(name: str, other: str) -> Non
                 covered[max(0, start) : max(0, start + window.extent[dim])] = True
         inside = covered.nonzero()
         sizes.append(int(inside.max() - inside.min()) + 1)
-    boxed = _boxed(several, asked)
+    boxed = _sum_in_box(several, asked)
     assert (boxed is None) == (4 * prod(sizes) > 3 * prod(SHAPE))
     if boxed is not None:
         assert boxed.extent == tuple(sizes) and not any(boxed.overhang)
@@ -98,10 +98,10 @@ def test_a_sum_of_windows_is_the_sum_of_their_maps(name: str, other: str) -> Non
 def test_whole_maps_of_all_rows_are_added_as_they_are() -> None:
     asked, row = branches([0, 1]), torch.arange(2)
     one, two = (Window.full(torch.randn(2, *SHAPE), row, row) for _ in range(2))
-    assert_close(_whole([one, two, one], asked).data, 2 * one.data + two.data)
+    assert_close(_sum_maps([one, two, one], asked).data, 2 * one.data + two.data)
     box = Window.one_hot(torch.ones(2), torch.tensor([0, 7]), SHAPE, row, row)
     before = one.data.clone()
-    assert_close(_whole([one, box], asked).data, one.data + box.dense().data)
+    assert_close(_sum_maps([one, box], asked).data, one.data + box.dense().data)
     assert torch.equal(one.data, before)  # somebody else may hold it
 
 
@@ -114,12 +114,12 @@ def test_boxes_in_the_order_of_the_branches_are_laid_where_they_are(name: str, m
     maps = torch.randn(4, *SHAPE, dtype=torch.float64).contiguous(memory_format=memory)
     whole, one = Window.full(maps, row, box.image), windows(SHAPE)["an element each"]
     for several in ([box], [box, box], [box, one], [one, box], [whole, box], [whole, one, box]):
-        assert_close(_whole(several, asked).data, sum(window.dense().data for window in several))
+        assert_close(_sum_maps(several, asked).data, sum(window.dense().data for window in several))
 
 
 def test_boxes_that_all_lie_beside_the_map_have_no_box() -> None:
     row = torch.arange(2)
     for start in (-2, 5):
         beside = Window(torch.ones(2, 3, 2, 4), (0, corners([start, start]), 0), SHAPE, row, row, clean=False)
-        assert _boxed([beside], branches([0, 1])) is None
-        assert not _whole([beside], branches([0, 1])).data.any()
+        assert _sum_in_box([beside], branches([0, 1])) is None
+        assert not _sum_maps([beside], branches([0, 1])).data.any()

@@ -47,6 +47,7 @@ NO_LOGITS: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
     "a class": (lambda m, x: m.n(x).argmax(1), "the model returns output of shape (2,), not one row"),
     "one row for all": (lambda m, x: m.n(x[:1]).squeeze(), "the model returns output of shape (4,), not one row"),
     "batch in the softmax": (lambda m, x: m.n(x).softmax(0), "softmax in the model itself is taken over the batch"),
+    "softmax over groups": (lambda m, x: m.n(x).view(len(x), 2, -1).softmax(2).flatten(1), "is taken over groups of"),
     "batch in the softmax, from the end": (lambda m, x: m.n(x).log_softmax(-2), "is taken over the batch, not over the classes"),
     "no input": (lambda m, x: m.n(torch.ones_like(x)), "does not depend on its input"),
 }  # fmt: skip
@@ -68,7 +69,7 @@ REFUSALS: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
     "an if below": (
         lambda m, x: m.b(F.relu(m.a(x))) if (m.a(x) > 0).any() else m.b(m.a(x)), f"{DECIDES} (.item(), .numpy() or `if`",
     ),
-    "elements by value": (lambda m, x: m.b(F.relu(m.a(x)))[x[:, 0] > -9], "picks elements by what it computed (index"),
+    "elements by value": (lambda m, x: m.b(F.relu(m.a(x)))[x[:, 0] > -9], "an operand of index in the model itself from the image"),
     "nonzero": (lambda m, x: m.b(F.relu(m.a(x)))[x[:, 0].nonzero()[:, 0]], "nonzero in the model itself"),
     "a product": (lambda m, x: m.b(F.relu(m.a(x)) * m.a(x)), "multiplies or divides by what it computed from the image: mul"),
     "a quotient": (lambda m, x: m.b(F.relu(m.a(x)) / (m.a(x).abs() + 1)), "div in the model itself divides by what it computed"),
@@ -97,17 +98,13 @@ REFUSALS: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
     "another picture": (lambda m, x: m.b(F.relu(m.a(x).flip(0))), "flip in the model itself works along the batch"),
     "pictures in one": (lambda m, x: m.b(F.relu(m.a(x)).reshape(1, -1).reshape(2, 6)), "without the batch of 2 in front"),
     "elements changed in Python": (lambda m, x: m.b(F.relu(m.a(x)).clone().apply_(abs)), DECIDES),
-    "complex numbers": (
-        lambda m, x: m.b(F.relu((m.a(x) * (1 + 2j)).real)), "a tensor of the model is complex: pathx explains networks of real",
-    ),
+    "a complex factor": (lambda m, x: m.b(F.relu((m.a(x) * (1 + 2j)).abs())), "a tensor in the model itself is complex"),
+    "a cast to complex numbers": (lambda m, x: m.b(F.relu(m.a(x).to(torch.complex64).real)), "model itself is complex"),
+    "a pair as a complex number": (lambda m, x: m.b(F.relu(torch.complex(m.a(x), m.a(x)).imag)), "itself is complex"),
+    "frequencies": (lambda m, x: m.b(F.relu(torch.fft.irfft(torch.fft.rfft(m.a(x)), n=6))), "model itself is complex"),
     "bits": (lambda m, x: m.b(F.relu(m.a(x).view(torch.int32).view(torch.float32))), "reads numbers as others"),
-    "sparse matrices": (lambda m, x: m.b(F.relu(m.a(x)) @ torch.eye(6).to_sparse()), "a tensor of the model is sparse: make it"),
-    "memory in another order": (
-        lambda m, x: m.b(F.relu(m.a(x)).t().as_strided((2, 6), (6, 1))), "reads memory that its input may share",
-    ),
-    "memory of the next picture": (
-        lambda m, x: m.b(F.relu(m.a(x)).as_strided((2, 6), (1, 1))), "as_strided in the model itself works along the batch",
-    ),
+    "sparse matrices": (lambda m, x: m.b(F.relu(m.a(x)) @ torch.eye(6).to_sparse()), "is sparse: make it dense"),
+    "places in memory": (lambda m, x: m.b(F.relu(m.a(x)).as_strided((2, 6), (6, 1))), "no rule for as_strided"),
     "fake quantisation": (
         lambda m, x: m.b(F.relu(torch.fake_quantize_per_tensor_affine(m.a(x), 0.1, 0, -128, 127))),
         "fake_quantize_per_tensor_affine",

@@ -1,109 +1,111 @@
-"""The units that the search keeps are those of a plain ranking, and it knows where it cannot be sure."""
+"""Where nothing but the rule decides: many units alike, and an importance that is alpha itself."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from support.branching import branches, frozen_fire
-from torch import Tensor
-from torch.testing import assert_close
+from torch import Tensor, nn
 
-from pathx.engine.candidates import Arrival
-from pathx.engine.entries import Entries
-from pathx.engine.path import PathSettings, find_paths
-from pathx.engine.rows import rows_of_units
-from pathx.engine.search import Choice, Strategy, search
-from pathx.engine.selection import certain
+import pathx
+from pathx import PathLayer
+from pathx.engine.branches import Branches
+from pathx.engine.search import importance_of, margin_of, read_certificate, threshold_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def searched(
-    seed: int, width: int, slack: int, careful: bool, few: float, compact: bool = True, **strategy: Any
-) -> tuple[Choice, Tensor]:
-    """What is kept in the lower layer, and the margins of all its units (Q, units)."""
-    _, frozen = frozen_fire(seed=seed)
-    frozen.compact = compact
-    asked, gates = branches([1, 3]), frozen.network.layers[0]
-    above = find_paths(frozen, asked, PathSettings(1, {2: 4}, 0.0, "adjacent")).layers[0]
-    rows = rows_of_units(frozen, asked, above)
-    how = Strategy(few=few, **strategy)
-    found = search(*(frozen, asked, [rows], 1), width=width, slack=slack, threshold=0.0, careful=careful, strategy=how)
-    every = torch.arange(gates[0].units).expand(2, -1)
-    columns = Arrival(rows, 1, gates, 1 << 26).columns(every)
-    gain = frozen.slopes(gates[0]).gain.flatten(1)
-    assert isinstance(columns, Tensor)
-    z = torch.bmm(columns.transpose(1, 2), above.weights) * gain[:, :, None]
-    return found, torch.stack([_margins(own, target) for own, target in zip(z, asked.target.tolist(), strict=True)])
+def network(heads: list[list[float]]) -> nn.Sequential:
+    """Hidden units that are all 1, and what each sends to the classes."""
+    first, last = nn.Linear(1, len(heads), bias=False), nn.Linear(len(heads), len(heads[0]), bias=False)
+    with torch.no_grad():
+        first.weight.fill_(1)
+        last.weight.copy_(torch.tensor(heads).T)
+    return nn.Sequential(first, nn.ReLU(), last).eval()
 
 
-def _margins(z: Tensor, target: int) -> Tensor:
-    """(n,) how far the softmax of z (n, C) at the target is above 1 / C; -inf for a unit that makes no difference."""
-    others = [number for number in range(z.shape[1]) if number != target]
-    margins = z[:, target] - (z[:, others].logsumexp(1) - math.log(len(others)))
-    return margins.masked_fill(~z.any(1), -math.inf)
+def kept(model: nn.Module, **settings: object) -> PathLayer:
+    (found,) = pathx.explain(model, torch.ones(1, 1), target=0, depth=1, **settings)  # type: ignore[arg-type]
+    return found.path[0]
 
 
-@settings(max_examples=50)
-@given(st.integers(0, 60), st.integers(1, 6), st.integers(0, 12), st.booleans(), st.sampled_from([0.0, math.inf]))
-def test_where_it_is_certain_the_best_are_kept(seed: int, width: int, slack: int, careful: bool, few: float) -> None:
-    found, margins = searched(seed, width, slack, careful, few)
-    sure = [True, True] if found.evidence is None else certain([found.evidence], 0.0)[0].tolist()
-    for branch in range(2):
-        ranked = margins[branch].sort(descending=True, stable=True)
-        count = max(1, min(width, int((ranked.values > 0).sum())))  # the best one in any case
-        kept = found.best.valid[branch]
-        if sure[branch]:
-            assert torch.equal(found.units[branch][kept], ranked.indices[:count])
-            assert_close(found.best.margin[branch][kept], ranked.values[:count])
+@pytest.mark.parametrize("count", [255, 256, 257, 300, 700])
+@pytest.mark.parametrize("width", [1, 3, 64, 255, 256, 260])
+def test_many_units_alike_are_kept_by_their_index(count: int, width: int) -> None:
+    layer = kept(network([[1.0, 0.0, 0.0]] * count), width=width)
+    assert [unit.index for unit in layer.units] == [(index,) for index in range(min(width, count))]
 
 
-@settings(max_examples=30)
-@given(st.integers(0, 60), st.integers(1, 4))
-def test_the_bound_of_what_was_not_looked_at_is_above_its_margins(seed: int, width: int) -> None:
-    found, margins = searched(seed, width, 1, True, 0.0)
-    if found.evidence is None:
-        return
-    bound = found.evidence.unseen
-    for branch in range(2):
-        hidden = margins[branch].clone()
-        hidden[found.units[branch]] = -math.inf
-        # One candidate more than is kept was looked at: it has the highest bound of those that are not kept.
-        assert hidden.sort(descending=True).values[1] <= bound[branch] + 1e-9
+@pytest.mark.parametrize("count", [300, 700])
+def test_of_two_kinds_the_stronger_come_first_each_by_its_index(count: int) -> None:
+    layer = kept(network([[2.0, 0.0] if number % 2 else [1.0, 0.0] for number in range(count)]), width=count // 2 + 5)
+    strong, weak = list(range(1, count, 2)), list(range(0, count, 2))
+    assert [unit.index[0] for unit in layer.units] == [*strong, *weak[:5]]
 
 
-@pytest.mark.parametrize("few", [0.0, math.inf])
-def test_evidence_is_of_the_first_and_the_last_that_are_kept(few: float) -> None:
-    found, margins = searched(3, 3, 2, True, few)
-    assert found.evidence is not None
-    assert torch.equal(found.evidence.first, found.best.margin[:, 0])
-    assert torch.equal(found.evidence.last, found.best.margin[:, -1])
-    for branch in range(2):
-        assert_close(found.best.margin[branch], margins[branch, found.units[branch]])
+@pytest.mark.parametrize(("classes", "alpha"), [(2, None), (2, 0.5), (4, None), (4, 0.25)])
+@pytest.mark.parametrize("others", [0, 300])
+def test_an_importance_that_is_alpha_is_not_above_it(classes: int, alpha: float | None, others: int) -> None:
+    indifferent = [1.0] * classes
+    speaking = [1.0, *[0.0] * (classes - 1)]
+    layer = kept(network([indifferent, *[indifferent] * others, speaking]), width=5, alpha=alpha)
+    assert [unit.index for unit in layer.units] == [(others + 1,)] and not layer.below_alpha
+    layer = kept(network([indifferent] * (others + 2)), width=5, alpha=alpha)
+    assert [unit.index for unit in layer.units] == [(0,)] and layer.below_alpha
+    assert layer.units[0].importance == pytest.approx(1 / classes)
 
 
-def test_with_room_for_all_nothing_is_left_in_doubt() -> None:
-    found, margins = searched(0, 75, 10, False, 0.0)
-    assert found.evidence is None
-    alive = (margins > 0).sum(1)
-    assert torch.equal(found.best.valid.sum(1), alive) and alive.min() > 4
+def literal(z: Tensor, target: int) -> float:
+    """The margin of DESIGN's formula, in plain numbers."""
+    others = [value for number, value in enumerate(z.tolist()) if number != target]
+    most = max(others)
+    excess = sum(math.expm1(value - most) for value in others) / len(others)
+    return z.tolist()[target] - most - math.log1p(excess)
 
 
-@pytest.mark.parametrize("few", [0.0, math.inf])
-def test_columns_are_written_down_as_entries_where_products_are_large_and_shapes_may_depend_on_numbers(
-    few: float,
+@pytest.mark.parametrize("classes", [2, 3, 7])
+def test_a_margin_orders_as_the_importance_does_and_gives_it(classes: int) -> None:
+    z = torch.randn(3, 8, classes, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 3
+    z[0, 2] = 0.0
+    target = torch.tensor([0, classes - 1, 1])
+    found = margin_of(z.clone(), target, Branches(torch.arange(3), target, classes, z.dtype).others_mean)
+    shares = z.softmax(2)
+    for branch, own in enumerate(target.tolist()):
+        for unit in range(8):
+            if (branch, unit) == (0, 2):
+                assert found[branch, unit] == -math.inf  # it makes no difference
+            else:
+                assert float(found[branch, unit]) == pytest.approx(literal(z[branch, unit], own))
+                given = importance_of(found[branch, unit], classes)
+                assert float(given) == pytest.approx(float(shares[branch, unit, own]))
+
+
+@pytest.mark.parametrize("classes", [2, 4, 1000])
+def test_a_threshold_is_alpha_as_a_margin(classes: int) -> None:
+    assert threshold_of(None, classes) == threshold_of(1 / classes, classes) == 0.0
+    assert threshold_of(0, classes) == threshold_of(-0.5, classes) == -math.inf
+    assert threshold_of(1, classes) == threshold_of(2.0, classes) == math.inf
+    for alpha in (0.001, 0.3, 0.75, 0.999):
+        margins = torch.tensor(threshold_of(alpha, classes), dtype=torch.float64)
+        assert float(importance_of(margins, classes)) == pytest.approx(alpha)
+
+
+@pytest.mark.parametrize(
+    ("unseen", "first", "last", "sure"),
+    [
+        (0.3, 1.0, 0.4, True), (0.5, 1.0, 0.4, False), (0.4, 1.0, 0.4, False), (0.39997, 1.0, 0.4, False), (0.3999, 1.0, 0.4, True),
+        (-0.2, 1.0, -math.inf, True), (0.0, 1.0, -math.inf, True), (0.001, 1.0, -math.inf, False), (-0.2, 1.0, -0.1, True),
+        (-1.0, -0.5, -math.inf, True), (-0.5, -0.5, -math.inf, False), (-0.5000005, -0.5, -0.5, False),
+        (-0.50002, -0.5, -0.5, False), (-0.51, -0.5, -9.0, True),
+        (-0.4, -0.5, -9.0, False), (-math.inf, -math.inf, -math.inf, True), (-math.inf, 0.0, 0.0, True),
+        (0.0, 0.0, 0.0, False), (-5e-7, 0.0, -1.0, False), (-2e-6, 0.0, -1.0, True), (-math.inf, 2.0, 1.0, True),
+    ],
+)  # fmt: skip
+def test_a_choice_is_certain_where_nothing_unseen_could_change_it(
+    unseen: float, first: float, last: float, sure: bool
 ) -> None:
-    size = 4 * 4 * (3 + 2)  # rows, classes and candidates of one image, however many there are
-
-    def entries(limit: float, part: float = math.inf, compact: bool = True) -> bool:
-        (columns,) = searched(3, 3, 2, False, few, compact, sparse=(limit, part))[0].columns
-        return isinstance(columns, Entries)
-
-    assert entries(size - 1) and not entries(size)
-    assert not entries(0, compact=False)
-    assert not entries(0, part=0.01) and entries(0, part=0.9)
+    width = 2 if last > -math.inf else 3  # with room for one more, there is no last one
+    margins = torch.tensor([[first, last][: 2 if width == 2 else 1] + [first] * (width == 3), [3.0, 2.0]]).double()
+    certified, _ = read_certificate(margins, width, torch.tensor([unseen, -9.0]).double(), 0.0)
+    assert certified == sure

@@ -122,7 +122,6 @@ def test_what_is_said_of_a_window_is_true(name: str) -> None:
     assert index.min() >= 0 and index.max() < 3 * 7 * 6
     clean = window.cleaned()
     assert clean.clean and torch.equal(clean.data, window.data * within)
-    assert torch.equal(window.about(torch.tensor([1])).image, torch.ones(4, dtype=torch.long))
 
 
 @pytest.mark.parametrize("name", WINDOWS)
@@ -139,17 +138,6 @@ def test_a_unit_is_a_window_of_one_element() -> None:
     window = Window.one_hot(value, index, SHAPE, torch.arange(3), torch.zeros(3, dtype=torch.long))
     assert window.is_one_hot and window.dense().data.flatten(1).argmax(1).tolist() == index.tolist()
     assert unravelled(41, SHAPE) == (0, 6, 5)
-    assert torch.equal(window.thin(), window.data)
-
-
-def test_dimensions_that_repeat_one_value_are_thin() -> None:
-    window = WINDOWS["whole maps"]
-    repeated = replace(window, data=torch.randn(4, 3, 1, 1).expand(4, *SHAPE))
-    assert repeated.thin().shape == (4, 3, 1, 1)
-    assert torch.equal(repeated.thin().expand(4, *SHAPE), repeated.data)
-    for dim, thin in ((1, (4, 1, 2, 2)), (2, (4, 2, 1, 2)), (3, (4, 2, 2, 1))):
-        data = torch.randn(thin).expand(4, 2, 2, 2)
-        assert replace(window, data=data, shape=(2, 2, 2)).thin().shape == thin, dim
 
 
 def test_zeros_are_spread_between_neighbours() -> None:
@@ -170,12 +158,6 @@ def test_numbers_are_counted(count: int) -> None:
         assert torch.equal(counted(count, torch.device("cpu")), torch.arange(count))
 
 
-def test_what_is_real_of_complex_cotangents() -> None:
-    window = WINDOWS["whole maps"]
-    turned = replace(window, data=torch.complex(window.data, window.data + 1))
-    assert torch.equal(turned.real().data, window.data) and window.real() is window
-
-
 @pytest.mark.parametrize(("step", "offset"), [(1, 0), (1, -2), (2, 1), (3, -4)])
 def test_corners_know_their_places_and_how_far_boxes_stick_out(step: int, offset: int) -> None:
     """From a table, or computed where the table would be too large; for any map and any extent."""
@@ -185,11 +167,7 @@ def test_corners_know_their_places_and_how_far_boxes_stick_out(step: int, offset
         assert torch.equal(corners.numbers, base * step + offset)
         places = corners.numbers[:, None] + torch.arange(extent)
         assert torch.equal(corners.inside(extent, size), (places >= 0) & (places < size))
-        assert corners.beyond(extent, size) == (max(0, -int(places.min())), max(0, int(places.max()) + 1 - size))
         assert corners.sticks_out(extent, size) == bool((places < 0).any() or (places >= size).any())
-        bounded = corners.within(-1, size)
-        assert torch.equal(bounded.numbers, corners.numbers.clamp(-1, size))
-        assert bounded.offset >= -1 and bounded.beyond(1, size + 1) == (max(0, -bounded.offset), 0)
         assert torch.equal(corners.rows(torch.tensor([2, 0])).numbers, corners.numbers[[2, 0]])
 
 

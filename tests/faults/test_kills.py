@@ -13,7 +13,16 @@ from pathlib import Path
 
 import pytest
 from support.command_line import network, scripted
-from support.faults import COMMANDS, SIGNALS, check_nothing_is_half_written, in_a_child, photos, tree, trials
+from support.faults import (
+    COMMANDS,
+    SIGNALS,
+    check_nothing_is_half_written,
+    check_nothing_is_left_over,
+    in_a_child,
+    photos,
+    tree,
+    trials,
+)
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread", "here"),
@@ -51,3 +60,4 @@ def test_a_run_that_is_killed_goes_on(name: str) -> None:
         status, _ = in_a_child((*COMMANDS[name], "--out", "out"), log)
         assert status == 0, f"after {what}: {log.read_text()}"
         assert tree("out") == whole, what
+        check_nothing_is_left_over("out")

@@ -11,7 +11,7 @@ from support.archives import write_parquet
 
 pytest.importorskip("pyarrow", reason="Parquet files need pyarrow: pip install 'pathx-relu[parquet]'")
 from pathx.errors import PathxError
-from pathx.images import tables
+from pathx.images import parquet, tables
 from pathx.images.tables import TableRows, table_rows
 
 
@@ -45,7 +45,8 @@ def test_numbers_of_labels_are_the_names_that_the_datasets_library_wrote(tmp_pat
 
 
 def test_rows_of_several_groups_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "HELD", 1)  # a row at a time
+    monkeypatch.setattr(parquet, "HELD", 1)  # a row at a time
+    monkeypatch.setattr(tables, "_KEPT", 1)
     contents = [bytes([number]) * 50 for number in range(20)]
     file = stream(tmp_path, {"image": contents}, row_group_size=7)
     places = [place for _, place, _ in table_rows(file, "x.parquet")]

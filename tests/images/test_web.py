@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.clips import number_of, still
-from support.command_line import Pathx, network, scripted
+from support.command_line import Pathx, network, picture, scripted
 from support.server import certificate, leads_to, sends, serving
 
 from pathx.errors import PathxError
+from pathx.images import find, read
 from pathx.images.find import find_images
 from pathx.images.read import decoded, open_image, sha256_of_image
 from pathx.images.web import address_name, fetch
@@ -151,10 +152,31 @@ def test_results_of_addresses_stay_below_the_output_folder(here: Path) -> None:
     assert re.fullmatch(r"https://example\.org/cat\.jpg\?\.\.\.[0-9a-f]{8}", one.file)
     assert one.source == "https://example.org/cat.jpg?size=1"
     assert one.name != other.name and one.name.startswith("example.org/cat.jpg-")
-    Path("list.txt").write_text(
-        "https://example.org/cat.jpg\nhttps://example.org/cat.jpg\nhttps://example.org//cat.jpg\n"
+    given = ["https://example.org/cat.jpg", "https://example.org/cat.jpg", "https://example.org//cat.jpg"]
+    assert [found.name for found in find_images(given)] == ["example.org/cat.jpg", "example.org/cat.jpg-2"]
+
+
+@pytest.mark.parametrize(
+    "address", ["{}/a.png", "s3://bucket/a.png", "s3://bucket/*.png", "s3://bucket/x.tar#1", "ftp://x/a.png"]
+)
+@pytest.mark.usefixtures("one_thread")
+def test_an_address_in_a_list_is_not_fetched(
+    server: str, here: Path, pathx_: Pathx, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = address.format(server)
+    for module, name in ((read, "fetch"), (read, "fetch_stored"), (find, "stored_files"), (find, "stored_matches")):
+        monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail("fetched"))
+    scripted(network())
+    picture()
+    Path("list.txt").write_text(f"photo.png\n{address}\n")
+    done = pathx_("explain", "list.txt", "--model", "model.pt", "--no-pictures")
+    assert done.status == 1 and Path("pathx-out/photo.png").is_dir()
+    assert (
+        f"{address} stands in the list list.txt, and addresses in lists are not fetched: give it as an argument"
+        in done.err
     )
-    assert [found.name for found in find_images(["list.txt"])] == ["example.org/cat.jpg", "example.org/cat.jpg-2"]
+    (_, refused) = find_images(["-"], stdin=io.BytesIO(Path("list.txt").read_bytes()))
+    assert "stands in standard input" in str(refused.error)
 
 
 COMMANDS = {
@@ -178,8 +200,7 @@ def test_secrets_in_addresses_are_neither_printed_nor_written(
     for number in (1, 2):
         signed = [f"{server}/{name}.png?{SIGNED.format(number)}" for name in "ab"]
         wrong = [f"{server.replace('//', '//me:secret@')}/x.png", f"{server}/gone?token=secret", "s3://me:secret@b/c"]
-        Path("list.txt").write_text("\n".join([*signed, *wrong]))
-        done = pathx_(command, "list.txt", "--model", "model.pt", *options, "--out", "out")
+        done = pathx_(command, *signed, *wrong, "--model", "model.pt", *options, "--out", "out")
         assert done.status == 1, done.err
         assert "secret" not in done.out + done.err and "secret" not in "".join(os.listdir("out")), done.err
         written = {str(file): file.read_bytes() for file in Path("out").rglob("*") if file.is_file()}

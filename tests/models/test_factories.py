@@ -6,6 +6,8 @@ import argparse
 import copy
 import hashlib
 import json
+import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -268,3 +270,40 @@ def test_whatever_other_programs_print_goes_to_stderr(capfd: pytest.CaptureFixtu
     )
     out, err = capfd.readouterr()
     assert out == "" and all(text in err for text in ("a program", "past Python", "a look at"))
+
+
+def test_untrained_is_what_the_code_builds_and_the_same_every_time() -> None:
+    one, other = (load_model("nets/net.py:build", weights="none") for _ in range(2))
+    assert one.weights == "none" and one.sha256 == other.sha256
+    assert load_model("nets/net.py:build").weights == "as built"
+
+
+def test_every_folder_has_its_own_modules() -> None:
+    """Also where modules are called the same, one imports another, and folders take turns."""
+    for folder, channels in (("one", 4), ("two", 5)):
+        Path(folder, "parts").mkdir(parents=True)
+        Path(folder, "parts", "sizes.py").write_text(f"CHANNELS = {channels}")
+        Path(folder, "layers.py").write_text("from parts.sizes import CHANNELS")
+        Path(folder, "net.py").write_text(
+            "from layers import CHANNELS\nfrom torch import nn\n"
+            "class Net(nn.Sequential): ...\n"
+            "def build(): return Net(nn.Conv2d(3, CHANNELS, 3), nn.ReLU(), nn.Flatten(), nn.Linear(CHANNELS * 36, 3))"
+        )
+        Path(folder, "pathx.json").write_text(json.dumps(SIDECAR))
+    for folder, channels in (("one", 4), ("two", 5), ("one", 4)):
+        module = load_model(f"{folder}/net.py:build").module
+        assert module[0].out_channels == channels
+        assert pickle.loads(pickle.dumps(module[3])).in_features == channels * 36
+
+
+@pytest.mark.parametrize("names", [("student", "teacher"), ("net", "ema", "target")])
+def test_a_checkpoint_that_holds_the_network_twice_is_asked_about(names: tuple[str, ...]) -> None:
+    state = {f"{name}.{key}": value for name in names for key, value in network().state_dict().items()}
+    torch.save({**state, "centre": torch.zeros(1)}, "both.pth")
+    with pytest.raises(PathxError, match=re.escape(" and ".join(f"{name}.*" for name in names))) as caught:
+        load_model("nets/net.py:build", weights="both.pth")
+    assert caught.value.usage
+    torch.save(
+        {**{key: value for key, value in state.items() if key.startswith(names[0])}, "x": torch.zeros(1)}, "one.pth"
+    )
+    load_model("nets/net.py:build", weights="one.pth")

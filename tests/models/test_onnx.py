@@ -25,6 +25,7 @@ from pathx.models.torchvision import torchvision
 
 onnx = pytest.importorskip("onnx")
 
+OPSET = [onnx.helper.make_opsetid("", 18)]
 OPTIONS: dict[str, Any] = {"input_size": (3, 16, 16), "mean": 0.5, "std": 0.5}
 
 
@@ -184,7 +185,8 @@ def test_what_cannot_be_converted_is_said_by_operator(tmp_path: Path, monkeypatc
     other = onnx.helper.make_node("Fused", ["y"], ["z"], domain="com.microsoft")
     values = [onnx.helper.make_tensor_value_info(name, 1, [1, 3, 8, 8]) for name in "xz"]
     file = tmp_path / "net.onnx"
-    onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node, other], "g", values[:1], values[1:])), str(file))
+    graph = onnx.helper.make_graph([node, other], "g", values[:1], values[1:])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=OPSET), str(file))
     with pytest.raises(
         PathxError, match=r"has operators that pathx cannot convert \(LSTM, com\.microsoft\.Fused\): export the"
     ):
@@ -216,7 +218,7 @@ def small(relu: str = "r", **about: Any) -> bytes:
         onnx.helper.make_tensor_value_info(name, 1, shape) for name, shape in (("x", [1, 3, 8, 8]), ("y", [1, 3]))
     ]
     graph = onnx.helper.make_graph([*nodes, make("MatMul", ["f", "h"], ["y"])], "g", values[:1], values[1:], constants)
-    return bytes(onnx.helper.make_model(graph, **about).SerializeToString())
+    return bytes(onnx.helper.make_model(graph, opset_imports=OPSET, **about).SerializeToString())
 
 
 @pytest.mark.parametrize("about", [{}, {"producer_name": "x" * 200}, {"doc_string": "mine"}, {"domain": "org.example"}])

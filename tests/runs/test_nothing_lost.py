@@ -8,12 +8,14 @@ import shutil
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 from support.command_line import ROOT, Pathx, document, files, network, picture, scripted
+from support.faults import check_nothing_is_half_written, check_nothing_is_left_over, in_a_child, tree
 
 from pathx.images.read import UserImage, _Room
 from pathx.runs.index import Index
@@ -286,6 +288,40 @@ def test_two_of_the_same_do_not_disturb_each_other() -> None:
     assert not list(Path("out").rglob("*.part"))
     for file in Path("out").rglob("path.json"):
         assert all((file.parent / name).is_file() for name in document(file.parent)["files"].values())
+
+
+EQUAL: dict[str, tuple[str, ...]] = {
+    "explain": ("explain", "--target", "top:2"),
+    "overwrite": ("explain", "--overwrite", "--no-pictures"),
+    "decompose": ("decompose", "--depth", "2", "--width", "2", "--no-pictures"),
+    "report": ("explain", "--no-pictures", "--report"),
+    "pack": ("explain", "--no-pictures", "--pack", "tar"),
+    "units": ("units", "--top", "2", "--no-pictures"),
+    "evaluate": ("evaluate", "--methods", "saliency", "--steps", "3"),
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked")
+@pytest.mark.parametrize("name", EQUAL)
+def test_equal_commands_at_once_all_succeed(name: str) -> None:
+    photos(6)
+    scripted(network())
+    command, *options = EQUAL[name]
+    arguments = (command, "photos", *options, "--batch-size", "2")
+    assert in_a_child((*arguments, "--out", "alone"), Path("log"))[0] == 0
+    whole = tree("alone")
+    for turn in range(3):
+        with ThreadPoolExecutor(4) as pool:
+            logs = [Path(f"log-{turn}-{number}") for number in range(4)]
+            ended = list(pool.map(lambda log: in_a_child((*arguments, "--out", "out"), log), logs))
+        assert [status for status, _ in ended] == [0] * 4, "".join(log.read_text() for log in logs)
+        assert not any("unexpected" in log.read_text() for log in logs)
+        check_nothing_is_half_written("out")
+        check_nothing_is_left_over("out")
+        if name != "pack":  # each has shards of its own, and records of its own
+            assert {**tree("out"), "records.jsonl": []} == {**whole, "records.jsonl": []}
+        if turn == 0:
+            shutil.rmtree("out")
 
 
 # Memory

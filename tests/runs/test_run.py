@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import json
 import threading
+import warnings
 from collections.abc import Iterator
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
+from support.stateful import Remembering, Shared
 from torch import nn
 
 import pathx
 import pathx.runs.computing
 from pathx.errors import PathxError
+from pathx.models.inputs import read_input
 from pathx.models.load import LoadedModel
 from pathx.models.preprocessing import Preprocessing
 from pathx.runs.run import Settings, State, explain_files
@@ -159,44 +161,7 @@ def test_an_output_that_is_no_number_fails_that_picture_alone(
     assert {folder.name for folder in (tmp_path / "out").iterdir()} == {"0.png", "3.png", "index.jsonl", "run.json"}
 
 
-def test_several_devices_share_the_batches_and_change_nothing(model: LoadedModel, tmp_path: Path) -> None:
-    for number in range(11):
-        pixels = torch.randint(0, 256, (300,), generator=torch.Generator().manual_seed(number))
-        Image.frombytes("RGB", (10, 10), bytes(pixels.tolist())).save(tmp_path / f"{number:02}.png")
-    (tmp_path / "05.png").write_text("no picture")
-    files = sorted(tmp_path.glob("*.png"))
-    trees = []
-    for devices in ("cpu", "cpu,cpu", "cpu, cpu,cpu"):
-        settings = Settings(depth=2, batch_size=2, device=devices)
-        results = list(explain_files(model, files, tmp_path / devices, settings=settings))
-        assert [result.file for result in results] == list(map(str, files))
-        written = [file for file in (tmp_path / devices).rglob("*") if file.is_file() and file.name != "index.jsonl"]
-        trees.append({str(file.relative_to(tmp_path / devices)): file.read_bytes() for file in written})
-    assert trees[0] == trees[1] == trees[2] and len(trees[0]) > 40
-
-
-def test_computers_take_turns(model: LoadedModel, pictures: list[Path], tmp_path: Path) -> None:
-    """Each has a network of its own, as one is never run by two threads at once."""
-    from pathx.runs.computing import Computer, computed
-    from pathx.runs.stop import Stop
-
-    def note(text: str) -> None: ...
-
-    about: dict[str, Any] = {"device": torch.device("cpu"), "dtype": torch.float32, "size": 1, "note": note}
-    computers = [Computer(model.module, lambda frozen, read: [], **about, own=number > 0) for number in range(2)]
-    modules = [computer._module for computer in computers]
-    assert modules[0] is model.module and modules[1] is not model.module
-    turns: list[tuple[int, int]] = []
-    for number, computer in enumerate(computers):
-        computer.compute = lambda batch, number=number: turns.append((number, batch[0])) or {}  # type: ignore
-    batches = [(str(n), [], [n]) for n in range(6)]
-    assert [slots for slots, _, _ in computed(computers, batches, Stop())] == list("012345")  # type: ignore[arg-type]
-    assert sorted(turns) == [(0, 0), (0, 2), (0, 4), (1, 1), (1, 3), (1, 5)]
-    weights = [[weight.data_ptr() for weight in module.parameters()] for module in modules]
-    assert weights[0] == weights[1]  # on a CPU they are there once
-
-
-# Batches at once
+# Threads
 
 
 @pytest.fixture
@@ -234,17 +199,17 @@ def tree(out: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_two_batches_at_once_with_a_thread_each_and_the_same_bytes_one_after_the_other(
+def test_one_thread_computes_with_all_of_torchs_threads_whoever_reads_and_writes(
     model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files, trees = many(tmp_path / "photos", 9), []
-    for workers, threads in ((None, 2), (3, 2), (0, 1)):
+    for workers in (None, 3, 0):
         seen = computing(monkeypatch)
         out = tmp_path / f"{workers}"
         settings = Settings(depth=2, batch_size=2, workers=workers)
         results = list(explain_files(model, files, out, settings=settings))
         assert [result.file for result in results] == list(map(str, files))
-        assert len({thread for thread, _ in seen}) == threads and {count for _, count in seen} == {1}
+        assert set(seen) == {(threading.get_ident(), 2)}
         assert torch.get_num_threads() == 2
         trees.append(tree(out))
     assert trees[0] == trees[1] == trees[2] and len(trees[0]) > 36
@@ -255,45 +220,42 @@ def test_two_batches_at_once_with_a_thread_each_and_the_same_bytes_one_after_the
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_a_single_batch_and_a_network_that_cannot_be_copied_have_all_threads(
-    model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", [Remembering, Shared])
+def test_a_network_that_cannot_be_copied_faithfully_gives_its_own_logits(
+    model: LoadedModel, tmp_path: Path, kind: type[nn.Module]
 ) -> None:
-    class Unique(nn.Sequential):
-        def __deepcopy__(self, memo: object) -> nn.Module:
-            raise RuntimeError("there is only one of me")
-
-    files = many(tmp_path / "photos", 6)
-    unique = replace(model, module=Unique(*model.module.children()).eval())
-    for number, (one, size) in enumerate(((model, 8), (unique, 2))):
-        seen = computing(monkeypatch)
-        settings = Settings(depth=1, batch_size=size)
-        results = list(explain_files(one, files, tmp_path / f"{number}", settings=settings))
-        assert [result.state for result in results] == [State.done] * 6
-        assert set(seen) == {(threading.get_ident(), 2)}
+    files = many(tmp_path / "photos", 12)
+    network = kind().eval()
+    with torch.no_grad():
+        own = {str(file): network(read_input(file, model.preprocessing).tensor[None])[0].tolist() for file in files}
+    for workers in (None, 0):
+        settings = Settings(depth=1, batch_size=2, workers=workers, pictures=False)
+        stateful = replace(model, module=network)
+        for result in explain_files(stateful, files, tmp_path / f"{workers}", targets=("dog",), settings=settings):
+            assert result.document["target"]["logit"] == pytest.approx(own[result.file][1], rel=1e-4), result.file
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_what_is_wrong_with_the_model_is_raised_where_two_compute(model: LoadedModel, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["eager", "traced", "scripted"])
+def test_a_run_warns_of_nothing(model: LoadedModel, tmp_path: Path, form: str) -> None:
+    files, network = many(tmp_path / "photos", 6), model.module
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchScript is deprecated
+        if form == "traced":
+            network = torch.jit.trace(network, torch.rand(1, 3, 8, 8))  # type: ignore[no-untyped-call]
+        elif form == "scripted":
+            network = torch.jit.script(network)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.simplefilter("ignore", DeprecationWarning)
+        given = replace(model, module=network)
+        results = list(explain_files(given, files, tmp_path / "out", settings=Settings(depth=1, batch_size=2)))
+    assert [result.state for result in results] == [State.done] * 6
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_what_is_wrong_with_the_model_is_raised(model: LoadedModel, tmp_path: Path) -> None:
     smooth = replace(model, module=nn.Sequential(nn.Flatten(), nn.Linear(192, 4), nn.Sigmoid(), nn.Linear(4, 3)).eval())
     with pytest.raises(PathxError, match="sigmoid"):
         list(explain_files(smooth, many(tmp_path / "photos", 6), tmp_path / "out", settings=Settings(batch_size=2)))
     assert not list((tmp_path / "out").rglob("path.json"))
-
-
-def test_a_first_interrupt_waits_for_what_is_computed_and_a_second_does_not() -> None:
-    from pathx.runs.computing import _outcomes
-    from pathx.runs.stop import Stop
-
-    class Impatient(Future[Any]):
-        interrupts = 1
-
-        def result(self, timeout: float | None = None) -> Any:
-            if self.interrupts:
-                self.interrupts -= 1
-                raise KeyboardInterrupt
-            return {"a": 1}
-
-    stop = Stop()
-    assert _outcomes(Impatient(), stop) == {"a": 1} and stop.asked
-    with pytest.raises(KeyboardInterrupt):
-        _outcomes(Impatient(), stop)

@@ -51,4 +51,4 @@ def frozen_fire(count: int = 2, seed: int = 0) -> tuple[Fire, Frozen]:
 
 def branches(targets: list[int], images: list[int] | None = None) -> Branches:
     numbers = list(range(len(targets))) if images is None else images
-    return Branches(torch.tensor(numbers), torch.tensor(targets), CLASSES, whole=images is None)
+    return Branches(torch.tensor(numbers), torch.tensor(targets), CLASSES, torch.float64, one_per_image=images is None)

@@ -30,7 +30,7 @@ from pathx.runs.stop import end_at_once
 T = TypeVar("T")
 
 BUDGET = float(os.environ.get("PATHX_FAULT_SECONDS", "1"))
-"""Seconds that each of the sixteen parts of the harness may take: 8 for two minutes, 225 for an hour."""
+"""Seconds that each of the eighteen parts of the harness may take: 8 for two minutes, 225 for an hour."""
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "explain": ("explain", "photos", "--target", "top:2", "--batch-size", "2"),
@@ -44,6 +44,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "common": ("common", "photos", "--batch-size", "2"),
     "units": ("units", "photos", "--top", "2", "--batch-size", "2"),
     "explain into shards": ("explain", "photos", "--no-pictures", "--batch-size", "2", "--pack", "tar"),
+    "explain with a report": ("explain", "photos", "--no-pictures", "--batch-size", "2", "--report"),
 }
 
 
@@ -205,6 +206,12 @@ def _without_seconds(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_seconds(one) for key, one in value.items() if key not in ("seconds", "key")}
     return [_without_seconds(one) for one in value] if isinstance(value, list) else value
+
+
+def check_nothing_is_left_over(out: str) -> None:
+    """What a run that was killed had begun to write is gone."""
+    left = [str(file) for file in Path(out).rglob(".pathx-*")]
+    assert not left, left
 
 
 def check_nothing_is_half_written(out: str) -> None:

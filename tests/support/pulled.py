@@ -16,7 +16,7 @@ from pathx.engine.branches import Branches
 from pathx.engine.dependence import Dependence
 from pathx.engine.fields import boxes
 from pathx.engine.freeze import Frozen, freeze
-from pathx.engine.linear import pull_back
+from pathx.engine.linear import pull_to_input
 from pathx.engine.record.operations import Node
 from pathx.engine.rules.geometry import Field
 from pathx.engine.window import Window, unravelled
@@ -56,15 +56,19 @@ class Above(nn.Module):
 
 
 class Seen(nn.Module):
-    """An operation between two hidden layers, all of whose units are active."""
+    """An operation between two hidden layers, all of whose units are active, below a head that mixes them."""
 
     def __init__(self, function: Callable[[Tensor], Any]) -> None:
         super().__init__()
         self.function = function
 
-    def forward(self, x: Tensor) -> Tensor:
+    def units(self, x: Tensor) -> Tensor:
         h = F.relu(F.conv2d(x, fixed(4, 1, 3, 2), stride=(2, 1)))
-        return F.relu(self.function(h)).flatten(1) + 1
+        return F.relu(self.function(h)).flatten(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        units = self.units(x)
+        return units @ fixed(units.shape[1], 2)
 
 
 def pulled(frozen: Frozen, *, windows: bool) -> tuple[Tensor, Tensor]:
@@ -75,11 +79,11 @@ def pulled(frozen: Frozen, *, windows: bool) -> tuple[Tensor, Tensor]:
     shape = network.shape(network.logits)
     seed = Window.one_hot(torch.ones(batch * count, dtype=DOUBLE), row % count, shape, row, image)
     branches = Branches(image, row % count, max(2, count))
-    weight, bias = pull_back(frozen, branches, [(network.logits, seed if windows else seed.dense())])
+    weight, bias = pull_to_input(frozen, branches, [(network.logits, seed if windows else seed.dense())])
     return weight.unflatten(0, (batch, count)), bias.unflatten(0, (batch, count))
 
 
-def jacobian(model: nn.Module, images: Tensor) -> Tensor:
+def jacobian(model: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
     """(B, n, *input)."""
     x = images.clone().requires_grad_()
     logits = model(x)
@@ -108,7 +112,7 @@ def assert_boxes_go_down(frozen: Frozen, of: Callable[[Node], bool] = lambda nod
     network = frozen.network
     for node in network.nodes:
         for output, made in enumerate(node.outputs):
-            if made is None or network.states[made] is not Dependence.VARIES or made in network.form(node).complex:
+            if made is None or network.states[made] is not Dependence.VARIES:
                 continue
             if node.index in network.gates or not of(node):
                 continue
@@ -132,7 +136,7 @@ def assert_field(function: Callable[[Tensor], Any], images: Tensor, *, exact: bo
     network = freeze(model, images).network
     gate = network.layers[-1][0]
     field = network.fields[gate.source]
-    seen = (jacobian(model, images) != 0).any(0).any(1)  # (units, height, width)
+    seen = (jacobian(model.units, images) != 0).any(0).any(1)  # (units, height, width)
     found = boxes(field, unravelled(torch.arange(gate.units), gate.shape), tuple(images.shape[1:]))
     for unit, (left, top, right, bottom) in zip(seen, found.tolist(), strict=True):
         outside = unit.clone()

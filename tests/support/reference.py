@@ -10,6 +10,7 @@ Three implementations that share nothing but the definition:
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator
@@ -113,20 +114,47 @@ def freeze(network: Network, image: Tensor) -> Frozen:
 
 
 def hidden_layers(network: Network) -> dict[int, list[int]]:
-    """The ReLU nodes of each hidden layer n = 1 … N, in order of execution, by their longest route to the output."""
-    distance = [0] * len(network.nodes)  # the largest number of ReLUs on a route to the output, itself included
+    """The ReLU nodes of each hidden layer n = 1 … N, in order of execution, by their longest route to the output.
+
+    A class layer belongs to the output and is not counted.
+    """
+    class_relus = class_layer(network)
+    distance = _distances(network, [relu for relu in network.relus if relu not in class_relus])
+    count = max(distance)
+    return {
+        n: [relu for relu in network.relus if count - distance[relu] + 1 == n and relu not in class_relus]
+        for n in range(1, count + 1)
+    }
+
+
+def _distances(network: Network, relus: list[int]) -> list[int]:
+    """Of each node, the largest number of ReLUs on a route to the output, itself included."""
+    distance = [0] * len(network.nodes)
     for position in reversed(range(len(network.nodes))):
         readers = [reader for reader, node in enumerate(network.nodes) if position in node.inputs]
         distance[position] = max((distance[reader] for reader in readers), default=0)
-        distance[position] += network.nodes[position].op == "relu"
-    count = max(distance)
-    return {n: [relu for relu in network.relus if count - distance[relu] + 1 == n] for n in range(1, count + 1)}
+        distance[position] += position in relus
+    return distance
 
 
-def land(frozen: Frozen, seeds: dict[int, Tensor]) -> dict[int, Tensor]:
+@functools.cache
+def class_layer(network: Network) -> frozenset[int]:
+    """The ReLUs of the top layer where each of its units sends to one class only; none where there is no layer below it."""
+    distance = _distances(network, network.relus)
+    top = frozenset(relu for relu in network.relus if distance[relu] == 1)
+    if network.outputs == 1 or max(distance) == 1:
+        return frozenset()
+    frozen = freeze(network, network.images(1, 0)[0])
+    sent = land(frozen, {len(network.nodes) - 1: torch.eye(network.outputs, dtype=FLOAT)}, frozenset())
+    one_class = all(bool(((sent[relu] != 0).sum(0) <= 1).all()) for relu in top)
+    return top if one_class else frozenset()
+
+
+def land(frozen: Frozen, seeds: dict[int, Tensor], class_relus: frozenset[int]) -> dict[int, Tensor]:
     """Send rows of cotangents from nodes down to where they land: the next ReLU outputs, or the input.
 
-    Nothing passes a ReLU, so this is what is sent directly, without meeting any hidden unit on the way.
+    Nothing passes a ReLU, so this is what is sent directly, without meeting any hidden unit on the way. Only those of a
+    class layer are passed.
     """
     cotangents = dict(seeds)
     landed = {}
@@ -134,7 +162,7 @@ def land(frozen: Frozen, seeds: dict[int, Tensor]) -> dict[int, Tensor]:
         if position not in cotangents:
             continue
         node, rows = frozen.network.nodes[position], cotangents[position]
-        if node.op in ("relu", "input"):
+        if node.op == "input" or (node.op == "relu" and position not in class_relus):
             landed[position] = rows
             continue
         for m, source in zip(frozen.matrices[position], node.inputs, strict=True):
@@ -253,7 +281,8 @@ def explain(
     # Jacobian of those units, where it lands.
     output = len(network.nodes) - 1
     sent: list[tuple[int | None, Tensor, dict[int, Tensor]]]  # (layer, W_prev, Jacobian); layer None for the logits
-    sent = [(None, start, land(frozen, {output: torch.eye(network.outputs, dtype=FLOAT)}))]
+    class_relus = class_layer(network)
+    sent = [(None, start, land(frozen, {output: torch.eye(network.outputs, dtype=FLOAT)}, class_relus))]
     path = []
     for n in range(last, deepest - 1, -1):
         relus = layers[n]
@@ -287,7 +316,7 @@ def explain(
         gaps += [float(margin[a] - margin[b]) for a, b in itertools.pairwise(ranked[len(kept) - 1 : len(kept) + 1])]
 
         # 4. W_prev = W[:, kept].
-        jacobian = land(frozen, _identities(frozen, relus))
+        jacobian = land(frozen, _identities(frozen, relus), class_relus)
         sent.append((n, W[:, kept], {spot: rows[kept] for spot, rows in jacobian.items()}))
 
         owner = [(which, flat) for which, relu in enumerate(relus) for flat in range(len(frozen.values[relu]))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -20,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pathx.compat import reset_version
 from pathx.engine.record.spellings import FUNCTIONS
-from pathx.errors import PathxError, reason_of
+from pathx.errors import PathxError
 
 
 def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -44,13 +43,14 @@ def check_shapes(modules: list[tuple[str, nn.Module]]) -> None:
                     raise PathxError(f"{problem}; run the model once on an input first", usage=True)
 
 
-def check_tensor(tensor: Tensor, name: str | None) -> None:
+def check_tensor(tensor: Tensor, name: str | None, module: str = "the model") -> None:
     """Refuse a tensor that cannot be computed with.
 
     Args:
         name: where the model holds it; None for what it computed.
+        module: that computed it.
     """
-    subject = f"{name} of the model" if name else "a tensor of the model"
+    subject = f"{name} of the model" if name else f"a tensor in {module}"
     if tensor.is_meta:
         raise PathxError(f"{subject} holds no numbers (it is on the meta device); load weights", usage=True)
     if tensor.is_complex():
@@ -88,16 +88,6 @@ _PARALLEL = (nn.DataParallel.forward, nn.parallel.DistributedDataParallel.forwar
 def has_global_hooks() -> bool:
     """Whether someone listens to every module there is."""
     return bool(nn.modules.module._global_forward_hooks or nn.modules.module._global_forward_pre_hooks)
-
-
-def copied(model: nn.Module) -> nn.Module:
-    """A model with tensors of its own, those included that its code computed from others, as weight normalisation does."""
-    made = {id(tensor): tensor.detach().clone() for _, tensor in named_tensors(model) if tensor.grad_fn is not None}
-    try:
-        return copy.deepcopy(model, made)
-    except Exception as error:  # of code that others wrote
-        problem = f"the network cannot be copied ({reason_of(error)}), which this needs"
-        raise PathxError(f"{problem}: save it with torch.export.save, and give that file", usage=True) from error
 
 
 @contextmanager

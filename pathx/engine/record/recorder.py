@@ -22,7 +22,7 @@ from pathx.compat import is_composite
 from pathx.engine.record.model import Mode, check_shapes, check_tensor, memory_of, named_tensors, run
 from pathx.engine.record.names import Places, script_scopes
 from pathx.engine.record.operations import Graph, Node, Scope, Value, value_at
-from pathx.engine.record.spellings import QUESTIONS, RESETTING, RESPELLED, SPELLED, UNSAID, spelled
+from pathx.engine.record.spellings import QUESTIONS, RESETTING, RESPELLED, UNSAID
 from pathx.errors import PathxError
 
 Shape = tuple[int, ...]
@@ -236,7 +236,7 @@ class _Recorder(Mode):
         known = self.known.get(key)
         if known is None:
             if tensor.layout is not torch.strided:
-                check_tensor(tensor, None)
+                self._check(tensor)
             known = self.known[key] = _Known(tensor, self._forget)
             memory = memory_of(tensor)
             known.key, known.memory = key, memory
@@ -245,6 +245,10 @@ class _Recorder(Mode):
                 self.sharing[memory] = known
         known.value, known.stale, known.actual = value, False, None
         return known
+
+    def _check(self, tensor: Tensor) -> None:
+        """Refuse what the model computed where it cannot be computed with, with the module that did."""
+        check_tensor(tensor, None, self.places.here().path or "the model itself")
 
     def _forget(self, known: _Known) -> None:
         """A tensor is no more, and its id may be given to another."""
@@ -256,7 +260,7 @@ class _Recorder(Mode):
         """A tensor in the precision and on the device that is computed in; anything else as it is."""
         if not isinstance(tensor, Tensor) or (tensor.dtype is self.dtype and tensor.device == self.device):
             return tensor
-        check_tensor(tensor, None)
+        self._check(tensor)
         dtype = self.dtype if tensor.is_floating_point() else tensor.dtype
         return tensor.to(self.device if tensor.dim() else tensor.device, dtype)  # numbers go with tensors anywhere
 
@@ -314,9 +318,7 @@ class _Recorder(Mode):
         in_place, op, step = traits.is_mutable, func, None
         if in_place:
             op = self._out_of_place(traits, given)
-        if traits.is_spelled:
-            op, noted = spelled(op, noted, args)
-        if in_place:  # what its rule asks for is kept before it is written over
+            # What its rule asks for is kept before it is written over.
             step = self._operation(op, tuple(noted), noted_kwargs, args[:1])
             self._keep_some(step, tensors)
         if in_place or (traits.unsaid is not None and traits.unsaid(given)):
@@ -567,7 +569,6 @@ class _Traits:
 
     is_plain: bool
     is_mutable: bool
-    is_spelled: bool
     functional: Any
     written: tuple[tuple[int, str], ...]
     unsaid: Callable[..., Any] | None
@@ -585,7 +586,6 @@ def _traits_of(func: Any) -> _Traits:
     return _Traits(
         is_plain=not (func in RESPELLED or _is_aside(func) or is_composite(func)),
         is_mutable=schema.is_mutable,
-        is_spelled=func in SPELLED or functional in SPELLED,
         functional=functional,
         written=tuple(written),
         unsaid=UNSAID.get(func),

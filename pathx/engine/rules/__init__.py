@@ -1,14 +1,3 @@
-"""What pathx knows about each operation: one record each, one file per family."""
+"""What pathx knows about each operation: one record each, a file per family."""
 
-from pathx.engine.rules import (  # noqa: F401  they fill the table
-    arithmetic,
-    convolutions,
-    fixed,
-    gates,
-    masks,
-    parts,
-    pooling,
-    products,
-    routes,
-    shapes,
-)
+from pathx.engine.rules import arithmetic, convolutions, gates, parts, pooling, shapes  # noqa: F401  they fill the table

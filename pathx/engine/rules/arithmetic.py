@@ -1,18 +1,65 @@
-"""Arithmetic with what is fixed: normalisation, sums and factors."""
+"""Arithmetic: sums, normalisation by fixed statistics, and products with a factor that is fixed or frozen at each image."""
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from pathx.engine.record.operations import Node
-from pathx.engine.rules.fallback import plain
-from pathx.engine.rules.geometry import any_shape, keeps_place
-from pathx.engine.rules.sums import channel_total, map_like, scaled_by, total, unbroadcast
+from pathx.engine.record.operations import Node, Value
+from pathx.engine.rules.geometry import Shapes, batch_in_front, elementwise, keeps_place
+from pathx.engine.rules.shared import align, channel_total, plain, total, totals, unbroadcast, vjp
 from pathx.engine.rules.table import Call, Cotangents, constant, linear, precise
-from pathx.engine.window import Window
+from pathx.engine.window import Window, replaced
+
+# --- sums and normalisation -----------------------------------------------------------------------------------------
+
+
+def _factors(call: Call) -> list[tuple[Any, float]]:
+    """The terms of a sum, each with its factor."""
+    alpha = call.arg(2, "alpha", 1)
+    factors = {"add": (1, alpha), "sub": (1, -alpha), "rsub": (-alpha, 1)}[call.node.kind]
+    return list(zip(call.args[:2], factors, strict=True))
+
+
+@linear("add", "sub", "rsub", linear_in=(0, 1), jointly_linear=True, field=keeps_place)
+def add(call: Call, output: int, cotangent: Window) -> Cotangents:
+    return [
+        (item, times(unbroadcast(cotangent, call.shapes[item]), factor))
+        for item, factor in _factors(call)
+        if call.varies(item)
+    ]
+
+
+@constant("add", "sub", "rsub")
+def add_constant(call: Call, cotangent: Window) -> Tensor | None:
+    terms = [(item, factor) for item, factor in _factors(call) if not call.varies(item)]
+    return totals([(times(cotangent, factor), call.values(item)) for item, factor in terms])
+
+
+def times(cotangent: Window, factor: float) -> Window:
+    """The cotangents times a number."""
+    return cotangent if factor == 1 else cotangent.holding(cotangent.data * factor)
+
+
+@linear("neg", field=keeps_place)
+def neg(call: Call, output: int, cotangent: Window) -> Cotangents:
+    return [(call.args[0], cotangent.holding(-cotangent.data))]
+
+
+@linear("clone", "alias", "detach", "_to_copy", "contiguous", field=keeps_place)
+@linear("lift_fresh_copy", "positive", "dropout", field=keeps_place)
+def copy_of_input(call: Call, output: int, cotangent: Window) -> Cotangents:
+    return [(call.args[0], cotangent)]
+
+
+def _refuse_batch_statistics(node: Node, varying: list[int]) -> str | None:
+    training = node.kind != "_native_batch_norm_legit_no_training" and node.args[5] is True
+    return "normalises by its batch's own statistics" if training or varying != [0] else None
+
+
+_BATCH_NORMS = ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_native_batch_norm_legit_no_training")
 
 
 def _batch_norm_scale(call: Call) -> Tensor:
@@ -25,77 +72,124 @@ def _batch_norm_scale(call: Call) -> Tensor:
     return cast(Tensor, call.memory["scale"])
 
 
-def _own_statistics(node: Node, varying: list[int]) -> str | None:
-    training = node.args[5] is True or varying != [0]
-    return "normalises by its batch's own statistics" if training else None
-
-
-@linear("native_batch_norm", fresh=True, refuses=_own_statistics, apart=any_shape, field=keeps_place)
-@linear("cudnn_batch_norm", "miopen_batch_norm", refuses=_own_statistics, apart=any_shape, field=keeps_place)
-@linear("_native_batch_norm_legit_no_training", apart=any_shape, field=keeps_place)
+@linear(*_BATCH_NORMS, refuses=_refuse_batch_statistics, keeps_batch=batch_in_front, field=keeps_place)
 def batch_norm(call: Call, output: int, cotangent: Window) -> Cotangents:
     scale = _batch_norm_scale(call)
     return [(call.args[0], cotangent.scale(scale.reshape(1, -1, *(1,) * (len(cotangent.shape) - 1))))]
 
 
-@constant("native_batch_norm", "_native_batch_norm_legit_no_training", "cudnn_batch_norm", "miopen_batch_norm")
+@constant(*_BATCH_NORMS)
 def batch_norm_constant(call: Call, cotangent: Window) -> Tensor:
     bias, mean = call.args[2:4]
     shift = -mean * _batch_norm_scale(call)
     return channel_total(cotangent, shift if bias is None else shift + bias)
 
 
-@linear("sub", "rsub", varies=(0, 1), together=True, field=keeps_place)
-@linear("add", varies=(0, 1), together=True, fresh=True, field=keeps_place)
-def add(call: Call, output: int, cotangent: Window) -> Cotangents:
-    alpha = call.arg(2, "alpha", 1)
-    factors = {"add": (1, alpha), "sub": (1, -alpha), "rsub": (-alpha, 1)}[call.node.kind]
-    return [
-        (item, scaled_by(unbroadcast(cotangent, call.shapes[item]), factor))
-        for item, factor in zip(call.args[:2], factors, strict=True)
-        if call.varies(item)
-    ]
+# --- products, element by element -----------------------------------------------------------------------------------
 
 
-@constant("add", "sub", "rsub")
-def add_constant(call: Call, cotangent: Window) -> Tensor | None:
-    alpha = call.arg(2, "alpha", 1)
-    factors = {"add": (1, alpha), "sub": (1, -alpha), "rsub": (-alpha, 1)}[call.node.kind]
-    fixed = [
-        factor * total(cotangent, map_like(call.values(item), cotangent))
-        for item, factor in zip(call.args[:2], factors, strict=True)
-        if not call.varies(item)
-    ]
-    return sum(fixed[1:], fixed[0]) if fixed else None
-
-
-def _divided(node: Node, varying: list[int]) -> str | None:
+def _refuse_division(node: Node, varying: list[int]) -> str | None:
     if node.kwargs.get("rounding_mode"):
         return "rounds what it computed from the image"
     return None if varying == [0] else "divides by what it computed from the image"
 
 
-@linear("div", varies=(0, 1), refuses=_divided, field=keeps_place)
-@linear("mul", varies=(0, 1), field=keeps_place)
+@linear("div", linear_in=(0, 1), refuses=_refuse_division, field=keeps_place)
+@linear("mul", linear_in=(0, 1), field=keeps_place)
 def mul(call: Call, output: int, cotangent: Window) -> Cotangents:
+    """The other factor is fixed, or frozen at each image (B, …); either may be broadcast."""
     first, second = call.args[:2]
     source, factor = (first, call.values(second)) if call.varies(first) else (second, call.values(first))
-    if call.node.kind == "div":  # whole numbers as precisely as there is
-        factor = 1 / (factor if factor.is_floating_point() or factor.is_complex() else factor.to(precise(factor)))
-    if factor.is_complex():
-        factor = factor.conj()
-    return [(source, unbroadcast(cotangent.scale(map_like(factor, cotangent)), call.shapes[source]))]
+    if call.node.kind == "div":
+        factor = 1 / (factor if factor.is_floating_point() else factor.to(precise(factor)))
+    return [(source, unbroadcast(cotangent.scale(align(factor, cotangent)), call.shapes[source]))]
 
 
-@linear("neg", field=keeps_place)
-def neg(call: Call, output: int, cotangent: Window) -> Cotangents:
-    return [(call.args[0], cotangent.holding(-cotangent.data))]
+# --- products of matrices -------------------------------------------------------------------------------------------
 
 
-@linear("clone", "alias", "detach", "_to_copy", "contiguous", same=True, pools=True, field=keeps_place)
-@linear("lift_fresh_copy", "positive", "dropout", pools=True, field=keeps_place)
-def same(call: Call, output: int, cotangent: Window) -> Cotangents:
-    return [(call.args[0], cotangent)]
+def _keeps_rows(call: Shapes) -> bool:
+    """Rows of a product are images, or parts of one."""
+    return elementwise(call) and len(call.source) > 1
 
 
-plain("lerp", takes_frozen=True, varies=(0, 1), together=True, field=keeps_place)
+def _times_matrix(call: Call, source: Value, matrix: Tensor, cotangent: Window, factor: float = 1) -> Cotangents:
+    """Cotangents (P, …, out) of x @ matrix, for x (…, in) and one matrix (in, out). Boxes stay as they are but for `in`."""
+    cotangent, last = cotangent.cleaned(), len(cotangent.shape) - 1
+    if cotangent.extent[last] == 1 and not cotangent.covers(last):
+        column = cotangent.position(last).flatten().expand(len(cotangent.data)).clamp(0, cotangent.shape[last] - 1)
+        data = cotangent.data * matrix.t().index_select(0, column).unflatten(0, (-1, *(1,) * last))
+    else:
+        cotangent = cotangent if cotangent.covers(last) else cotangent.dense()
+        data = cotangent.data @ matrix.t()
+    return [(source, times(_widen(cotangent, last, len(matrix), data), factor))]
+
+
+@linear("addmm", linear_in=(1,), keeps_batch=_keeps_rows)
+def addmm(call: Call, output: int, cotangent: Window) -> Cotangents:
+    return _times_matrix(call, call.args[1], call.values(call.args[2]), cotangent, call.kwargs.get("alpha", 1))
+
+
+@constant("addmm")
+def addmm_constant(call: Call, cotangent: Window) -> Tensor:
+    return total(cotangent, align(call.values(call.args[0]) * call.kwargs.get("beta", 1), cotangent))
+
+
+@linear("mm", "linear", keeps_batch=_keeps_rows)
+def mm(call: Call, output: int, cotangent: Window) -> Cotangents:
+    matrix = call.values(call.args[1])
+    return _times_matrix(call, call.args[0], matrix.t() if call.node.kind == "linear" else matrix, cotangent)
+
+
+@constant("linear")
+def linear_constant(call: Call, cotangent: Window) -> Tensor | None:
+    bias = call.arg(2, "bias")
+    return None if bias is None else total(cotangent, align(call.values(bias), cotangent))
+
+
+@linear("matmul", linear_in=(0, 1), keeps_batch=_keeps_rows)
+@linear("bmm", linear_in=(0, 1))
+def matmul(call: Call, output: int, cotangent: Window) -> Cotangents:
+    """(…, n, k) @ (…, k, m): one varies, the other is fixed, or frozen at each image (B, …, ·, ·); either may be broadcast.
+
+    Boxes stay as they are along n or m, whichever the varying factor has; along k they are whole.
+    """
+    first, second = call.args
+    left = call.varies(first)
+    source, factor = (first, call.values(second)) if left else (second, call.values(first))
+    if left and factor.dim() == 2:
+        return _times_matrix(call, source, factor, cotangent)
+    if factor.dim() < 2 or len(call.shapes[source]) < 2:
+        return vjp(call, output, cotangent)
+    cotangent, rows, columns = cotangent.cleaned(), len(cotangent.shape) - 2, len(cotangent.shape) - 1
+    inner = factor.shape[-2] if left else factor.shape[-1]
+    dim = rows if left else columns
+    under = cotangent.data.narrow(dim + 1, 0, 1).expand(replaced(cotangent.data.shape, dim + 1, inner))
+    factor = _widen(cotangent, dim, inner, under).read(align(factor, cotangent)).mT
+    data = cotangent.data @ factor if left else factor @ cotangent.data
+    below = _widen(cotangent, columns if left else rows, inner, data)
+    return [(source, unbroadcast(below, call.shapes[source]))]
+
+
+def _widen(cotangent: Window, dim: int, size: int, data: Tensor) -> Window:
+    """The boxes in a map whose dimension `dim` is `size` long, all of it, with other data."""
+    return Window(
+        data,
+        replaced(cotangent.origin, dim, 0),
+        replaced(cotangent.shape, dim, size),
+        cotangent.row,
+        cotangent.image,
+        ordered=cotangent.ordered,
+    )
+
+
+def _refuse_two_factors(node: Node, varying: list[int]) -> str | None:
+    """Of a sum with a product: only one factor may vary."""
+    return "multiplies what it computed from the image" if {1, 2} <= set(varying) else None
+
+
+plain("lerp", linear_in=(0, 1), jointly_linear=True, field=keeps_place)
+plain("baddbmm", "addcmul", linear_in=(0, 1, 2), jointly_linear=True, refuses=_refuse_two_factors)
+plain("addcdiv", linear_in=(0, 1), jointly_linear=True)
+plain("mv", keeps_batch=lambda call: len(call.source) == 2)
+plain("addmv", linear_in=(1,), keeps_batch=lambda call: len(call.source) == 2)

@@ -1,4 +1,4 @@
-"""Convolutions: kernels transposed, by whichever way is quickest."""
+"""Convolutions: their transpose on windows and on whole maps, by whichever way is quickest."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pathx.engine.rules.geometry import Field, Shapes, any_shape, pair, slid
-from pathx.engine.rules.sliding import grown, spatial
-from pathx.engine.rules.sums import channel_total
+from pathx.engine.rules.geometry import Field, Shapes, batch_in_front, pair, sliding_field
+from pathx.engine.rules.shared import channel_total, spatial, window_below
 from pathx.engine.rules.table import Call, Cotangents, constant, forward, linear
 from pathx.engine.window import Corners, Origin, Window, replaced, spread
 
 
 def _field(call: Shapes) -> Field:
-    """What a kernel reaches; a transposed one too, as long as it has no stride."""
+    """What a kernel reaches; that of a transposed convolution only without a stride."""
     kernel = call.shapes[call.node.args[1]][2:]
     stride, padding, dilation, transposed = (call.node.args[place] for place in (3, 4, 5, 6))
     if not transposed:
-        return slid(call, kernel, stride, padding, dilation)
+        return sliding_field(call, kernel, stride, padding, dilation)
     if set(stride) != {1}:
         return None
     reaches = [gap * (size - 1) for gap, size in zip(pair(dilation), kernel, strict=True)] if len(kernel) == 2 else []
-    return slid(call, kernel, 1, [reach - pad for reach, pad in zip(reaches, pair(padding), strict=False)], dilation)
+    return sliding_field(
+        call, kernel, 1, [reach - pad for reach, pad in zip(reaches, pair(padding), strict=False)], dilation
+    )
 
 
-@linear("convolution", convolves=True, fresh=True, apart=any_shape, field=_field)
+@linear("convolution", keeps_batch=batch_in_front, field=_field)
 def convolution(call: Call, output: int, cotangent: Window) -> Cotangents:
     source, weight = call.args[0], call.args[1]
     dims = weight.dim() - 2
@@ -42,10 +43,10 @@ def convolution(call: Call, output: int, cotangent: Window) -> Cotangents:
             data = data.narrow(dim, 0, size)  # output_padding of a stride and more adds places that nothing came from
         return [(source, cotangent.whole(data))]
     if all(cotangent.covers(dim) for dim in range(1, dims + 1)):
-        data = _whole_map(cotangent.dense().data, weight, shape, (stride, padding, dilation, groups))
+        data = _transpose(cotangent.dense().data, weight, shape, (stride, padding, dilation, groups))
         return [(source, cotangent.whole(data))]
     if cotangent.extent == (1,) * (dims + 1):
-        return [(source, _kernel_window(cotangent, weight, shape, (stride, padding, dilation, groups)))]
+        return [(source, _rows_of_kernel(cotangent, weight, shape, (stride, padding, dilation, groups)))]
     cotangent = _all_channels(cotangent.cleaned())
     if cotangent.extent[1:] == (1,) * dims and groups == 1 and set(dilation) == {1}:
         data = (cotangent.data.flatten(1) @ weight.flatten(1)).unflatten(1, weight.shape[1:])
@@ -54,19 +55,19 @@ def convolution(call: Call, output: int, cotangent: Window) -> Cotangents:
             (size - 1) * step + gap * (length - 1) + 1
             for size, step, gap, length in zip(cotangent.extent[1:], stride, dilation, weight.shape[2:], strict=True)
         ]
-        data = _whole_map(cotangent.data, weight, (shape[0], *box), (stride, (0,) * dims, dilation, groups))
-    return [(source, grown(cotangent, data, 0, shape, (stride, padding)))]
+        data = _transpose(cotangent.data, weight, (shape[0], *box), (stride, (0,) * dims, dilation, groups))
+    return [(source, window_below(cotangent, data, 0, shape, (stride, padding)))]
 
 
 F_CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
-def _whole_map(data: Tensor, weight: Tensor, shape: tuple[int, ...], geometry: Any) -> Tensor:
-    """(P, *shape) what whole maps (P, …) of a convolution's output send down, by whichever way is quickest."""
+def _transpose(data: Tensor, weight: Tensor, shape: tuple[int, ...], geometry: Any) -> Tensor:
+    """(P, *shape) the transpose of a convolution on whole maps (P, …)."""
     stride, padding, dilation, groups = geometry
     cpu = data.device.type == "cpu"
-    if cpu and not any(padding) and _is_product(data, weight, groups):
-        below = _mixed(data, weight)
+    if cpu and not any(padding) and _is_matrix_product(data, weight, groups):
+        below = _mix_channels(data, weight)
         if set(stride) == {1}:
             return below
         result = below.new_zeros(len(data), *shape)
@@ -99,47 +100,41 @@ def _by_phases(data: Tensor, weight: Tensor, shape: tuple[int, ...], step: int, 
     """A strided convolution's transpose as a plain convolution: each of the step² phases has a part of the kernel."""
     outputs, channels, *kernel = weight.shape
     taps = [-(-length // step) for length in kernel]  # of a phase
-    filled = F.pad(weight, (0, taps[1] * step - kernel[1], 0, taps[0] * step - kernel[0]))
-    phases = filled.reshape(outputs, channels, taps[0], step, taps[1], step).permute(1, 3, 5, 0, 2, 4)
+    padded_kernel = F.pad(weight, (0, taps[1] * step - kernel[1], 0, taps[0] * step - kernel[0]))
+    phases = padded_kernel.reshape(outputs, channels, taps[0], step, taps[1], step).permute(1, 3, 5, 0, 2, 4)
     phases = phases.reshape(-1, outputs, *taps).flip(2, 3)
     padded = F.pixel_shuffle(F.conv2d(data, phases, padding=(taps[0] - 1, taps[1] - 1)), step)
     sides = [(-pad, size + pad - have) for size, pad, have in zip(shape[1:], padding, padded.shape[2:], strict=True)]
     return F.pad(padded, (*sides[1], *sides[0]))
 
 
-def _is_product(data: Tensor, weight: Tensor, groups: int) -> bool:
+def _is_matrix_product(data: Tensor, weight: Tensor, groups: int) -> bool:
     """Whether a kernel of one element is best taken as a matrix product: where places are many, or rows few."""
     return prod(weight.shape[2:]) == 1 and groups == 1 and (prod(data.shape[2:]) >= 16 or len(data) <= 4)
 
 
-def _mixed(data: Tensor, weight: Tensor) -> Tensor:
+def _mix_channels(data: Tensor, weight: Tensor) -> Tensor:
     """Cotangents (P, out, …) through a kernel of one element: (P, in, …)."""
     matrix = weight.reshape(weight.shape[:2]).t()
     flat = data.reshape(*data.shape[1 if data.shape[0] == 1 else 0 : 2], -1)
     return (matrix @ flat).reshape(data.shape[0], matrix.shape[0], *data.shape[2:])
 
 
-def spread_by(data: Tensor, steps: tuple[int, ...]) -> Tensor:
-    """The data (P, channels, …) with step - 1 zeros between neighbours."""
-    for dim, step in enumerate(steps, start=2):
-        if step > 1 and data.shape[dim] > 1:
-            data = spread(data, dim, step)
-    return data
-
-
-def _kernel_window(cotangent: Window, weight: Tensor, shape: tuple[int, ...], geometry: Any) -> Window:
-    """What single units of a convolution's output send down: rows of its weight, read rather than computed."""
+def _rows_of_kernel(cotangent: Window, weight: Tensor, shape: tuple[int, ...], geometry: Any) -> Window:
+    """The transpose on single units: rows of the kernel, read rather than computed."""
     stride, padding, dilation, groups = geometry
     origin = cotangent.origin[0]
     channel = cotangent.row.new_full((len(cotangent.data),), origin) if isinstance(origin, int) else origin.numbers
     if cotangent.overhang[0]:
         channel = channel.clamp(0, len(weight) - 1)
     data = weight.index_select(0, channel) * cotangent.cleaned().data
-    data = spread_by(data, dilation)
+    for dim, gap in enumerate(dilation, start=2):
+        if gap > 1 and data.shape[dim] > 1:
+            data = spread(data, dim, gap)
     start: Origin = 0
     if groups > 1:
         start = Corners(channel // (len(weight) // groups), groups, weight.shape[1])
-    return grown(cotangent, data, start, shape, (stride, padding))
+    return window_below(cotangent, data, start, shape, (stride, padding))
 
 
 def _all_channels(cotangent: Window) -> Window:
@@ -149,11 +144,7 @@ def _all_channels(cotangent: Window) -> Window:
     wide = cotangent.data.new_zeros(len(cotangent.data), cotangent.shape[0], *cotangent.extent[1:])
     channel = cotangent.position(0).clamp(0, cotangent.shape[0] - 1).expand_as(cotangent.data)
     wide.scatter_add_(1, channel, cotangent.data)
-    return replace(
-        cotangent,
-        data=wide,
-        origin=replaced(cotangent.origin, 0, 0),
-    )
+    return replace(cotangent, data=wide, origin=replaced(cotangent.origin, 0, 0))
 
 
 @constant("convolution")
@@ -174,7 +165,7 @@ def pointwise_convolution(
     output_padding: list[int],
     groups: int,
 ) -> Tensor | None:
-    """A kernel of one element is a matrix product, with none of a convolution's reordering of memory."""
+    """A kernel of one element is a matrix product, without the reordering of memory that a convolution does."""
     if groups > 1 or transposed or any(padding) or prod(weight.shape[2:]) != 1 or not x.is_contiguous():
         return None
     for dim, step in enumerate(stride * (x.dim() - 2) if len(stride) == 1 else stride, start=2):

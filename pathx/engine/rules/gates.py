@@ -1,33 +1,43 @@
-"""The ReLU family: slope and constant part of every piecewise-linear unit at its frozen input h.
+"""Everything that is not linear: activations and masks, what is locally constant, and what is refused.
 
-A unit is active where its slope is not 0. For units with two non-zero slopes (LeakyReLU, PReLU) every unit is active,
-on either side of the bend: its output passes on either way, and the path may run through it.
+An activation is frozen at its input h as output = slope * h + offset. A unit is active where its slope is not 0. With two
+non-zero slopes (LeakyReLU, PReLU) every unit is active: its output passes on either way, and a path may run through it.
+
+A mask that a value makes of itself, as in `x * (x > 0)`, is a ReLU by another name and so a gate; the network decides
+which it is. Any other mask is a factor of 0 or 1. A mask that chooses between two computed values is a route, as is the
+larger of the two.
 """
 
 from __future__ import annotations
 
 import math
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from pathx.engine.record.operations import Value
-from pathx.engine.rules.table import Call, Slopes, gate
+from pathx.engine.record.operations import Node, Value
+from pathx.engine.rules.geometry import keeps_place
+from pathx.engine.rules.shared import align, totals, unbroadcast
+from pathx.engine.rules.table import Call, Cotangents, Slopes, constant, gate, linear, record
+from pathx.engine.window import Window
+
+# --- activations ----------------------------------------------------------------------------------------------------
 
 
-@gate("relu", gates_from_output=True)
+@gate("relu", saves="output")
 def relu(call: Call, output: Tensor) -> Slopes:
-    """The one gate that is frozen from its output, so that the forward pass may overwrite its input."""
+    """Frozen from its output, so that the forward pass may overwrite its input."""
     return Slopes(gain=output)
 
 
-def _clipped(h: Tensor, low: Tensor | float, high: Tensor | float) -> Slopes:
+def _clip(h: Tensor, low: Tensor | float, high: Tensor | float) -> Slopes:
+    """Slope 1 between two bounds and 0 outside."""
     if isinstance(low, Tensor) or isinstance(high, Tensor):
         low, high = (torch.as_tensor(bound, dtype=h.dtype, device=h.device) for bound in (low, high))
         active = (h > low) & (h < high)
         gain, slope = _where(active, h), active.to(h.dtype)
-    else:  # one sweep each, and with numbers: many times as quick as comparisons
+    else:  # one kernel each, many times as quick as comparisons
         gain, slope = (_inside(values, h, low, high) for values in (h, torch.ones_like(h)))
     finite = not isinstance(low, Tensor) and math.isfinite(low) and math.isfinite(high)
     clipped = torch.clamp(h, low, high)  # type: ignore[arg-type]  # both are numbers, or both tensors
@@ -40,14 +50,14 @@ def _inside(values: Tensor, h: Tensor, low: float, high: float) -> Tensor:
 
 
 def _where(active: Tensor, h: Tensor) -> Tensor:
-    """What active units send on. Not a product: 0 times the infinity that a model padded with is no number."""
+    """h where the unit is active, 0 elsewhere. Not a product: 0 times an infinity that a model padded with is NaN."""
     return h.masked_fill(~active, 0.0)
 
 
 @gate("hardtanh", "relu6")
 def hardtanh(call: Call, h: Tensor) -> Slopes:
     low, high = (0.0, 6.0) if call.node.kind == "relu6" else (call.arg(1, "min_val", -1.0), call.arg(2, "max_val", 1.0))
-    return _clipped(h, low, high)
+    return _clip(h, low, high)
 
 
 @gate("clamp", "clamp_min", "clamp_max")
@@ -56,13 +66,13 @@ def clamp(call: Call, h: Tensor) -> Slopes:
     low = call.arg(1, "min") if name != "clamp_max" else None
     high = call.arg(1 if name == "clamp_max" else 2, "max") if name != "clamp_min" else None
     low, high = (call.saved[bound] if isinstance(bound, Value) else bound for bound in (low, high))
-    return _clipped(h, -math.inf if low is None else low, math.inf if high is None else high)
+    return _clip(h, -math.inf if low is None else low, math.inf if high is None else high)
 
 
-@gate("maximum", "minimum", "fmax", "fmin", varies=(0, 1))
-def bounded(call: Call, h: Tensor) -> Slopes:
-    bound = next(call.values(item) for item in call.args if not isinstance(item, Value) or item in call.saved)
-    return _clipped(h, bound, math.inf) if call.node.kind in ("maximum", "fmax") else _clipped(h, -math.inf, bound)
+@gate("maximum", "minimum", "fmax", "fmin")
+def bound_by_constant(call: Call, h: Tensor) -> Slopes:
+    (bound,) = (call.values(item) for item in call.args if not call.varies(item))
+    return _clip(h, bound, math.inf) if call.node.kind in ("maximum", "fmax") else _clip(h, -math.inf, bound)
 
 
 @gate("threshold")
@@ -111,3 +121,92 @@ def hardsigmoid(call: Call, h: Tensor) -> Slopes:
     active = (h > -3) & (h < 3)
     slope = active.to(h.dtype) / 6
     return Slopes(_where(active, h) / 6, slope, offset=torch.where(h >= 3, 1.0, 3 * slope))
+
+
+# --- masks and choices ----------------------------------------------------------------------------------------------
+
+
+def _choices(call: Call) -> list[tuple[Any, Tensor]]:
+    """Each value that a call chooses from, and where it is taken."""
+    if call.node.kind == "masked_fill":
+        mask = call.values(call.args[1])
+        return [(call.args[0], ~mask), (call.args[2], mask)]
+    if call.node.kind == "where":
+        condition = call.values(call.args[0])
+        return [(call.args[1], condition), (call.args[2], ~condition)]
+    first, second = (call.inputs[item] for item in call.args)
+    taken = first >= second if call.node.kind in ("maximum", "fmax") else first <= second
+    return [(call.args[0], taken), (call.args[1], ~taken)]
+
+
+@gate("where", "masked_fill")
+def mask_of_itself(call: Call, h: Tensor) -> Slopes:
+    """`where(h > 0, h, constant)`."""
+    (taken,) = (torch.broadcast_to(taken, h.shape) for item, taken in _choices(call) if call.varies(item))
+    (other,) = (call.values(item) for item, _ in _choices(call) if not call.varies(item))
+    offset = other.to(h).expand_as(h).masked_fill(taken, 0.0)
+    return Slopes(_where(taken, h), taken.to(h.dtype), offset)
+
+
+@gate("mul")
+def product_with_itself(call: Call, h: Tensor) -> Slopes:
+    """`h * (h > 0)`: the other factor is the slope."""
+    first, second = call.args
+    slope = torch.broadcast_to(call.values(second if call.varies(first) else first), h.shape).to(h.dtype)
+    return Slopes(slope * h, slope)
+
+
+@linear("where", linear_in=(1, 2), jointly_linear=True, field=keeps_place)
+@linear("masked_fill", field=keeps_place)
+@linear("maximum", "minimum", "fmax", "fmin", linear_in=(0, 1), jointly_linear=True, saves="inputs", field=keeps_place)
+def choose(call: Call, output: int, cotangent: Window) -> Cotangents:
+    """Every element goes back to the value that it was taken from. (With one value fixed, a maximum is a gate.)"""
+    return [
+        (item, unbroadcast(cotangent.scale(align(taken, cotangent)), call.shapes[item]))
+        for item, taken in _choices(call)
+        if call.varies(item)
+    ]
+
+
+@constant("where", "masked_fill")
+def choose_constant(call: Call, cotangent: Window) -> Tensor | None:
+    fixed = [(taken, call.values(item)) for item, taken in _choices(call) if not call.varies(item)]
+    return totals([(cotangent.scale(align(taken, cotangent)), values) for taken, values in fixed])
+
+
+# --- what is frozen, and what is refused ----------------------------------------------------------------------------
+
+record(
+    *("gt", "ge", "lt", "le", "eq", "ne", "isnan", "isinf", "isfinite", "any", "all", "argmax", "argmin", "argsort"),
+    *("logical_not", "logical_and", "logical_or", "logical_xor", "bitwise_not", "bitwise_and", "bitwise_or"),
+    *("sign", "sgn", "heaviside", "floor", "ceil", "round", "trunc"),
+    reading="locally constant",
+)
+
+record(
+    *("zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty"),
+    *("new_empty_strided", "fill", "zero"),
+    reading="shape",
+)
+
+record(
+    *("_softmax", "softmax", "_log_softmax", "log_softmax", "sigmoid", "log_sigmoid_forward", "log", "exp", "logit"),
+    *("pow", "sqrt", "rsqrt", "reciprocal", "expm1", "log1p", "log2", "log10", "sin", "cos", "tan", "erf", "square"),
+    *("tanh", "gelu", "silu", "mish", "elu", "celu", "selu", "softplus", "hardswish", "glu", "atan", "atan2"),
+    *("native_layer_norm", "native_group_norm", "_fused_rms_norm", "rms_norm", "linalg_vector_norm", "renorm"),
+    *("var", "std", "var_mean", "std_mean", "prod", "cumprod", "logsumexp", "logcumsumexp"),
+    *("cdist", "_cdist_forward", "_trilinear", "lstm", "mkldnn_rnn_layer"),
+    *("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention"),
+    *("_scaled_dot_product_efficient_attention", "_scaled_dot_product_attention_math", "_native_multi_head_attention"),
+    reading="nonlinear",
+)
+
+
+def _refuse_complex(node: Node, varying: list[int]) -> str | None:
+    return "computes with complex numbers"
+
+
+record(
+    *("complex", "view_as_complex", "view_as_real", "_conj", "_conj_physical", "_fft_r2c", "_fft_c2c", "_fft_c2r"),
+    refuses=_refuse_complex,
+)

@@ -1,7 +1,7 @@
-"""What operations do with places and with the batch, from shapes and settings alone.
+"""What operations do with the batch and with places, from shapes and settings alone.
 
-Every record of an operation has a rule for the batch, which says whether the call leaves its images apart, and may
-have one for receptive fields; without one, what it makes sees everything.
+A batch rule says whether a call leaves the images of a batch apart. A field rule gives the receptive fields of what it
+makes; without one, they are the whole input.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pathx.engine.record.operations import Node, Value
 
 @dataclass(frozen=True)
 class Span:
-    """What elements see along one axis: the one at p the pixels step * p + low up to, not including, step * p + high.
+    """Receptive fields along one axis: the element at p sees the pixels [step * p + low, step * p + high).
 
     Args:
-        start, stop: no element of the map sees pixels outside of these, however far it reaches.
+        start, stop: no element of the map sees pixels outside of [start, stop).
     """
 
     step: int
@@ -33,7 +33,7 @@ class Span:
         return Span(1, 0, 1, 0, size)
 
     def under(self, stride: int, offset: int, reach: int, size: int) -> Span:
-        """For a map `size` long whose element p reads the elements stride * p + offset + [0, reach) of this one."""
+        """For a map of `size` elements, of which p reads the elements stride * p + offset + [0, reach) of this one."""
         ends = (self.step * offset, self.step * (offset + reach - 1))
         step, low, high = self.step * stride, self.low + min(ends), self.high + max(ends)
         last = step * (size - 1)
@@ -50,7 +50,8 @@ class Span:
         )
 
 
-Field = tuple[Span, Span] | None  # down and across, for maps whose last two dimensions these are; None sees everything
+Field = tuple[Span, Span] | None
+"""Of a map whose last two dimensions are height and width: down and across. None sees everything."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,8 +61,8 @@ class Shapes:
     Args:
         shapes: by value, the batch included.
         varying: the inputs that vary with the image.
-        depending: those, and the ones that are frozen with it.
-        fields: what the varying inputs see.
+        depending: the varying ones and those that are frozen at it.
+        fields: of the varying inputs.
     """
 
     node: Node
@@ -97,45 +98,44 @@ class Shapes:
         return [dim % rank for dim in (found if isinstance(found, (list, tuple)) else [found])]
 
 
-Apart = Callable[[Shapes], bool]
+BatchRule = Callable[[Shapes], bool]
 FieldRule = Callable[[Shapes], Field]
 
 
-# --- the batch: whether images stay apart -------------------------------------------------------------------------
+# --- batch rules ----------------------------------------------------------------------------------------------------
 
 
 def elementwise(call: Shapes) -> bool:
-    """Whatever depends on the images has them in its first dimension, and that is the first of the result.
+    """What depends on the images has the rank of the result, with the images in front: broadcasting cannot mix them.
 
-    One image alone has nothing to be mixed with, however it is broadcast.
+    One image has nothing to be mixed with, however it is broadcast.
     """
     rank = len(call.made)
     return call.batch == 1 or all(
-        len(shape) == rank and shape[0] == call.batch for shape in (call.shapes[v] for v in call.depending)
+        len(shape) == rank and shape[0] == call.batch for shape in (call.shapes[value] for value in call.depending)
     )
 
 
-def any_shape(call: Shapes) -> bool:
-    """Elements keep their order or their place in the batch: the shape of the result tells all."""
+def batch_in_front(call: Shapes) -> bool:
+    """What depends on the images has them in front; for operations that keep the first dimension as it is."""
     return all(call.shapes[value][:1] == (call.batch,) for value in call.depending)
 
 
-def along(position: int, name: str = "dim", default: Any = None, also: int | None = None) -> Apart:
-    """Works along the dimensions that an argument names (all of them where it names none), of which the first is none."""
+def along(position: int, name: str = "dim", default: Any = None) -> BatchRule:
+    """Works along the dimensions that an argument names (all, where it names none): none may be the batch dimension."""
 
-    def apart(call: Shapes) -> bool:
+    def keeps_batch(call: Shapes) -> bool:
         dims = call.dims(position, name, default)
-        more = [] if also is None else call.dims(also, "") or []
-        return any_shape(call) and dims is not None and 0 not in [*dims, *more]
+        return batch_in_front(call) and dims is not None and 0 not in dims
 
-    return apart
-
-
-# --- receptive fields -----------------------------------------------------------------------------------------------
+    return keeps_batch
 
 
-def joined(call: Shapes) -> Field:
-    """The fields of all varying inputs, put together."""
+# --- field rules ----------------------------------------------------------------------------------------------------
+
+
+def union_of_fields(call: Shapes) -> Field:
+    """What any of the varying inputs sees."""
     fields = [call.fields.get(value) for value in call.varying]
     result = fields[0]
     for other in fields[1:]:
@@ -146,28 +146,26 @@ def joined(call: Shapes) -> Field:
 
 
 def keeps_place(call: Shapes) -> Field:
-    """Every element sees what the elements at its own place see."""
+    """Every element sees what the inputs' elements at its own place see."""
     places = {call.shapes[value][-2:] for value in call.varying}
-    return joined(call) if places == {call.made[-2:]} and len(call.made) >= 3 else None
+    return union_of_fields(call) if places == {call.made[-2:]} and len(call.made) >= 3 else None
 
 
-def away_from(position: int, name: str = "dim", default: Any = None, also: int | None = None) -> FieldRule:
-    """Keeps places as long as none of the dimensions that it works along is one of the last two."""
+def keeps_place_along(position: int, name: str = "dim", default: Any = None) -> FieldRule:
+    """Keeps places where none of the dimensions that an argument names is height or width."""
 
     def field(call: Shapes) -> Field:
         dims = call.dims(position, name, default)
-        more = [] if also is None else call.dims(also, "") or []
-        rank = len(call.source)
-        if dims is None or any(dim >= rank - 2 for dim in [*dims, *more]) or len(call.made) < 3:
+        if dims is None or any(dim >= len(call.source) - 2 for dim in dims) or len(call.made) < 3:
             return None
-        return joined(call)
+        return union_of_fields(call)
 
     return field
 
 
-def slid(call: Shapes, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Field:
-    """What a sliding window sees."""
-    field = joined(call)
+def sliding_field(call: Shapes, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Field:
+    """What a sliding window over maps sees."""
+    field = union_of_fields(call)
     if field is None or len(call.source) != 4:
         return None
     sizes = zip(field, pair(kernel), pair(stride), pair(padding), pair(dilation), call.made[-2:], strict=True)
@@ -175,10 +173,10 @@ def slid(call: Shapes, kernel: Any, stride: Any, padding: Any, dilation: Any) ->
     return (down, across)
 
 
-def moved(call: Shapes, offsets: tuple[int, int], steps: tuple[int, int] = (1, 1)) -> Field:
-    """What a map sees whose element p is the element step * p + offset of another."""
-    field = joined(call)
-    if field is None:
+def shifted_field(call: Shapes, offsets: tuple[int, int], steps: tuple[int, int] = (1, 1)) -> Field:
+    """What a map sees whose element p is the element step * p + offset of its input."""
+    field = union_of_fields(call)
+    if field is None or len(call.made) < 3:
         return None
     parts = zip(field, steps, offsets, call.made[-2:], strict=True)
     down, across = (span.under(step, offset, 1, size) for span, step, offset, size in parts)
@@ -186,6 +184,6 @@ def moved(call: Shapes, offsets: tuple[int, int], steps: tuple[int, int] = (1, 1
 
 
 def pair(value: Any) -> tuple[Any, Any]:
-    """A setting such as a stride, for both axes."""
+    """A setting such as a stride, for height and width."""
     values = tuple(value) if isinstance(value, (list, tuple)) else (value,)
     return (values[0], values[-1])

@@ -1,38 +1,35 @@
-"""What pathx knows about operations: one record each, filled in by decorators, one file per family.
+"""The records: what pathx knows about each operation, filled in by decorators, a file per family.
 
-A linear operation has a transpose rule, which takes cotangents from its output to its inputs; autograd's VJP of that one
-operation serves where it has none. A member of the ReLU family has its slope at the frozen input. Whatever has no record
-is refused.
+A linear operation has a transpose, which takes cotangents from its output to its inputs; where none is written, autograd's
+VJP of that one operation serves. A gate has a slope at its frozen input. What has no record is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from pathx.engine.record.operations import Node, Value
-from pathx.engine.rules.geometry import Apart, FieldRule, elementwise, keeps_place
+from pathx.engine.rules.geometry import BatchRule, FieldRule, elementwise, keeps_place
 from pathx.engine.window import Window
 
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """A node of the frozen network, with the tensors its rules need.
+    """A node of the frozen network, with the tensors that its rule needs.
 
     Args:
-        node: the recorded call.
-        args, kwargs: its arguments: `Value` where the input varies with the image, tensors elsewhere.
-        shapes: shape of each of its values, without the batch.
-        saved: frozen tensors (B, …) that its rule asked for.
+        args, kwargs: its arguments: `Value` where they depend on the image, tensors and numbers elsewhere.
+        shapes: of its values, without the batch.
+        saved: its values that are frozen at the images, (B, …): factors, masks, indices.
         batch: how many images there are.
-        compact: rows may be dropped when they are known to be empty. Off on a GPU, where shapes must not depend on data.
-        inputs: what varying arguments were in the forward pass, (B, …), for operations that ask for it.
-        complex: which of its values are complex numbers.
-        memory: what a rule worked out and will want again.
+        compact: rows that are known to be empty may be dropped. Off on a GPU, where shapes must not depend on data.
+        inputs: its varying inputs as they were in the forward pass, (B, …), where its record saves them.
+        memory: what a rule computed and will need again.
     """
 
     node: Node
@@ -43,7 +40,6 @@ class Call:
     batch: int
     compact: bool
     inputs: dict[Value, Tensor] = field(default_factory=dict)
-    complex: frozenset[Value] = frozenset()
     memory: dict[str, Any] = field(default_factory=dict)
 
     def arg(self, position: int, name: str, default: Any = None) -> Any:
@@ -57,29 +53,21 @@ class Call:
         return isinstance(item, Value) and item not in self.saved
 
     def values(self, item: Any) -> Tensor:
-        """A tensor or number that does not vary with the input, or is frozen, as (B or 1, *sizes)."""
+        """An argument that does not vary: frozen (B, …), a fixed tensor, or a number as a tensor."""
         if isinstance(item, Value):
             return self.saved[item]
-        if isinstance(item, Tensor):
-            return item
-        dtype = torch.complex128 if isinstance(item, complex) else torch.float64
-        return torch.full((1,), item, dtype=dtype)  # an operation, so that it can be recorded
-
-
-Cotangents = list[tuple[Value, Window]]
-Transpose = Callable[[Call, int, Window], Cotangents]
-Constant = Callable[[Call, Window], Tensor | None]
+        return item if isinstance(item, Tensor) else torch.tensor([item], dtype=torch.float64)
 
 
 @dataclass(frozen=True)
 class Slopes:
-    """A gate frozen at h: output = slope * h + offset, elementwise on (B, …).
+    """A gate frozen at h: output = slope * h + offset, elementwise on (B, …). The slope is any real number.
 
     Args:
-        gain: slope * h, what an active unit passes on; 0 where the unit is not active.
-        given: the slope, where it is not simply 1 for units that pass on something positive and 0 for the others.
+        gain: slope * h; 0 where the unit is not active.
+        given: the slope; None stands for 1 where the gain is positive and 0 elsewhere.
         offset: None where the output is slope * h.
-        finite: nothing in the offset is infinite.
+        finite: the offset is finite everywhere.
     """
 
     gain: Tensor
@@ -92,73 +80,46 @@ class Slopes:
         if self.given is not None:
             return window.scale(self.given)
         gain = window.read(self.gain)
-        if gain.shape == window.data.shape:  # in one sweep
+        if gain.shape == window.data.shape:  # one kernel
             return window.holding(torch.ops.aten.threshold_backward.default(window.data, gain, 0))
         return window.holding(window.data * (gain > 0))
 
 
+Cotangents = list[tuple[Value, Window]]
+Transpose = Callable[[Call, int, Window], Cotangents]
+Constant = Callable[[Call, Window], Tensor | None]
 Gate = Callable[[Call, Tensor], Slopes]
 Refusal = Callable[[Node, list[int]], str | None]
 
 
 @dataclass(frozen=True)
 class Operation:
-    """All that pathx knows about one operation.
+    """The record of one operation.
 
     Args:
-        transpose: from cotangents of an output to cotangents of the inputs; None for what is not linear.
-        varies: positions of the arguments that it is linear in; with `together` in all of them jointly, otherwise in
-            any one while the others are fixed.
-        constant: how cotangents meet its constant part: (P,) sums in double precision, if any.
-        gate: its slopes at the frozen input, where it is a unit of the ReLU family.
-        self_masking: it is such a unit only where its mask was made from the very value that it masks.
-        gates_from_output: the slopes are read off its output rather than its input.
-        saves: positions of outputs to keep from the forward pass: routes.
-        reads: the varying inputs are kept too, where there are several.
-        parts: all its outputs are parts of its input; otherwise what comes beside the first is frozen (indices).
-        takes_frozen: its other tensors may be frozen at the image rather than fixed.
-        frozen: not linear, but constant around any input.
-        shaped: made in the shape of its first argument, with nothing of its values.
-        final: stripped where it is the last operation of the model.
-        after_final: may follow such an operation.
-        same: hands its input on.
-        pools: features are still the same features after it, pooled or in another shape.
-        multiplies: a product with a matrix, as the last layer of a classifier is.
-        convolves: slides a kernel over maps.
-        decides: hands a value to the model's own code, which may decide by it.
-        fresh: always makes a new tensor, which a ReLU may overwrite.
+        transpose: from cotangents of one output to cotangents of the varying inputs; None where it is not linear.
+        constant: (P,) what its constant part adds under cotangents, in double precision; None where it has none.
+        linear_in: positions of the arguments that it is linear in: in any one of them while the others are fixed.
+        jointly_linear: it is linear in all of them at once, as a sum is.
+        gate: its slopes at the frozen input (or output, where it saves that), if it is an activation.
+        saves: what is kept of the forward pass for its rule: its varying inputs, its output, or its second output, the
+            indices of what it picked. A gate that saves nothing else saves its input.
+        reading: where it is not linear, how it depends on its varying input: locally constant, on its shape alone, or
+            nonlinear.
         refuses: why it is refused with these arguments varying; None where it is not.
-        bends: known to be not linear for a given input.
-        apart: whether it leaves the images of a batch apart.
-        remedy: what to do where it does not.
+        keeps_batch: whether a call leaves the images of a batch apart, in the first dimension.
         field: what its elements see; None for everything.
     """
 
     transpose: Transpose | None = None
-    varies: tuple[int, ...] = (0,)
-    together: bool = False
     constant: Constant | None = None
+    linear_in: tuple[int, ...] = (0,)
+    jointly_linear: bool = False
     gate: Gate | None = None
-    self_masking: bool = False
-    gates_from_output: bool = False
-    saves: tuple[int, ...] = ()
-    reads: bool = False
-    parts: bool = False
-    takes_frozen: bool = True
-    frozen: bool = False
-    shaped: bool = False
-    final: bool = False
-    after_final: bool = False
-    same: bool = False
-    pools: bool = False
-    multiplies: bool = False
-    convolves: bool = False
-    decides: bool = False
-    fresh: bool = False
+    saves: Literal["inputs", "output", "indices"] | None = None
+    reading: Literal["locally constant", "shape", "nonlinear"] | None = None
     refuses: Refusal | None = None
-    bends: bool = False
-    apart: Apart = elementwise
-    remedy: str = ""
+    keeps_batch: BatchRule = elementwise
     field: FieldRule | None = None
 
 
@@ -174,43 +135,36 @@ def known(node: Node) -> Operation:
     return OPERATIONS.get(node.kind, UNKNOWN)
 
 
-def record(*names: str, **what: Any) -> None:
+def record(*names: str, **fields: Any) -> None:
     """Write into the records of the named operations."""
-    OPERATIONS.update({name: replace(OPERATIONS.get(name, UNKNOWN), **what) for name in names})
+    OPERATIONS.update({name: replace(OPERATIONS.get(name, UNKNOWN), **fields) for name in names})
 
 
-def linear(*names: str, **what: Any) -> Callable[[Transpose], Transpose]:
-    """Register the transpose rule of the named operations, with what else there is to know of them."""
-
-    def register(rule: Transpose) -> Transpose:
-        record(*names, transpose=rule, **what)
+def _register(part: str, names: tuple[str, ...], fields: dict[str, Any]) -> Callable[[Any], Any]:
+    def register(rule: Any) -> Any:
+        record(*names, **{part: rule, **fields})
         return rule
 
     return register
 
 
-def gate(*names: str, **what: Any) -> Callable[[Gate], Gate]:
-    """Register the slopes of the named piecewise-linear units."""
-
-    def register(rule: Gate) -> Gate:
-        record(*names, **{"gate": rule, "field": keeps_place, **what})
-        return rule
-
-    return register
+def linear(*names: str, **fields: Any) -> Callable[[Transpose], Transpose]:
+    """Register the transpose of the named operations."""
+    return _register("transpose", names, fields)
 
 
 def constant(*names: str) -> Callable[[Constant], Constant]:
     """Register the constant part of the named operations."""
+    return _register("constant", names, {})
 
-    def register(rule: Constant) -> Constant:
-        record(*names, constant=rule)
-        return rule
 
-    return register
+def gate(*names: str, **fields: Any) -> Callable[[Gate], Gate]:
+    """Register the slopes of the named activations."""
+    return _register("gate", names, {"field": keeps_place, **fields})
 
 
 def forward(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register another way to compute the named operations on a CPU."""
+    """Register a quicker way to compute the named operations on a CPU; None from it where torch's own is better."""
 
     def register(rule: Callable[..., Any]) -> Callable[..., Any]:
         FORMS.update({getattr(torch.ops.aten, name).default: rule for name in names})
@@ -222,3 +176,54 @@ def forward(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 def precise(tensor: Tensor) -> torch.dtype:
     """The type in which long sums are taken: double precision wherever the device has it."""
     return torch.float32 if tensor.device.type == "mps" else torch.float64
+
+
+# --- roles: what the analysis of a network asks about few operations -------------------------------------------------
+
+COPIES = frozenset(["clone", "alias", "detach", "_to_copy", "contiguous", "lift_fresh_copy", "positive", "dropout"])
+"""Their output is their input."""
+
+VIEWS = frozenset(["view", "_unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze"])
+ELEMENTWISE = frozenset(["add", "sub", "mul", "div"])
+MAP_POOLS = frozenset(["avg_pool2d", "_adaptive_avg_pool2d", "adaptive_avg_pool2d", "max_pool2d_with_indices"])
+REDUCTIONS = frozenset(["mean", "sum", "max"])
+
+KEEP_ELEMENTS = (COPIES | VIEWS | REDUCTIONS) | {"permute", "transpose", "slice", "select"}
+"""Every element of their input reaches at most one element of their output."""
+
+FINAL = frozenset(["_softmax", "softmax", "_log_softmax", "log_softmax", "sigmoid", "log_sigmoid_forward"])
+"""Stripped where they end a model: the logits are what is explained."""
+
+AFTER_FINAL = COPIES | VIEWS | {"log", "exp"}
+"""What may follow a final softmax."""
+
+MATRIX_PRODUCTS = frozenset(["addmm", "mm"])
+CONVOLUTIONS = frozenset(["convolution"])
+"""With these two a classifier may end."""
+
+KEEP_FEATURES = (COPIES | VIEWS | MAP_POOLS | REDUCTIONS) | {
+    *("permute", "transpose", "t", "cat", "adaptive_max_pool2d", "fractional_max_pool2d", "max_pool3d_with_indices"),
+    *("adaptive_max_pool3d", "fractional_max_pool3d", "avg_pool1d", "avg_pool3d", "adaptive_avg_pool1d"),
+    *("_adaptive_avg_pool3d", "min", "median", "nanmedian", "mode", "cummax", "cummin", "sort", "topk", "kthvalue"),
+}
+"""Features are the same features after these, pooled or in another shape: a network that ends so is a backbone."""
+
+SELF_MASKS = frozenset(["where", "masked_fill", "mul"])
+"""Gates only where the mask was made from the very value that it masks."""
+
+SPLITS = frozenset(["unbind", "split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "chunk"])
+"""All their outputs are parts of their input. Of others, what follows the first output (indices, statistics) is frozen."""
+
+SAME_FOR_ALL_IMAGES = frozenset(["convolution", "native_batch_norm", "_prelu_kernel", "prelu", "mv", "addmv"]).union(
+    ["index", "index_select", "index_put", "index_add", "index_copy", "index_fill"]
+)
+"""Their other tensors must be fixed, not frozen at each image."""
+
+DECISIONS = frozenset(["_local_scalar_dense"])
+"""They hand a number to the model's own code (`.item()`, `if`), which may decide by it."""
+
+BATCH_REMEDIES = {
+    "cat": "run the network once for each and average what comes out",
+    "stack": "stack along dim 1 and go on there",
+}
+"""What to do where they mix the images of a batch."""

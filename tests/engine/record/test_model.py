@@ -20,7 +20,7 @@ from torch.testing import assert_close
 import pathx
 from pathx import Explanation, PathxError
 from pathx.engine.freeze import freeze
-from pathx.engine.record.model import Writes, copied, has_global_hooks, raise_interrupt, unwrapped
+from pathx.engine.record.model import Writes, has_global_hooks, raise_interrupt, unwrapped
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -407,28 +407,35 @@ def test_a_failed_trace_leaves_nothing() -> None:
     assert reference() is None
 
 
-def test_a_copy_has_weights_of_its_own_however_they_were_computed() -> None:
-    """torch's own copy refuses weights that hang on others."""
-    normed = nn.Sequential(nn.utils.weight_norm(nn.Linear(5, 4)), nn.ReLU(), nn.Linear(4, 3))
-    pruned = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3))
-    torch.nn.utils.prune.l1_unstructured(pruned[0], "weight", 0.5)  # type: ignore[no-untyped-call]
-    images = torch.randn(2, 5)
-    for model in (normed, pruned):
-        expected = model(images).detach()
-        made = copied(model)
-        assert_close(made(images).detach(), expected)
-        with torch.no_grad():
-            for parameter in made.parameters():
-                parameter.mul_(-2)
-        assert (made(images).detach() - expected).abs().max() > 0.01
-        assert_close(model(images).detach(), expected)
+class Branching(nn.Module):
+    """Which of its ReLUs run, settings of it decide."""
 
-    class Alone(nn.ReLU):
-        def __deepcopy__(self, memo: object) -> None:
-            raise RuntimeError("one is enough")
+    def __init__(self, kind: int, wide: bool) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
+        self.a, self.b, self.c, self.d = nn.ReLU(), nn.ReLU(), nn.ReLU(), nn.ReLU()
+        self.kind, self.wide = kind, wide
 
-    with pytest.raises(PathxError, match=r"cannot be copied \(one is enough\), which this needs: save it with"):
-        copied(Alone())
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.conv(x)
+        if self.kind == 0:
+            y = self.a(y)
+        elif self.kind > 2:
+            y = self.b(y)
+        elif not self.wide:
+            y = self.c(y)
+        else:
+            y = self.d(y)
+        return self.head(y.mean((2, 3)))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("kind", "wide", "name"), [(0, True, "a"), (3, True, "b"), (2, False, "c"), (2, True, "d"), (1, True, "d")]
+)
+def test_the_names_of_a_scripted_module_are_of_the_branches_that_run(kind: int, wide: bool, name: str) -> None:
+    for model in (Branching(kind, wide).eval(), torch.jit.script(Branching(kind, wide).eval())):
+        (found,) = pathx.explain(model, torch.ones(1, 3, 5, 5), depth=1)
+        assert [tensor.name for tensor in found.path[0].tensors] == [name]
 
 
 # --- Modes ---

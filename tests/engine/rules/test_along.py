@@ -73,8 +73,6 @@ TWO: dict[str, Callable[[Tensor, int, int], Tensor]] = {
     "transpose": lambda x, d, e: x.transpose(d, e),
     "rot90": lambda x, d, e: x.rot90(1, (d, e)),
     "diagonal": lambda x, d, e: x.diagonal(0, d, e),
-    "diag_embed": lambda x, d, e: torch.diag_embed(x.mean(2), 0, d, e),
-    "diagonal_scatter": lambda x, d, e: x.diagonal_scatter(PART.diagonal(1, d, e), 1, d, e),
     "mean": lambda x, d, e: x.mean((d, e)),
     "sum": lambda x, d, e: x.sum((d, e), keepdim=True),
     "roll": lambda x, d, e: x.roll((1, 1), (d, e)),
@@ -97,9 +95,6 @@ DEFAULT: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
     "stack": (lambda x: torch.stack([x, 2 * x]), 0),
     "rot90": (lambda x: x.rot90(), 0),
     "diagonal": (lambda x: x.diagonal(), 0),
-    "diag_embed": (lambda x: torch.diag_embed(x.mean(2)), -1),
-    "diag_embed, of vectors": (lambda x: torch.diag_embed(x.mean((2, 3))), -1),
-    "diagonal_scatter": (lambda x: x.diagonal_scatter(PART.diagonal(1), 1), 0),
     "slice_scatter": (lambda x: x.slice_scatter(3 * x), 0),
     "slice_scatter, a part": (lambda x: x.slice_scatter(PART[1:], start=1), 0),
     "slice": (lambda x: aten.slice.Tensor(x), 0),
@@ -177,7 +172,7 @@ PLACELESS = (
     "slice_scatter",
     "select_scatter",
 )
-PLACELESS += ("rot90", "diagonal", "diag_embed", "amax")
+PLACELESS += ("rot90", "diagonal", "amax")
 # Moves places in a way that is known.
 KNOWN = ("slice", "flip")
 

@@ -1,4 +1,4 @@
-"""A unit is the same unit however its activation is spelled."""
+"""Activations in every spelling, masks and choices, and what is locally constant."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from support.modules import Function
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -316,7 +317,7 @@ def test_a_slope_is_autograds_and_nothing_at_a_bend_that_leads_nowhere(
     call = Call(node, (source, *args), kwargs, {source: (15,), made: (15,)}, {}, 1, True)
     record = OPERATIONS[kind]
     assert record.gate is not None
-    found = record.gate(call, (out if record.gates_from_output else h).detach())
+    found = record.gate(call, (out if record.saves == "output" else h).detach())
     slope = (found.gain > 0).double() if found.given is None else found.given
     assert_close(found.gain, slope * h.detach())
     assert_close(found.gain + (0 if found.offset is None else found.offset), out.detach(), rtol=1e-7, atol=0)
@@ -334,3 +335,114 @@ def test_a_slope_for_every_channel() -> None:
     found = OPERATIONS["prelu"].gate(Call(node, args, {}, {source: (3, 2, 2)}, {}, 2, True), h)  # type: ignore[misc]
     assert_close(found.gain, F.prelu(h, weight))
     assert_close(found.given, weight[None, :, None, None].expand(2, 3, 2, 2))
+
+
+# --- masks and choices -------------------------------------------------------------------------------------------------
+
+HEAD = torch.tensor([[1.0, 0.0], [10.0, 0.0], [100.0, 0.0]], dtype=torch.float64)
+X = torch.tensor([[2.0, 1.0, 3.0]], dtype=torch.float64)
+
+
+def weight(function: object) -> Tensor:
+    """What the first class is, as a gradient, with everything kept."""
+    options = {"target": 0, "depth": "all", "width": "all", "alpha": 0.0, "skips": "all"}
+    (found,) = pathx.explain(Function(lambda x: function(x) @ HEAD), X, **options)  # type: ignore[operator, arg-type]
+    assert found.attribution.sum().item() + found.bias == pytest.approx(found.score)
+    return found.weight
+
+
+@pytest.mark.parametrize("choose", [torch.maximum, torch.minimum, torch.fmax, torch.fmin])
+def test_a_choice_goes_back_to_the_one_that_was_taken(choose: object) -> None:
+    largest = choose in (torch.maximum, torch.fmax)
+    other = torch.tensor([-1.0, 1.5, 0.5], dtype=torch.float64)  # 2 x as factors: which is larger differs by element
+
+    def function(x: Tensor) -> Tensor:
+        return choose(F.relu(x), F.relu(x.flip(1)) + other)  # type: ignore[operator, no-any-return]
+
+    # relu(x) = (2, 1, 3) beside (2, 2.5, 2.5): a tie, the second, the first
+    first = [1.0, 0.0, 100.0] if largest else [1.0, 10.0, 0.0]
+    second = [0.0, 10.0, 0.0] if largest else [0.0, 0.0, 100.0]
+    assert weight(function).tolist() == [a + b for a, b in zip(first, reversed(second), strict=True)]
+
+
+def test_a_mask_takes_one_side_or_the_other() -> None:
+    mask = torch.tensor([True, False, True])
+    assert weight(lambda x: torch.where(mask, F.relu(x), 3 * F.relu(x))).tolist() == [1.0, 30.0, 100.0]
+    assert weight(lambda x: F.relu(x).masked_fill(mask, 7.0)).tolist() == [0.0, 10.0, 0.0]
+
+
+def test_what_is_filled_with_infinity_and_passed_over_leaves_no_trace() -> None:
+    mask = torch.tensor([True, False, False])
+    found = weight(lambda x: F.relu(x).masked_fill(mask, -torch.inf).amax(1, keepdim=True).expand(-1, 3))
+    assert_close(found, torch.tensor([0.0, 0.0, 111.0]).double())
+
+
+def test_a_value_that_masks_itself_is_a_layer_with_its_offset() -> None:
+    for function in (lambda x: torch.where(x > 2, x, 5.0), lambda x: x.masked_fill(x <= 2, 5.0)):
+        (found,) = pathx.explain(
+            Function(lambda x, f=function: f(x) @ HEAD), X, target=0, depth=1, width="all", alpha=0.0
+        )
+        assert [unit.index for unit in found.path[0].units] == [(2,)]  # the others are constant here
+        assert found.score == 300.0
+
+
+# --- locally constant, of a shape, nonlinear --------------------------------------------------------------------------
+
+AT = torch.tensor([0.3, -1.7, 2.2, 0.9], dtype=torch.float64)
+SMALL = 1e-6 * torch.tensor([1.0, -1.0, -1.0, 1.0], dtype=torch.float64)
+SECOND = torch.tensor([0.6, -0.4, 3.1, 0.2], dtype=torch.float64)
+
+
+def applied(name: str, x: Tensor) -> Tensor:
+    """An operation by the name of its record, with a fixed second argument where it takes one."""
+    operation = getattr(torch.ops.aten, name)
+    truth = x > 0 if name.startswith(("logical", "bitwise", "any", "all")) else x
+    two = name in ("gt", "ge", "lt", "le", "eq", "ne", "heaviside", "logical_and", "logical_or", "logical_xor")
+    if two or name in ("bitwise_and", "bitwise_or"):
+        return operation(truth, SECOND if truth is x else SECOND > 0)  # type: ignore[no-any-return]
+    return operation(truth)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    "name", sorted(name for name, operation in OPERATIONS.items() if operation.reading == "locally constant")
+)
+def test_such_operations_are_constant_around_an_input(name: str) -> None:
+    assert torch.equal(applied(name, AT), applied(name, AT + SMALL))
+
+
+OF_A_SHAPE = {
+    **dict.fromkeys(("zeros_like", "ones_like", "zero"), ()),
+    **dict.fromkeys(("full_like", "fill"), (3.0,)),
+    **{name: ([2, 4],) for name in ("new_zeros", "new_ones")},
+    "new_full": ([2, 4], 3.0),
+}
+WITHOUT_VALUES = {"empty_like", "new_empty", "new_empty_strided"}  # which hold whatever was there
+
+
+def test_operations_of_a_shape_take_nothing_but_a_shape() -> None:
+    shaped = {name for name, operation in OPERATIONS.items() if operation.reading == "shape"}
+    assert shaped == {*OF_A_SHAPE, *WITHOUT_VALUES}
+    for name, rest in OF_A_SHAPE.items():
+        operation = getattr(torch.ops.aten, name)
+        assert torch.equal(operation(AT, *rest), operation(-3 * AT, *rest))
+
+
+NONLINEAR = {
+    "pow": lambda x: x.pow(2), "elu": F.elu, "celu": F.celu, "selu": F.selu, "hardswish": F.hardswish, "gelu": F.gelu,
+    "silu": F.silu, "mish": F.mish, "softplus": F.softplus, "tanh": torch.tanh, "sigmoid": torch.sigmoid, "exp": torch.exp,
+    "logsumexp": lambda x: x.logsumexp(0), "prod": torch.prod, "var": torch.var, "std": torch.std, "glu": F.glu,
+    "cumprod": lambda x: x.cumprod(0), "native_layer_norm": lambda x: F.layer_norm(x, (4,)), "softmax": lambda x: x.softmax(0),
+    "native_group_norm": lambda x: F.group_norm(x[None], 2), "linalg_vector_norm": torch.linalg.vector_norm,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NONLINEAR)
+def test_nonlinear_operations_have_no_one_gradient_around_an_input(name: str) -> None:
+    """Neither linear nor piecewise so: the gradient moves with the input."""
+    assert OPERATIONS[name].reading == "nonlinear" and OPERATIONS[name].transpose is None
+    gradients = []
+    for x in (AT, AT + 1e-3 * SECOND):
+        x = x.clone().requires_grad_()
+        out = NONLINEAR[name](x).flatten()
+        gradients.append(torch.autograd.grad(out @ torch.arange(1.0, len(out) + 1).double(), x)[0])
+    assert not torch.allclose(*gradients, rtol=1e-9, atol=0)

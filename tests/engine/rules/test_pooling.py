@@ -7,19 +7,16 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
-from hypothesis import strategies as st
 from support.modules import Function
 from support.pulled import Above, assert_as_autograd, assert_boxes_go_down, assert_field, fixed, pictures
 from support.small import seeded
 from torch import Tensor
-from torch.testing import assert_close
 
 import pathx
 from pathx import PathxError
 from pathx.engine.freeze import freeze
 from pathx.engine.rules.geometry import Span
-from pathx.engine.rules.pooling import _bins, max_pool_forward
+from pathx.engine.rules.pooling import max_pool_forward
 
 aten = torch.ops.aten
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -44,17 +41,19 @@ def test_where_it_gains_nothing_it_is_left_to_torch() -> None:
     assert max_pool_forward(numbers(2, 9, 4, 4).transpose(2, 3), [2, 2]) is None
 
 
-@given(st.integers(1, 20), st.integers(1, 20))
-def test_adaptive_means_are_a_matrix(size: int, out: int) -> None:
-    x = torch.arange(float(size), dtype=torch.float64) ** 2
-    assert_close(_bins(size, out, x) @ x, F.adaptive_avg_pool1d(x[None, None], out)[0, 0])
-
-
 @pytest.mark.parametrize("pool", [F.max_pool2d, F.avg_pool2d, lambda x, _: F.adaptive_avg_pool2d(x, 2)])
 def test_images_without_channels_would_be_taken_for_channels(pool: object) -> None:
     model = Function(lambda x: pool(F.relu(x), 2).flatten(1))  # type: ignore[operator]
     with pytest.raises(PathxError, match=r"pool2d.* works along the batch"):
         pathx.explain(model, numbers(2, 4, 4))
+
+
+def test_of_equals_the_one_that_torch_names_is_taken() -> None:
+    image = torch.tensor([[4.0, 4.0, 1.0]])
+    (found,) = pathx.explain(
+        Function(lambda x: F.relu(x).max(1, keepdim=True)[0] * torch.ones(2)), image, target=0, depth=1
+    )
+    assert found.weight.tolist() == torch.eye(3)[image.max(1).indices[0]].tolist()
 
 
 def test_a_maximum_goes_to_the_element_that_won() -> None:

@@ -25,10 +25,10 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from pathx import PathxError
+from pathx.engine.branches import Branches
 from pathx.engine.dependence import Dependence
 from pathx.engine.freeze import Frozen, freeze
-from pathx.engine.linear import pull_back
-from pathx.engine.path import Branches
+from pathx.engine.linear import pull_to_input
 from pathx.engine.rules.table import OPERATIONS, known
 from pathx.engine.window import Window
 
@@ -145,7 +145,6 @@ MAPS: dict[str, Callable[[Tensor], Any]] = {
     "cumsum, channels": lambda x: x.cumsum(1),
     "unfold": lambda x: x.unfold(2, 3, 2),
     "diagonal": lambda x: x.diagonal(0, 2, 3)[:, :, None],
-    "diag_embed": lambda x: torch.diag_embed(x[:, :, 0]),
     "tril": lambda x: x.tril(1),
     "triu": lambda x: x.triu(),
     "repeat": lambda x: x.repeat(1, 1, 1, 2),
@@ -197,9 +196,6 @@ MAPS: dict[str, Callable[[Tensor], Any]] = {
     "scatter_add": lambda x: x.scatter_add(3, places(x, 3), x.flip(2)),
     "index_copy": lambda x: x.index_copy(1, torch.tensor([3, 0]), x[:, 1:3]),
     "index_fill": lambda x: x.index_fill(2, torch.tensor([3, 0]), 0.5),
-    "diagonal_scatter": lambda x: x.diagonal_scatter(x[..., : min(x.shape[2:]), 0], 0, 2, 3),
-    "as_strided": lambda x: x.contiguous().as_strided((len(x), 4, 3, 5), (168, 42, 12, 1), 7),
-    "as_strided, again and again": lambda x: x.contiguous().as_strided((len(x), 5, 5, 3), (168, 6, 1, 0)),
     "index_add": lambda x: x.index_add(1, torch.tensor([1, 1]), x[:, :2], alpha=2),
     "bmm": lambda x: torch.bmm(x.view(2, 4, 42), fixed(2, 42, 3)),
     "bmm, second": lambda x: torch.bmm(fixed(2, 3, 4), x.view(2, 4, 42)).view(2, 3, 7, 6),
@@ -281,7 +277,6 @@ ELSEWHERE = {
     ),
     *("cudnn_batch_norm", "miopen_batch_norm", "_native_batch_norm_legit_no_training", "adaptive_avg_pool2d"),
     *("unsafe_split", "unsafe_split_with_sizes", "lift_fresh_copy", "copy", "native_channel_shuffle"),
-    *("resolve_neg", "view_as_real", "view_as_complex", "_conj", "_conj_physical", "conj_physical", "resolve_conj"),
 }
 
 
@@ -338,7 +333,7 @@ def test_one_box_for_all_is_a_map_with_zeros_around_it(name: str, padded: bool) 
         box = Window(pictures(2, *extent), tuple(starts), shape, rows, rows)
         with torch.no_grad():
             found, expected = (
-                pull_back(frozen, Branches(rows, rows, 2), [(value, window)]) for window in (box, box.dense())
+                pull_to_input(frozen, Branches(rows, rows, 2), [(value, window)]) for window in (box, box.dense())
             )
         assert_close(found, expected, rtol=1e-9, atol=1e-10)
 
@@ -458,16 +453,8 @@ def test_law_6_a_traced_record_is_the_same_from_the_first_call_on(name: str) -> 
 
 
 PRODUCTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "mul": lambda x: x * x.flip(3),
-    "div": lambda x: x / (x.flip(3) + 1),
-    "addcmul": lambda x: torch.addcmul(fixed(4, 7, 6), x, x.flip(3)),
     "addcmul, of three": lambda x: torch.addcmul(x, x, x.flip(3)),
-    "matmul": lambda x: x @ x.transpose(2, 3),
-    "bmm": lambda x: torch.bmm(x[:, :, 0], x[:, :, 1].transpose(1, 2)),
-    "baddbmm": lambda x: torch.baddbmm(fixed(2, 4, 4), x[:, :, 0], x[:, :, 1].transpose(1, 2)),
-    "lerp": lambda x: torch.lerp(x, fixed(4, 7, 6), x.flip(3)),
     "scatter_reduce": lambda x: x.scatter_reduce(1, places(x, 1), x.flip(3), "prod"),
-    "addcdiv": lambda x: torch.addcdiv(x, x, x.flip(3) + 1),
     "prod": lambda x: x.prod(1, keepdim=True),
     "pow": lambda x: x**2,
     "einsum": lambda x: torch.einsum("bchw,bdhw->bcd", x, x),
@@ -482,38 +469,12 @@ def test_products_of_what_was_computed_are_refused(name: str) -> None:
 
 OTHER = torch.tensor([1, 0])
 MIXED: dict[str, Callable[[Tensor], Tensor]] = {
-    "index": lambda x: x[OTHER],
     "index, of places too": lambda x: x[OTHER, torch.tensor([2, 3])],
     "index, apart": lambda x: x[:, OTHER, :, OTHER],
-    "index_put": lambda x: written(x, OTHER, x),
-    "index_select": lambda x: x.index_select(0, OTHER),
-    "index_add": lambda x: x.index_add(0, OTHER, x),
-    "gather": lambda x: x.gather(0, places(x, 0)),
-    "scatter": lambda x: x.scatter(0, places(x, 0), x),
-    "scatter_add": lambda x: x.scatter_add(0, places(x, 0), x),
-    "slice": lambda x: x + x[:1],
-    "slice_scatter": lambda x: written(x, slice(0, 1), x[1:]),
-    "select": lambda x: x + x[0],
-    "select_scatter": lambda x: written(x, 0, x[1]),
-    "split": lambda x: x + x.split(1)[0],
-    "unbind": lambda x: x + x.unbind(0)[1],
     "cat": lambda x: torch.cat([x, x])[1:3],
-    "stack": lambda x: torch.stack([x, x.flip(1)])[:, 0],
-    "flip": lambda x: x.flip(0),
-    "roll": lambda x: x.roll(1, 0),
     "roll, of all": lambda x: x.roll(1),
-    "mean": lambda x: x - x.mean(0, keepdim=True),
     "mean, of a stack": lambda x: torch.stack([x, x.flip(1)], 1).mean(0),
-    "sum": lambda x: x - x.sum(0),
-    "cumsum": lambda x: x.cumsum(0),
-    "max": lambda x: x - x.amax(0),
-    "sort": lambda x: x.sort(0).values,
-    "topk": lambda x: x.topk(2, 0).values,
-    "median": lambda x: x - x.median(0).values,
-    "cummax": lambda x: x.cummax(0).values,
     "permute": lambda x: x[:, :2].permute(1, 0, 2, 3),
-    "transpose": lambda x: x[:, :2].transpose(0, 1),
-    "rot90": lambda x: x[:, :2].rot90(1, (0, 1)),
     "view": lambda x: x.view(4, 2, 7, 6).transpose(0, 1)[:, :2],
     "repeat": lambda x: x.repeat(2, 1, 1, 1)[1:3],
     "tril": lambda x: x[:, :2, 0, 0].tril(),
@@ -545,7 +506,7 @@ def test_a_field_is_what_is_seen(name: str) -> None:
     """Nothing beside it, and nothing too much where every element of the field counts."""
     images = fixed(2, 1, 15, 7)
     nodes = freeze(Seen(MAPS[name]), images).network
-    routed = len(nodes.gates) > 2 or any(known(node).saves or known(node).reads for node in nodes.nodes)
+    routed = len(nodes.gates) > 2 or any(known(node).saves not in (None, "output") for node in nodes.nodes)
     field = assert_field(MAPS[name], images, exact=not routed and name not in JOINED)
     assert (field is None) == (name in UNKNOWN), "what is known of a field must not get lost"
 
@@ -570,16 +531,19 @@ UNKNOWN = {
     *("convolution, transposed and strided", "adaptive_max_pool2d", "_adaptive_avg_pool2d", "mean, of places", "sum"),
     *("add, broadcast", "addcmul", "where", "masked_fill, infinite", "maximum", "minimum", "min", "nanmedian", "sort"),
     *("cummin", "max_unpool2d", "view", "_unsafe_view", "permute", "transpose", "expand, places", "roll", "rot90"),
-    *("cumsum", "unfold", "diagonal", "diag_embed", "repeat", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle"),
+    *("cumsum", "unfold", "diagonal", "repeat", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle"),
     *("im2col", "col2im", "reflection_pad2d", "replication_pad2d", "cat", "stack"),
     *("circular padding", "upsample_nearest2d", "_upsample_nearest_exact2d", "upsample_bilinear2d", "grid_sampler_2d"),
     *("upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "cat, of places", "stack, of places"),
     *("select, of places", "split", "slice_scatter", "select_scatter", "index_select", "index", "index_put", "gather"),
     *("scatter", "scatter_add", "index_add", "bmm", "bmm, second", "baddbmm", "matmul", "fractional_max_pool2d"),
     *("addcdiv", "circular padding, cut", "index_copy"),
-    *("constant_pad_nd, above a view", "index_fill", "diagonal_scatter", "as_strided", "as_strided, again and again"),
+    *(
+        "constant_pad_nd, above a view",
+        "index_fill",
+    ),
     *("matmul, from the left", "matmul, a matrix per channel", "matmul, a matrix per channel from the left", "einsum"),
-    *("matmul, of what was repeated", "relu, twice of the same"),
+    *("matmul, of what was repeated", "norm, of the largest", "relu, twice of the same"),
 }
 
 

@@ -8,12 +8,16 @@ from itertools import product
 import pytest
 import torch
 import torch.nn.functional as F
-from support.pulled import Above, assert_as_autograd, assert_boxes_go_down, fixed, pictures, pulled
+from support.modules import Function
+from support.pulled import DOUBLE, Above, assert_as_autograd, assert_boxes_go_down, fixed, jacobian, pictures, pulled
 from torch import Tensor
 from torch.testing import assert_close
 
+import pathx
 from pathx import PathxError
 from pathx.engine.freeze import freeze
+from pathx.engine.rules.table import OPERATIONS, Call, Operation, Slopes
+from pathx.engine.window import Window
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 aten = torch.ops.aten
@@ -62,7 +66,6 @@ TAKEN: dict[str, tuple[int, Callable[..., Tensor]]] = {
     "index_copy": (2, lambda a, b: a.index_copy(-1, SOME, b[:, :, 1:])),
     "index_put, of pairs": (2, lambda a, b: aten.index_put(a, [None, SOME, SOME], b[:, 0, :2])),
     "index_put, of a table": (2, lambda a, b: aten.index_put(a, [None, SOME[:, None], SOME], b[:, :2, :2])),
-    "diagonal_scatter": (2, lambda a, b: a.diagonal_scatter(b[:, 0, :2], 1, 1, 2)),
     "masked_fill": (1, lambda a: a.masked_fill(TRUE, 3.0)),
 }
 FIXED = [fixed(2, 3, 3, seed=seed) for seed in (1, 2, 3)]
@@ -146,10 +149,11 @@ PICKED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "index_select": lambda x, k: x.index_select(1, k[0, 0].long()),
     "index": lambda x, k: x[:, k[0, 0].long()],
     "index_put": lambda x, k: aten.index_put(x, [None, k[0, 0].long()[:1]], x[:, :1]),
+    "convolution": lambda x, k: F.conv1d(x, k[:1].expand(2, 3, 3)),
+    "native_batch_norm": lambda x, k: F.batch_norm(x, k[0, 0], 1 + k[0, 0]),
     "index_put, of what is frozen": lambda x, k: aten.index_put(x, [None, SOME], k[:, :2]),
     "index_add": lambda x, k: x.index_add(1, k[0, 0].long(), x),
     "index_copy": lambda x, k: x.index_copy(1, SOME, k[:, :2]),
-    "diagonal_scatter": lambda x, k: x.diagonal_scatter(k[:, 0], 0, 1, 2),
 }
 
 
@@ -163,5 +167,114 @@ def test_what_is_frozen_is_that_of_each_image(name: str) -> None:
 
 @pytest.mark.parametrize("name", PICKED)
 def test_what_is_frozen_and_picks_elements_is_refused(name: str) -> None:
-    with pytest.raises(PathxError, match="picks elements by what it computed from the image"):
+    with pytest.raises(
+        PathxError, match=r"computes an operand of .* from the image: it must be the same for every image"
+    ):
         freeze(Above(lambda x: PICKED[name](x, (x > 0.4).double())), pictures(2, 3, 3))
+
+
+# --- multipliers: any numbers that are frozen at each image ---------------------------------------------------------
+
+TOKENS, WIDTH = 3, 4
+TO_TOKENS, TO_WIDTH = fixed(WIDTH, TOKENS) - 0.7, fixed(WIDTH, WIDTH, seed=1) - 0.7
+# By operation, of x (B, heads, tokens, width) and a function that freezes what it is given at the image.
+MULTIPLIED: dict[str, Callable[[Tensor, Callable[[Tensor], Tensor]], Tensor]] = {
+    "mul": lambda x, freeze: x * freeze(x.flip(1)),
+    "mul, one per channel": lambda x, freeze: freeze(x.mean((2, 3), keepdim=True)) * x,
+    "mul, of what is broadcast": lambda x, freeze: x[:, :1] * freeze(x),
+    "mul, both broadcast": lambda x, freeze: x[:, :1] * freeze(x[:, :, :1]),
+    "mul, by itself": lambda x, freeze: (x - 1) * freeze(x - 1),
+    "div": lambda x, freeze: x / freeze(x.flip(3)),
+    "div, one per token": lambda x, freeze: x / (1 + freeze(x.sum(3, keepdim=True))),
+    "add": lambda x, freeze: x + freeze(x),
+    "sub, from it": lambda x, freeze: freeze(x.flip(2)) - x,
+    "matmul, from the left": lambda x, freeze: freeze(x @ TO_TOKENS) @ x,
+    "matmul, from the right": lambda x, freeze: x @ freeze(x.mT @ fixed(TOKENS, 5)),
+    "matmul, one for all heads": lambda x, freeze: freeze(x[:, :1] @ TO_TOKENS) @ x,
+    "matmul, of what is broadcast": lambda x, freeze: freeze(x @ TO_TOKENS) @ x[:, :1],
+    "bmm, from the left": lambda x, freeze: torch.bmm(freeze(x[:, 0] @ TO_TOKENS), x[:, 1]),
+    "bmm, from the right": lambda x, freeze: torch.bmm(x[:, 0], freeze(x[:, 1].mT)),
+    "baddbmm": lambda x, freeze: torch.baddbmm(x[:, 0, :, :TOKENS], x[:, 0], freeze(x[:, 1].mT)),
+    "addcmul": lambda x, freeze: torch.addcmul(x, x.flip(1), freeze(x)),
+    "lerp": lambda x, freeze: torch.lerp(x, x.flip(1), freeze(x)),
+    "cat": lambda x, freeze: torch.cat([x, freeze(x)], 2),
+    "where": lambda x, freeze: torch.where(freeze(x) > 0.6, x, freeze(x)),
+}
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("name", MULTIPLIED)
+def test_a_frozen_factor_is_that_of_each_image_as_in_the_detached_twin(
+    name: str, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any operation may be declared frozen at the image; here, a sigmoid."""
+    monkeypatch.setitem(OPERATIONS, "sigmoid", Operation(reading="locally constant"))
+    images = pictures(2, 2, TOKENS, WIDTH)[:batch]
+    model = Above(lambda x: MULTIPLIED[name](2 * x, torch.sigmoid))
+    twin = Above(lambda x: MULTIPLIED[name](2 * x, lambda made: made.detach().sigmoid()))
+    expected, logits = jacobian(twin, images), twin(images).detach()
+    with torch.no_grad():
+        frozen = freeze(model, images)
+        for windows in (True, False):
+            weight, bias = pulled(frozen, windows=windows)
+            assert_close(weight, expected)
+            assert_close(bias, logits - (weight * images[:, None]).flatten(2).sum(2))
+    if batch == 2:
+        assert_boxes_go_down(frozen)
+
+
+def test_windows_stay_small_below_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A unit reaches one token below a fixed matrix, and below a frozen pattern its head and column of every token."""
+    monkeypatch.setitem(OPERATIONS, "sigmoid", Operation(reading="locally constant"))
+    frozen = freeze(Above(lambda x: torch.sigmoid(x @ TO_TOKENS) @ x), pictures(2, 2, TOKENS, WIDTH))
+    pattern, product = (node for node in frozen.network.nodes if node.kind == "matmul")
+    one, first = torch.ones(1, dtype=DOUBLE), SOME[1:]
+    ((_, below),) = frozen.pull(product, 0, Window.one_hot(one, first + 17, (2, TOKENS, WIDTH), first, first))
+    assert below.extent == (1, TOKENS, 1)
+    ((_, below),) = frozen.pull(pattern, 0, Window.one_hot(one, first + 8, (2, TOKENS, TOKENS), first, first))
+    assert below.extent == (1, 1, WIDTH)
+
+
+def silu(call: Call, h: Tensor) -> Slopes:
+    slope = torch.sigmoid(h)
+    return Slopes(slope * h, slope)
+
+
+def test_a_gate_is_any_real_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SiLU is h times its own sigmoid; with every unit kept, a path is the detached twin's gradient."""
+    monkeypatch.setitem(OPERATIONS, "silu", Operation(gate=silu))
+    first, last = fixed(4, 5) - 0.7, fixed(5, 3) - 0.7
+    images = pictures(2, 4)
+
+    def twin(x: Tensor) -> Tensor:
+        h = x @ first
+        return (h * h.detach().sigmoid()) @ last
+
+    expected = jacobian(Function(twin), images)[:, 1]
+    for activation in (F.silu, lambda h: h * torch.sigmoid(h)):
+        monkeypatch.setitem(OPERATIONS, "sigmoid", Operation(reading="locally constant"))
+        model = Function(lambda x, activation=activation: activation(x @ first) @ last)
+        assert_boxes_go_down(freeze(model, images))
+        found = pathx.explain(model, images, target=1, depth="all", width="all", alpha=0.0)
+        assert_close(torch.stack([one.weight for one in found]), expected)
+        for one, logits in zip(found, twin(images), strict=True):
+            assert one.score == pytest.approx(float(logits[1])) and one.hidden_layers == 1
+            assert {unit.index for unit in one.path[0].units} == {(number,) for number in range(5)}
+
+
+ADDED: dict[str, Callable[[Tensor], Tensor]] = {
+    "values": lambda x: x.scatter(2, PLACE, 2 * x.flip(1), reduce="add"),
+    "values in place": lambda x: (x * 1).scatter_(2, PLACE, 2 * x.flip(1), reduce="add"),
+    "a number": lambda x: x.scatter(2, PLACE, 3.0, reduce="add"),
+    "a number in place": lambda x: (x * 1).scatter_(2, PLACE, 3.0, reduce="add"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*:UserWarning")
+@pytest.mark.parametrize("name", ADDED)
+def test_added_in_its_place_is_added(name: str) -> None:
+    """Under this name torch has no gradient of it."""
+    images, added = pictures(2, 3, 3), torch.full((2, 3, 3), 3.0).double()
+    plain = Above(lambda x: x.scatter_add(2, PLACE, added if "number" in name else 2 * x.flip(1)))
+    one, other = (pulled(freeze(model, images), windows=True) for model in (Above(ADDED[name]), plain))
+    assert_close(one, other)

@@ -1,0 +1,222 @@
+"""What rules of several families share: sums under windows, windows in other shapes, and autograd's VJP of one operation."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pathx.engine.record.operations import Value, filled, values_in
+from pathx.engine.rules.table import Call, Cotangents, precise, record
+from pathx.engine.window import Corners, Origin, Window
+
+# --- sums -----------------------------------------------------------------------------------------------------------
+
+
+def total(cotangent: Window, values: Tensor, *, finite: bool = False) -> Tensor:
+    """(P,) sums of the cotangents times the values (B or 1, *sizes) under them. Zero times infinity counts as zero.
+
+    Args:
+        finite: the values are, so there is nothing to mask.
+    """
+    cotangent = cotangent.cleaned()
+    product = cotangent.scale(values).data
+    product = product if finite else product.masked_fill(cotangent.data == 0, 0.0)
+    return product.reshape(len(product), -1).sum(1, dtype=precise(product))
+
+
+def channel_total(cotangent: Window, values: Tensor) -> Tensor:
+    """(P,) sums of the cotangents times one value per channel."""
+    data = cotangent.cleaned().data
+    sums = data.sum(tuple(range(2, data.dim()))) if data.dim() > 2 else data
+    if cotangent.covers(0):
+        return (sums * values).sum(1, dtype=precise(data))
+    reduced = replace(cotangent, data=sums, origin=cotangent.origin[:1], shape=cotangent.shape[:1])
+    return reduced.scale(values[None]).data.sum(1, dtype=precise(data))
+
+
+def totals(terms: list[tuple[Window, Tensor]]) -> Tensor | None:
+    """(P,) sums over windows of the same rows, each with values of its own; None where there are no windows."""
+    sums = [total(window, align(values, window)) for window, values in terms]
+    return sum(sums[1:], sums[0]) if sums else None
+
+
+def unbroadcast(cotangent: Window, shape: tuple[int, ...]) -> Window:
+    """Cotangents of an input that was broadcast to the output's shape: sums over the repeats."""
+    if cotangent.shape == shape:
+        return cotangent
+    data = cotangent.dense().data
+    extra = data.dim() - 1 - len(shape)
+    if extra:
+        data = data.flatten(1, extra).sum(1) if extra > 1 else data.sum(1)
+    for dim, size in enumerate(shape, start=1):
+        if size == 1 and data.shape[dim] != 1:
+            data = data.sum(dim, keepdim=True)
+    return cotangent.whole(data)
+
+
+def align(values: Tensor, cotangent: Window) -> Tensor:
+    """Frozen or fixed values as (B or 1, *sizes) against the map of the cotangents, in their type."""
+    values = values.to(cotangent.data)
+    missing = len(cotangent.shape) + 1 - values.dim()
+    return values.reshape(*(1,) * missing, *values.shape) if missing > 0 else values
+
+
+# --- windows in other shapes ----------------------------------------------------------------------------------------
+
+
+def insert_axes(cotangent: Window, axes: tuple[int, ...]) -> Window:
+    """The window with dimensions of size 1 put in at `axes`."""
+    for axis in axes:
+        cotangent = replace(
+            cotangent,
+            data=cotangent.data.unsqueeze(axis + 1),
+            origin=(*cotangent.origin[:axis], 0, *cotangent.origin[axis:]),
+            shape=(*cotangent.shape[:axis], 1, *cotangent.shape[axis:]),
+        )
+    return cotangent
+
+
+def reshape_window(cotangent: Window, shape: tuple[int, ...]) -> Window:
+    """The window in the coordinates of a map of another shape and as many elements."""
+    if cotangent.shape == shape:
+        return cotangent
+    if cotangent.is_full:
+        return cotangent.whole(cotangent.data.reshape(-1, *shape))
+    if cotangent.is_one_hot:
+        flat = cotangent.index().reshape(-1).expand(len(cotangent.data))
+        one_hot = Window.one_hot(cotangent.cleaned().data.reshape(-1), flat, shape, cotangent.row, cotangent.image)
+        return replace(one_hot, ordered=cotangent.ordered)
+    # Trailing dimensions that both shapes share, and those of size 1, keep their boxes.
+    old = [d for d, size in enumerate(cotangent.shape) if size != 1]
+    new = [d for d, size in enumerate(shape) if size != 1]
+    shared = 0
+    while shared < min(len(old), len(new)) and cotangent.shape[old[-1 - shared]] == shape[new[-1 - shared]]:
+        shared += 1
+    if not all(cotangent.covers(d) for d in old[: len(old) - shared]):
+        cotangent = cotangent.dense()
+        return cotangent.whole(cotangent.data.reshape(-1, *shape))
+    if any(cotangent.overhang[d] for d, size in enumerate(cotangent.shape) if size == 1):
+        cotangent = cotangent.cleaned()  # a box beside the map would come to lie on it
+    matched = dict(zip(new[len(new) - shared :], old[len(old) - shared :], strict=True))
+    extent = [cotangent.extent[matched[d]] if d in matched else shape[d] for d in range(len(shape))]
+    return replace(
+        cotangent,
+        data=cotangent.data.reshape(-1, *extent),
+        origin=tuple(cotangent.origin[matched[d]] if d in matched else 0 for d in range(len(shape))),
+        shape=shape,
+    )
+
+
+def window_below(cotangent: Window, data: Tensor, channel: Origin, shape: tuple[int, ...], geometry: Any) -> Window:
+    """The window below a sliding-window operation: origins times stride minus padding, overhanging by the padding.
+
+    A box that is the same for all rows is cut to the map instead.
+
+    Args:
+        data: (P, channels, …) what the boxes of the cotangents send down, each from its first to its last element.
+        channel: where the boxes start along the channels.
+        geometry: stride and padding of every spatial dimension.
+    """
+    stride, padding = geometry
+    origin: list[Origin] = [channel]
+    for dim, (step, pad) in enumerate(zip(stride, padding, strict=True), start=1):
+        above = cotangent.origin[dim]
+        if isinstance(above, Corners):
+            origin.append(above.moved(step, -pad))
+            continue
+        start = above * step - pad
+        first, last = max(0, -start), min(data.shape[dim + 1], shape[dim] - start)
+        if first < last:
+            data, start = data.narrow(dim + 1, first, last - first), start + first
+        else:  # it saw nothing but padding
+            data, start = torch.zeros_like(data.narrow(dim + 1, 0, 1)), 0
+        origin.append(start)
+    below = tuple(zip(origin[1:], data.shape[2:], shape[1:], strict=True))
+    clean = not any(isinstance(start, Corners) and start.sticks_out(extent, size) for start, extent, size in below)
+    window = replace(cotangent, data=data, origin=tuple(origin), shape=shape, clean=clean)
+    return window.dense() if any(extent > size for _, extent, size in below) else window
+
+
+def spatial(value: Any, dims: int) -> tuple[int, ...]:
+    """A setting such as a stride, for each spatial dimension."""
+    values = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    return values * dims if len(values) == 1 else values
+
+
+# --- autograd's VJP of one operation, on whole maps -----------------------------------------------------------------
+
+
+def plain(*names: str, **fields: Any) -> None:
+    """Register operations that are linear, plus a constant, in their varying arguments, and have no rule of their own."""
+    record(*names, **{"transpose": vjp, "constant": vjp_constant, **fields})
+
+
+def vjp(call: Call, output: int, cotangent: Window) -> Cotangents:
+    """Autograd's transpose of one linear operation."""
+    cotangent = cotangent.dense()
+    sources = _varying(call)
+    zeros = [cotangent.data.new_zeros(len(cotangent.data), *call.shapes[value]) for value in sources]
+    pull = torch.func.vjp(lambda *given: _apply(call, output, sources, given, cotangent.image), *zeros)[1]
+    return [(value, cotangent.whole(data)) for value, data in zip(sources, pull(cotangent.data), strict=True)]
+
+
+def vjp_constant(call: Call, cotangent: Window) -> Tensor | None:
+    """The constant part of such an operation: what it makes of zeros."""
+    sources = _varying(call)
+    images = max([len(tensor) for tensor in _per_image(call)], default=1)
+    zeros = [cotangent.data.new_zeros(images, *call.shapes[value]) for value in sources]
+    image = torch.arange(images, device=cotangent.data.device)
+    return total(cotangent, _apply(call, 0, sources, zeros, image))
+
+
+def _varying(call: Call) -> list[Value]:
+    """The arguments that vary, each once."""
+    return list(dict.fromkeys(value for value in values_in(list(call.args)) if call.varies(value)))
+
+
+def _apply(call: Call, output: int, sources: list[Value], given: Any, image: Tensor) -> Tensor:
+    """The operation on rows of the given values; tensors with one entry per image are read at each row's image."""
+    places = dict(zip(sources, given, strict=True))
+
+    def run(per_image: list[Tensor]) -> Tensor:
+        numbers = {id(tensor) for tensor in per_image}
+
+        def actual(leaf: Any) -> Any:
+            if isinstance(leaf, Value):
+                return places[leaf] if leaf in places else call.saved[leaf].index_select(0, image)
+            return leaf.index_select(0, image) if id(leaf) in numbers else leaf
+
+        args = [filled(arg, actual) for arg in call.args]
+        out = call.node.op(*args, **{name: filled(arg, actual) for name, arg in call.kwargs.items()})
+        made: Tensor = out[output] if isinstance(out, (tuple, list)) else out
+        return made
+
+    if call.batch > 1:
+        return run(_per_image(call))
+    # With one image a first dimension of 1 is the batch or is broadcast. It is neither where the rows do not come out.
+    with suppress(RuntimeError):
+        made = run(_per_image(call))
+        if len(made) == len(given[0]):
+            return made
+    return run([])
+
+
+def _per_image(call: Call) -> list[Tensor]:
+    """Tensors among the arguments that have the images of the batch in front: frozen ones, and some that are fixed."""
+    tensors = [call.saved[value] for value in call.node.inputs if value in call.saved]
+    rank = 1 + len(call.shapes[call.node.outputs[0]])  # type: ignore[index]
+    ranks = {rank}
+    if call.node.kind == "index_put":  # the rank of the part that is written
+        places: list[int] = [index.dim() for index in call.args[1] if index is not None]
+        ranks.add(rank - len(places) + max(places))
+
+    def look(leaf: Any) -> None:
+        if isinstance(leaf, Tensor) and leaf.dim() in ranks and len(leaf) == call.batch:
+            tensors.append(leaf)
+
+    filled([*call.args, *call.kwargs.values()], look)
+    return tensors

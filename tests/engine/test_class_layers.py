@@ -1,0 +1,81 @@
+"""A layer whose every unit sends to one class only belongs to the output: kept whole for every class, and not counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+import pathx
+from pathx.engine.freeze import network_of
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+HEADS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
+    "the mean of a map per class": (lambda y: y.mean((2, 3)), True),
+    "the largest of a map per class": (lambda y: y.amax((2, 3)), True),
+    "adaptive pooling": (lambda y: nn.functional.adaptive_avg_pool2d(y, 1).flatten(1), True),
+    "pooling, shape and scale": (lambda y: nn.functional.avg_pool2d(y, 6).squeeze(3).squeeze(2) * 2.0 + 1.0, True),
+    "a product": (lambda y: y.mean((2, 3)) @ torch.ones(4, 4), False),
+    "pools that overlap": (lambda y: nn.functional.avg_pool2d(y[:, :1], 4, 1).flatten(1), False),
+    "a sum of two maps": (lambda y: (y + y.flip(1)).mean((2, 3)), False),
+}
+
+
+class Net(nn.Module):
+    def __init__(self, head: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.maps, self.head = nn.Conv2d(2, 5, 3, padding=1), nn.Conv2d(5, 4, 3, padding=1), head
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.maps(self.first(x).relu()).relu())
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_which_layers_are_class_layers(name: str) -> None:
+    head, is_class_layer = HEADS[name]
+    torch.manual_seed(0)
+    network = network_of(Net(head).eval(), torch.randn(2, 2, 6, 6))
+    assert network.depth == (1 if is_class_layer else 2)
+
+
+def test_a_class_layer_counts_where_it_is_the_only_layer() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
+    assert network_of(model, torch.randn(1, 2, 6, 6)).depth == 1
+
+
+@pytest.mark.parametrize("head", [name for name, (_, is_class_layer) in HEADS.items() if is_class_layer])
+def test_importance_below_a_class_layer_is_that_of_all_classes(head: str) -> None:
+    """By autograd: one backward pass per class through the gates of the class layer."""
+    torch.manual_seed(1)
+    model = Net(HEADS[head][0]).double().eval()
+    image = torch.randn(1, 2, 6, 6, dtype=torch.float64)
+    (found,) = pathx.explain(model, image, target=2, depth=1, width=9, alpha=0.0)
+    hidden = model.first(image).relu().detach().requires_grad_()
+    logits = model.head(model.maps(hidden).relu())[0]
+    W = torch.stack([torch.autograd.grad(logit, hidden, retain_graph=True)[0].flatten() for logit in logits])
+    importance = (W * hidden.detach().flatten()).softmax(0)[2]
+    importance[(W * hidden.detach().flatten() == 0).all(0)] = -1.0
+    expected = importance.topk(9).indices.tolist()
+    assert [
+        place[0] * 36 + place[1] * 6 + place[2] for place in (unit.index for unit in found.path[0].units)
+    ] == expected
+    torch.testing.assert_close(
+        torch.tensor([unit.importance for unit in found.path[0].units]).double(), importance[expected]
+    )
+
+
+def test_why_one_class_and_not_another_is_another_question_on_the_bundled_model() -> None:
+    model = pathx.load_model()
+    image = model.preprocessing(Image.open(Path(__file__).parents[2] / "examples" / "cat.png").convert("RGB"))[None]
+    (plain,) = pathx.explain(model, image, depth=3, width=20)
+    second = int(plain.logits.topk(2).indices[1])
+    (against,) = pathx.explain(model, image, target=plain.target, against=second, depth=3, width=20)
+    assert plain.hidden_layers == 17
+    for one, other in zip(plain.path, against.path, strict=True):
+        assert {(u.tensor, u.index) for u in one.units} != {(u.tensor, u.index) for u in other.units}

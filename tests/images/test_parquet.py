@@ -1,0 +1,61 @@
+"""Parquet files of every kind that writers make are read as they are; pages that claim too much are not expanded."""
+
+from __future__ import annotations
+
+import io
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.archives import write_parquet
+
+pytest.importorskip("pyarrow", reason="Parquet files need pyarrow: pip install 'pathx-relu[parquet]'")
+from pathx.errors import PathxError
+from pathx.images import parquet
+from pathx.images.parquet import Parquet
+
+WORDS = [f"images/{number % 7}/{number:05d}.jpg".encode() * (number % 5) for number in range(3000)]
+ENCODINGS = ["PLAIN", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"]
+KINDS: list[dict[str, Any]] = [
+    {"use_dictionary": True},
+    *({"use_dictionary": False, "column_encoding": {"image": one, "label": "PLAIN"}} for one in ENCODINGS),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "compression", "version"), product(KINDS, ["none", "snappy", "zstd", "gzip"], ["1.0", "2.0"])
+)
+def test_rows_come_back(kind: dict[str, Any], compression: str, version: str, tmp_path: Path) -> None:
+    options = {"compression": compression, "data_page_version": version, "row_group_size": 1400, "data_page_size": 4096}
+    file = write_parquet(tmp_path / "x.parquet", {"image": WORDS, "label": list(range(3000))}, **options, **kind)
+    table = Parquet(io.BytesIO(Path(file).read_bytes()))
+    assert table.groups == [1400, 1400, 200]
+    read = [
+        value for group in range(3) for batch in table.batches(group, ["image"], 64) for value in batch.column("image")
+    ]
+    assert [value.as_py() for value in read] == WORDS
+    sizes = list(table._pages(0, "image"))
+    assert len(sizes) > 1  # all of them were seen: with their headers they are the whole column
+    whole = table.file.metadata.row_group(0).column(0).total_uncompressed_size
+    assert whole - 200 * len(sizes) < sum(sizes) < whole
+
+
+def test_no_more_rows_at_once_than_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write_parquet(tmp_path / "x.parquet", {"image": [bytes(1000)] * 50})
+    table = Parquet(io.BytesIO(Path(file).read_bytes()))
+    assert [batch.num_rows for batch in table.batches(0, ["image"], 64)] == [50]
+    monkeypatch.setattr(parquet, "HELD", 10_500)  # the one value of the dictionary is 1004 bytes
+    assert [batch.num_rows for batch in table.batches(0, ["image"], 64)] == [10] * 5
+
+
+def test_a_page_that_claims_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write_parquet(tmp_path / "x.parquet", {"image": [bytes(100_000)]}, compression="zstd")
+    table = Parquet(io.BytesIO(Path(file).read_bytes()))
+    monkeypatch.setattr(parquet, "_SMALL", 90_000)
+    with pytest.raises(PathxError, match="100004 bytes, too many to expand safely"):
+        next(table.batches(0, ["image"], 64))
+    monkeypatch.setattr(parquet, "_FEW_ROWS", 0)
+    monkeypatch.setattr(parquet, "_BYTES_PER_ROW", 10**6)
+    with pytest.raises(PathxError, match="1 rows, too many for its size"):
+        Parquet(io.BytesIO(Path(file).read_bytes()))

@@ -1,0 +1,135 @@
+"""The frozen network by other means: autograd on a model whose multipliers are detached.
+
+`detached()` is a mode under which torch's own functions are replaced by ones that say the same with every multiplier detached, as
+DESIGN has them. It shares nothing with the engine: a model's gradient under it is the weight of its frozen network.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+
+def silu(x: Tensor, inplace: bool = False) -> Tensor:
+    return x * torch.special.expit(x).detach()
+
+
+def gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    if approximate == "tanh":
+        inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+        return x * (0.5 * (2 * torch.special.expit(2 * inner))).detach()
+    return x * torch.special.ndtr(x).detach()
+
+
+def hardswish(x: Tensor, inplace: bool = False) -> Tensor:
+    return x * ((x + 3).clamp(0, 6) / 6).detach()
+
+
+def mish(x: Tensor, inplace: bool = False) -> Tensor:
+    return x * F.softplus(x).tanh().detach()
+
+
+def _normalise(x: Tensor, dims: tuple[int, ...], eps: float) -> Tensor:
+    centred = x - x.mean(dims, keepdim=True)
+    return centred * (centred.square().mean(dims, keepdim=True) + eps).rsqrt().detach()
+
+
+def layer_norm(x: Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor:
+    y = _normalise(x, tuple(range(-len(shape), 0)), eps)
+    y = y if weight is None else y * weight
+    return y if bias is None else y + bias
+
+
+def group_norm(x: Tensor, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor:
+    y = _normalise(x.reshape(len(x), groups, -1), (2,), eps).reshape(x.shape)
+    shape = (1, -1, *[1] * (x.dim() - 2))
+    y = y if weight is None else y * weight.reshape(shape)
+    return y if bias is None else y + bias.reshape(shape)
+
+
+def instance_norm(
+    x: Tensor,
+    running_mean: Any = None,
+    running_var: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    assert use_input_stats
+    return group_norm(x, x.shape[1], weight, bias, eps)
+
+
+def rms_norm(x: Tensor, shape: Any, weight: Any = None, eps: float | None = None) -> Tensor:
+    eps = torch.finfo(x.dtype).eps if eps is None else eps
+    y = x * (x.square().mean(tuple(range(-len(shape), 0)), keepdim=True) + eps).rsqrt().detach()
+    return y if weight is None else y * weight
+
+
+def normalize(x: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: Any = None) -> Tensor:
+    return x / x.norm(p, dim, keepdim=True).clamp_min(eps).detach()
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    scores = q @ k.transpose(-2, -1) * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    if attn_mask is not None:
+        scores = scores.masked_fill(~attn_mask, -math.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
+    return scores.softmax(-1).detach() @ v
+
+
+def glu(x: Tensor, dim: int = -1) -> Tensor:
+    value, gate = x.chunk(2, dim)
+    return value * gate.sigmoid().detach()
+
+
+def _detach(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return lambda *args, **kwargs: function(*args, **kwargs).detach()
+
+
+_TWINS: dict[Any, Callable[..., Tensor]] = {
+    **dict.fromkeys([F.silu, torch._C._nn.silu, torch._C._nn.silu_], silu),
+    **dict.fromkeys([F.gelu, torch._C._nn.gelu], gelu),
+    **dict.fromkeys([F.hardswish, torch._C._nn.hardswish, torch._C._nn.hardswish_], hardswish),
+    **dict.fromkeys([F.mish, torch._C._nn.mish, torch._C._nn.mish_], mish),
+    **{F.layer_norm: layer_norm, torch.layer_norm: lambda *args: layer_norm(*args[:5])},
+    **{F.group_norm: group_norm, torch.group_norm: lambda *args: group_norm(*args[:5])},
+    **{F.instance_norm: instance_norm, F.rms_norm: rms_norm, torch.rms_norm: rms_norm, F.normalize: normalize},
+    **{F.scaled_dot_product_attention: attention, torch._C._nn.scaled_dot_product_attention: attention, F.glu: glu},
+    **{name: _detach(name) for name in (F.softmax, torch.softmax, Tensor.softmax, torch.sigmoid, Tensor.sigmoid)},
+    **{name: _detach(name) for name in (F.hardsigmoid, torch._C._nn.hardsigmoid, torch.special.expit)},
+    **{name: _detach(name) for name in (F.sigmoid, Tensor.sigmoid_)},
+}
+"""For every function that multiplies by what it computed, its twin."""
+
+
+class _Detached(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        twin = _TWINS.get(func)
+        if twin is None:
+            return func(*args, **(kwargs or {}))
+        return twin(*args, **(kwargs or {}))
+
+
+def frozen_weight(model: nn.Module, image: Tensor, target: int) -> Tensor:
+    """(…) the gradient of a logit of the model with every multiplier detached."""
+    x = image[None].clone().requires_grad_()
+    with _Detached(), torch.enable_grad():
+        output = model(x)
+    logits = output if isinstance(output, Tensor) else output["logits"]
+    return torch.autograd.grad(logits.flatten()[target], x)[0][0]
