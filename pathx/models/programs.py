@@ -16,12 +16,13 @@ from pathx.models.operations import Unsafe, check_operations
 
 _TEXT = r"\"[^\"\\\n()\[\]]*\""
 _LITERAL = rf"(?:[ \w.,\[\]+-]|{_TEXT})"  # without round brackets, so that nothing is called
-_TUPLE = rf"(?:[ \de.,()\[\]+-]|True|False|None|{_TEXT})"  # without names
+_NUMBER = r"[ \de.,+-]|True|False|None"
+_TUPLE = rf"(?:{_NUMBER}|[()\[\]]|{_TEXT})"  # without names
 _TYPE = r"[ \w.,\[\]]"
 _DEFAULTS = {  # words behind which torch evaluates values (a digit may stand before them), and how a plain file goes on
     word: (re.compile(rf"(?<![A-Za-z_]){word}(?!\w)"), re.compile(word + pattern, re.ASCII))
     for word, pattern in {
-        "def": rf" \w+\(((?:{_LITERAL}|[:=\n])*)\) ->",
+        "def": rf" \w+\(((?:{_LITERAL}|[:=\n]|=\((?:{_NUMBER})*\)|=torch\.device\({_TEXT}\))*)\) ->",
         "Final": rf"(\[{_TYPE}+\] = (?:{_LITERAL}*|{_TUPLE}*))\n",
         "NamedTuple": rf"\):\n((?:  \w+ : {_TYPE}+(?: = {_LITERAL}+)?\n)+)(?=\S|\Z)",
     }.items()

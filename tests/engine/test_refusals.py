@@ -231,6 +231,15 @@ def test_what_another_thread_computes() -> None:
     refuses(Model(forward, n=cnn()), torch.randn(2, 3, 10, 10), "made where pathx cannot follow: in another thread")
 
 
+def test_recurrent_layers() -> None:
+    model = Model(
+        lambda m, x: m.b(m.r(x)[1][-1]), r=nn.RNN(5, 4, nonlinearity="relu", batch_first=True), b=nn.Linear(4, 3)
+    )
+    images = torch.randn(2, 6, 5)
+    for form in (model, torch.export.export(model, (images,)).module()):
+        refuses(form, images, "no rule for recurrent layers")
+
+
 def test_two_inputs() -> None:
     example = (torch.ones(2, 5), torch.ones(2, 5))
     forms = [TwoInputs(), torch.jit.script(TwoInputs()), torch.export.export(TwoInputs(), example).module()]

@@ -87,6 +87,9 @@ ARGUMENT, CLASS = "    x: Tensor", "class GivesPair(Module):\n"
 WHILE_LOADED = {
     "as a default": (ARGUMENT, f"{ARGUMENT}, y: Tensor={OPENED}"),
     "as a default behind a text": (ARGUMENT, f'{ARGUMENT}, y: str=")", z: Tensor={OPENED}'),
+    "as a default behind a tuple": (ARGUMENT, f"{ARGUMENT}, y: Tuple[int, int]=(1, 2), z: Tensor={OPENED}"),
+    "as a default in a tuple": (ARGUMENT, f"{ARGUMENT}, y: Tuple[int, Tensor]=(1, {OPENED})"),
+    "as a default behind a device": (ARGUMENT, f'{ARGUMENT}, y: Device=torch.device("cpu"), z: Tensor={OPENED}'),
     "as a default in brackets": (ARGUMENT, f"{ARGUMENT}, y: List[Tensor]=[{OPENED}]"),
     "as a constant": (CLASS, f"{CLASS}  y : Final[Tensor] = {OPENED}\n"),
     "as a constant in brackets": (CLASS, f"{CLASS}  y : Final[List[Tensor]] = [{OPENED}]\n"),
@@ -106,8 +109,18 @@ class Pair(NamedTuple):
     second: Tensor
 
 
+CPU = torch.device("cpu")
+
+
 class GivesPair(nn.Module):
-    def forward(self, x: Tensor) -> Pair:
+    def forward(
+        self,
+        x: Tensor,
+        size: tuple[int, int] = (1, 1),
+        mode: str = "a-b",
+        bias: Tensor | None = None,
+        device: torch.device = CPU,
+    ) -> Pair:
         return Pair(torch.relu(x).mean((2, 3)), x)
 
 

@@ -71,7 +71,7 @@ def _models() -> Iterator[str]:
     yield _deflate("small.pth", "weights.pth", "data/0", zeros)
     yield _deflate("small.pth", "pickle.pth", "data.pkl", zeros)
     yield _deflate("small.pt", "constants.pt", "data/0", zeros)
-    yield _deflate("small.pt", "program.pt", "container.py", zeros)
+    yield _deflate("small.pt", "program.pt", ".py", zeros)
     yield _deflate("small.pt2", "export.pt2", "weight_0", zeros)
     yield _deflate("small.pt2", "graph.pt2", "model.json", zeros)
     wide = torch.zeros((), dtype=torch.float16).expand(HUGE // 4)

@@ -22,7 +22,7 @@ from pathx.compat import is_composite
 from pathx.engine.record.model import Mode, check_shapes, check_tensor, memory_of, named_tensors, run
 from pathx.engine.record.names import Places, script_scopes
 from pathx.engine.record.operations import Graph, Node, Scope, Value, value_at
-from pathx.engine.record.spellings import QUESTIONS, RESETTING, RESPELLED, SPELLED, UNSAID, spelled
+from pathx.engine.record.spellings import QUESTIONS, RESETTING, RESPELLED, UNSAID
 from pathx.errors import PathxError
 
 Shape = tuple[int, ...]
@@ -85,6 +85,8 @@ def record(
                 return recorder.recording(run(recorder))
             except _Aliased:
                 _ALIASING[model] = True
+            finally:
+                recorder.close()
     problem = f"the model changes a tensor in place in {recorder.places.last.path or 'the model itself'}"
     remedy = "write it without the in-place operation"
     if isinstance(model, torch.jit.ScriptModule):  # whose circular padding is torch's own
@@ -139,11 +141,12 @@ _LAST: WeakKeyDictionary[nn.Module, _Last] = WeakKeyDictionary()
 class _Known(ref):  # type: ignore[type-arg]
     """A tensor that the model has, by weak reference: its id is unique only while it lives."""
 
-    __slots__ = ("actual", "key", "memory", "stale", "value")
+    __slots__ = ("actual", "key", "memory", "other", "stale", "value")
 
     key: int
     value: Value  # what it holds now
     memory: int
+    other: _Known | None  # another tensor on this memory
     actual: Tensor | None  # is computed with in its place: in another precision, or on another device
     stale: bool  # its memory was changed through another tensor
 
@@ -175,9 +178,10 @@ class _Recorder(Mode):
         self.tensors: dict[Value, Tensor] = {}
         self.stored: dict[int, list[Value]] = {}  # the kept values by their memory
         self.known: dict[int, _Known] = {}  # by the ids of tensors that live
-        self.sharing: dict[int, list[_Known]] = {}  # those on each piece of memory
+        self.sharing: dict[int, _Known] = {}  # the last on each piece of memory
         self.apart: set[int] = set()  # ids of parts of a tensor that are changed without regard to each other
-        self.brought: dict[int, list[Tensor]] = {}  # tensors that were there before, by their memory
+        self.brought: set[int] = set()  # the memory of tensors that were there before
+        self.held: list[Tensor] = []  # those of them that something else stands for
         self.converted = False  # something is computed with in the place of what the model has
         same = like.dtype == images.dtype and like.device == images.device
         self._there(self.images, self.images if same else images.detach().clone(), str(images.device))
@@ -207,8 +211,13 @@ class _Recorder(Mode):
             check_tensor(tensor, name)
             actual = self._fitted(tensor.detach())
         known = self._there(tensor, actual, name)
-        self.brought.setdefault(known.memory, []).append(tensor)
-        self._keep(known.value, actual)
+        memory = known.memory
+        self.brought.add(memory)
+        if actual is not tensor:
+            self.held.append(tensor)
+            memory = memory_of(actual)
+        self.tensors[known.value] = actual
+        self.stored.setdefault(memory, []).append(known.value)
         return known
 
     def _there(self, tensor: Tensor, actual: Tensor, name: str | None) -> _Known:
@@ -229,10 +238,12 @@ class _Recorder(Mode):
             if tensor.layout is not torch.strided:
                 self._check(tensor)
             known = self.known[key] = _Known(tensor, self._forget)
-            known.key, known.memory, known.actual = key, memory_of(tensor), None
+            memory = memory_of(tensor)
+            known.key, known.memory = key, memory
             if key not in self.apart:
-                self.sharing.setdefault(known.memory, []).append(known)
-        known.value, known.stale = value, False
+                known.other = self.sharing.get(memory)
+                self.sharing[memory] = known
+        known.value, known.stale, known.actual = value, False, None
         return known
 
     def _check(self, tensor: Tensor) -> None:
@@ -274,7 +285,8 @@ class _Recorder(Mode):
             raise
 
     def _dispatched(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if not _is_noted(func):
+        traits = _traits_of(func)
+        if not traits.is_plain:
             if _is_aside(func):
                 return func(*args, **kwargs)
             if is_composite(func):  # as they arrive where tensors were made in inference mode
@@ -284,29 +296,33 @@ class _Recorder(Mode):
             if other is not None:
                 with self:
                     return other()
-        return self._noted(func, args, kwargs)
+        return self._noted(func, traits, args, kwargs)
 
-    def _noted(self, func: Any, given: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    def _noted(self, func: Any, traits: _Traits, given: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Run an operation and note it.
 
         Where the model computes in another precision than the images', it runs twice: as the model has it, whose code sees
         that result, and in the images' precision.
         """
         tensors: dict[Value, Tensor] = {}  # of the values that it reads and makes
-        read = [self._argument(arg, tensors) for arg in given]
-        args, noted = [one[0] for one in read], tuple([one[1] for one in read])
+        args, noted = [], []
+        for arg in given:
+            actual, known = (arg, arg) if type(arg) in _PLAIN else self._argument(arg, tensors)
+            args.append(actual)
+            noted.append(known)
         kwargs, noted_kwargs = options, options
         if options:
-            named = {name: self._argument(arg, tensors) for name, arg in options.items()}
-            kwargs, noted_kwargs = ({name: one[part] for name, one in named.items()} for part in (0, 1))
-        op = self._out_of_place(func, given) if _is_mutable(func) else func
-        in_place, step = op is not func, None
-        if op in SPELLED:
-            op, noted = spelled(op, noted, tuple(args))
-        if in_place:  # what its rule asks for is kept before it is written over
-            step = self._operation(op, noted, noted_kwargs, args[:1])
+            kwargs, noted_kwargs = {}, {}
+            for name, arg in options.items():
+                kwargs[name], noted_kwargs[name] = (arg, arg) if type(arg) in _PLAIN else self._argument(arg, tensors)
+        in_place, op, step = traits.is_mutable, func, None
+        if in_place:
+            op = self._out_of_place(traits, given)
+            # What its rule asks for is kept before it is written over.
+            step = self._operation(op, tuple(noted), noted_kwargs, args[:1])
             self._keep_some(step, tensors)
-        self._protect(func, given, args, options)
+        if in_place or (traits.unsaid is not None and traits.unsaid(given)):
+            self._protect(func, traits, given, args, options)
         form = self.forms.get(func)
         out = None if form is None else form(*args, **kwargs)
         if out is None:
@@ -317,9 +333,9 @@ class _Recorder(Mode):
             shown = func(*map(self._moved, given), **{name: self._moved(arg) for name, arg in options.items()})
             seen = list(shown) if several else [shown]
         made = [one if getattr(one, "dtype", None) is self.dtype else self._fitted(one) for one in made]
-        if _hands_out_parts(op):
+        if traits.hands_out_parts:
             self.apart.update(map(id, seen))
-        step = step or self._operation(op, noted, noted_kwargs, made)
+        step = step or self._operation(op, tuple(noted), noted_kwargs, made)
         outputs: Any = step.node.outputs  # type: ignore[union-attr]
         if self.edits and outputs[0] in self.edits:
             edited = self.edits[outputs[0]](made[0])
@@ -327,8 +343,8 @@ class _Recorder(Mode):
         for value, tensor, shown in zip(outputs, made, seen, strict=True):
             if value is not None:
                 known = self._assign(shown, value)
-                known.actual = None if tensor is shown else tensor
-                self.converted |= tensor is not shown
+                if tensor is not shown:
+                    known.actual, self.converted = tensor, True
                 tensors[value] = tensor
         self._keep_some(step, tensors)
         return type(out)(seen) if several else seen[0]
@@ -373,33 +389,34 @@ class _Recorder(Mode):
             return arg.to(self.device) if arg.dim() and arg.device != self.device else arg
         return self.device if isinstance(arg, torch.device) and arg.type != "meta" else arg
 
-    def _out_of_place(self, func: Any, given: tuple[Any, ...]) -> Any:
+    def _out_of_place(self, traits: _Traits, given: tuple[Any, ...]) -> Any:
         """The operation that computes what an in-place one does. Other tensors on the memory that this writes are stale."""
-        functional = _functional(func)
-        if functional is None:
+        if traits.functional is None:
             raise _Aliased  # it writes into an argument in a way of its own
         if id(given[0]) not in self.apart:
-            for other in self.sharing.get(memory_of(given[0]), ()):
+            other = self.sharing.get(memory_of(given[0]))
+            while other is not None:
                 other.stale = other.key != id(given[0])
-        return functional
+                other = other.other
+        return traits.functional
 
-    def _protect(self, func: Any, given: tuple[Any, ...], args: list[Any], kwargs: dict[str, Any]) -> None:
+    def _protect(self, func: Any, traits: _Traits, given: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
         """Note what an operation is about to write into, or to give other memory, and set aside what is kept there."""
-        if not (_is_mutable(func) or func in UNSAID):
-            return
         if func.overloadpacket in RESETTING:
             self.writes.note_memory(given[0])
-        for tensor in _written(func, given, kwargs):
+            return
+        for tensor in _written(traits, given, kwargs):
             if memory_of(tensor) in self.brought:
                 self.writes.note(tensor)
-        for tensor in _written(func, args, kwargs):
+        for tensor in _written(traits, args, kwargs):
             self._set_aside(memory_of(tensor))
 
     # --- Steps ---
 
     def _operation(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Any]) -> _Step:
         """The step of an operation. What was computed before in the same way is that."""
-        expression = (op, _key(args), _key([*kwargs.items()]) if kwargs else None)
+        named = (*kwargs, _key([*kwargs.values()])) if kwargs else None
+        expression = (op, _key(args), named)
         shapes = tuple([tensor.shape if isinstance(tensor, Tensor) else None for tensor in made])
         key = (expression, self.places.here(), shapes)
         step = self._again(key)
@@ -449,6 +466,12 @@ class _Recorder(Mode):
             self.tensors = {value: tensor.detach() for value, tensor in self.tensors.items()}
         super().finish()
 
+    def close(self) -> None:
+        """Let go of all tensors, which would otherwise wait for the garbage collector: what is known refers back here."""
+        self.known.clear()
+        self.sharing.clear()
+        self.tensors, self.held = {}, []
+
     def recording(self, outputs: Any) -> Recording:
         """What was recorded of a model that returned `outputs`."""
         tensors: dict[Value, Tensor] = {}
@@ -483,16 +506,18 @@ class _Recorder(Mode):
         )
 
 
-_PLAIN = frozenset([int, float, bool, type(None), str])
+_PLAIN = frozenset([int, float, bool, type(None), str, torch.layout, torch.memory_format])
+_ALIKE = frozenset([int, Value, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format])
+"""What is equal to nothing of another of these types."""
 
 
 def _key(item: Any) -> Hashable:
     """Something to compare arguments by. Numbers are equal only if they are of one type; not a number is like itself."""
     kind = type(item)
-    if kind is int or kind is Value:
+    if kind in _ALIKE:
         return item  # type: ignore[no-any-return]
     if kind is list or kind is tuple:
-        return tuple([_key(part) for part in item])
+        return tuple([part if type(part) in _ALIKE else _key(part) for part in item])
     if kind is dict:
         return ("dict", _key([*item.items()]))
     return repr(item)
@@ -530,10 +555,42 @@ def _differ(given: tuple[Any, ...], args: list[Any], options: dict[str, Any], kw
 # --- What is said of operations --------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, eq=False)
+class _Traits:
+    """What is said of an operation.
+
+    Args:
+        is_plain: it is always noted as what it is, with nothing to look at first.
+        functional: the operation that computes what this one, which is in-place, does; None where there is none.
+        written: numbers and names of the arguments that its schema says it writes into.
+        unsaid: which arguments it writes into without its schema saying so.
+        hands_out_parts: parts of a tensor, to be changed without regard to each other (`unsafe_split`).
+    """
+
+    is_plain: bool
+    is_mutable: bool
+    functional: Any
+    written: tuple[tuple[int, str], ...]
+    unsaid: Callable[..., Any] | None
+    hands_out_parts: bool
+
+
 @cache
-def _is_noted(func: Any) -> bool:
-    """Whether an operation is always noted as what it is."""
-    return not (func in RESPELLED or _is_aside(func) or is_composite(func))
+def _traits_of(func: Any) -> _Traits:
+    schema, functional = func._schema, None
+    name = schema.name.removeprefix("aten::")
+    if name.endswith("_") and len(schema.returns) == 1:
+        packet = getattr(torch.ops.aten, name.removesuffix("_"), None)
+        functional = getattr(packet, func._overloadname, None) if packet is not None else None
+    written = [(n, one.name) for n, one in enumerate(schema.arguments) if one.alias_info and one.alias_info.is_write]
+    return _Traits(
+        is_plain=not (func in RESPELLED or _is_aside(func) or is_composite(func)),
+        is_mutable=schema.is_mutable,
+        functional=functional,
+        written=tuple(written),
+        unsaid=UNSAID.get(func),
+        hands_out_parts=name.startswith("unsafe_"),
+    )
 
 
 def _is_aside(func: Any) -> bool:
@@ -541,41 +598,8 @@ def _is_aside(func: Any) -> bool:
     return func.namespace in ("prim", "profiler") or func in QUESTIONS
 
 
-@cache
-def _hands_out_parts(func: Any) -> bool:
-    """Whether an operation hands out parts of a tensor to be changed without regard to each other (`unsafe_split`)."""
-    return str(func.name()).startswith("aten::unsafe_")
-
-
-@cache
-def _is_mutable(func: Any) -> bool:
-    return bool(func._schema.is_mutable)
-
-
-@cache
-def _functional(func: Any) -> Any:
-    """The operation that computes what an in-place one does; None where there is none."""
-    name, overload = func._schema.name.removeprefix("aten::"), func._overloadname
-    functional = getattr(torch.ops.aten, name.removesuffix("_"), None)
-    single = name.endswith("_") and len(func._schema.returns) == 1
-    return getattr(functional, overload, None) if single and functional is not None else None
-
-
-def _written(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
-    """The tensors that an operation writes into; one that is given other memory is not written into."""
-    if func.overloadpacket in RESETTING:
-        return
-    for number, name in _written_arguments(func):
-        given = args[number] if number < len(args) else kwargs.get(name)
-        yield from (one for one in (given if isinstance(given, (list, tuple)) else [given]) if isinstance(one, Tensor))
-    if func in UNSAID:
-        yield from (one for one in UNSAID[func](args) if isinstance(one, Tensor))
-
-
-@cache
-def _written_arguments(func: Any) -> tuple[tuple[int, str], ...]:
-    """Numbers and names of the arguments that an operation's schema says it writes into."""
-    arguments = enumerate(func._schema.arguments)
-    return tuple(
-        (number, one.name) for number, one in arguments if one.alias_info is not None and one.alias_info.is_write
-    )
+def _written(traits: _Traits, args: Any, kwargs: Any) -> Iterator[Tensor]:
+    """The tensors that an operation writes into."""
+    given = [args[number] if number < len(args) else kwargs.get(name) for number, name in traits.written]
+    for one in (*given, *(traits.unsaid(args) if traits.unsaid else ())):
+        yield from (part for part in (one if isinstance(one, (list, tuple)) else [one]) if isinstance(part, Tensor))

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pathx.engine.record.operations import Graph, Node, Value, value_at
+from pathx.errors import PathxError
 
 Run = Callable[[], Any]
 Respelling = Callable[..., Run | None]
@@ -93,7 +94,13 @@ def _of_numbers(function: Callable[..., Any]) -> Respelling:
     return lambda *args: None if isinstance(args[0], Tensor) else lambda: function(*args)
 
 
+def _convolution(*args: Any) -> Run:
+    """As TorchScript spells it, with settings for one library."""
+    return lambda: aten.convolution.default(*args[:9])
+
+
 RESPELLED: dict[Any, Respelling] = {
+    aten._convolution.default: _convolution,
     aten.amax.default: _extreme(torch.max),
     aten.amin.default: _extreme(torch.min),
     aten.as_strided_.default: _restrided,
@@ -174,6 +181,10 @@ def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor | None:
     return (tensor.unsqueeze(-1) == torch.arange(num_classes, device=tensor.device)).long()
 
 
+def _refuse_recurrent(*_: Any) -> None:
+    raise PathxError("pathx has no rule for recurrent layers (nn.RNN): explain a network without them", usage=True)
+
+
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     Tensor.__deepcopy__: lambda tensor, memo: tensor.clone(),
     F.one_hot: _one_hot,
@@ -181,25 +192,10 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     aten.pad.default: _padded,
     torch.einsum: _summed,
     aten.einsum.default: _summed,
+    torch.rnn_relu: _refuse_recurrent,
+    aten.rnn_relu.input: _refuse_recurrent,
 }
 
-
-def spelled(func: Any, args: tuple[Any, ...], given: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-    """A call as graphs hold it.
-
-    Args:
-        given: the arguments with their tensors.
-    """
-    if func is aten._convolution.default:  # as TorchScript spells it, with settings for one library
-        return aten.convolution.default, args[:9]
-    if func is aten.as_strided.default:  # where it begins is said where places in memory are places in the tensor
-        in_order = given[0].is_contiguous() and given[0].storage_offset() == 0
-        return func, (*args[:3], (args[3] if len(args) > 3 else None) or 0) if in_order else args[:3]
-    return func, args
-
-
-SPELLED = frozenset([aten._convolution.default, aten.as_strided.default])
-"""What `spelled` may write otherwise."""
 
 QUESTIONS = frozenset([aten.is_pinned.default, aten.is_same_size.default])
 """Operations that ask about a tensor, and not about its numbers."""

@@ -323,6 +323,23 @@ def test_what_no_rule_asks_for_is_freed_while_the_model_runs() -> None:
     assert alive == [[False, False, True, False, True, True]] * 2
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_nothing_of_a_run_waits_for_the_garbage_collector(fails: bool) -> None:
+    made: list[weakref.ref[Tensor]] = []
+    model = odd()
+    model.second.register_forward_pre_hook(lambda module, inputs: made.append(weakref.ref(inputs[0])))
+    if fails:
+        model.second.register_forward_hook(lambda *_: next(iter(())))
+    gc.collect()
+    gc.disable()
+    try:
+        with suppress(PathxError):
+            freeze(model, IMAGES)
+        assert made and not any(one() is not None for one in made)
+    finally:
+        gc.enable()
+
+
 def test_inputs_of_other_strides() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3)).eval()
     images = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))

@@ -17,7 +17,7 @@ from torch.testing import assert_close
 import pathx
 from pathx.engine.freeze import network_of
 from pathx.engine.record.operations import Graph
-from pathx.engine.record.recorder import _hands_out_parts, record
+from pathx.engine.record.recorder import record
 from pathx.engine.record.spellings import (
     RESPELLED,
     UNSAID,
@@ -27,7 +27,6 @@ from pathx.engine.record.spellings import (
     _restrided,
     _summed,
     fold,
-    spelled,
 )
 from pathx.errors import PathxError
 
@@ -251,25 +250,9 @@ def test_the_mean_slope_at_rest() -> None:
     assert run is not None and not torch.equal(run(), run())
 
 
-def test_where_memory_is_read_is_said_only_of_tensors_in_order() -> None:
-    x = numbers(2, 3, 4)
-    func = aten.as_strided.default
-    for given, more, said in (
-        (x, (), 0), (x, (5,), 5), (x, (None,), 0), (x[1:], (), None), (x[1:], (5,), None), (x.mT, (2,), None),
-    ):  # fmt: skip
-        args = (given, [2, 2], [2, 1], *more)
-        assert spelled(func, args, args)[1][1:] == (([2, 2], [2, 1]) if said is None else ([2, 2], [2, 1], said))
-
-
 def test_a_choice_between_two_things_stays_a_choice() -> None:
     found = graph_of(Function(lambda x: torch.maximum(x, x.flip(3))), numbers(2, 3, 4, 5))
     assert [node.kind for node in found.nodes][-1] == "maximum"
-
-
-def test_a_convolution_has_one_spelling() -> None:
-    args = (*range(9), "benchmark", "deterministic")
-    assert spelled(aten._convolution.default, args, args) == (aten.convolution.default, tuple(range(9)))
-    assert spelled(aten.relu.default, (1,), (1,)) == (aten.relu.default, (1,))
 
 
 def test_what_schemas_do_not_say_is_true() -> None:
@@ -281,7 +264,6 @@ def test_what_schemas_do_not_say_is_true() -> None:
     assert told((x, None, None, mean, variance, False)) == ()
     parts = aten.unsafe_split.Tensor(x, 2)
     assert parts[0].untyped_storage()._cdata == x.untyped_storage()._cdata
-    assert _hands_out_parts(aten.unsafe_split.Tensor) and not _hands_out_parts(aten.split.Tensor)
 
 
 # --- Images apart -----------------------------------------------------------------------------------------------------

@@ -260,21 +260,3 @@ def test_a_gate_is_any_real_number(monkeypatch: pytest.MonkeyPatch) -> None:
         for one, logits in zip(found, twin(images), strict=True):
             assert one.score == pytest.approx(float(logits[1])) and one.hidden_layers == 1
             assert {unit.index for unit in one.path[0].units} == {(number,) for number in range(5)}
-
-
-ADDED: dict[str, Callable[[Tensor], Tensor]] = {
-    "values": lambda x: x.scatter(2, PLACE, 2 * x.flip(1), reduce="add"),
-    "values in place": lambda x: (x * 1).scatter_(2, PLACE, 2 * x.flip(1), reduce="add"),
-    "a number": lambda x: x.scatter(2, PLACE, 3.0, reduce="add"),
-    "a number in place": lambda x: (x * 1).scatter_(2, PLACE, 3.0, reduce="add"),
-}
-
-
-@pytest.mark.filterwarnings("ignore:.*:UserWarning")
-@pytest.mark.parametrize("name", ADDED)
-def test_added_in_its_place_is_added(name: str) -> None:
-    """Under this name torch has no gradient of it."""
-    images, added = pictures(2, 3, 3), torch.full((2, 3, 3), 3.0).double()
-    plain = Above(lambda x: x.scatter_add(2, PLACE, added if "number" in name else 2 * x.flip(1)))
-    one, other = (pulled(freeze(model, images), windows=True) for model in (Above(ADDED[name]), plain))
-    assert_close(one, other)
