@@ -10,7 +10,7 @@ One rule says which factor of a product of two computed values is held:
 2. x · g(x), computed element by element, is an activation: g(x) is its slope.
 3. Of two factors, the one that came out of a function that is no activation is held (sigmoid, softmax, root, norm, …), or was made
    from such values alone; if there is none, one that was clipped on both sides; if there is none, the one that came
-   straight out of an activation.
+   straight out of an activation, and then the product, as in a gated linear unit, is an activation itself: it gates the other.
 4. If both factors are alike in this, or neither is any of it, the model is refused.
 """
 
@@ -30,6 +30,7 @@ from pathx.engine.rules.table import (
     BATCH_REMEDIES,
     COPIES,
     DECISIONS,
+    LAST_DIMENSIONS,
     MOVES,
     NORMS,
     POINTWISE,
@@ -260,7 +261,9 @@ class _Reader:
             raise PathxError(_no_rule(node, " with these arguments computed from the image"), usage=True)
         linear = [position for position in positions if position in operation.linear_in]
         if operation.factors is not None and {*operation.factors} <= {*linear}:
-            linear.remove(self._held_factor(node, operation.factors))
+            held = self._held_factor(node, operation.factors)
+            linear.remove(held)
+            self._note_gated_unit(node, node.args[held])
         elif not linear or (len(linear) > 1 and not operation.jointly_linear):
             raise PathxError(_no_rule(node, " with these arguments computed from the image"), usage=True)
         if len(linear) < len(positions) or node.kind in NORMS:
@@ -284,6 +287,13 @@ class _Reader:
                 usage=True,
             )
         return factors[0] if first > second else factors[1]
+
+    def _note_gated_unit(self, node: Node, held: Value) -> None:
+        """A product with what came straight out of an activation, element by element, is an activation of the other factor."""
+        values = (*node.inputs, *node.outputs[:1])
+        same_shape = len({self.graph.shapes[value.index] for value in values if value is not None}) == 1
+        if known(node).gate is not None and self.ranks.get(held, 0) < 3 and same_shape:
+            self.sources[node.index] = next(value for value in node.inputs if value != held)
 
     def _refusal(self, node: Node) -> str:
         if node.op.namespace == "quantized" or "quantize" in node.kind:
@@ -357,6 +367,8 @@ def check_batch(graph: Graph, nodes: Iterable[Node], reading: Reading) -> frozen
             continue
         whole.add(node.index)
         if batch == 1:
+            if known(node).saves is not None and node.index not in reading.sources and node.kind not in LAST_DIMENSIONS:
+                raise PathxError(_no_rule(node, " on tensors without the batch in front"), usage=True)
             continue
         remedy = BATCH_REMEDIES.get(
             node.kind, "keep the images in the first dimension (flatten(1) rather than squeeze() or view(-1))"

@@ -20,8 +20,8 @@ from pathx.engine.network import Gate, Network, find_logits, read_network
 from pathx.engine.record.model import unwrapped
 from pathx.engine.record.operations import Node, Value, filled
 from pathx.engine.record.recorder import Edit, Recording, record
-from pathx.engine.rules.shared import constant_of_one, vjp_of_one
-from pathx.engine.rules.table import FORMS, Call, Cotangents, Slopes, known
+from pathx.engine.rules.shared import constant_of_one, push, push_of_one, vjp_of_one
+from pathx.engine.rules.table import FORMS, LAST_DIMENSIONS, Call, Cotangents, Slopes, known
 from pathx.engine.window import Window
 from pathx.errors import PathxError, kind_in_words
 
@@ -61,12 +61,17 @@ class Frozen:
                 tuple(filled(arg, self._fixed) if values else arg for arg, values in form.args),
                 {name: filled(arg, self._fixed) for name, arg in node.kwargs.items()},
                 form.shapes,
-                {v: self.kept[v] for v in form.frozen if v in self.kept},
+                {v: self._saved(v, node) for v in form.frozen if v in self.kept},
                 self._batch,
                 self.compact,
                 inputs={v: self.kept[v] for v in form.read if v in self.kept},
             )
         return self._calls[node.index]
+
+    def _saved(self, value: Value, node: Node) -> Tensor:
+        """A tensor that a node's rule asks for, (B, …); of one image whole, as it is."""
+        tensor = self.kept[value]
+        return tensor[None] if node.index in self.network.whole and node.kind in LAST_DIMENSIONS else tensor
 
     def _fixed(self, leaf: Any) -> Any:
         """The tensor behind a value that does not depend on the image; anything else as it is."""
@@ -95,11 +100,28 @@ class Frozen:
         if node.index in self.network.class_gates:
             gate = self.network.class_gates[node.index]
             return [(gate.source, self.slopes(gate).passed(cotangent))]
-        if node.index in self.network.whole:
+        if self._is_whole(node):
             return vjp_of_one(self.call(node), output, cotangent, self._recorded_shapes(node))
         rule = known(node).transpose
         assert rule is not None  # the network was read
         return [(value, window) for value, window in rule(self.call(node), output, cotangent) if window.data.numel()]
+
+    def push(self, node: Node, output: int, tangents: Mapping[Value, Tensor], image: Tensor) -> Tensor:
+        """(P, …) what a linear node makes of tangents (P, …) of its inputs, which are about images (P,)."""
+        if node.index in self.network.class_gates:
+            gate = self.network.class_gates[node.index]
+            slopes = self.slopes(gate)
+            slope = (slopes.gain > 0).to(slopes.gain) if slopes.given is None else slopes.given
+            return tangents[gate.source] * slope.index_select(0, image)
+        if self._is_whole(node):
+            return push_of_one(self.call(node), output, tangents, self._recorded_shapes(node))
+        rule = known(node).transpose
+        assert rule is not None
+        return push(self.call(node), output, tangents, image, rule)
+
+    def _is_whole(self, node: Node) -> bool:
+        """Whether a node is read with the tensors of one image whole; norms have rules that ask for no batch."""
+        return node.index in self.network.whole and node.kind not in LAST_DIMENSIONS
 
     def _recorded_shapes(self, node: Node) -> dict[Value, tuple[int, ...]]:
         values = (value for value in (*node.inputs, *node.outputs) if value is not None)
@@ -108,7 +130,7 @@ class Frozen:
     def constant(self, node: Node, cotangent: Window) -> Tensor | None:
         """(P,) what the constant part of a linear node adds under these cotangents; None where it has none."""
         rule = known(node).constant
-        if rule is not None and node.index in self.network.whole:
+        if rule is not None and self._is_whole(node):
             return constant_of_one(self.call(node), cotangent, self._recorded_shapes(node))
         return None if rule is None else rule(self.call(node), cotangent)
 

@@ -106,6 +106,10 @@ class Rows:
         Args:
             layers: where they may land: a bit for every layer, bit 0 for the input.
         """
+        return pull_back(self.frozen, self.seeds_of_sums(factors), layers, windows=False)
+
+    def seeds_of_sums(self, factors: Tensor) -> list[tuple[Value, Window]]:
+        """Where sums of rows start, (Q, c, K) of them, as whole maps."""
         branches, count, _ = factors.shape
         row = counted(branches * count, factors.device)
         image = self.image if count == 1 else self.image.repeat_interleave(count)
@@ -116,7 +120,7 @@ class Rows:
             maps.scatter_add_(2, start.index[:, None].expand(branches, count, -1), part)
             seed = Window.full(maps.reshape(-1, *start.shape), row, image)
             seeds.append((start.value, seed if start.slopes is None else start.slopes.passed(seed)))
-        return pull_back(self.frozen, seeds, layers, windows=False)
+        return seeds
 
 
 def class_rows(frozen: Frozen, branches: Branches) -> Rows:

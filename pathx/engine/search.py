@@ -18,8 +18,9 @@ from torch import Tensor
 
 from pathx.engine.branches import Branches, Kept, Link
 from pathx.engine.class_maps import class_columns
+from pathx.engine.columns import push_columns
 from pathx.engine.network import Gate
-from pathx.engine.rows import Landed, Rows, read_window, sum_into
+from pathx.engine.rows import Landed, Rows, pull_back, read_window, sum_into
 from pathx.engine.window import Window, counted, made_once, spaced, unravelled
 
 
@@ -32,12 +33,14 @@ class Strategy:
         windows: keep rows as windows; otherwise as whole maps.
         most: how many numbers an intermediate result may have.
         few: where windows cover less than this part of a layer, only the units under them are looked at.
+        push: push candidates up where they are fewer than so many times the rows that are whole maps; 0 for never.
     """
 
     slack: int | None = None
     windows: bool = True
     most: int = 1 << 26
     few: float = 0.25
+    push: float = 2.0
 
     def first_slack(self, width: int) -> int:
         return width // 32 + 6 if self.slack is None else self.slack
@@ -198,7 +201,7 @@ def _bounds_of_layer(inputs: Sequence[LayerInputs], branches: Branches) -> _Boun
     slope_times_h = join([frozen.slopes(gate).gain.flatten(1) for gate in inputs[0].gates], 1)
     if not branches.one_per_image:
         slope_times_h = slope_times_h.index_select(0, branches.image)
-    sums = add([one.weighted_sums(one.rows.target_minus_mean[:, None])[:, 0] for one in inputs])
+    sums = weighted_sums(inputs, [one.rows.target_minus_mean[:, None] for one in inputs])[:, 0]
     bound = (sums * slope_times_h).masked_fill_(slope_times_h == 0, -math.inf)
     return _Bounds(bound, slope_times_h)
 
@@ -248,6 +251,15 @@ class LayerInputs:
         return len(self.rows.image)
 
     @cached_property
+    def is_whole(self) -> bool:
+        """Whether a row is most of a map by the time that it arrives."""
+        if self.rows.frozen.network.top_is_shared and self.rows.shared:
+            return False  # nothing was computed but a product with the head's weights
+        landed = self.rows.pull_back(self.layer, slice(0, 1), windows=self.strategy.windows)
+        size = sum(window.data.numel() for windows in landed.values() for window in windows)
+        return 4 * size > self.rows.sets * self.units
+
+    @cached_property
     def landed(self) -> Landed | None:
         """All rows at the layer; None where they are too many to have at once."""
         if self._chunk < self.rows.count:
@@ -274,16 +286,6 @@ class LayerInputs:
         for start in range(0, self.rows.count, self._chunk):
             stop = min(start + self._chunk, self.rows.count)
             yield stop - start, self.rows.pull_back(self.layer, slice(start, stop), windows=self.strategy.windows)
-
-    def weighted_sums(self, factors: Tensor) -> Tensor:
-        """(Q, c, units) the rows of every branch times factors (Q, c, K)."""
-        branches, count, _ = factors.shape
-        landed = self.rows.pull_back_sums(factors, 1 << self.layer)
-        maps = []
-        for gate in self.gates:
-            parts = [window.data.reshape(branches, count, -1) for window in landed.get(gate.output, ())]
-            maps.append(add(parts) if parts else factors.new_zeros(branches, count, gate.units))
-        return join(maps, 2)
 
     def is_reached(self) -> Tensor:
         """(Q, units) whether any row is other than 0 at a unit."""
@@ -368,8 +370,25 @@ class LayerInputs:
         return table.reshape(self.branches, count, -1)
 
 
+def weighted_sums(inputs: Sequence[LayerInputs], factors: Sequence[Tensor]) -> Tensor:
+    """(Q, c, units) the rows of every branch times factors (Q, c, K), added up over all sets of rows, in one pull."""
+    seeds = [seed for one, own in zip(inputs, factors, strict=True) for seed in one.rows.seeds_of_sums(own)]
+    branches, count, _ = factors[0].shape
+    landed = pull_back(inputs[0].rows.frozen, seeds, 1 << inputs[0].layer, windows=False)
+    maps = []
+    for gate in inputs[0].gates:
+        parts = [window.data.reshape(branches, count, -1) for window in landed.get(gate.output, ())]
+        maps.append(add(parts) if parts else factors[0].new_zeros(branches, count, gate.units))
+    return join(maps, 2)
+
+
 def _multiply_out(inputs: Sequence[LayerInputs], units: Tensor, most: int) -> tuple[Tensor, tuple[Link, ...]]:
     """W = W_prev · J at units (Q, n), as (Q, n, C), and the columns of J; none where the table of them would not fit."""
+    if _pays_to_push(inputs, units.shape[1]):
+        pushed = push_columns([one.rows for one in inputs], list(inputs[0].on_gates(units)))
+        products = [_times(columns, one.rows.W) for columns, one in zip(pushed, inputs, strict=True)]
+        pairs = zip(pushed, inputs, strict=True)
+        return add(products), tuple(Link(one.rows.layer, columns, one.rows.weight) for columns, one in pairs)
     parts, links = [], []
     for one in inputs:
         rows = one.rows
@@ -378,9 +397,24 @@ def _multiply_out(inputs: Sequence[LayerInputs], units: Tensor, most: int) -> tu
             continue
         columns = one.columns(units)
         links.append(Link(rows.layer, columns, rows.weight))
-        turned = columns.transpose(1, 2)
-        parts.append(turned if rows.W is None else torch.bmm(turned, rows.W))
+        parts.append(_times(columns, rows.W))
     return add(parts), tuple(links) if len(links) == len(inputs) else ()
+
+
+def _times(columns: Tensor, W: Tensor | None) -> Tensor:
+    """(Q, n, C) columns (Q, K, n), turned, times W (Q, K, C); as they are where the rows are the classes."""
+    turned = columns.transpose(1, 2)
+    return turned if W is None else torch.bmm(turned, W)
+
+
+def _pays_to_push(inputs: Sequence[LayerInputs], candidates: int) -> bool:
+    """Whether pushing the candidates up costs less than pulling the rows back: rows are whole maps, and more of them."""
+    push = inputs[0].strategy.push
+    if push in (0, math.inf):
+        return push > 0
+    if inputs[0].rows.frozen.network.class_gates:
+        return False
+    return candidates < push * sum(one.rows.count for one in inputs if one.is_whole)
 
 
 def _by_classes(one: LayerInputs, W_prev: Tensor, units: Tensor, most: int) -> Tensor:
@@ -388,7 +422,7 @@ def _by_classes(one: LayerInputs, W_prev: Tensor, units: Tensor, most: int) -> T
     step = max(1, most // (len(W_prev) * one.units))
     parts = []
     for some in W_prev.transpose(1, 2).split(step, dim=1):
-        maps = one.weighted_sums(some)
+        maps = weighted_sums([one], [some])
         parts.append(maps.gather(2, units[:, None].expand(-1, maps.shape[1], -1)))
     return torch.cat(parts, 1).transpose(1, 2)
 

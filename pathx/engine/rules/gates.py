@@ -148,6 +148,13 @@ def mish(call: Call, h: Tensor) -> Slopes:
     return _gated(h, torch.nn.functional.softplus(h).tanh_())
 
 
+@gate("pow", "square")
+def power(call: Call, h: Tensor) -> Slopes:
+    """h² = h · h, as in StarReLU, and other powers."""
+    result = call.node.op(h, *call.args[1:], **call.kwargs)
+    return _gated(h, torch.where(h == 0, torch.zeros_like(h), result / h))
+
+
 def _gated(h: Tensor, g: Tensor) -> Slopes:
     """h · g(h), where g(h) is held as it is at the image."""
     return Slopes(g * h, g)

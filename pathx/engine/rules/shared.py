@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pathx.engine.record.operations import Value, filled, values_in
-from pathx.engine.rules.table import Call, Cotangents, precise, record
+from pathx.engine.rules.table import APPLIED, MATRICES, VIEWS, Call, Cotangents, Transpose, precise, record
 from pathx.engine.window import Corners, Origin, Window
 
 # --- sums -----------------------------------------------------------------------------------------------------------
@@ -186,10 +186,13 @@ def _apply(call: Call, output: int, sources: list[Value], given: Any, image: Ten
     def run(per_image: list[Tensor]) -> Tensor:
         numbers = {id(tensor) for tensor in per_image}
 
+        def at_rows(tensor: Tensor) -> Tensor:
+            return tensor.index_select(0, image) if len(tensor) > 1 else tensor.expand(len(image), *tensor.shape[1:])
+
         def actual(leaf: Any) -> Any:
             if isinstance(leaf, Value):
-                return places[leaf] if leaf in places else call.saved[leaf].index_select(0, image)
-            return leaf.index_select(0, image) if id(leaf) in numbers else leaf
+                return places[leaf] if leaf in places else at_rows(call.saved[leaf])
+            return at_rows(leaf) if id(leaf) in numbers else leaf
 
         args = [filled(arg, actual) for arg in call.args]
         out = call.node.op(*args, **{name: filled(arg, actual) for name, arg in call.kwargs.items()})
@@ -221,6 +224,53 @@ def _per_image(call: Call) -> list[Tensor]:
 
     filled([*call.args, *call.kwargs.values()], look)
     return tensors
+
+
+# --- going up: what operations make of tangents -----------------------------------------------------------------------
+
+
+def push(call: Call, output: int, tangents: Mapping[Value, Tensor], image: Tensor, rule: Transpose) -> Tensor:
+    """(P, …) what a linear operation makes of tangents (P, …) of its varying arguments, which are about images (P,)."""
+    made = call.node.outputs[output]
+    assert made is not None
+    shape, like = call.shapes[made], next(iter(tangents.values()))
+    if call.node.kind in VIEWS:
+        return like.reshape(-1, *shape)
+    factor = next((call.saved[value] for value in call.node.inputs if value in call.saved), None)
+    if call.node.kind in MATRICES and call.batch == 1 and factor is not None and factor.dim() > 2:
+        return _times_frozen(like, factor[0], call.varies(call.args[0]))
+    if call.node.kind in APPLIED:
+        sources = _varying(call)
+        given = [tangents.get(value, like.new_zeros(())).expand(len(image), *call.shapes[value]) for value in sources]
+        zeros = [like.new_zeros(call.batch, *call.shapes[value]) for value in sources]
+        images = torch.arange(call.batch, device=image.device)
+        result, constant = (_apply(call, output, sources, *some) for some in ((given, image), (zeros, images)))
+        return result - (constant if call.batch == 1 else constant.index_select(0, image))
+    row = torch.arange(len(image), device=image.device)
+    total: Tensor | None = None
+    for value, tangent in tangents.items():  # the transpose of the transpose
+
+        def pull(cotangent: Tensor, value: Value = value) -> Tensor:
+            below = [
+                window for source, window in rule(call, output, Window.full(cotangent, row, image)) if source == value
+            ]
+            return below[0].dense().data
+
+        part = torch.func.vjp(pull, like.new_zeros(len(image), *shape))[1](tangent)[0]
+        total = part if total is None else total + part
+    assert total is not None
+    return total
+
+
+def _times_frozen(x: Tensor, factor: Tensor, from_left: bool) -> Tensor:
+    """x (P, …, n, k) @ factor (…, k, m), or factor (…, n, k) @ x (P, …, k, m), without a copy of the factor for every row."""
+    if from_left:
+        rows, count = x.movedim(0, -3), x.shape[-2]
+        product = rows.flatten(-3, -2) @ factor
+        return product.reshape(*product.shape[:-2], len(x), count, -1).movedim(-3, 0)
+    columns, count = x.movedim(0, -2), x.shape[-1]
+    product = factor @ columns.flatten(-2)
+    return product.reshape(*product.shape[:-1], len(x), count).movedim(-2, 0)
 
 
 # --- the same with the tensors of one image whole -------------------------------------------------------------------
@@ -261,3 +311,21 @@ def _apply_to_one(call: Call, output: int, sources: list[Value], given: Any) -> 
     args = [filled(arg, actual) for arg in call.args]
     out = call.node.op(*args, **{name: filled(arg, actual) for name, arg in call.kwargs.items()})
     return out[output] if isinstance(out, (tuple, list)) else out  # type: ignore[no-any-return]
+
+
+def push_of_one(
+    call: Call, output: int, tangents: Mapping[Value, Tensor], shapes: Mapping[Value, tuple[int, ...]]
+) -> Tensor:
+    """What such an operation makes of tangents (P, …) of its varying arguments."""
+    sources, like = _varying(call), next(iter(tangents.values()))
+    zeros = [like.new_zeros(shapes[value]) for value in sources]
+    given = [tangents[v].reshape(-1, *shapes[v]) if v in tangents else None for v in sources]
+
+    def apply(*some: Tensor) -> Tensor:
+        rest = iter(some)
+        every = [zero if one is None else next(rest) for one, zero in zip(given, zeros, strict=True)]
+        return _apply_to_one(call, output, sources, every)
+
+    made = torch.vmap(apply)(*(one for one in given if one is not None))
+    made = made - _apply_to_one(call, output, sources, zeros)
+    return made.reshape(len(like), *call.shapes[call.node.outputs[output]])  # type: ignore[index]

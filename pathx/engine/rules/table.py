@@ -232,10 +232,13 @@ SCALES = frozenset(["mul", "div"])
 NORMS = frozenset(["native_layer_norm", "native_group_norm", "_fused_rms_norm", "rms_norm"])
 """Linear once the scale that they divide by is held at the image."""
 
-GATED = frozenset(["silu", "gelu", "hardswish", "mish"])
+LAST_DIMENSIONS = frozenset(["native_layer_norm", "_fused_rms_norm"])
+"""Norms over the last dimensions, wherever the batch is."""
+
+GATED = frozenset(["silu", "gelu", "hardswish", "mish", "pow", "square"])
 """Activations h · g(h): g(h) is held at the image."""
 
-SATURATING = frozenset(["sigmoid", "tanh", "hardsigmoid", "log_sigmoid_forward"])
+SATURATING = frozenset(["sigmoid", "tanh", "hardsigmoid", "log_sigmoid_forward", "pow", "square"])
 """Functions that are factors wherever they multiply something; elsewhere they are activations."""
 
 SMOOTH = GATED | {*("sigmoid", "tanh", "log_sigmoid_forward", "elu", "softplus")}
@@ -263,8 +266,16 @@ POINTWISE = frozenset(
 )
 """Every element of the result is computed from the elements at its own place."""
 
+MATRICES = frozenset(["matmul", "bmm"])
+
 SPLITS = frozenset(["unbind", "split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "chunk"])
 """All their outputs are parts of their input. Of others, what follows the first output (indices, statistics) is frozen."""
+
+APPLIED = (COPIES | ELEMENTWISE | SPLITS | MATRICES | MATRIX_PRODUCTS | CONVOLUTIONS) | {
+    *("permute", "transpose", "t", "slice", "select", "cat", "linear", "mean", "sum", "neg", "rsub", "roll", "flip"),
+    *("constant_pad_nd", "avg_pool2d", "_adaptive_avg_pool2d"),
+}
+"""Linear as they are, for any number of rows: what they make of tangents is what they are."""
 
 SAME_FOR_ALL_IMAGES = frozenset(["convolution", "native_batch_norm", "_prelu_kernel", "prelu", "mv", "addmv"]).union(
     ["index", "index_select", "index_put", "index_add", "index_copy", "index_fill"]
