@@ -99,7 +99,18 @@ def _convolution(*args: Any) -> Run:
     return lambda: aten.convolution.default(*args[:9])
 
 
+def _gated_linear_unit(x: Tensor, dim: int = -1) -> Run:
+    """A product of two halves, one of them after a sigmoid."""
+
+    def run() -> Tensor:
+        value, gate = x.chunk(2, dim)
+        return value * gate.sigmoid()
+
+    return run
+
+
 RESPELLED: dict[Any, Respelling] = {
+    aten.glu.default: _gated_linear_unit,
     aten._convolution.default: _convolution,
     aten.amax.default: _extreme(torch.max),
     aten.amin.default: _extreme(torch.min),

@@ -1,0 +1,267 @@
+"""Frozen multipliers: the frozen network is the gradient of the model with every multiplier detached, and nothing else changes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support.cases import assert_same
+from support.twins import frozen_weight
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+import pathx
+from pathx import PathxError
+from pathx.engine.explain import explain_frozen
+from pathx.engine.freeze import freeze, network_of
+from pathx.engine.search import Strategy
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+Part = Callable[["Net", Tensor], Tensor]
+
+
+class Net(nn.Module):
+    """A small network of maps with one part of interest, and an activation before and after it."""
+
+    def __init__(self, part: Part, before: Callable[[Tensor], Tensor] = F.silu) -> None:
+        super().__init__()
+        self.part, self.before = part, before
+        self.stem, self.conv, self.more = (
+            nn.Conv2d(2, 6, 3, padding=1),
+            nn.Conv2d(6, 6, 3, padding=1),
+            nn.Conv2d(6, 12, 1),
+        )
+        self.squeeze, self.excite = nn.Conv2d(6, 3, 1), nn.Conv2d(3, 6, 1)
+        self.layer_norm, self.group_norm = nn.LayerNorm(6), nn.GroupNorm(2, 6)
+        self.qkv, self.out, self.attention = (
+            nn.Linear(6, 18),
+            nn.Linear(6, 6),
+            nn.MultiheadAttention(6, 2, batch_first=True),
+        )
+        self.grn_weight, self.grn_bias = nn.Parameter(torch.rand(6, 1, 1)), nn.Parameter(torch.rand(6, 1, 1))
+        self.head = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.before(self.stem(x))
+        x = x + self.part(self, self.conv(x))
+        return self.head(F.gelu(x).mean((2, 3)))
+
+
+def tokens(x: Tensor) -> Tensor:
+    return x.flatten(2).transpose(1, 2)
+
+
+def maps(x: Tensor) -> Tensor:
+    return x.transpose(1, 2).unflatten(2, (5, 5))
+
+
+def squeeze_and_excite(net: Net, x: Tensor) -> Tensor:
+    return x * net.excite(F.relu(net.squeeze(x.mean((2, 3), keepdim=True)))).sigmoid()
+
+
+def fused_attention(net: Net, x: Tensor) -> Tensor:
+    q, k, v = net.qkv(tokens(x)).unflatten(2, (3, 2, 3)).permute(2, 0, 3, 1, 4)
+    return maps(net.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)))
+
+
+def spelled_attention(net: Net, x: Tensor) -> Tensor:
+    batch = len(x)
+    q, k, v = (
+        part.reshape(batch * 2, 25, 3) for part in net.qkv(tokens(x)).unflatten(2, (3, 2, 3)).permute(2, 0, 3, 1, 4)
+    )
+    mixed = (torch.bmm(q, k.transpose(1, 2)) / math.sqrt(3)).softmax(-1) @ v
+    return maps(net.out(mixed.reshape(batch, 2, 25, 3).transpose(1, 2).flatten(2)))
+
+
+def windows(net: Net, x: Tensor) -> Tensor:
+    """Attention within rows of the map, shifted by one, as Swin's windows are."""
+    batch = len(x)
+    rows = x.roll(1, 2).permute(0, 2, 3, 1).reshape(batch * 5, 5, 6)
+    q, k, v = net.qkv(net.layer_norm(rows)).chunk(3, 2)
+    mixed = (q @ k.transpose(1, 2)).softmax(-1) @ v
+    return mixed.reshape(batch, 5, 5, 6).permute(0, 3, 1, 2).roll(-1, 2)
+
+
+def response_norm(net: Net, x: Tensor) -> Tensor:
+    size = x.norm(dim=(2, 3), keepdim=True)
+    return net.grn_weight * (x * (size / (size.mean(1, keepdim=True) + 1e-6))) + net.grn_bias + x
+
+
+PARTS: dict[str, Part] = {
+    "nothing": lambda net, x: x,
+    "silu": lambda net, x: F.silu(x),
+    "gelu": lambda net, x: F.gelu(x),
+    "gelu by tanh": lambda net, x: F.gelu(x, approximate="tanh"),
+    "hardswish": lambda net, x: F.hardswish(3 * x),
+    "mish": lambda net, x: F.mish(x),
+    "squeeze and excite": squeeze_and_excite,
+    "hard squeeze and excite": lambda net, x: (
+        x * F.hardsigmoid(net.excite(F.relu(net.squeeze(x.mean((2, 3), keepdim=True)))))
+    ),
+    "layer norm": lambda net, x: net.layer_norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2),
+    "group norm": lambda net, x: net.group_norm(x),
+    "rms norm": lambda net, x: F.rms_norm(x.permute(0, 2, 3, 1), (6,), eps=1e-5).permute(0, 3, 1, 2),
+    "l2 norm": lambda net, x: F.normalize(x, dim=1),
+    "global response norm": response_norm,
+    "glu": lambda net, x: F.glu(net.more(x), 1),
+    "attention": fused_attention,
+    "attention, spelled": spelled_attention,
+    "attention, of torch": lambda net, x: maps(net.attention(tokens(x), tokens(x), tokens(x), need_weights=False)[0]),
+    "attention in shifted windows": windows,
+    "attention with a mask": lambda net, x: maps(
+        F.scaled_dot_product_attention(*[tokens(x)] * 2, net.out(tokens(x)), attn_mask=torch.ones(25, 25).tril().bool())
+    ),
+    "softmax over space": lambda net, x: x * net.squeeze(x)[:, :1].flatten(2).softmax(2).unflatten(2, (5, 5)),
+}
+
+
+def network(part: str, before: Callable[[Tensor], Tensor] = F.silu) -> Net:
+    torch.manual_seed(0)
+    return Net(PARTS[part], before).double().eval()
+
+
+def images(count: int = 1) -> Tensor:
+    return torch.randn(count, 2, 5, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize(
+    "part", [part for part in PARTS if part != "attention, of torch"]
+)  # the mode sees it as one function
+def test_law_2_everything_kept_is_the_gradient_of_the_detached_twin(part: str) -> None:
+    model, image = network(part), images()
+    (found,) = pathx.explain(model, image, depth="all", width="all", alpha=0.0, skips="all")
+    assert_close(found.weight, frozen_weight(model, image[0], found.target))
+
+
+@pytest.mark.parametrize("skips", ["all", "adjacent"])
+@pytest.mark.parametrize("part", PARTS)
+def test_law_1_attribution_and_bias_are_the_score(part: str, skips: str) -> None:
+    for found in pathx.explain(network(part), images(2), depth=2, width=7, skips=skips):
+        assert float(found.attribution.sum()) + found.bias == pytest.approx(found.score, rel=1e-10, abs=1e-12)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_images_are_explained_one_by_one(part: str) -> None:
+    model, batch = network(part), images(3)
+    for number, found in enumerate(pathx.explain(model, batch, depth="all", width=4, skips="all")):
+        (alone,) = pathx.explain(model, batch[number : number + 1], depth="all", width=4, skips="all")
+        assert_same(found, alone)
+
+
+STRATEGIES = {
+    "pushed": Strategy(push=math.inf),
+    "pulled": Strategy(push=0),
+    "whole maps": Strategy(windows=False, push=0),
+    "certificates that fail": Strategy(slack=0),
+}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("part", PARTS)
+def test_law_5_every_strategy_keeps_the_same_units(part: str, strategy: str) -> None:
+    settings: dict[str, Any] = {"depth": "all", "width": 6, "skips": "all"}
+    frozen = freeze(network(part), images())
+    (expected,) = explain_frozen(frozen, [(0, 2)], **settings)
+    (found,) = explain_frozen(frozen, [(0, 2)], **settings, strategy=STRATEGIES[strategy])
+    assert_same(found, expected)
+    for layer in found.path:
+        contributions = torch.tensor([unit.contribution for unit in layer.units], dtype=torch.float64)
+        assert_close(sum(edges.value.sum(1) for edges in layer.edges), contributions, rtol=1e-8, atol=1e-10)  # law 9
+
+
+@pytest.mark.parametrize("part", ["nothing", "gelu", "squeeze and excite", "layer norm", "attention"])
+def test_how_exact_a_network_is(part: str) -> None:
+    class OnlyReLU(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.stem(x).relu()
+            return self.head((x + self.part(self, self.conv(x))).relu().mean((2, 3)))
+
+    torch.manual_seed(0)
+    model = OnlyReLU(PARTS[part]).double().eval()
+    assert network_of(model, images()).reading.exact == ("region" if part == "nothing" else "image")
+
+
+SPELLINGS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "silu": (F.silu, lambda x: x * torch.sigmoid(x)),
+    "gelu": (F.gelu, lambda x: x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2)))),
+    "gelu by tanh": (
+        lambda x: F.gelu(x, approximate="tanh"),
+        lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    ),
+    "hardswish": (F.hardswish, lambda x: x * F.relu6(x + 3) / 6),
+    "mish": (F.mish, lambda x: x * F.softplus(x).tanh()),
+}
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_an_activation_is_one_however_it_is_spelled(name: str) -> None:
+    own, spelled = SPELLINGS[name]
+    (expected,), (found,) = (
+        pathx.explain(network("nothing", before), images(), depth=2, width=9) for before in (own, spelled)
+    )
+    assert [[unit.index for unit in layer.units] for layer in found.path] == [
+        [unit.index for unit in layer.units] for layer in expected.path
+    ]
+    assert_close(found.weight, expected.weight)
+
+
+GATED_UNITS: dict[str, tuple[Part, Part]] = {
+    "swiglu": (
+        lambda net, x: F.silu(net.more(x)[:, :6]) * net.more(x)[:, 6:],
+        lambda net, x: F.silu(net.more(x)[:, :6]).detach() * net.more(x)[:, 6:],
+    ),
+    "linear attention": (
+        lambda net, x: x.relu() * net.conv(x).mean(1, keepdim=True),
+        lambda net, x: x.relu().detach() * net.conv(x).mean(1, keepdim=True),
+    ),
+    "a clip and an activation": (
+        lambda net, x: F.relu6(net.conv(x) + 3) / 6 * F.relu(net.conv(x)),
+        lambda net, x: (F.relu6(net.conv(x) + 3) / 6).detach() * F.relu(net.conv(x)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GATED_UNITS)
+def test_of_two_factors_the_one_out_of_an_activation_is_held(name: str) -> None:
+    (model, twin) = (Net(part).double().eval() for part in GATED_UNITS[name])
+    twin.load_state_dict(model.state_dict())
+    (found,) = pathx.explain(model, images(), depth="all", width="all", alpha=0.0, skips="all")
+    assert_close(found.weight, frozen_weight(twin, images()[0], found.target))
+
+
+REFUSED: dict[str, tuple[Part, str]] = {
+    "neither is a gate": (lambda net, x: net.conv(x) * net.stem(x[:, :2]), "multiplies two values"),
+    "both are activations": (lambda net, x: net.conv(x).relu() * net.stem(x[:, :2]).relu(), "multiplies two values"),
+    "a softmax that multiplies nothing": (lambda net, x: x.softmax(1), "is neither linear nor an activation"),
+    "one over a value": (lambda net, x: 1 / (2 + x.square()), "is neither linear nor an activation"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_no_one_reading_is_refused_with_operation_and_module(name: str) -> None:
+    part, message = REFUSED[name]
+    torch.manual_seed(0)
+    with pytest.raises(PathxError, match=message):
+        pathx.explain(Net(part).double().eval(), images())
+
+
+HARD: dict[str, Part] = {
+    "gelu far out": lambda net, x: F.gelu(x - 30),
+    "a constant row": lambda net, x: net.layer_norm((x * 0).permute(0, 2, 3, 1)).permute(0, 3, 1, 2),
+    "a norm of zeros": lambda net, x: F.normalize(x * 0, dim=1),
+    "a mask of infinities": lambda net, x: (
+        (x.flatten(2) + torch.tensor([-math.inf] * 24 + [0.0])).softmax(2).unflatten(2, (5, 5)) * x
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_hard_numbers_stay_numbers(name: str) -> None:
+    torch.manual_seed(0)
+    (found,) = pathx.explain(Net(HARD[name]).eval(), images().float(), depth="all", width=5)
+    assert found.weight.isfinite().all() and math.isfinite(found.score)
