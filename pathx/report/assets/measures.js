@@ -195,12 +195,13 @@ function parts(name) {
 /** The plots that the command drew. */
 function plots() {
   if (!DATA.plots.length) return null;
-  return card(
-    "Plots",
-    {},
+  return make(
+    "details",
+    { class: "card", open: DATA.plots.length <= 3 },
+    make("summary", {}, counted(DATA.plots.length, "plot")),
     make(
       "div",
-      { class: "plots" },
+      { class: "plots", tabindex: "0", role: "region", "aria-label": "Plots" },
       DATA.plots.map((plot) => make("img", { src: plot.src, alt: `Plot ${plot.name}`, loading: "lazy" })),
     ),
   );
