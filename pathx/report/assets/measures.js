@@ -1,6 +1,20 @@
 // Pages of evaluations, sweeps and common units.
 
-import { DATA, card, choice, counted, make, number, percent, remarks, rowHead, tableOf, text } from "./dom.js";
+import {
+  DATA,
+  card,
+  choice,
+  counted,
+  make,
+  number,
+  percent,
+  remarks,
+  rowHead,
+  scrolling,
+  shadedCell,
+  tableOf,
+  text,
+} from "./dom.js";
 import { crops } from "./detail.js";
 
 const MEASURES = { insertion: "insertion ↑", deletion: "deletion ↓", difference: "insertion minus deletion ↑" };
@@ -51,7 +65,7 @@ function measured() {
       "The figures",
       {},
       choice("Measure", known, state.measure, (measure) => update({ measure })),
-      make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Means and intervals" }, intervals(best)),
+      scrolling("Means and intervals", intervals(best)),
     ),
     plots(),
     ...images(),
@@ -139,18 +153,9 @@ function common() {
   const cell = (name, byClass, label) => {
     const share = byClass.get(label);
     if (!share) return make("td", {});
-    const button = make(
-      "button",
-      {
-        type: "button",
-        class: "right",
-        "aria-label": `${percent(share)} of ${label} have ${name} on their path`,
-        click: () => told.replaceChildren(...behind(name, label).filter(Boolean)),
-      },
-      percent(share),
-    );
-    button.style.setProperty("--strength", `${10 + 50 * share}%`);
-    return make("td", {}, button);
+    const words = `${percent(share)} of ${label} have ${name} on their path`;
+    const tell = () => told.replaceChildren(...behind(name, label).filter(Boolean));
+    return shadedCell(share, "right", words, percent(share), tell);
   };
   const table = tableOf(
     { class: "confusion" },
@@ -170,7 +175,7 @@ function common() {
         { class: "quiet" },
         `The ${strongest.length} channels that most images of a class share, and the share of images whose path holds them.`,
       ),
-      make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Classes and channels" }, table),
+      scrolling("Classes and channels", table),
       told,
     ),
     plots(),
