@@ -11,7 +11,7 @@ from pathx.report.collect import Collected, collect
 from pathx.report.gallery import write_gallery
 from pathx.report.made import Report
 from pathx.report.measures import measure_page
-from pathx.report.saved import GrowthOf, explanation_page, write_growth
+from pathx.report.saved import GrowthOf, Photo, explanation_page, write_growth
 from pathx.results.files import REPORT
 
 Note = Callable[[str], None]
@@ -45,7 +45,7 @@ def report(
             write_growth(one, made)
     many = len(found.explanations) + len(found.failures) + len(found.measures) > 1
     if many or (not found.explanations and not found.measures):
-        return write_gallery(found, _gallery_file(results, out), note=note, advance=advance)
+        return write_gallery(found, _gallery_file(results, out), note, advance)
     if found.explanations:
         return _single(found, out, note)
     (file, document) = found.measures[0]
@@ -62,7 +62,7 @@ def _gallery_file(results: Sequence[str | Path], out: str | Path | None) -> Path
 def _single(found: Collected, out: str | Path | None, note: Note) -> Path:
     (one,) = found.explanations
     one = replace(one, notes=(*one.notes, *found.problems))
-    made, notes = explanation_page(one, beside=found)
+    made, notes = explanation_page(one, found, Photo.of(one))
     for text in (text for text in notes if text not in found.problems):
         note(f"{shown(one.folder)}: {text}")
     return Report(made).save(out or one.folder / REPORT)

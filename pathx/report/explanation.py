@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from PIL import Image
@@ -24,34 +23,23 @@ MOST_UNITS = 1500
 """Units of a layer that a page lists, the most important; the others are one box, so that sums stay what they are."""
 
 
-@dataclass(frozen=True, eq=False)
-class PageContent:
-    """An explanation to make a page of.
+def explanation_data(
+    document: dict[str, Any], photo: Image.Image | None, growth: Growth | None, notes: Sequence[str] = (), **more: Any
+) -> dict[str, Any]:
+    """What the page of an explanation holds.
 
     Args:
         document: what path.json says.
         photo: None where it is gone.
         notes: what a reader must know of the page.
-        around: addresses of the `index`, the `previous` and the `next` page.
-        more: what else there is: `features`, `contrasts`, `check`, `references`, `others`.
+        more: what else there is: `features`, `contrasts`, `check`, `references`, labels and addresses of `others`, and
+            `around`, the addresses of the `index`, the `previous` and the `next` page.
     """
-
-    document: dict[str, Any]
-    photo: Image.Image | None = None
-    growth: Growth | None = None
-    notes: Sequence[str] = ()
-    around: dict[str, str | None] | None = None
-    more: dict[str, Any] = field(default_factory=dict)
-
-
-def explanation_data(content: PageContent) -> dict[str, Any]:
-    """What the page of an explanation holds."""
-    document, photo = content.document, None
-    height, width = input_size(document)
+    shown, (height, width) = None, input_size(document)
     left, top, right, bottom = document["region"]
-    if content.photo is not None:
-        photo = encode_photo(content.photo)
-        across, down = photo["width"] / content.photo.width, photo["height"] / content.photo.height
+    if photo is not None:
+        shown = encode_photo(photo)
+        across, down = shown["width"] / photo.width, shown["height"] / photo.height
         left, top, right, bottom = left * across, top * down, right * across, bottom * down
     return {
         "kind": "explanation",
@@ -61,18 +49,13 @@ def explanation_data(content: PageContent) -> dict[str, Any]:
         "own": {"depth": document["depth"], "width": document["width"]},
         "command": command(document),
         "created_by": f"pathx {document.get('created_by', {}).get('pathx', '')}".strip(),
-        "notes": list(content.notes),
-        "photo": photo,
+        "notes": list(notes),
+        "photo": shown,
         "region": [left, top, right, bottom],
         "input": [width, height],
-        "paths": _paths(content),
-        "unit_maps": {} if content.growth is None else content.growth["unit_maps"],
-        "features": content.more.get("features"),
-        "contrasts": content.more.get("contrasts", []),
-        "check": content.more.get("check"),
-        "references": content.more.get("references", {}),
-        "others": content.more.get("others", []),
-        "around": content.around,
+        "paths": _paths(document, growth),
+        "unit_maps": {} if growth is None else growth["unit_maps"],
+        **{"features": None, "contrasts": [], "check": None, "references": {}, "others": [], "around": None, **more},
     }
 
 
@@ -99,10 +82,10 @@ def command(document: dict[str, Any]) -> str:
     return shlex.join(word.encode("utf-8", "replace").decode() for word in words)
 
 
-def _paths(content: PageContent) -> list[dict[str, Any]]:
+def _paths(document: dict[str, Any], growth: Growth | None) -> list[dict[str, Any]]:
     """Every path that the page can show, the explanation's own among them, with its own numbers."""
-    document, depth = content.document, str(content.document["depth"])
-    paths: list[dict[str, Any]] = [path_data(document)] if content.growth is None else content.growth["paths"]
+    depth = str(document["depth"])
+    paths: list[dict[str, Any]] = [path_data(document)] if growth is None else growth["paths"]
     own = next(path for path in paths if path["width"] == document["width"])
     own["models"][depth] = {key: document["linear_model"][key] for key in ("score", "bias", "attribution_sum")}
     own["pixels"][depth] = document["pixel_map"]

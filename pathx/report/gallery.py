@@ -47,13 +47,7 @@ class _Image:
         return self.best.truth is not None and self.predicted is not None and self.best.truth != self.predicted
 
 
-def write_gallery(
-    found: Collected,
-    file: Path,
-    *,
-    note: Callable[[str], None],
-    advance: Callable[[int], None],
-) -> Path:
+def write_gallery(found: Collected, file: Path, note: Callable[[str], None], advance: Callable[[int], None]) -> Path:
     """Write the pages and small pictures, and last the index, which is returned; all at once, or nothing."""
     base = "" if file.name == "index.html" else f"{file.stem}-files/"
     images = sorted(_images(found.explanations, base), key=lambda image: not image.wrong)
@@ -87,7 +81,7 @@ def write_gallery(
                 problems.append(str(error))
                 note(str(error))
                 continue
-            measures.append({"title": measure_title(document, path), "page": quote(name)})
+            measures.append({"title": measure_title(path), "page": quote(name)})
         rows += [{"file": name, "error": reason} for name, reason in found.failures]
         data = {"kind": "gallery", "rows": rows, "measures": measures, "notes": problems[:50]}
         new.put(file.name, page("gallery.js", "pathx report", data, pictures="'self' file: data:").encode())
@@ -154,7 +148,7 @@ def _pages(image: _Image, photo: Photo, around: dict[str, str | None], beside: C
     links = [(label, quote(PurePath(name).name)) for label, name in zip(labels, image.pages, strict=True)]
     for link, one, name in zip(links, image.found, image.pages, strict=True):
         others = [other for other in links if other is not link]
-        made, _ = explanation_page(one, beside=beside, photo=photo, around=around, others=others)
+        made, _ = explanation_page(one, beside, photo, around, others)
         yield name, made
 
 

@@ -16,7 +16,7 @@ from pathx.engine.freeze import freeze
 from pathx.errors import PathxError, shown
 from pathx.explanation import Explanation
 from pathx.images.read import UserImage
-from pathx.report.explanation import PageContent, explanation_data
+from pathx.report.explanation import explanation_data
 from pathx.report.growth import grow
 from pathx.report.page import is_page, page
 from pathx.results.explanation import ModelInfo, path_document
@@ -80,11 +80,6 @@ def explanation_report(
     how["other"] = explanation.other_label
     document = path_document(explanation, image=image, **how)
     growth = None if origin is None else grow(freeze(origin.model, origin.image[None]), explanation)
-    content = PageContent(
-        document,
-        photo=view.photo,
-        growth=growth,
-        notes=() if origin is not None else ("made without the model: only this depth and width can be shown",),
-    )
-    data = explanation_data(content)
+    notes = () if origin is not None else ("made without the model: only this depth and width can be shown",)
+    data = explanation_data(document, view.photo, growth, notes)
     return Report(page("explanation.js", f"{data['whole']['label']}: {name}", data))

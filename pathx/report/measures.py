@@ -24,7 +24,7 @@ _MEASURES = ("insertion", "deletion")
 _NAMES = {"evaluation": "How good the explanations are", "sweep": "Depths and widths", "common": "What classes share"}
 
 
-def measure_title(document: dict[str, Any], file: Path) -> str:
+def measure_title(file: Path) -> str:
     """What the page of a measurement is called."""
     return f"{_NAMES.get(file.stem, file.stem)}: {file.parent.name}"
 
@@ -38,22 +38,18 @@ def measure_page(file: Path, document: dict[str, Any], references: References) -
         references: what is known of the channels of networks.
     """
     with understood(file):
-        return _page(file, document, references)
-
-
-def _page(file: Path, document: dict[str, Any], references: References) -> str:
-    rows = _rows(file.with_name("pictures.csv"))
-    data = {
-        "kind": file.stem,
-        "title": _NAMES.get(file.stem, file.stem),
-        "folder": str(file.parent),
-        "document": document,
-        "rows": rows,
-        "plots": _plots(file.parent),
-        "thumbnails": _thumbnails(row["picture"] for row in rows),
-        "references": references.of(_channels(document), document.get("model", {}).get("sha256", "")),
-    }
-    return page("measures.js", measure_title(document, file), data)
+        rows = _rows(file.with_name("pictures.csv"))
+        data = {
+            "kind": file.stem,
+            "title": _NAMES.get(file.stem, file.stem),
+            "folder": str(file.parent),
+            "document": document,
+            "rows": rows,
+            "plots": _plots(file.parent),
+            "thumbnails": _thumbnails(row["picture"] for row in rows),
+            "references": references.of(_channels(document), document.get("model", {}).get("sha256", "")),
+        }
+        return page("measures.js", measure_title(file), data)
 
 
 def _plots(folder: Path) -> list[dict[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from pathx.images.read import open_image
 from pathx.images.regular import read_regular
 from pathx.report.collect import Collected, ExplanationFiles
 from pathx.report.encoding import encode_small
-from pathx.report.explanation import Growth, PageContent, explanation_data, whole
+from pathx.report.explanation import Growth, explanation_data
 from pathx.report.page import page
 from pathx.results.files import PATH, REPORT_DATA, document_bytes, read_document, replace_file, understood
 from pathx.results.saved import check_feature
@@ -72,9 +72,8 @@ class Photo:
 
 def explanation_page(
     found: ExplanationFiles,
-    *,
-    beside: Collected | None = None,
-    photo: Photo | None = None,
+    beside: Collected,
+    photo: Photo,
     around: dict[str, str | None] | None = None,
     others: Sequence[tuple[str, str]] = (),
 ) -> tuple[str, tuple[str, ...]]:
@@ -82,28 +81,20 @@ def explanation_page(
 
     Args:
         beside: what else there is, such as verdicts that may be about it.
-        photo: where it was opened already.
         around: addresses of the `index`, the `previous` and the `next` page.
         others: labels and addresses of the other classes of the image.
     """
-    with understood(found.folder / "path.json"):
-        content = _content(found, beside or Collected(), photo or Photo.of(found))
-        content = replace(content, around=around, more={**content.more, "others": [list(other) for other in others]})
-        title = f"{whole(found.document)['label']}: {found.document['image']['file']}"
-        data = explanation_data(content)
-        return page("explanation.js", title, data), tuple(data["notes"])
-
-
-def _content(found: ExplanationFiles, beside: Collected, photo: Photo) -> PageContent:
-    document, folder, notes = found.document, found.folder, list(found.notes)
-    notes += [photo.problem] if photo.problem else []
-    more = {
-        "features": _features(folder, notes),
-        "contrasts": _contrasts(folder, document, notes),
-        "check": _check(document, beside.checks),
-        "references": beside.references.of(_channels(document), document["model"]["sha256"]),
-    }
-    return PageContent(document, photo.image, _read_growth(found), notes, None, more)
+    document, folder = found.document, found.folder
+    with understood(folder / PATH):
+        notes = [*found.notes, *([photo.problem] if photo.problem else [])]
+        more = {
+            "features": _features(folder, notes),
+            "contrasts": _contrasts(folder, document, notes),
+            "check": _check(document, beside.checks),
+            "references": beside.references.of(_channels(document), document["model"]["sha256"]),
+        }
+        data = explanation_data(document, photo.image, _read_growth(found), notes, around=around, others=others, **more)
+        return page("explanation.js", f"{data['whole']['label']}: {document['image']['file']}", data), tuple(notes)
 
 
 def _try(file: Path) -> dict[str, Any]:
@@ -111,13 +102,6 @@ def _try(file: Path) -> dict[str, Any]:
         return read_document(file) if file.is_file() else {}
     except PathxError:
         return {}
-
-
-def _picture(file: Path) -> Image.Image | None:
-    try:
-        return open_image(file).pixels if file.is_file() else None
-    except PathxError:
-        return None
 
 
 def _channels(document: dict[str, Any]) -> list[tuple[str, int]]:
@@ -177,8 +161,11 @@ def _contrasts(folder: Path, document: dict[str, Any], notes: list[str]) -> list
 
 
 def _small(file: Path, side: int) -> str | None:
-    image = _picture(file)
-    return None if image is None else encode_small(image, side)
+    """A small copy of a picture; None where there is none."""
+    try:
+        return encode_small(open_image(file).pixels, side)
+    except PathxError:
+        return None
 
 
 def _check(document: dict[str, Any], checks: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
