@@ -11,7 +11,7 @@ from pathx.report.collect import Collected, collect
 from pathx.report.gallery import write_gallery
 from pathx.report.made import Report
 from pathx.report.measures import measure_page
-from pathx.report.saved import GrowthOf, explanation_page
+from pathx.report.saved import GrowthOf, Photo, explanation_page, write_growth
 from pathx.results.files import REPORT
 
 Note = Callable[[str], None]
@@ -33,18 +33,21 @@ def report(
     Args:
         results: folders of results, or documents in them.
         out: the file to write instead.
-        growth: what the network adds to an explanation, where it is at hand.
+        growth: what the network adds to an explanation; it is written as report.json beside it.
         note: hears what could not be shown, and why.
         advance: hears how many pages were made just now.
     """
     found = collect(results)
     for problem in found.problems:
         note(problem)
+    for one in found.explanations:
+        if (made := growth(one)) is not None:
+            write_growth(one, made)
     many = len(found.explanations) + len(found.failures) + len(found.measures) > 1
     if many or (not found.explanations and not found.measures):
-        return write_gallery(found, _gallery_file(results, out), growth=growth, note=note, advance=advance)
+        return write_gallery(found, _gallery_file(results, out), note, advance)
     if found.explanations:
-        return _single(found, out, growth, note)
+        return _single(found, out, note)
     (file, document) = found.measures[0]
     return Report(measure_page(file, document, found.references)).save(out or file.with_name(REPORT))
 
@@ -56,10 +59,10 @@ def _gallery_file(results: Sequence[str | Path], out: str | Path | None) -> Path
     return (first if first.is_dir() else first.parent) / "report" / "index.html"
 
 
-def _single(found: Collected, out: str | Path | None, growth: GrowthOf, note: Note) -> Path:
+def _single(found: Collected, out: str | Path | None, note: Note) -> Path:
     (one,) = found.explanations
     one = replace(one, notes=(*one.notes, *found.problems))
-    made, notes = explanation_page(one, beside=found, growth=growth)
+    made, notes = explanation_page(one, found, Photo.of(one))
     for text in (text for text in notes if text not in found.problems):
         note(f"{shown(one.folder)}: {text}")
     return Report(made).save(out or one.folder / REPORT)

@@ -15,11 +15,11 @@ from pathx.errors import PathxError, shown
 from pathx.report.references import References
 from pathx.results.files import read_document
 from pathx.results.lines import JsonLines
+from pathx.results.schema import PATH_SCHEMA, PATH_SHAPE, misfit
 
 MEASURES = ("evaluation.json", "sweep.json", "common.json")
 _FEATURE = re.compile(r"feature-\d\d+")
-_NEEDED = ("image", "model", "target", "depth", "width", "alpha", "skips", "layers", "linear_model")
-_KNOWN = "pathx/path@1"
+_NEEDED = {**PATH_SHAPE, "region": [(int, float)], "input": [int], "pixel_map": dict}
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,16 +110,13 @@ def _add(made: Collected, file: Path) -> None:
 
 
 def _explanation(file: Path, document: dict[str, Any]) -> ExplanationFiles:
-    missing = [key for key in _NEEDED if key not in document]
-    if missing:
-        raise PathxError(f"{shown(file)} lacks {', '.join(missing)}: explain the image again")
-    if not isinstance(document["layers"], list) or not document["layers"]:
-        raise PathxError(f"{shown(file)} has no layers: explain the image again")
+    wrong = misfit(document, _NEEDED) or (None if document["layers"] else "it has no layers")
+    if wrong is not None:
+        raise PathxError(f"{shown(file)} cannot be shown ({wrong}): explain the image again")
+    schema = document["schema"]
     notes: tuple[str, ...] = ()
-    if document["schema"] != _KNOWN:
-        notes = (
-            f"path.json has the schema {document['schema']}, this pathx knows {_KNOWN}: some of it may be missing",
-        )
+    if schema != PATH_SCHEMA:
+        notes = (f"path.json has the schema {schema}, this pathx knows {PATH_SCHEMA}: some of it may be missing",)
     return ExplanationFiles(file.parent, document, notes=notes)
 
 

@@ -5,117 +5,57 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from PIL import Image
-from torch import Tensor
 
+from pathx.drawing.grey import MAP_SIDE, encode_map, shrink
 from pathx.explanation import LayerTensor, PathLayer, Unit
-from pathx.maps import Places, enlarged, laid
-from pathx.report.earlier import Earlier
-from pathx.report.encoding import embedded, signed_map
-from pathx.report.page import VERSION
+from pathx.maps import enlarged, laid
+from pathx.report.encoding import encode_photo
 
-_MODEL = ("score", "bias", "attribution_sum")
-Region = tuple[float, float, float, float]
+Growth = dict[str, Any]
+"""What the network adds, as report.json has it: `paths` of other widths and depths, and `unit_maps` of single units."""
+
+_MOST_PIXELS = 1 << 26  # of a network's input
 
 MOST_UNITS = 1500
 """Units of a layer that a page lists, the most important; the others are one box, so that sums stay what they are."""
 
-MAP_SIDE = 224
-"""Maps are scaled down to this on their longer side."""
 
-
-@dataclass(frozen=True, eq=False)
-class Growth:
-    """What the network adds to the files of an explanation: paths of other widths and depths, and maps of units.
-
-    Args:
-        documents: what path.json would say of the deepest path of each width, the narrowest first.
-        models: by (width, depth), the linear model as path.json has it.
-        pixels: by (width, depth), the attribution summed over channels.
-        units: by (layer, position), the map of a kept unit of the path itself; with the unit's share of the bias it sums
-            to the unit's contribution.
-    """
-
-    documents: Sequence[dict[str, Any]]
-    models: dict[tuple[int | str, int], dict[str, float]]
-    pixels: dict[tuple[int | str, int], Tensor]
-    units: dict[tuple[int, int], Tensor]
-
-
-@dataclass(frozen=True, eq=False)
-class PageContent:
-    """An explanation to make a page of.
+def explanation_data(
+    document: dict[str, Any], photo: Image.Image | None, growth: Growth | None, notes: Sequence[str] = (), **more: Any
+) -> dict[str, Any]:
+    """What the page of an explanation holds.
 
     Args:
         document: what path.json says.
-        size: (width, height) of the network's input.
         photo: None where it is gone.
-        region: what the network saw of the photo, where that is known.
-        pixels: the pixel map, (H, W).
-        exact: whether the pixel map is in the units of the logit, rather than in steps of its strongest colour.
         notes: what a reader must know of the page.
-        earlier: what an earlier page holds of what the network adds.
-        around: addresses of the `index`, the `previous` and the `next` page.
-        more: what else there is: `features`, `contrasts`, `check`, `references`, `others`.
+        more: what else there is: `features`, `contrasts`, `check`, `references`, labels and addresses of `others`, and
+            `around`, the addresses of the `index`, the `previous` and the `next` page.
     """
-
-    document: dict[str, Any]
-    size: tuple[int, int]
-    photo: Image.Image | None = None
-    region: Region | None = None
-    pixels: Tensor | None = None
-    exact: bool = True
-    growth: Growth | None = None
-    earlier: Earlier | None = None
-    notes: Sequence[str] = ()
-    around: dict[str, str | None] | None = None
-    more: dict[str, Any] = field(default_factory=dict)
-
-
-def explanation_data(content: PageContent) -> dict[str, Any]:
-    """What the page of an explanation holds."""
-    document = content.document
-    shown, region = None, content.region
-    if content.photo is not None:
-        address, scale = embedded(content.photo)
-        wide, high = (max(1, round(side * scale)) for side in content.photo.size)
-        shown = {"src": address, "width": wide, "height": high}
-        region = None if region is None else tuple(side * scale for side in region)  # type: ignore[assignment]
-    known, notes = content.earlier, list(content.notes)
-    if not any("edges" in layer for layer in document["layers"]):
-        notes.append("path.json has no edges, so the flow has no ribbons: explain again with this version of pathx")
-    if shown is not None and region is None:
-        notes.append("the results do not say which part of the photo the network saw, so it is not shown")
-        shown = None
+    shown, (height, width) = None, input_size(document)
+    left, top, right, bottom = document["region"]
+    if photo is not None:
+        shown = encode_photo(photo)
+        across, down = shown["width"] / photo.width, shown["height"] / photo.height
+        left, top, right, bottom = left * across, top * down, right * across, bottom * down
     return {
         "kind": "explanation",
-        "version": VERSION,
-        "image": document["image"],
-        "model": document["model"],
-        "target": document["target"],
+        **{key: document[key] for key in ("image", "model", "target", "alpha", "skips")},
         "against": document.get("against"),
         "whole": whole(document),
-        "alpha": document["alpha"],
-        "skips": document["skips"],
         "own": {"depth": document["depth"], "width": document["width"]},
         "command": command(document),
         "created_by": f"pathx {document.get('created_by', {}).get('pathx', '')}".strip(),
-        "notes": notes,
+        "notes": list(notes),
         "photo": shown,
-        "region": region,
-        "input": list(content.size),
-        "paths": _paths(content) if known is None else known.paths,
-        "unit_maps": _unit_maps(content) if known is None else known.unit_maps,
-        "features": content.more.get("features"),
-        "contrasts": content.more.get("contrasts", []),
-        "check": content.more.get("check"),
-        "references": content.more.get("references", {}),
-        "others": content.more.get("others", []),
-        "around": content.around,
+        "region": [left, top, right, bottom],
+        "input": [width, height],
+        "paths": _paths(document, growth),
+        "unit_maps": {} if growth is None else growth["unit_maps"],
+        **{"features": None, "contrasts": [], "check": None, "references": {}, "others": [], "around": None, **more},
     }
 
 
@@ -142,36 +82,35 @@ def command(document: dict[str, Any]) -> str:
     return shlex.join(word.encode("utf-8", "replace").decode() for word in words)
 
 
-def _paths(content: PageContent) -> list[dict[str, Any]]:
-    """Every path that the page can show, the explanation's own among them."""
-    document, growth = content.document, content.growth
-    own = _path(document, content.size)
-    own["models"][document["depth"]] = {key: document["linear_model"][key] for key in _MODEL}
-    if content.pixels is not None:
-        drawn = signed_map(_at_most(content.pixels, MAP_SIDE), scale=_strongest(content.pixels))
-        own["pixels"][document["depth"]] = {**drawn, "exact": content.exact}
-    if growth is None:
-        return [own]
-    paths = [_path(one, content.size) for one in growth.documents]
-    for path in paths:
-        for (width, depth), model in growth.models.items():
-            if width == path["width"]:
-                path["models"][depth] = model
-        for (width, depth), pixels in growth.pixels.items():
-            if width == path["width"]:
-                path["pixels"][depth] = signed_map(_at_most(pixels, MAP_SIDE // 4))
-        if path["width"] == own["width"]:
-            path["models"] |= own["models"]
-            path["pixels"] |= own["pixels"]
+def _paths(document: dict[str, Any], growth: Growth | None) -> list[dict[str, Any]]:
+    """Every path that the page can show, the explanation's own among them, with its own numbers."""
+    depth = str(document["depth"])
+    paths: list[dict[str, Any]] = [path_data(document)] if growth is None else growth["paths"]
+    own = next(path for path in paths if path["width"] == document["width"])
+    own["models"][depth] = {key: document["linear_model"][key] for key in ("score", "bias", "attribution_sum")}
+    own["pixels"][depth] = document["pixel_map"]
     return paths
 
 
-def _path(document: dict[str, Any], size: tuple[int, int]) -> dict[str, Any]:
-    layers = document["layers"]
+def input_size(document: dict[str, Any]) -> tuple[int, int]:
+    """(height, width) of the network's input."""
+    _, height, width = document["input"]
+    if not 0 < height * width <= _MOST_PIXELS:
+        raise ValueError("the size of the input is out of range")
+    return height, width
+
+
+def path_data(document: dict[str, Any]) -> dict[str, Any]:
+    """A path as the page holds it; its `models` and `pixels`, by depth, are still to come.
+
+    Args:
+        document: `width`, `layers` and `input` as path.json has them.
+    """
+    layers, size = document["layers"], input_size(document)
     return {
         "width": document["width"],
         "layers": [_layer(layer) for layer in layers],
-        "edges": [edge for layer in layers for edge in _edges(layer, layer is layers[0])],
+        "edges": [edge for layer in layers for edge in _edges(layer)],
         "models": {},
         "pixels": {},
         "places": [_place_map(layer, size) for layer in layers],
@@ -191,14 +130,10 @@ def _layer(layer: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _edges(layer: dict[str, Any], top: bool) -> list[list[Any]]:
-    """[layer, from, layer above or None, to, value] each. What the top layer sends to the class is known in any case."""
-    number = layer["layer"]
-    if "edges" not in layer:
-        units = layer["units"][:MOST_UNITS] if top else []
-        return [[number, at, None, 0, unit["contribution"]] for at, unit in enumerate(units)]
+def _edges(layer: dict[str, Any]) -> list[list[Any]]:
+    """[layer, from, layer above or None, to, value] each."""
     return [
-        [number, at, entry["to_layer"], to, value]
+        [layer["layer"], at, entry["to_layer"], to, value]
         for entry in layer["edges"]
         for at, to, value in entry["values"]
         if at < MOST_UNITS and to < MOST_UNITS
@@ -208,52 +143,16 @@ def _edges(layer: dict[str, Any], top: bool) -> list[list[Any]]:
 def _place_map(layer: dict[str, Any], size: tuple[int, int]) -> dict[str, Any] | None:
     """The layer's part of the path map; None where its units have no place."""
     tensors = tuple(
-        LayerTensor(tensor["name"], tuple(tensor["shape"]), _places(tensor, size)) for tensor in layer["tensors"]
+        LayerTensor(tensor["name"], tuple(tensor["shape"]), tensor["places"] and tuple(map(tuple, tensor["places"])))
+        for tensor in layer["tensors"]
     )
     if not any(tensor.places for tensor in tensors):
         return None
     kept = PathLayer(layer["layer"], layer["below_alpha"], tensors, tuple(map(_unit, layer["units"])))
-    return signed_map(_at_most(enlarged(laid(kept), (size[1], size[0])), MAP_SIDE // 2))
-
-
-def _places(tensor: dict[str, Any], size: tuple[int, int]) -> Places | None:
-    """Where the units of a feature map look: as the document says, or spread evenly, as in results that do not say it."""
-    if "places" in tensor:
-        found = tensor["places"]
-        return None if found is None else (tuple(found[0]), tuple(found[1]))
-    if len(tensor["shape"]) != 3:
-        return None
-    down, across = (length / count for length, count in zip((size[1], size[0]), tensor["shape"][1:], strict=True))
-    return (down / 2, down), (across / 2, across)
+    return encode_map(shrink(enlarged(laid(kept), size), MAP_SIDE // 2))
 
 
 def _unit(entry: dict[str, Any]) -> Unit:
     known: dict[str, Any] = {name: tuple(entry[name]) for name in ("index", "receptive_field")}
     known |= {name: entry[name] for name in ("tensor", "activation", "weight", "contribution", "importance")}
     return Unit(**known)
-
-
-def _unit_maps(content: PageContent) -> dict[str, dict[str, Any]]:
-    if content.growth is None:
-        return {}
-    return {
-        f"{layer}:{position}": signed_map(_at_most(values, MAP_SIDE // 2))
-        for (layer, position), values in content.growth.units.items()
-    }
-
-
-def _strongest(values: Tensor) -> float:
-    """What the strongest step of a map stands for: all but the few strongest values, so that the others keep theirs."""
-    sizes = values.detach().abs().flatten().double()
-    return float(sizes.sort().values[int(0.998 * (len(sizes) - 1))]) or float(sizes.max()) or 1.0
-
-
-def _at_most(values: Tensor, side: int) -> Tensor:
-    """A map of at most this many pixels on its longer side, each the sum of those it stands for."""
-    height, width = values.shape
-    times = max(height, width) / side
-    if times <= 1:
-        return values
-    size = (max(1, round(height / times)), max(1, round(width / times)))
-    means = torch.nn.functional.adaptive_avg_pool2d(values.detach().cpu().double()[None], size)[0]
-    return means * (height * width / (size[0] * size[1]))

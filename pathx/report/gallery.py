@@ -12,13 +12,13 @@ from urllib.parse import quote
 
 from pathx.errors import PathxError
 from pathx.images.regular import MARKER
+from pathx.models.labels import slug
 from pathx.report.collect import Collected, ExplanationFiles
-from pathx.report.earlier import page_name
-from pathx.report.encoding import jpeg
+from pathx.report.encoding import encode_jpeg
 from pathx.report.explanation import whole
 from pathx.report.measures import measure_page, measure_title
 from pathx.report.page import is_page, page
-from pathx.report.saved import GrowthOf, Photo, explanation_page
+from pathx.report.saved import Photo, explanation_page
 from pathx.results.files import MARKER_SCHEMA, document_bytes, foreign, marked, replacing
 
 _THUMBNAIL = 240
@@ -47,14 +47,7 @@ class _Image:
         return self.best.truth is not None and self.predicted is not None and self.best.truth != self.predicted
 
 
-def write_gallery(
-    found: Collected,
-    file: Path,
-    *,
-    growth: GrowthOf,
-    note: Callable[[str], None],
-    advance: Callable[[int], None],
-) -> Path:
+def write_gallery(found: Collected, file: Path, note: Callable[[str], None], advance: Callable[[int], None]) -> Path:
     """Write the pages and small pictures, and last the index, which is returned; all at once, or nothing."""
     base = "" if file.name == "index.html" else f"{file.stem}-files/"
     images = sorted(_images(found.explanations, base), key=lambda image: not image.wrong)
@@ -67,14 +60,14 @@ def write_gallery(
         for number, image in enumerate(images):
             photo = Photo.of(image.best)
             try:
-                for name, made in _pages(image, photo, _around(images, number, file), found, growth):
+                for name, made in _pages(image, photo, _around(images, number, file), found):
                     new.put(name, made.encode())
             except PathxError as error:
                 problems.append(str(error))
                 note(str(error))
                 continue
             if photo.image is not None:
-                new.put(image.thumbnail, jpeg(photo.image, _THUMBNAIL))
+                new.put(image.thumbnail, encode_jpeg(photo.image, _THUMBNAIL))
             else:
                 note(photo.problem)
             rows.append(_row(image, photo.image is not None))
@@ -88,7 +81,7 @@ def write_gallery(
                 problems.append(str(error))
                 note(str(error))
                 continue
-            measures.append({"title": measure_title(document, path), "page": quote(name)})
+            measures.append({"title": measure_title(path), "page": quote(name)})
         rows += [{"file": name, "error": reason} for name, reason in found.failures]
         data = {"kind": "gallery", "rows": rows, "measures": measures, "notes": problems[:50]}
         new.put(file.name, page("gallery.js", "pathx report", data, pictures="'self' file: data:").encode())
@@ -128,12 +121,17 @@ def _images(explanations: Sequence[ExplanationFiles], base: str) -> list[_Image]
     images = []
     for number, several in enumerate(grouped.values(), 1):
         several.sort(key=lambda one: ("against" in one.document, one.document["target"]["rank"]))
-        parts = [page_name(one.document) for one in several]
+        parts = [_page_name(one.document) for one in several]
         names = [
             f"{base}pages/{number:0{digits}}-{image}-{at}-{label}.html" for at, (image, label) in enumerate(parts, 1)
         ]
         images.append(_Image(several, names, f"{base}thumbnails/{number:0{digits}}.jpg"))
     return images
+
+
+def _page_name(document: dict[str, Any]) -> tuple[str, str]:
+    """What the names of pages say: the image and the class."""
+    return slug(PurePath(document["image"]["file"]).name)[:60], slug(document["target"]["label"])[:40]
 
 
 def _around(images: Sequence[_Image], number: int, file: Path) -> dict[str, str | None]:
@@ -144,15 +142,13 @@ def _around(images: Sequence[_Image], number: int, file: Path) -> dict[str, str 
     return {"index": quote(index.replace(os.sep, "/")), "previous": address(number - 1), "next": address(number + 1)}
 
 
-def _pages(
-    image: _Image, photo: Photo, around: dict[str, str | None], beside: Collected, growth: GrowthOf
-) -> Iterator[tuple[str, str]]:
+def _pages(image: _Image, photo: Photo, around: dict[str, str | None], beside: Collected) -> Iterator[tuple[str, str]]:
     """Names and contents of an image's pages."""
     labels = [whole(one.document)["label"] for one in image.found]
     links = [(label, quote(PurePath(name).name)) for label, name in zip(labels, image.pages, strict=True)]
     for link, one, name in zip(links, image.found, image.pages, strict=True):
         others = [other for other in links if other is not link]
-        made, _ = explanation_page(one, beside=beside, growth=growth, photo=photo, around=around, others=others)
+        made, _ = explanation_page(one, beside, photo, around, others)
         yield name, made
 
 

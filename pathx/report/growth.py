@@ -1,24 +1,16 @@
-"""How a path grows with depth and width, and what its strongest units saw: one frozen forward pass serves it all."""
+"""What the network adds to a page: paths of other depths and widths, and what the strongest units saw."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from math import prod
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from pathx.engine.branches import Branches
-from pathx.engine.device import exactly
+from pathx.drawing.grey import MAP_SIDE, encode_map, encode_pixels, shrink
 from pathx.engine.explain import explain_frozen
 from pathx.engine.freeze import Frozen
-from pathx.engine.linear import pull_to_input
-from pathx.engine.window import Window
-from pathx.explanation import Explanation
+from pathx.engine.units import unit_maps
+from pathx.explanation import Explanation, Unit
 from pathx.maps import plane
-from pathx.report.explanation import Growth
+from pathx.report.explanation import Growth, path_data
 from pathx.results.explanation import layer_document
 
 WIDTHS = (1, 5, 20)
@@ -32,7 +24,7 @@ MOST_UNITS = 40
 
 
 def grow(frozen: Frozen, explanation: Explanation, image: int = 0) -> Growth:
-    """The grid of paths around an explanation, and the maps of its strongest units.
+    """The grid of paths around an explanation, and the maps of its strongest units. One forward pass serves them all.
 
     Args:
         frozen: the network at a batch of images, and
@@ -41,61 +33,42 @@ def grow(frozen: Frozen, explanation: Explanation, image: int = 0) -> Growth:
     how: dict[str, Any] = {"alpha": explanation.alpha, "skips": explanation.skips}
     how["against"] = None if explanation.against is None else [explanation.against]
     deepest = max(explanation.depth, min(DEPTH, explanation.hidden_layers))
-    documents, models, pixels = [], {}, {}
+    paths = []
     for width in _widths(explanation.width):
+        models, pixels = {}, {}
         for depth in range(1, deepest + 1):
             (made,) = explain_frozen(frozen, [(image, explanation.target)], depth=depth, width=width, **how)
             total = float(made.attribution.detach().cpu().double().sum())
-            models[width, depth] = {"score": made.score, "bias": made.bias, "attribution_sum": total}
-            if made.attribution.dim() == 3:
-                pixels[width, depth] = plane(made.attribution)
-        documents.append({"width": width, "layers": [layer_document(layer) for layer in made.path]})
-    return Growth(documents, models, pixels, unit_maps(frozen, explanation, strongest(explanation), image))
+            models[str(depth)] = {"score": made.score, "bias": made.bias, "attribution_sum": total}
+            pixels[str(depth)] = encode_pixels(plane(made.attribution), MAP_SIDE // 4)
+        layers = [layer_document(layer) for layer in made.path]
+        path = path_data({"width": width, "layers": layers, "input": list(made.attribution.shape)})
+        paths.append({**path, "models": models, "pixels": pixels})
+    return {"paths": paths, "unit_maps": _unit_maps(frozen, explanation, image)}
 
 
 def _widths(own: int | str) -> list[int | str]:
     return [*WIDTHS, own] if isinstance(own, str) else sorted({*WIDTHS, own})
 
 
-def strongest(explanation: Explanation) -> list[tuple[int, int]]:
-    """(layer, position) of the units that contribute most: of every layer as many, up to a limit in all."""
+def _unit_maps(frozen: Frozen, explanation: Explanation, image: int) -> dict[str, dict[str, Any]]:
+    """By `layer:position`, what a unit's contribution is made of; with the constant parts below it, it sums to that."""
+    units = _strongest(explanation)
+    maps = unit_maps(frozen, [(image, unit.tensor, unit.index) for unit in units.values()])
+    gates = {gate.name: gate for layer in frozen.network.layers for gate in layer}
+    made = {}
+    for (name, unit), values in zip(units.items(), maps, strict=True):
+        given = frozen.slopes(gates[unit.tensor]).given  # None stands for 1, as a kept unit of a ReLU is active
+        slope = 1.0 if given is None else float(given[(image, *unit.index)])
+        made[name] = encode_map(shrink(plane(unit.weight * slope * values), MAP_SIDE // 2))
+    return made
+
+
+def _strongest(explanation: Explanation) -> dict[str, Unit]:
+    """The units that contribute most: of every layer as many, up to a limit in all."""
     each = max(1, MOST_UNITS // max(1, len(explanation.path)))
-    found = []
-    for layer in explanation.path:
+    found: dict[str, Unit] = {}
+    for layer in explanation.path[:MOST_UNITS]:
         order = sorted(range(len(layer.units)), key=lambda at: -abs(layer.units[at].contribution))
-        found += [(layer.layer, at) for at in order[:each]]
-    return found[:MOST_UNITS]
-
-
-def unit_maps(
-    frozen: Frozen, explanation: Explanation, units: Sequence[tuple[int, int]], image: int = 0
-) -> dict[tuple[int, int], Tensor]:
-    """What each unit's contribution is made of, (H, W): its own linear model, all gates below it included.
-
-    With the constant parts below the unit a map sums to the contribution.
-    """
-    if explanation.attribution.dim() != 3 or not units:
-        return {}
-    kept = {layer.layer: layer for layer in explanation.path}
-    device = frozen.images.device
-    seeds = []
-    for row, (number, position) in enumerate(units):
-        unit = kept[number].units[position]
-        gate = next(gate for gate in frozen.network.layers[number - 1] if gate.described.name == unit.tensor)
-        seed = Window.one_hot(
-            torch.tensor([unit.weight], dtype=frozen.images.dtype, device=device),
-            torch.tensor([_flat(unit.index, gate.shape)], device=device),
-            gate.shape,
-            torch.tensor([row], device=device),
-            torch.tensor([image], device=device),
-        )
-        seeds.append((gate.source, replace(frozen.slopes(gate).passed(seed), ordered=False)))
-    images = torch.full((len(units),), image, device=device)
-    branches = Branches(images, torch.zeros_like(images), max(2, frozen.logits.shape[1]))
-    with exactly(device):
-        weight, _ = pull_to_input(frozen, branches, seeds)
-    return {unit: plane(weight[row] * frozen.images[image]) for row, unit in enumerate(units)}
-
-
-def _flat(index: Sequence[int], shape: Sequence[int]) -> int:
-    return sum(place * prod(shape[axis + 1 :]) for axis, place in enumerate(index))
+        found |= {f"{layer.layer}:{at}": layer.units[at] for at in order[:each]}
+    return found

@@ -11,13 +11,12 @@ from typing import Any
 
 from PIL import Image
 
-from pathx.drawing.view import View
+from pathx.drawing.view import Region, View
 from pathx.engine.freeze import freeze
 from pathx.errors import PathxError, shown
 from pathx.explanation import Explanation
 from pathx.images.read import UserImage
-from pathx.maps import plane
-from pathx.report.explanation import PageContent, Region, explanation_data
+from pathx.report.explanation import explanation_data
 from pathx.report.growth import grow
 from pathx.report.page import is_page, page
 from pathx.results.explanation import ModelInfo, path_document
@@ -81,15 +80,6 @@ def explanation_report(
     how["other"] = explanation.other_label
     document = path_document(explanation, image=image, **how)
     growth = None if origin is None else grow(freeze(origin.model, origin.image[None]), explanation)
-    height, width = explanation.attribution.shape[-2:]
-    content = PageContent(
-        document,
-        (width, height),
-        photo=view.photo,
-        region=view.region,
-        pixels=plane(explanation.attribution),
-        growth=growth,
-        notes=() if origin is not None else ("made without the model: only this depth and width can be shown",),
-    )
-    data = explanation_data(content)
+    notes = () if origin is not None else ("made without the model: only this depth and width can be shown",)
+    data = explanation_data(document, view.photo, growth, notes)
     return Report(page("explanation.js", f"{data['whole']['label']}: {name}", data))

@@ -4,33 +4,33 @@ from __future__ import annotations
 
 import csv
 import io
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any
 
 from pathx.errors import PathxError
 from pathx.images.read import open_image
 from pathx.images.regular import read_regular
-from pathx.report.encoding import small
+from pathx.report.encoding import encode_picture, encode_small
 from pathx.report.page import page
 from pathx.report.references import References
 from pathx.results.files import understood
-from pathx.results.lines import JsonLines
 
 _MOST_THUMBNAILS, _THUMBNAIL = 200, 88
+_MOST_PLOTS, _PLOT = 24, 1600
 _LARGEST = 1 << 30  # bytes of a table that are read
 _MEASURES = ("insertion", "deletion")
 _NAMES = {"evaluation": "How good the explanations are", "sweep": "Depths and widths", "common": "What classes share"}
 
 
-def measure_title(document: dict[str, Any], file: Path) -> str:
+def measure_title(file: Path) -> str:
     """What the page of a measurement is called."""
     return f"{_NAMES.get(file.stem, file.stem)}: {file.parent.name}"
 
 
 def measure_page(file: Path, document: dict[str, Any], references: References) -> str:
-    """The page of an evaluation.json, a sweep.json or a common.json, with the figures image by image beside it.
+    """The page of an evaluation.json, a sweep.json or a common.json, with its plots and the figures image by image.
 
     Raises PathxError.
 
@@ -38,23 +38,28 @@ def measure_page(file: Path, document: dict[str, Any], references: References) -
         references: what is known of the channels of networks.
     """
     with understood(file):
-        return _page(file, document, references)
+        rows = _rows(file.with_name("pictures.csv"))
+        data = {
+            "kind": file.stem,
+            "title": _NAMES.get(file.stem, file.stem),
+            "folder": str(file.parent),
+            "document": document,
+            "rows": rows,
+            "plots": _plots(file.parent),
+            "thumbnails": _thumbnails(row["picture"] for row in rows),
+            "references": references.of(_channels(document), document.get("model", {}).get("sha256", "")),
+        }
+        return page("measures.js", measure_title(file), data)
 
 
-def _page(file: Path, document: dict[str, Any], references: References) -> str:
-    rows = _rows(file.with_name("pictures.csv"))
-    title = measure_title(document, file)
-    data = {
-        "kind": file.stem,
-        "title": _NAMES.get(file.stem, file.stem),
-        "folder": str(file.parent),
-        "document": document,
-        "rows": rows,
-        "curves": _curves(file.with_name("records.jsonl"), rows),
-        "thumbnails": _thumbnails(row["picture"] for row in rows),
-        "references": references.of(_channels(document), document.get("model", {}).get("sha256", "")),
-    }
-    return page("measures.js", title, data)
+def _plots(folder: Path) -> list[dict[str, str]]:
+    """The plots that were drawn with the measurement: every PNG that has an SVG of its name beside it."""
+    names = sorted(file.stem for file in folder.glob("*.svg") if (folder / f"{file.stem}.png").is_file())
+    plots = []
+    for name in names[:_MOST_PLOTS]:
+        with suppress(PathxError):
+            plots.append({"name": name, "src": encode_picture(open_image(folder / f"{name}.png").pixels, _PLOT)})
+    return plots
 
 
 def _channels(document: dict[str, Any]) -> list[tuple[str, int]]:
@@ -91,49 +96,6 @@ def _number(text: str | None) -> float | None:
         return None
 
 
-def _curves(file: Path, rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """For each method the mean curve of both measures, and the band that holds the mean with 95 %.
-
-    A record does not name its method; the areas under its two curves do, which pictures.csv has beside the name.
-    """
-    if not file.is_file():
-        return {}
-    methods = {_key(row["picture"], row["insertion"], row["deletion"]): row["method"] for row in rows}
-    found: dict[str, dict[str, list[list[float]]]] = {}
-    for record in JsonLines(file).read():
-        try:
-            areas = [_area(record[measure]) for measure in _MEASURES]
-            method = methods.get(_key(record["picture"], *areas))
-        except (ValueError, KeyError, TypeError, ZeroDivisionError):
-            continue  # cut short, or without figures
-        if method is not None:
-            for measure in _MEASURES:
-                found.setdefault(method, {}).setdefault(measure, []).append(record[measure])
-    return {method: {m: _mean_curve(curves) for m, curves in both.items()} for method, both in found.items()}
-
-
-def _key(image: str, insertion: float | None, deletion: float | None) -> tuple[str, str]:
-    return image, f"{insertion or 0:.9f} {deletion or 0:.9f}"
-
-
-def _area(curve: Sequence[float]) -> float:
-    return (sum(curve) - (curve[0] + curve[-1]) / 2) / (len(curve) - 1)
-
-
-def _mean_curve(curves: Sequence[Sequence[float]]) -> dict[str, list[float]]:
-    steps = list(zip(*curves, strict=False))
-    mean = [math.fsum(step) / len(step) for step in steps]
-    error = [
-        1.96 * math.sqrt(math.fsum((value - middle) ** 2 for value in step) / max(1, len(step) - 1) / len(step))
-        for step, middle in zip(steps, mean, strict=True)
-    ]
-    return {
-        "mean": mean,
-        "low": [max(0.0, middle - width) for middle, width in zip(mean, error, strict=True)],  # of a probability
-        "high": [min(1.0, middle + width) for middle, width in zip(mean, error, strict=True)],
-    }
-
-
 def _thumbnails(names: Iterable[str]) -> dict[str, str]:
     made: dict[str, str] = {}
     for name in names:
@@ -142,7 +104,7 @@ def _thumbnails(names: Iterable[str]) -> dict[str, str]:
         # Names of images are paths from the current folder; pictures of anything else are not asked for.
         if name not in made and not PurePath(name).anchor and ".." not in PurePath(name).parts:
             try:
-                made[name] = small(open_image(name).pixels, _THUMBNAIL)
+                made[name] = encode_small(open_image(name).pixels, _THUMBNAIL)
             except (PathxError, ValueError):
                 continue
     return made

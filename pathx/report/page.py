@@ -15,16 +15,13 @@ from typing import Any
 
 from pathx.images.regular import read_regular
 
-VERSION = 1
-"""Of the data in pages: raised when what is there means something else."""
-
 _DATA = '<script type="application/json" id="data">'
 _IMPORT = re.compile(r'^import\s+\{[^}]*\}\s+from\s+"\./[\w-]+\.js";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(async )?(function|const|class|let)\b)", re.MULTILINE)
 _SOURCES = re.compile(r'^import\s+\{[^}]*\}\s+from\s+"\./([\w-]+\.js)";', re.MULTILINE)
 
 
-def page(script: str, title: str, data: dict[str, Any], *, pictures: str = "data: blob:", links: str = "") -> str:
+def page(script: str, title: str, data: dict[str, Any], *, pictures: str = "data: blob:") -> str:
     """A page as text.
 
     Nothing in the data is ever markup: it stands in the page as JSON whose every `<` is escaped, and the scripts put it
@@ -34,7 +31,6 @@ def page(script: str, title: str, data: dict[str, Any], *, pictures: str = "data
         script: the module that draws the page, such as `explanation.js`.
         title: of the window.
         pictures: where pictures may come from, as the security policy says it.
-        links: more of the page's head, such as links to the page before and after.
     """
     style, code = _asset("report.css"), joined_modules(script)
     policy = (
@@ -44,19 +40,11 @@ def page(script: str, title: str, data: dict[str, Any], *, pictures: str = "data
     parts = {
         "policy": policy,
         "title": html.escape(title.encode("utf-8", "replace").decode()),
-        "links": links,
         "style": style,
         "data": json_in_page(data),
         "script": code,
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _asset("page.html"))
-
-
-def data_in(text: str) -> dict[str, Any]:
-    """The data of a page. Raises ValueError where the text is no page of ours."""
-    start = text.index(_DATA) + len(_DATA)
-    data: dict[str, Any] = json.loads(text[start : text.index("</script>", start)])
-    return data
 
 
 def is_page(file: Path) -> bool:

@@ -11,7 +11,7 @@ from PIL import Image
 from pathx.errors import PathxError
 from pathx.images.read import open_image
 from pathx.models.preprocessing import Preprocessing
-from pathx.report.encoding import small
+from pathx.report.encoding import encode_small
 from pathx.results.files import UNFIT
 
 MOST_CHANNELS, _CROPS, _SIDE = 48, 4, 72
@@ -76,7 +76,7 @@ def _cut(reference: dict[str, Any], preprocessing: Preprocessing) -> dict[str, s
     size = (_SIDE, min(10 * _SIDE, max(1, round(_SIDE * (box[3] - box[1]) / (box[2] - box[0])))))
     crop = image.pixels.transform(size, Image.Transform.EXTENT, box, Image.Resampling.BILINEAR)
     return {
-        "src": small(crop, max(size)),
+        "src": encode_small(crop, max(size)),
         "file": str(reference["file"]),
         "label": str(reference.get("label") or ""),
     }

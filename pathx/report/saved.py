@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +12,39 @@ from PIL import Image
 
 from pathx.errors import PathxError, shown
 from pathx.images.read import open_image
-from pathx.maps import plane
+from pathx.images.regular import read_regular
 from pathx.report.collect import Collected, ExplanationFiles
-from pathx.report.earlier import MOST_PAGES, earlier
-from pathx.report.encoding import read_heatmap, small
-from pathx.report.explanation import Growth, PageContent, Region, explanation_data, whole
+from pathx.report.encoding import encode_small
+from pathx.report.explanation import Growth, explanation_data
 from pathx.report.page import page
-from pathx.results.files import read_document, understood
-from pathx.results.saved import check_feature, read_explanation
+from pathx.results.files import PATH, REPORT_DATA, document_bytes, read_document, replace_file, understood
+from pathx.results.saved import check_feature
+from pathx.results.schema import misfit
 
 _FEATURE_SIDE, _SHEET_SIDE, _MOST_FEATURES = 260, 1100, 12
-_MOST_PIXELS = 1 << 26  # of a network's input, where only the fields of units tell
+
+_PATH = {"width": (int, str), "layers": [dict], "edges": [list], "models": dict, "pixels": dict, "places": list}
+_GROWTH = {"path": str, "paths": [_PATH], "unit_maps": dict}
 
 GrowthOf = Callable[[ExplanationFiles], Growth | None]
+
+
+def write_growth(found: ExplanationFiles, growth: Growth) -> None:
+    """Write what the network adds to an explanation's page as report.json beside its path.json."""
+    document = {"schema": "pathx/report@1", "path": _hash(found.folder), **growth}
+    replace_file(found.folder / REPORT_DATA, document_bytes(document))
+
+
+def _read_growth(found: ExplanationFiles) -> Growth | None:
+    """What report.json says; None where it is missing, damaged, or of another path.json."""
+    document = _try(found.folder / REPORT_DATA)
+    if misfit(document, _GROWTH) is not None or document["path"] != _hash(found.folder):
+        return None
+    return document if any(path["width"] == found.document["width"] for path in document["paths"]) else None
+
+
+def _hash(folder: Path) -> str:
+    return hashlib.sha256(read_regular(folder / PATH)).hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,10 +72,8 @@ class Photo:
 
 def explanation_page(
     found: ExplanationFiles,
-    *,
-    beside: Collected | None = None,
-    growth: GrowthOf = lambda found: None,
-    photo: Photo | None = None,
+    beside: Collected,
+    photo: Photo,
     around: dict[str, str | None] | None = None,
     others: Sequence[tuple[str, str]] = (),
 ) -> tuple[str, tuple[str, ...]]:
@@ -62,53 +81,20 @@ def explanation_page(
 
     Args:
         beside: what else there is, such as verdicts that may be about it.
-        growth: what the network adds, where it is at hand.
-        photo: where it was opened already.
         around: addresses of the `index`, the `previous` and the `next` page.
         others: labels and addresses of the other classes of the image.
     """
-    with understood(found.folder / "path.json"):
-        content = _content(found, beside or Collected(), growth(found), photo or Photo.of(found))
-        content = replace(content, around=around, more={**content.more, "others": [list(other) for other in others]})
-        title = f"{whole(found.document)['label']}: {found.document['image']['file']}"
-        data = explanation_data(content)
-        return page("explanation.js", title, data), tuple(data["notes"])
-
-
-def _content(found: ExplanationFiles, beside: Collected, growth: Growth | None, opened: Photo) -> PageContent:
-    document, folder, notes = found.document, found.folder, list(found.notes)
-    region = _region(document, folder)
-    pixels = None if growth is None else growth.pixels.get((document["width"], document["depth"]))
-    exact = True
-    if pixels is None:
-        try:
-            saved = read_explanation(folder)
-            pixels, region = plane(saved.explanation.attribution), saved.region
-        except (PathxError, RuntimeError):
-            heatmap = _picture(folder / "heatmap.png")
-            pixels, exact = (None if heatmap is None else read_heatmap(heatmap)), False
-            if pixels is None:
-                notes.append("there is no pixel map: heatmap.png is missing or was not drawn by this version of pathx")
-    notes += [opened.problem] if opened.problem else []
-    size = _input_size(document) if pixels is None else (pixels.shape[1], pixels.shape[0])
-    more = {
-        "features": _features(folder, notes),
-        "contrasts": _contrasts(folder, document, notes),
-        "check": _check(document, beside.checks),
-        "references": beside.references.of(_channels(document), document["model"]["sha256"]),
-    }
-    few = growth is None and len(beside.explanations) <= MOST_PAGES
-    known = earlier(folder, document) if few else None
-    return PageContent(document, size, opened.image, region, pixels, exact, growth, known, notes, None, more)
-
-
-def _region(document: dict[str, Any], folder: Path) -> Region | None:
-    for place in (document, *(_try(folder / name) for name in ("decomposition.json", "../contrast.json"))):
-        found = place.get("region")
-        if isinstance(found, list) and len(found) == 4:
-            left, top, right, bottom = map(float, found)
-            return left, top, right, bottom
-    return None
+    document, folder = found.document, found.folder
+    with understood(folder / PATH):
+        notes = [*found.notes, *([photo.problem] if photo.problem else [])]
+        more = {
+            "features": _features(folder, notes),
+            "contrasts": _contrasts(folder, document, notes),
+            "check": _check(document, beside.checks),
+            "references": beside.references.of(_channels(document), document["model"]["sha256"]),
+        }
+        data = explanation_data(document, photo.image, _read_growth(found), notes, around=around, others=others, **more)
+        return page("explanation.js", f"{data['whole']['label']}: {document['image']['file']}", data), tuple(notes)
 
 
 def _try(file: Path) -> dict[str, Any]:
@@ -116,23 +102,6 @@ def _try(file: Path) -> dict[str, Any]:
         return read_document(file) if file.is_file() else {}
     except PathxError:
         return {}
-
-
-def _picture(file: Path) -> Image.Image | None:
-    try:
-        return open_image(file).pixels if file.is_file() else None
-    except PathxError:
-        return None
-
-
-def _input_size(document: dict[str, Any]) -> tuple[int, int]:
-    """What the fields of units reach."""
-    fields = [unit["receptive_field"] for layer in document["layers"] for unit in layer["units"]]
-    known = [field for field in fields if len(field) == 4]
-    width, height = (max((field[side] for field in known), default=1) for side in (2, 3))
-    if not 0 < width * height <= _MOST_PIXELS:
-        raise ValueError("a receptive field is out of range")
-    return width, height
 
 
 def _channels(document: dict[str, Any]) -> list[tuple[str, int]]:
@@ -192,8 +161,11 @@ def _contrasts(folder: Path, document: dict[str, Any], notes: list[str]) -> list
 
 
 def _small(file: Path, side: int) -> str | None:
-    image = _picture(file)
-    return None if image is None else small(image, side)
+    """A small copy of a picture; None where there is none."""
+    try:
+        return encode_small(open_image(file).pixels, side)
+    except PathxError:
+        return None
 
 
 def _check(document: dict[str, Any], checks: Sequence[dict[str, Any]]) -> dict[str, Any] | None:

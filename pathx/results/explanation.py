@@ -15,12 +15,14 @@ import torch
 from safetensors.torch import save as safetensors_bytes
 
 from pathx.drawing.figure import explanation_figure
+from pathx.drawing.grey import encode_pixels
 from pathx.drawing.page import Panel
 from pathx.drawing.png import png
 from pathx.drawing.render import Drawing
 from pathx.drawing.view import View, heat_of, pixel_map, unit_boxes
 from pathx.errors import PathxError, shown
 from pathx.images.read import UserImage
+from pathx.maps import plane
 from pathx.results.files import (
     CONTRAST,
     CONTRAST_PICTURE,
@@ -28,6 +30,7 @@ from pathx.results.files import (
     FILES,
     PATH,
     REPORT,
+    REPORT_DATA,
     SHEET,
     Replacement,
     created_by,
@@ -156,7 +159,7 @@ def put_explanation(new: Replacement, place: str, document: dict[str, Any], cont
     gone = [name for name in FILES.values() if name not in contents and name not in there]
     if there <= contents.keys():  # else the older path.json is needed until the end: it says that these files are true
         gone = [PATH, *gone]
-    return [f"{place}{name}" for name in (*gone, REPORT)]
+    return [f"{place}{name}" for name in (*gone, REPORT, REPORT_DATA)]
 
 
 def replaced_by(folder: Path, explanation: Explanation, model: ModelInfo, image: UserImage) -> str:
@@ -173,7 +176,7 @@ def replaced_by(folder: Path, explanation: Explanation, model: ModelInfo, image:
             found.append(", ".join(differences))
         if differences and place != folder:
             with replacing(place) as new:
-                new.commit([DECOMPOSITION, SHEET, *feature_files(place), PATH, *FILES.values()])
+                new.commit([DECOMPOSITION, SHEET, *feature_files(place), PATH, *FILES.values(), REPORT, REPORT_DATA])
                 remove_empty_features(place)
             with suppress(OSError):  # where somebody else's files are in it
                 place.rmdir()
@@ -319,6 +322,8 @@ def path_document(
             "residual": explanation.score - explanation.bias - attribution_sum,
         },
         "region": list(region),
+        "input": list(explanation.attribution.shape),
+        "pixel_map": pixel_map_document(explanation),
         "files": dict(files),
         "created_by": made_by(explanation, device),
     }
@@ -344,6 +349,11 @@ def subject(explanation: Explanation, image: UserImage, model: ModelInfo) -> dic
             **({"origin": dict(model.origin)} if model.origin else {}),
         },
     }
+
+
+def pixel_map_document(explanation: Explanation) -> dict[str, Any] | None:
+    """What a document says of the pixel map, for a report to draw; None where the input is no image."""
+    return encode_pixels(plane(explanation.attribution)) if explanation.attribution.dim() == 3 else None
 
 
 def target_document(explanation: Explanation, index: int, label: str) -> dict[str, Any]:

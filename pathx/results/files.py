@@ -37,8 +37,8 @@ FILES = {
 }
 """What may lie beside a path.json, by the names that it calls them by."""
 
-REPORT = "report.html"
-"""The page of an explanation beside its path.json; it goes when the explanation is replaced."""
+REPORT, REPORT_DATA = "report.html", "report.json"
+"""The page of an explanation beside its path.json, and what the network adds to it; both go when it is replaced."""
 
 DECOMPOSITION, SHEET = "decomposition.json", "sheet.png"
 CONTRAST, CONTRAST_PICTURE = "contrast.json", "contrast.png"

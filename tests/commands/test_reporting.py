@@ -25,8 +25,8 @@ def test_explain_report_holds_a_grid_and_the_command_line_does_not_run_a_network
     Path(model).unlink()
     ran = pathx_("report", "out", "--out", "other/page.html")
     assert ran.status == 0 and ran.out == "other/page.html\n" and ran.err == ""
-    assert data_of(Path("other/page.html")) == data  # what took the network is taken from the page that has it
-    file.with_name("report.html").unlink()
+    assert data_of(Path("other/page.html")) == data  # what took the network is in report.json
+    file.with_name("report.json").unlink()
     pathx_("report", "out", "--out", "other/page.html")
     assert [path["width"] for path in data_of(Path("other/page.html"))["paths"]] == [document["width"]]
 

@@ -12,7 +12,7 @@ import pytest
 from support.browser import axe_source, chromium
 from support.firefox import Firefox, firefox
 from support.reports import HOSTILE, results
-from support.small import images, network
+from support.small import images, network, picture
 
 import pathx
 from pathx.report.build import report
@@ -62,13 +62,9 @@ def measures(tmp_path: Path) -> list[Path]:
     """An evaluation, a sweep and common units, hostile where they can be."""
     model = {"name": HOSTILE[0], "sha256": "0" * 64}
     about = {"pictures": 2, "model": model, "notes": [HOSTILE[1]], "unread": {HOSTILE[2]: "x"}, "protocol": "rise"}
-    records, table = [], [["picture", "label", "predicted", "method", "insertion", "deletion"]]
-    for method, shift in (("pathx", 0.0), (HOSTILE[0], 0.125)):
-        for number in range(3):
-            up, down = [shift, 0.5, 0.75], [1.0, 0.25 + shift, number / 8]
-            records.append({"picture": f"{number}.png", "insertion": up, "deletion": down})
-            areas = [(curve[0] + 2 * curve[1] + curve[2]) / 4 for curve in (up, down)]
-            table.append([f"{number}.png", "", HOSTILE[1], method, *map(str, areas)])
+    table = [["picture", "label", "predicted", "method", "insertion", "deletion"]]
+    for method in ("pathx", HOSTILE[0]):
+        table += [[f"{number}.png", "", HOSTILE[1], method, "0.5", "0.25"] for number in range(3)]
     common = {"tensor": HOSTILE[0], "index": [3, 1, 1], "share": 0.5}
     classes = [{"label": label, "pictures": 1, "layers": [{"layer": 2, "units": [common]}]} for label in HOSTILE]
     grid = [{"depth": depth, "width": width, **FIGURES} for depth in (1, 2) for width in (1, 5)]
@@ -82,7 +78,8 @@ def measures(tmp_path: Path) -> list[Path]:
         folder = tmp_path / name
         folder.mkdir()
         (folder / f"{name}.json").write_text(json.dumps({"schema": f"pathx/{name}@1", **document}))
-        (folder / "records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+        picture(folder / f"<b>{name}.png")
+        (folder / f"<b>{name}.svg").write_text("<svg/>")
         with (folder / "pictures.csv").open("w", newline="") as stream:
             csv.writer(stream).writerows(table)
     return [report([tmp_path / name]) for name in documents]

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.reports import changed, data_of, only_document, reported, results
+from support.reports import changed, data_of, reported, results
 
 from pathx.errors import PathxError
 from pathx.report.build import report
@@ -24,20 +24,12 @@ def test_a_newer_schema_is_shown_and_said(tmp_path: Path) -> None:
     assert data["paths"][0]["edges"]
 
 
-def test_an_older_schema_has_no_ribbons_and_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["region", "input", "pixel_map"])
+def test_a_document_of_an_earlier_version_is_to_be_made_again(tmp_path: Path, key: str) -> None:
     folder = results(tmp_path)
-    file, document = only_document(folder)
-    for layer in document["layers"]:
-        del layer["edges"], layer["edges_share"]
-        for tensor in layer["tensors"]:
-            del tensor["places"]
-    del document["region"]
-    file.write_text(json.dumps(document))
-    data, notes = reported(folder)
-    top = document["layers"][0]["layer"]
-    assert {(edge[0], edge[2]) for edge in data["paths"][0]["edges"]} == {(top, None)}  # to the class, which is known
-    assert len(notes) == len(data["notes"]) == 2
-    assert "no ribbons" in data["notes"][0] and "which part of the photo" in data["notes"][1]
+    changed(folder, **{key: None})
+    with pytest.raises(PathxError, match=f"has no {key}.: explain the image again"):
+        report([folder])
 
 
 def test_half_written_folders_are_said_and_the_rest_is_shown(tmp_path: Path) -> None:

@@ -5,45 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from support.reports import data_of, only_document, results
+from support.reports import data_of, decode_map, only_document, results
 from support.small import images, network
 
 import pathx
-from pathx.drawing.render import heatmap
 from pathx.report.build import report
-from pathx.report.encoding import read_heatmap, signed_map
 from pathx.report.made import explanation_report
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def decoded(made: dict[str, object]) -> torch.Tensor:
-    import base64
-    import io
-
-    from PIL import Image
-
-    image = Image.open(io.BytesIO(base64.b64decode(str(made["src"]).partition(",")[2])))
-    steps = torch.tensor(list(image.tobytes()), dtype=torch.float64).reshape(image.height, image.width)
-    return (steps - 128) / 127 * float(made["scale"])  # type: ignore[arg-type]
-
-
-@given(st.integers(0, 10**6), st.floats(1e-6, 1e6))
-def test_a_map_comes_back_to_half_a_step(seed: int, size: float) -> None:
-    values = size * torch.randn(5, 7, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    made = signed_map(values)
-    assert (decoded(made) - values).abs().max() <= made["scale"] / 127 * 0.5001
-
-
-@pytest.mark.parametrize("colours", ["red-blue", "orange-purple"])
-def test_a_heatmap_is_read_back_from_its_colours(colours: str) -> None:
-    values = torch.randn(12, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found = read_heatmap(heatmap(values, colours=colours, percentile=100))
-    assert found is not None
-    assert (found - values / values.abs().max()).abs().max() <= 0.51 / 127
 
 
 @pytest.mark.parametrize("skips", ["adjacent", "all"])
@@ -65,6 +34,7 @@ def test_the_page_of_files_is_that_of_the_document(tmp_path: Path) -> None:
     assert page == file.with_name("report.html")
     assert data["target"] == document["target"] and data["image"] == document["image"]
     (path,) = data["paths"]
+    assert path["pixels"] == {"3": document["pixel_map"]}
     assert path["models"] == {"3": {k: v for k, v in document["linear_model"].items() if k != "residual"}}
     for shown, layer in zip(path["layers"], document["layers"], strict=True):
         names = [tensor["name"] for tensor in shown["tensors"]]
@@ -86,7 +56,7 @@ def test_place_maps_sum_to_the_contributions_of_their_layer() -> None:
         found += 1
         total = sum(unit.contribution for unit in layer.units)
         step = place["scale"] / 127 * 0.5 * place["width"] * place["height"]
-        assert float(decoded(place).sum()) == pytest.approx(total, abs=step)
+        assert float(decode_map(place).sum()) == pytest.approx(total, abs=step)
     assert found
 
 

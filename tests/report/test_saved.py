@@ -39,17 +39,12 @@ def test_a_photo_is_found_from_elsewhere(tmp_path: Path, monkeypatch: pytest.Mon
     assert data["photo"] is not None and notes == []
 
 
-def test_without_pictures_the_flow_is_still_there(tmp_path: Path) -> None:
-    data, notes = reported(results(tmp_path, pictures=False))
-    assert data["paths"][0]["edges"] and not data["paths"][0]["pixels"]
-    assert any("pixel map" in note for note in notes)
-
-
-def test_the_pixel_map_of_tensors_is_exact(tmp_path: Path) -> None:
-    (pixels,) = reported(results(tmp_path, save_tensors=True))[0]["paths"][0]["pixels"].values()
-    assert pixels["exact"] is True
-    (pixels,) = reported(results(tmp_path / "other"))[0]["paths"][0]["pixels"].values()
-    assert pixels["exact"] is False
+def test_without_pictures_the_page_is_the_same(tmp_path: Path) -> None:
+    (plain,), (bare,) = (
+        reported(results(tmp_path / name, pictures=pictures))[0]["paths"]
+        for name, pictures in (("with", True), ("without", False))
+    )
+    assert plain == bare and plain["pixels"]
 
 
 def test_features_and_contrasts_are_shown(tmp_path: Path) -> None:

@@ -131,6 +131,8 @@ SCHEMA = {
     ],
     "linear_model": {"score": float, "bias": float, "attribution_sum": float, "residual": float},
     "region": [float],
+    "input": [int],
+    "pixel_map": {"src": str, "width": int, "height": int, "scale": float},
     "files": dict,
     "created_by": {"pathx": str, "torch": str, "torchvision": str, "device": str, "dtype": str},
 }

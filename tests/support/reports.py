@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+from PIL import Image
 from support.small import LABELS, loaded, picture
 
 from pathx.report.build import report
-from pathx.report.page import data_in
 from pathx.runs.run import Settings, explain_files
 from pathx.runs.tasks import decompose_task
 
@@ -48,9 +51,22 @@ def only_document(folder: Path) -> tuple[Path, dict[str, Any]]:
     return file, json.loads(file.read_text())
 
 
+def decode_map(made: dict[str, Any]) -> torch.Tensor:
+    """The numbers of a map that a page or a document holds."""
+    image = Image.open(io.BytesIO(base64.b64decode(made["src"].removeprefix("data:image/png;base64,"))))
+    steps = torch.tensor(list(image.tobytes()), dtype=torch.float64).reshape(image.height, image.width)
+    return (steps - 128) / 127 * made["scale"]
+
+
 def data_of(page: Path | str) -> dict[str, Any]:
     """The data that a page holds."""
-    return data_in(page.read_text(encoding="utf-8") if isinstance(page, Path) else page)
+    text = page.read_text(encoding="utf-8") if isinstance(page, Path) else page
+    start = text.index(_DATA) + len(_DATA)
+    data: dict[str, Any] = json.loads(text[start : text.index("</script>", start)])
+    return data
+
+
+_DATA = '<script type="application/json" id="data">'
 
 
 def changed(folder: Path, **changes: Any) -> None:

@@ -42,6 +42,18 @@ export function tableOf(attributes, heads, rows) {
   );
 }
 
+/** What may be wider or taller than its place, with a name, reached and scrolled by keys. */
+export function scrolling(name, ...children) {
+  return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": name }, ...children);
+}
+
+/** A cell with a button, coloured as strongly as its share, from 0 to 1, says. */
+export function shadedCell(share, kind, name, content, click) {
+  const button = make("button", { type: "button", class: kind, "aria-label": name, click }, content);
+  button.style.setProperty("--strength", `${10 + 50 * share}%`);
+  return make("td", {}, button);
+}
+
 /** The head of a row of a table. */
 export function rowHead(content) {
   return make("th", { scope: "row" }, content);

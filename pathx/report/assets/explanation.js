@@ -11,6 +11,7 @@ import {
   number,
   percent,
   remarks,
+  scrolling,
   signed,
   tableOf,
   text,
@@ -27,7 +28,7 @@ const photo = makePhoto();
 const flow = makeFlow(DATA.whole, react);
 const detail = makeDetail(react);
 const told = make("p", { class: "told" });
-const table = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Units of the path" });
+const table = scrolling("Units of the path");
 
 function header() {
   const { target, model } = DATA;

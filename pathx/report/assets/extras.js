@@ -1,6 +1,6 @@
 // What else there is of an explanation: features of its decomposition, contrasts, and the verdict of a check.
 
-import { DATA, card, make, number, percent, signed, tableOf, text } from "./dom.js";
+import { DATA, card, make, number, percent, scrolling, signed, tableOf, text } from "./dom.js";
 
 /** A card for everything that the results hold. */
 export function extras() {
@@ -42,11 +42,7 @@ function contrast(made) {
     made.src
       ? make("img", { class: "sheet", src: made.src, alt: `The paths of ${made.labels.join(", ")} side by side` })
       : null,
-    make(
-      "div",
-      { class: "scroll", tabindex: "0", role: "region", "aria-label": "Contrasts" },
-      tableOf({}, head, rows.map((cells) => cells.map(text))),
-    ),
+    scrolling("Contrasts", tableOf({}, head, rows.map((cells) => cells.map(text)))),
   );
 }
 

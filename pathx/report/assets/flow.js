@@ -4,12 +4,11 @@ import { announce, counted, draw, make, number, percent, signed } from "./dom.js
 import { columnsOf, reach, ribbonsOf, sum } from "./paths.js";
 import {
   BOX,
-  CUT,
   FOOT,
-  STUB,
   TALL,
   TOP,
   classSide,
+  cutShape,
   label,
   patterns,
   imageSide,
@@ -121,24 +120,7 @@ export function makeFlow(target, react) {
       focus: () => focused(one.id),
       click: () => act(one),
     });
-    if (incoming?.rest) {
-      const { top, bottom, value } = incoming.rest;
-      shape.append(
-        draw(
-          "rect",
-          {
-            class: "cut",
-            x: box.x - STUB,
-            y: top,
-            width: STUB,
-            height: Math.max(0.5, bottom - top),
-            "data-cut": value,
-            fill: "url(#hatched)",
-          },
-          draw("title", {}, `${signed(value)} ${CUT}`),
-        ),
-      );
-    }
+    if (incoming?.rest) shape.append(cutShape(incoming.rest, box));
     shape.append(
       draw("rect", { class: "hit", x: box.x - 4, y: box.y - 2, width: BOX + 50, height: Math.max(box.height + 4, 8) }),
       draw("rect", {

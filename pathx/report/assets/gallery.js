@@ -11,6 +11,8 @@ import {
   percent,
   remarks,
   rowHead,
+  scrolling,
+  shadedCell,
   tableOf,
   text,
 } from "./dom.js";
@@ -278,18 +280,9 @@ function confusion() {
   const cell = (truth, predicted) => {
     const count = counts.get(JSON.stringify([truth, predicted])) ?? 0;
     if (!count) return make("td", {});
-    const button = make(
-      "button",
-      {
-        type: "button",
-        class: truth === predicted ? "right" : "wrong",
-        "aria-label": `${counted(count, "image")} labelled ${truth} and predicted ${predicted}`,
-        click: () => set({ truth, predicted, show: "all" }),
-      },
-      String(count),
-    );
-    button.style.setProperty("--strength", `${15 + (45 * count) / most}%`);
-    return make("td", {}, button);
+    const words = `${counted(count, "image")} labelled ${truth} and predicted ${predicted}`;
+    const filter = () => set({ truth, predicted, show: "all" });
+    return shadedCell(count / most, truth === predicted ? "right" : "wrong", words, String(count), filter);
   };
   const right = known.filter((row) => !row.wrong).length;
   const hidden = busy.size - classes.length;
@@ -308,9 +301,8 @@ function confusion() {
           `The ${classes.length} classes that are confused most; ${hidden} more are not in the table.`,
         )
       : null,
-    make(
-      "div",
-      { class: "scroll", tabindex: "0", role: "region", "aria-label": "Confusion matrix" },
+    scrolling(
+      "Confusion matrix",
       tableOf(
         { class: "confusion" },
         ["labelled ↓ predicted →", ...classes.map(text)],

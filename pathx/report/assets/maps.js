@@ -14,11 +14,11 @@ const known = new Map();
 
 /** The numbers of a map as {width, height, values}; 128 is zero, 255 the scale. */
 export async function readMap(map) {
-  if (!known.has(map.src)) known.set(map.src, decoded(map));
+  if (!known.has(map.src)) known.set(map.src, decode(map));
   return known.get(map.src);
 }
 
-async function decoded(map) {
+async function decode(map) {
   const image = new Image();
   image.src = map.src;
   await image.decode();

@@ -1,7 +1,20 @@
 // Pages of evaluations, sweeps and common units.
 
-import { DATA, card, choice, counted, make, number, percent, remarks, rowHead, tableOf, text } from "./dom.js";
-import { curves, intervals } from "./charts.js";
+import {
+  DATA,
+  card,
+  choice,
+  counted,
+  make,
+  number,
+  percent,
+  remarks,
+  rowHead,
+  scrolling,
+  shadedCell,
+  tableOf,
+  text,
+} from "./dom.js";
 import { crops } from "./detail.js";
 
 const MEASURES = { insertion: "insertion ↑", deletion: "deletion ↓", difference: "insertion minus deletion ↑" };
@@ -38,7 +51,7 @@ function items(measure) {
   const cells = (made.grid ?? []).map((cell) => [`depth ${cell.depth}, width ${cell.width}`, cell]);
   return [...cells, ...Object.entries(made.methods ?? {})]
     .filter(([, figures]) => figures[measure])
-    .map(([key, figures]) => ({ key, label: key, ...figures[measure] }));
+    .map(([key, figures]) => ({ key, ...figures[measure] }));
 }
 
 function measured() {
@@ -47,69 +60,38 @@ function measured() {
   const best = [...items(state.measure)].sort((one, other) =>
     state.measure === "deletion" ? one.mean - other.mean : other.mean - one.mean,
   );
-  const table = intervals(best, {
-    name: MEASURES[state.measure],
-    chosen: state.method,
-    choose: (method) => update({ method }),
-  });
   return [
     card(
       "The figures",
       {},
       choice("Measure", known, state.measure, (measure) => update({ measure })),
-      make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Means and intervals" }, table),
+      scrolling("Means and intervals", intervals(best)),
     ),
-    made.grid ? card("Against width", {}, sweepPlot()) : evaluationPlot(),
+    plots(),
     ...images(),
   ];
 }
 
-function sweepPlot() {
-  const depths = [...new Set(made.grid.map((cell) => cell.depth))];
-  const widths = [...new Set(made.grid.map((cell) => cell.width))];
-  const lines = depths
-    .map((depth) => ({
-      label: `depth ${depth}`,
-      points: made.grid
-        .filter((cell) => cell.depth === depth && cell[state.measure])
-        .map((cell) => ({ x: widths.indexOf(cell.width), ...cell[state.measure] })),
-    }))
-    .filter((line) => line.points.length);
-  return curves(lines, {
-    title: MEASURES[state.measure],
-    across: "width",
-    up: "",
-    ticks: widths.map((width, at) => [at, String(width)]),
+/** A row per item: a button that chooses it, and its mean with its interval, in words and as a bar. */
+function intervals(items) {
+  const low = Math.min(0, ...items.map((item) => item.low));
+  const high = Math.max(...items.map((item) => item.high), 1e-9);
+  const place = (value) => `${(100 * (value - low)) / (high - low)}%`;
+  const rows = items.map((item) => {
+    const dot = make("span", { class: "dot" });
+    const line = make("span", { class: "whisker" });
+    dot.style.left = place(item.mean);
+    line.style.left = place(item.low);
+    line.style.right = place(low + high - item.high);
+    const pressed = String(item.key === state.method);
+    const choose = () => update({ method: item.key });
+    return [
+      rowHead(make("button", { type: "button", class: "link", "aria-pressed": pressed, click: choose }, text(item.key))),
+      make("td", { class: "figure" }, `${number(item.mean, 3)} (${number(item.low, 3)} to ${number(item.high, 3)})`),
+      make("td", { class: "track", "aria-hidden": "true" }, make("span", { class: "rail" }, line, dot)),
+    ];
   });
-}
-
-function evaluationPlot() {
-  const plots = ["insertion", "deletion"].map((measure) => {
-    const lines = Object.entries(DATA.curves)
-      .filter(([, both]) => both[measure])
-      .map(([label, both]) => ({
-        label,
-        points: both[measure].mean.map((mean, at) => ({
-          x: at / (both[measure].mean.length - 1),
-          mean,
-          low: both[measure].low[at],
-          high: both[measure].high[at],
-        })),
-      }));
-    return lines.length
-      ? curves(lines, {
-          title: MEASURES[measure],
-          across: "share of the pixels",
-          up: "probability",
-          ticks: [
-            [0, "0"],
-            [0.5, "50 %"],
-            [1, "100 %"],
-          ],
-        })
-      : null;
-  });
-  return plots.some(Boolean) ? card("The curves", {}, make("div", { class: "plots" }, plots)) : null;
+  return tableOf({ class: "intervals" }, ["", "mean (95 %)", ""], rows);
 }
 
 /** The images behind a mean, from the best to the worst. */
@@ -171,18 +153,9 @@ function common() {
   const cell = (name, byClass, label) => {
     const share = byClass.get(label);
     if (!share) return make("td", {});
-    const button = make(
-      "button",
-      {
-        type: "button",
-        class: "right",
-        "aria-label": `${percent(share)} of ${label} have ${name} on their path`,
-        click: () => told.replaceChildren(...behind(name, label).filter(Boolean)),
-      },
-      percent(share),
-    );
-    button.style.setProperty("--strength", `${10 + 50 * share}%`);
-    return make("td", {}, button);
+    const words = `${percent(share)} of ${label} have ${name} on their path`;
+    const tell = () => told.replaceChildren(...behind(name, label).filter(Boolean));
+    return shadedCell(share, "right", words, percent(share), tell);
   };
   const table = tableOf(
     { class: "confusion" },
@@ -202,10 +175,10 @@ function common() {
         { class: "quiet" },
         `The ${strongest.length} channels that most images of a class share, and the share of images whose path holds them.`,
       ),
-      make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Classes and channels" }, table),
+      scrolling("Classes and channels", table),
       told,
     ),
-    overlapCard(),
+    plots(),
   ];
 }
 
@@ -224,27 +197,17 @@ function parts(name) {
   return [name.slice(0, at), Number(name.slice(at + 1))];
 }
 
-function overlapCard() {
-  const { overlap } = made;
-  if (!overlap?.channels) return null;
-  const names = overlap.classes;
-  const cell = (share) => {
-    const box = make("td", {}, make("span", { class: "shade" }, number(share, 2)));
-    box.firstChild.style.setProperty("--strength", `${60 * share}%`);
-    return box;
-  };
-  return card(
-    "How much classes have in common",
-    {},
-    make("p", { class: "quiet" }, "1 where two classes use all channels equally often, 0 where they share none."),
+/** The plots that the command drew. */
+function plots() {
+  if (!DATA.plots.length) return null;
+  return make(
+    "details",
+    { class: "card", open: DATA.plots.length <= 3 },
+    make("summary", {}, counted(DATA.plots.length, "plot")),
     make(
       "div",
-      { class: "scroll", tabindex: "0", role: "region", "aria-label": "Overlap of classes" },
-      tableOf(
-        { class: "confusion" },
-        [make("th", {}, ""), ...names.map(text)],
-        names.map((name, row) => [rowHead(text(name)), ...overlap.channels[row].map(cell)]),
-      ),
+      { class: "plots", tabindex: "0", role: "region", "aria-label": "Plots" },
+      DATA.plots.map((plot) => make("img", { src: plot.src, alt: `Plot ${plot.name}`, loading: "lazy" })),
     ),
   );
 }

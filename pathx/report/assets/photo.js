@@ -6,7 +6,7 @@ import { addMaps, paint, readMap } from "./maps.js";
 /** The photo as an element with the methods `show(path)` and `fields(list)`. */
 export function makePhoto() {
   const size = DATA.photo ?? { width: DATA.input[0], height: DATA.input[1] };
-  const region = DATA.photo && DATA.region ? DATA.region : [0, 0, size.width, size.height];
+  const region = DATA.photo ? DATA.region : [0, 0, size.width, size.height];
   const state = { kind: null, path: null, own: null, turn: 0 };
   const canvas = make("canvas", { class: "map" });
   const marks = draw("svg", { class: "marks", viewBox: `0 0 ${size.width} ${size.height}`, "aria-hidden": "true" });
@@ -71,7 +71,6 @@ export function makePhoto() {
       : { path: "the path map", pixels: "the pixel map", none: "no map" }[state.kind];
     canvas.hidden = !read.length;
     canvas.classList.toggle("crisp", state.kind === "pixels" && !state.own);
-    const known = maps.every((map) => map.exact !== false);
     const scale = read.length ? paint(canvas, addMaps(read)) : null;
     const missing = state.kind !== "none" && !read.length;
     legend.replaceChildren(
@@ -79,7 +78,7 @@ export function makePhoto() {
       missing
         ? `For this path ${what} is not in the files.`
         : scale
-          ? `${what[0].toUpperCase()}${what.slice(1)}: red supports the class, blue counts against it${known ? `; the strongest colour is ${number(scale, 3)}` : ""}.`
+          ? `${what[0].toUpperCase()}${what.slice(1)}: red supports the class, blue counts against it; the strongest colour is ${number(scale, 3)}.`
           : "The photo alone.",
     );
     legend.classList.toggle("plain", !scale);
@@ -88,7 +87,7 @@ export function makePhoto() {
 
   function boxes(list) {
     marks.replaceChildren();
-    if (DATA.photo && DATA.region) marks.append(...outline(region, size));
+    if (DATA.photo) marks.append(...outline(region, size));
     const [wide, high] = DATA.input;
     for (const { field, kind, name } of list) {
       if (field.length !== 4) continue;
@@ -139,7 +138,7 @@ export function makePhoto() {
     choice("Map", offered, state.kind, switchMap),
     opacity.label,
     compare.label,
-    DATA.photo && DATA.region ? make("label", { class: "check" }, frame, "Frame") : null,
+    DATA.photo ? make("label", { class: "check" }, frame, "Frame") : null,
     DATA.photo ? make("label", { class: "check" }, grey, "Grey photo") : null,
   );
   canvas.style.opacity = 0.85;

@@ -10,8 +10,7 @@ export const BOX = 14;
 const GAP = 5;
 const STEP = 98;
 const SIDE = 84;
-export const STUB = 26;
-export const CUT = "from biases, units that were not kept, and ribbons too weak to list";
+const STUB = 26;
 
 export function patterns() {
   const hatched = draw(
@@ -183,6 +182,14 @@ export function imageSide(columns, path, boxes, x) {
   return group;
 }
 
+/** What a box gets from elsewhere than the path. */
+export function cutShape({ top, bottom, value }, { x }) {
+  const height = Math.max(0.5, bottom - top);
+  const place = { x: x - STUB, y: top, width: STUB, height };
+  const words = `${signed(value)} from biases, units that were not kept, and ribbons too weak to list`;
+  return draw("rect", { class: "cut", ...place, "data-cut": value, fill: "url(#hatched)" }, draw("title", {}, words));
+}
+
 /** The class: what the path brings to it, and how much of its logit does not come from the path. */
 export function classSide(target, sides, boxes) {
   const { x, y, height } = boxes.get("class");
@@ -193,19 +200,7 @@ export function classSide(target, sides, boxes) {
   const rest = sides.left.get("class").rest;
   if (rest) {
     group.append(
-      draw(
-        "rect",
-        {
-          class: "cut",
-          x: x - STUB,
-          y: rest.top,
-          width: STUB,
-          height: rest.bottom - rest.top,
-          "data-cut": rest.value,
-          fill: "url(#hatched)",
-        },
-        draw("title", {}, `${signed(rest.value)} ${CUT}`),
-      ),
+      cutShape(rest, { x }),
       draw("text", { class: "aside inner", x: x - STUB - 4, y: (rest.top + rest.bottom) / 2 - 2 }, "cut off"),
       draw(
         "text",
