@@ -250,12 +250,14 @@ def test_what_has_no_one_reading_is_refused_with_operation_and_module(name: str)
         pathx.explain(Net(part).double().eval(), images())
 
 
+MASK = torch.tensor([-math.inf] * 24 + [0.0])
+
 HARD: dict[str, Part] = {
     "gelu far out": lambda net, x: F.gelu(x - 30),
     "a constant row": lambda net, x: net.layer_norm((x * 0).permute(0, 2, 3, 1)).permute(0, 3, 1, 2),
     "a norm of zeros": lambda net, x: F.normalize(x * 0, dim=1),
     "a mask of infinities": lambda net, x: (
-        (x.flatten(2) + torch.tensor([-math.inf] * 24 + [0.0])).softmax(2).unflatten(2, (5, 5)) * x
+        (x.flatten(2) + MASK).softmax(2).unflatten(2, (5, 5)) * x
     ),
 }
 
