@@ -362,21 +362,20 @@ def check_batch(graph: Graph, nodes: Iterable[Node], reading: Reading) -> frozen
             continue
         values = (*reading.linear[node.index], *node.outputs)
         shapes = [graph.shapes[v.index] for v in values if v is not None and reading.states[v] is Dependence.VARIES]
+        keeps_batch = known(node).keeps_batch(shapes_of(graph, node, reading))
         odd = next((shape for shape in shapes if shape[:1] != (batch,)), None)
-        if odd is None and known(node).keeps_batch(shapes_of(graph, node, reading)):
+        if keeps_batch and odd is None:
             continue
         whole.add(node.index)
         if batch == 1:
             if known(node).saves is not None and node.index not in reading.sources and node.kind not in LAST_DIMENSIONS:
                 raise PathxError(_no_rule(node, " on tensors without the batch in front"), usage=True)
             continue
-        remedy = BATCH_REMEDIES.get(
-            node.kind, "keep the images in the first dimension (flatten(1) rather than squeeze() or view(-1))"
-        )
-        if odd is None:
-            raise ImagesTogether(
-                f"{node.place} works along the batch, so images are not explained one by one; {remedy}", usage=True
-            )
+        remedy = BATCH_REMEDIES.get(node.kind, "")
+        if not keeps_batch:
+            problem = f"{node.place} works along the batch, so images are not explained one by one"
+            raise ImagesTogether(f"{problem}; {remedy}" if remedy else problem, usage=True)
+        remedy = remedy or "keep the images in the first dimension (flatten(1) rather than squeeze() or view(-1))"
         raise ImagesTogether(
             f"{node.place} makes a tensor of shape {odd} without the batch of {batch} in front; {remedy}", usage=True
         )

@@ -142,11 +142,16 @@ def freeze(model: nn.Module, images: Tensor) -> Frozen:
     try:
         return _freeze(model, images)
     except ImagesTogether as error:
-        parts = tuple(_freeze(model, image[None]) for image in images)
-        logits = torch.cat([part.logits for part in parts])
-        together = error.logits
-        if together is None or not torch.allclose(together, logits, rtol=1e-3, atol=1e-3 * float(logits.abs().max())):
-            raise PathxError(str(error), usage=True) from None  # images change each other's answers
+        refusal = PathxError(str(error), usage=True)
+        try:
+            parts = tuple(_freeze(model, image[None]) for image in images)
+        except PathxError:
+            raise refusal from None
+        logits, together = torch.cat([part.logits for part in parts]), error.logits
+        if together is None or together.shape != logits.shape:
+            raise refusal from None
+        if not torch.allclose(together, logits, rtol=1e-3, atol=1e-3 * float(logits.abs().max())):
+            raise refusal from None  # images change each other's answers
         return Frozen(parts[0].network, images, logits, {}, parts[0].compact, parts)
 
 

@@ -22,7 +22,7 @@ WEIGHT = torch.arange(1.0, 17).reshape(4, 4)
 def states(function: Callable[[Tensor], Tensor]) -> dict[str, Dependence]:
     """By operation, how what it makes depends on the image."""
     network = freeze(Function(function), torch.rand(2, 4) + 0.5).network
-    return {node.kind: network.states[node.outputs[0]] for node in network.graph.nodes if node.outputs[0]}
+    return {node.kind: network.reading.states[node.outputs[0]] for node in network.graph.nodes if node.outputs[0]}
 
 
 def test_states_follow_from_what_goes_in() -> None:
@@ -40,7 +40,7 @@ def test_what_takes_only_a_shape_is_fixed_and_whole_numbers_are_frozen() -> None
 def test_a_place_is_frozen_where_the_value_beside_it_varies() -> None:
     network = freeze(Function(lambda x: F.relu(x).max(1, keepdim=True)[0] @ WEIGHT[:1]), torch.rand(2, 4)).network
     (node,) = (node for node in network.graph.nodes if node.kind == "max")
-    assert [network.states[value] for value in node.outputs if value is not None] == [VARIES, FROZEN]
+    assert [network.reading.states[value] for value in node.outputs if value is not None] == [VARIES, FROZEN]
 
 
 REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {

@@ -256,9 +256,7 @@ HARD: dict[str, Part] = {
     "gelu far out": lambda net, x: F.gelu(x - 30),
     "a constant row": lambda net, x: net.layer_norm((x * 0).permute(0, 2, 3, 1)).permute(0, 3, 1, 2),
     "a norm of zeros": lambda net, x: F.normalize(x * 0, dim=1),
-    "a mask of infinities": lambda net, x: (
-        (x.flatten(2) + MASK).softmax(2).unflatten(2, (5, 5)) * x
-    ),
+    "a mask of infinities": lambda net, x: (x.flatten(2) + MASK).softmax(2).unflatten(2, (5, 5)) * x,
 }
 
 

@@ -34,7 +34,7 @@ def routes(network: Network) -> tuple[Callable[[Value], int], Callable[[Value], 
     readers: dict[Value, list[tuple[Value, bool]]] = {}
     for node in network.nodes:
         for source in node.inputs:
-            if network.states[source] is Dependence.VARIES:
+            if network.reading.states[source] is Dependence.VARIES:
                 made = [value for value in node.outputs if value is not None]
                 readers.setdefault(source, []).extend((value, node.index in network.gates) for value in made)
     layer_of = {gate.output: number for number, layer in enumerate(network.layers, start=1) for gate in layer}
@@ -51,7 +51,9 @@ def routes(network: Network) -> tuple[Callable[[Value], int], Callable[[Value], 
         node = network.producers.get(value)
         if node is None:
             return frozenset([0]) if value == network.graph.input else frozenset()
-        return frozenset().union(*(down(one) for one in node.inputs if network.states[one] is Dependence.VARIES))
+        return frozenset().union(
+            *(down(one) for one in node.inputs if network.reading.states[one] is Dependence.VARIES)
+        )
 
     return above, lambda value: set(down(value))
 
@@ -64,7 +66,7 @@ def assert_read(network: Network) -> None:
         for gate in layer:
             assert number == deepest - above(gate.output) + 1
     for value, lands in network.lands.items():
-        if value in network.states and network.states[value] is Dependence.VARIES and above(value) >= 0:
+        if value in network.reading.states and network.reading.states[value] is Dependence.VARIES and above(value) >= 0:
             assert {bit for bit in range(64) if lands >> bit & 1} == down(value)
 
 

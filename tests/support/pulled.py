@@ -112,7 +112,7 @@ def assert_boxes_go_down(frozen: Frozen, of: Callable[[Node], bool] = lambda nod
     network = frozen.network
     for node in network.nodes:
         for output, made in enumerate(node.outputs):
-            if made is None or network.states[made] is not Dependence.VARIES:
+            if made is None or network.reading.states[made] is not Dependence.VARIES:
                 continue
             if node.index in network.gates or not of(node):
                 continue

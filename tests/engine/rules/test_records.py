@@ -495,7 +495,7 @@ def test_every_record_is_tried() -> None:
     tried = set()
     for function, shape in CASES.values():
         network = freeze(Above(function), pictures(*shape)).network
-        tried |= {node.kind for node in network.nodes if network.states[node.outputs[0]] is Dependence.VARIES}  # type: ignore[index]
+        tried |= {node.kind for node in network.nodes if network.reading.states[node.outputs[0]] is Dependence.VARIES}  # type: ignore[index]
     linear = {name for name, operation in OPERATIONS.items() if operation.transpose is not None}
     assert linear - tried <= ELSEWHERE
 
