@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pathx.commands.output import notes
 from pathx.errors import PathxError
-from pathx.images.stores import is_stored
+from pathx.stores import is_stored
 
 if TYPE_CHECKING:
     from pathx.models.load import LoadedModel

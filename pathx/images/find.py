@@ -18,9 +18,9 @@ from typing import BinaryIO, NamedTuple
 from pathx.errors import PathxError, public_address, shown
 from pathx.images.archives import ARCHIVES, Member, check_uncompressed, is_archive, members_in, split_member
 from pathx.images.frames import SUFFIXES, VIDEOS, Frame, count_frames
-from pathx.images.regular import MARKER, begins_as_ours, read_regular, written_by_pathx
-from pathx.images.stores import fetch_part, is_stored, joined, stored_files, stored_matches, stored_version
 from pathx.images.web import address_name, is_address
+from pathx.regular import MARKER, begins_as_ours, read_regular, written_by_pathx
+from pathx.stores import fetch_part, is_stored, joined, stored_files, stored_matches, stored_version
 
 _DOCUMENTS = "path|run|decomposition|contrast|evaluation|sweep|common|check|units"
 _OURS = re.compile(rf"({_DOCUMENTS})(\..*)?\.json")  # what tells a folder of results, if its schema is one of pathx

@@ -13,8 +13,8 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from pathx.errors import PathxError
-from pathx.images.regular import read_regular
 from pathx.models.labels import slug
+from pathx.regular import read_regular
 from pathx.report.page import VERSION, data_in
 from pathx.results.files import REPORT
 

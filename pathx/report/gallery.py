@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from pathx.errors import PathxError
-from pathx.images.regular import MARKER
+from pathx.regular import MARKER
 from pathx.report.collect import Collected, ExplanationFiles
 from pathx.report.earlier import page_name
 from pathx.report.encoding import jpeg

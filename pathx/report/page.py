@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from pathx.images.regular import read_regular
+from pathx.regular import read_regular
 
 VERSION = 1
 """Of the data in pages: raised when what is there means something else."""

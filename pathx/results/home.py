@@ -18,7 +18,7 @@ from threading import Lock
 from typing import Any
 
 from pathx.errors import PathxError
-from pathx.images.regular import open_regular
+from pathx.regular import open_regular
 from pathx.results.files import FILES, PATH, is_inside, is_result, remove_parts, unwritable, whole_document
 from pathx.results.lines import Line
 from pathx.results.packs import packed_bytes

@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 
 from pathx.errors import PathxError, shown
-from pathx.images.regular import path_problem
-from pathx.images.stores import is_stored
+from pathx.regular import path_problem
 from pathx.results import packs
 from pathx.results.home import Home
 from pathx.results.packed import Pack
 from pathx.results.stored import Store
+from pathx.stores import is_stored
 
 
 def home_of(out: str | Path, pack: str | None = None) -> Home:

@@ -16,10 +16,10 @@ from datetime import datetime
 from pathlib import Path, PurePath
 from typing import Any
 
-from pathx.images.stores import Address, fetch_part, joined, open_stored, store_of, unreachable
 from pathx.results.home import LOCK, Contents, Home, files_of, stage, taken
 from pathx.results.lines import Line
 from pathx.results.result import Result
+from pathx.stores import Address, fetch_part, joined, open_stored, store_of, unreachable
 
 RECORDS = re.compile(r"run(\.\d+-of-\d+)?\.json|index(\.\d+-of-\d+)?\.jsonl")
 """What a run keeps beside its results."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pathx.errors import PathxError, shown
-from pathx.images.regular import read_regular, written_by_pathx
+from pathx.regular import read_regular, written_by_pathx
 from pathx.results.files import foreign, hold, is_held, read_document, replace_file, replacing
 from pathx.results.home import Home, described, files_of
 from pathx.results.homes import home_of
