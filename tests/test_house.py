@@ -103,12 +103,9 @@ def problems(module: str, source: str) -> list[str]:
             shared = other.split(".")[-1] in SHARED_BY_COMMANDS
             allowed = not other.startswith("commands.") or shared or module.split(".")[-1] in SHARED_BY_COMMANDS
         else:
-            may = {
-                own,
-                *EVERYBODY,
-                *MAY_IMPORT.get(own, set()),
-                *(INSIDE_FUNCTIONS.get(own, set()) if inside else set()),
-            }
+            shared_by_all = {"errors"} if own.startswith("engine") else EVERYBODY
+            later = INSIDE_FUNCTIONS.get(own, set()) if inside else set()
+            may = {own, *shared_by_all, *MAY_IMPORT.get(own, set()), *later}
             allowed = any(other == one or other.startswith(f"{one}.") for one in may)
         if not allowed and f"{module} imports {other}" not in found:
             found.append(f"{module} imports {other}")
