@@ -23,14 +23,12 @@ from pathx.images.find import ImageFile
 from pathx.models.load import LoadedModel
 from pathx.models.preprocessing import Preprocessing
 from pathx.results.files import NoRoomError, check_folder
-from pathx.results.home import Home
-from pathx.results.homes import home_of
 from pathx.results.result import Result
+from pathx.results.store import ResultStore, result_store
 from pathx.runs.reading import Read, Reader
 from pathx.runs.run import (
     Delivery,
     Plan,
-    brought_home,
     check_kept,
     computer_of,
     index_of,
@@ -82,14 +80,14 @@ def explain_on_ray(
     check_one_device(settings.device)
     check_folder(out)
     model = load()
-    with closing(home_of(out, pack)) as home:
-        home.open()
-        index = index_of(plan, model, targets, settings, task, home)
+    with closing(result_store(out, pack)) as store:
+        store.open()
+        index = index_of(plan, model, targets, settings, task, store)
         done: set[str] = set()
         if not plan.overwrite:
-            reader = Reader(model.preprocessing, home, index)
+            reader = Reader(model.preprocessing, index)
             here = replace(settings, device="cpu")
-            check_kept(computer_of(model, home.results, targets, here, task, note), reader, plan, index, note)
+            check_kept(computer_of(model, store.results, targets, here, task, note), reader, plan, index, note)
             for found, before in _done_before(plan.images, reader):
                 stop.check()
                 done.add(found.name)
@@ -97,8 +95,8 @@ def explain_on_ray(
         delivery = Delivery(note, index)
         stages = Stages(
             partial(_read, model.preprocessing),
-            partial(Explainer, load, home.results, targets, settings, task),
-            partial(_write, home, documents),
+            partial(Explainer, load, store.results, targets, settings, task),
+            partial(_write, store, documents),
         )
         with closing(index), ExitStack() as stack:
             batches = []
@@ -106,7 +104,7 @@ def explain_on_ray(
                 cluster = stack.enter_context(joined(address, actors, settings.device))
                 batches = _batches(plan, done, cluster, settings)
             record(index.begin, file=index.file)
-            for results, line, notes in _outcomes(cluster, stages, batches, home) if batches else ():
+            for results, line, notes in _outcomes(cluster, stages, batches, store) if batches else ():
                 for text in notes:
                     note(text)
                 record(index.append, line, file=index.file)
@@ -137,7 +135,7 @@ def _batches(plan: Plan, done: set[str], cluster: Cluster, settings: Settings) -
 
 
 def _outcomes(
-    cluster: Cluster, stages: Stages, batches: Sequence[Sequence[Item]], home: Home
+    cluster: Cluster, stages: Stages, batches: Sequence[Sequence[Item]], store: ResultStore
 ) -> Iterator[tuple[list[Result], dict[str, Any], Sequence[str]]]:
     """What became of every image that was to be done, its line for the index, and what a user should know of it."""
     for batch, outcome in cluster.outcomes(batches, stages):
@@ -150,7 +148,7 @@ def _outcomes(
         for found, wanted in batch:
             if wanted:
                 failed = Read(found.name, results=(Result.failure(found.file, PathxError(DIED)),))
-                results, line = written(found, failed, None, home.results)
+                results, line = written(found, failed, None, store.results)
                 assert line is not None
                 yield results, line, ()
 
@@ -190,19 +188,19 @@ class Explainer:
 
 def _read(preprocessing: Preprocessing, batch: Sequence[Item]) -> list[tuple[ImageFile, bool, Read]]:
     """All images of a batch, those that are done as well: last digits depend on the batch."""
-    reader = Reader(preprocessing, "", None)
+    reader = Reader(preprocessing, None)
     return [(found, wanted, reader.read(found)) for found, wanted in batch]
 
 
-def _write(home: Home, documents: bool, made: ComputedBatch) -> WrittenBatch:
+def _write(store: ResultStore, documents: bool, made: ComputedBatch) -> WrittenBatch:
     """Draw and write what was computed of a batch; what finds no room here is written by another machine, if there is one."""
-    done = dict(enumerate(_written(home, made.images)))
+    done = dict(enumerate(_written(store, made.images)))
     machines = other_machines()
     while short := [number for number, (results, _) in done.items() if _without_room(results)]:
         there = next(machines, None)
         if there is None:
             break
-        done |= zip(short, there(partial(_written, home), [made.images[number] for number in short]), strict=True)
+        done |= zip(short, there(partial(_written, store), [made.images[number] for number in short]), strict=True)
     if not documents:
         done = {number: (list(map(_brief, results)), line) for number, (results, line) in done.items()}
     return WrittenBatch(list(done.values()), made.notes)
@@ -213,16 +211,16 @@ def _brief(result: Result) -> Result:
     return replace(result, document={key: result.document[key] for key in ("target",) if key in result.document})
 
 
-def _written(home: Home, images: Sequence[Image]) -> list[tuple[list[Result], Any]]:
-    """Write results and bring them home: of each image the results, and the line for the index that is true then."""
+def _written(store: ResultStore, images: Sequence[Image]) -> list[tuple[list[Result], Any]]:
+    """Write results and commit them: of each image the results, and the line for the index that is true then."""
     made, true = [], dict[str, Any]()
     for found, read, computed in images:
-        results, line = written(found, read, computed, home.results)
+        results, line = written(found, read, computed, store.results)
         assert line is not None  # what was done before is not among them
-        results, lines = brought_home(results, line, home)
+        results, lines = store.commit(results, line)
         made.append((found, results))
         true |= {one["name"]: one for one in lines}
-    true |= {one["name"]: one for one in home.flush()}
+    true |= {one["name"]: one for one in store.flush()}
     return [
         ([replace(one, made=None) for one in _told(results, true[found.name])], true[found.name])
         for found, results in made

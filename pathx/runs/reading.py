@@ -13,9 +13,9 @@ from pathx.images.find import ImageFile
 from pathx.images.read import sha256_of_image
 from pathx.models.inputs import Input, read_input
 from pathx.models.preprocessing import Preprocessing
-from pathx.results.home import Home
 from pathx.results.lines import Line
 from pathx.results.result import Kind, Result, State
+from pathx.results.store import ResultStore
 from pathx.runs.index import Index
 from pathx.runs.workers import Workers
 
@@ -43,13 +43,11 @@ class Reader:
     """Reads images, and tells those that are done already.
 
     Args:
-        out: the folder of results, or their home.
         index: of the run that is gone on with; None to read everything.
     """
 
-    def __init__(self, preprocessing: Preprocessing, out: str | Path | Home, index: Index | None) -> None:
+    def __init__(self, preprocessing: Preprocessing, index: Index | None) -> None:
         self._preprocessing, self._index = preprocessing, index
-        self._home = out if isinstance(out, Home) else Home(out)
 
     def read(self, found: ImageFile) -> Read:
         if found.error is not None:
@@ -86,25 +84,25 @@ class Reader:
         return None
 
     def done_before(self, found: ImageFile) -> Read | None:
-        line = None if self._index is None else self._index.known(found.name)
-        if line is None:
+        if self._index is None or (line := self._index.known(found.name)) is None:
             return None
+        store = self._index.store
         try:
             same = found.version and line.get("version") == found.version  # the store vouches for it, unread
             sha256 = None if same else sha256_of_image(found.source)
-            results = tuple(_kept(self._home, found, line, made, sha256) for made in line["explanations"])
+            results = tuple(_kept(store, found, line, made, sha256) for made in line["explanations"])
             if "contrast" in line:
-                _kept(self._home, found, line, line["contrast"], sha256)
+                _kept(store, found, line, line["contrast"], sha256)
         except (OSError, ValueError, KeyError, TypeError, PathxError):
             return None
         return Read(found.name, results=results)
 
 
-def _kept(home: Home, found: ImageFile, line: Line, made: dict[str, Any], sha256: str | None) -> Result:
+def _kept(store: ResultStore, found: ImageFile, line: Line, made: dict[str, Any], sha256: str | None) -> Result:
     """What an earlier run wrote. Raises an error where it is not whole, or of another image."""
-    document = home.document(made)
+    document = store.document(made)
     if sha256 is not None and document["image"]["sha256"] != sha256:
         raise ValueError("another image by now")
     top = tuple((one["label"], one["probability"]) for one in line.get("top", ()))
     about: dict[str, Any] = {"predictions": top, "truth": line.get("label"), "files": tuple(made["files"])}
-    return Result(found.file, State.kept, Kind(made["document"]), cast(Path, home.where(made)), document, **about)
+    return Result(found.file, State.kept, Kind(made["document"]), cast(Path, store.where(made)), document, **about)

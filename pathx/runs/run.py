@@ -11,10 +11,10 @@ from concurrent.futures import Future
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
-from pathlib import Path, PurePath
+from pathlib import Path
 from threading import Lock
 from time import perf_counter
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -27,9 +27,8 @@ from pathx.models.inputs import unexpected
 from pathx.models.load import LoadedModel
 from pathx.results.explanation import EARLIER
 from pathx.results.files import NoRoomError, check_folder, document_bytes
-from pathx.results.home import Home, failed_line
-from pathx.results.homes import home_of
 from pathx.results.result import Kind, Result, State
+from pathx.results.store import ResultStore, result_store
 from pathx.runs.computing import Computer, computed
 from pathx.runs.index import Index
 from pathx.runs.reading import Read, Reader
@@ -106,17 +105,17 @@ def explain_files(
     check_settings(settings.alpha, settings.skips)
     check_workers(settings.workers)
     check_folder(out)
-    with closing(home_of(out, pack)) as home:
-        home.open()
+    with closing(result_store(out, pack)) as store:
+        store.open()
         plan = plan if pack is None else replace(plan, indexed=True)
-        yield from _explained_files(model, plan, home, targets, settings, task, stop, note)
+        yield from _explained_files(model, plan, store, targets, settings, task, stop, note)
     stop.check()
 
 
 def _explained_files(
     model: LoadedModel,
     plan: Plan,
-    home: Home,
+    store: ResultStore,
     targets: Sequence[str],
     settings: Settings,
     task: Task,
@@ -126,16 +125,16 @@ def _explained_files(
     """As `explain_files`, with everything that it needs made ready."""
     size = resolve_batch_size(settings.batch_size, resolve_device(settings.device))
     batches = [plan.images[start : start + size] for start in range(0, len(plan.images), size)]
-    computer = computer_of(model, home.results, targets, settings, task, note)
-    index = index_of(plan, model, targets, settings, task, home) if plan.indexed else None
-    reader = Reader(model.preprocessing, home, None if plan.overwrite else index)
+    computer = computer_of(model, store.results, targets, settings, task, note)
+    index = index_of(plan, model, targets, settings, task, store) if plan.indexed else None
+    reader = Reader(model.preprocessing, None if plan.overwrite else index)
     check_kept(computer, reader, plan, index, note)
     behind: deque[Future[list[Result]]] = deque()
     delivery = Delivery(note, index)
     count = settings.workers if len(batches) > 1 else 0
     with (
         closing(index) if index else nullcontext(),
-        settling(home, index),
+        settling(store, index),
         working(count, behind=torch.get_num_threads() > 1) as workers,
     ):
         going = takewhile(lambda _: not stop.asked, workers.ahead(batches, reader.read))
@@ -144,7 +143,7 @@ def _explained_files(
             if index is not None and not index.begun:
                 record(index.begin, file=index.file)
             for found, one in zip(slots, read, strict=True):
-                behind.append(workers.submit(_finish, found, one, made.get(found.name), home, index))
+                behind.append(workers.submit(_finish, found, one, made.get(found.name), store, index))
             while len(behind) > size:
                 yield from delivery.results(behind.popleft().result())
         while behind:
@@ -189,26 +188,26 @@ def check_kept(
 
 
 def _finish(
-    found: ImageFile, read: Read, made: tuple[Computed, float] | None, home: Home, index: Index | None
+    found: ImageFile, read: Read, made: tuple[Computed, float] | None, store: ResultStore, index: Index | None
 ) -> list[Result]:
     """Draw and write what was computed of an image, and then what is true by now in the index."""
-    results, line = written(found, read, made, home.results)
+    results, line = written(found, read, made, store.results)
     if line is None:
         return results
-    results, lines = brought_home(results, line, home)
+    results, lines = store.commit(results, line)
     for one in lines if index is not None else ():
         record(index.append, one, file=index.file)  # type: ignore[union-attr]
     return results
 
 
 @contextmanager
-def settling(home: Home, index: Index | None) -> Iterator[None]:
-    """However a run ends, what it has written gets home, and into the index."""
+def settling(store: ResultStore, index: Index | None) -> Iterator[None]:
+    """However a run ends, what it has written is committed, and in the index."""
     lost: list[str] = []
     try:
         yield
     finally:
-        for line in home.flush() if index is not None else ():
+        for line in store.flush() if index is not None else ():
             record(index.append, line, file=index.file)  # type: ignore[union-attr]
             lost += [line["error"]] if "error" in line else []
     if lost:
@@ -229,24 +228,6 @@ def written(
     if any(result.state is State.kept for result in results):
         return results, None
     return results, _line(found, results, computed, seconds + perf_counter() - start, out)
-
-
-def brought_home(
-    results: Sequence[Result], line: dict[str, Any], home: Home
-) -> tuple[list[Result], list[dict[str, Any]]]:
-    """Bring what was written of an image where it belongs; with the lines of the index that are true then."""
-    try:
-        lines, place = home.keep(home.take(results), line)
-    except PathxError as error:
-        return [Result.failure(line["file"], error)], [failed_line(line, error)]
-    return [_shown(result, place, home) for result in results], lines
-
-
-def _shown(result: Result, place: PurePath, home: Home) -> Result:
-    """A result that says where its files are by now."""
-    if result.failed or place == home.results:
-        return result
-    return replace(result, folder=cast(Path, place / result.folder.relative_to(home.results)))
 
 
 def _line(found: ImageFile, results: Sequence[Result], computed: Computed, seconds: float, out: Path) -> dict[str, Any]:
@@ -333,7 +314,7 @@ class Delivery:
 
 
 def index_of(
-    plan: Plan, model: LoadedModel, targets: Sequence[str], settings: Settings, task: Task, out: str | Path | Home
+    plan: Plan, model: LoadedModel, targets: Sequence[str], settings: Settings, task: Task, store: ResultStore
 ) -> Index:
     """The index of a run, whose key is the same for all runs that would write the same of the same images."""
     about = {
@@ -344,4 +325,4 @@ def index_of(
         "settings": {**settings.decisive, **task.settings},
     }
     key = hashlib.sha256(json.dumps([about, model.labels]).encode()).hexdigest()[:16]
-    return Index(out, plan.shard, {"run": key, **about}, [found.name for found in plan.images])
+    return Index(store, plan.shard, {"run": key, **about}, [found.name for found in plan.images])

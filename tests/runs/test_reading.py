@@ -11,6 +11,7 @@ from support.small import loaded, picture
 
 from pathx.errors import PathxError
 from pathx.images.find import ImageFile, find_images
+from pathx.results.store import ResultStore
 from pathx.runs.index import Index
 from pathx.runs.reading import Read, Reader
 from pathx.runs.run import Settings, explain_files
@@ -27,8 +28,8 @@ def run(tmp_path: Path) -> tuple[list[ImageFile], Reader]:
     list(explain_files(loaded(), [tmp_path / "photos"], out, targets=("cat", "dog"), settings=settings))
     found = list(find_images([tmp_path / "photos"], out=out))
     record = json.loads((out / "run.json").read_text())
-    index = Index(out, None, record, [one.name for one in found])
-    return found, Reader(loaded().preprocessing, out, index)
+    index = Index(ResultStore(out), None, record, [one.name for one in found])
+    return found, Reader(loaded().preprocessing, index)
 
 
 def test_what_an_earlier_run_wrote_is_not_read_again(tmp_path: Path) -> None:
@@ -63,7 +64,7 @@ def test_with_one_that_is_not_done_go_all_of_its_batch(tmp_path: Path) -> None:
 
 
 def test_images_that_cannot_be_read_have_failed_and_are_no_companions(tmp_path: Path) -> None:
-    reader = Reader(loaded().preprocessing, tmp_path, None)
+    reader = Reader(loaded().preprocessing, None)
     good = picture(tmp_path / "good.png")
     (tmp_path / "bad.png").write_text("no image")
     slots = [ImageFile(str(file), file.name) for file in (good, tmp_path / "bad.png")]

@@ -172,7 +172,7 @@ run(sys.argv[1:])
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
 
 
-SETTINGS_OF_KILLED_RUNS = "pathx.results.stored._EVERY=0 pathx.results.packs.SHARD_BYTES=20000"
+SETTINGS_OF_KILLED_RUNS = "pathx.results.store.LINES_EVERY=0 pathx.results.packs.SHARD_BYTES=20000"
 """So that lines go to stores one by one, and shards are small."""
 
 
