@@ -35,14 +35,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "models.catalogue": {"models", "images", "engine"},
     "models.operations": {"engine.rules"},
     "explanation": {"maps"},
+    "pipeline": {"images", "models", "engine", "explanation"},
     "decomposition": {"engine", "maps", "explanation"},
     "contrast": {"engine", "maps", "explanation"},
     "drawing": {"maps", *DATA},
     "results": {"maps", "images", "drawing", "models.labels", *DATA},
     "report": {"maps", "images", "drawing", "models.labels", "models.preprocessing", "results", "engine", *DATA},
-    "runs": {"maps", "images", "models", "engine", "drawing", "results", "detail", "cluster", *DATA},
-    "units": {"maps", "images", "models", "engine", "drawing", "results", "runs", "evaluation", "detail", *DATA},
-    "evaluation": {"maps", "images", "models", "engine", "drawing", "results", "detail", "cluster", *DATA},
+    "runs": {"maps", "images", "models", "engine", "drawing", "results", "detail", "pipeline", "cluster", *DATA},
+    "units": {"maps", "images", "engine", "drawing", "results", "runs", "detail", "pipeline", *DATA},
+    "evaluation": {"maps", "images", "models", "engine", "drawing", "results", "detail", "pipeline", "cluster", *DATA},
 }
 """A room, and the rooms it may import from; its own and EVERYBODY always. The longest name that fits a module is its room."""
 

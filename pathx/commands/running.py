@@ -66,7 +66,7 @@ def guide(folder: str | None, loaded: LoadedModel, device: str, dtype: str, quie
     """What `--units` names, made ready for a model."""
     if folder is None:
         return None
-    from pathx.evaluation.prepared import prepare
+    from pathx.pipeline import prepare
     from pathx.units.guide import Guide
 
     return Guide(folder, prepare(loaded, device=device, dtype=dtype), notes(quiet))

@@ -18,11 +18,11 @@ from pathx.engine.network import Network
 from pathx.engine.record.trace import named_tensors, unwrapped
 from pathx.errors import PathxError
 from pathx.evaluation.device_check import compare_device
-from pathx.evaluation.prepared import Prepared, SeenImage
 from pathx.evaluation.statistics import spearman
 from pathx.explanation import Explanation
 from pathx.images.find import ImageFile
 from pathx.maps import plane
+from pathx.pipeline import Prepared, SeenImage
 
 SCHEMA = "pathx/check@1"
 ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-10}

@@ -22,11 +22,11 @@ from pathx.engine.explain import check_depth, check_settings, check_width
 from pathx.errors import PathxError, as_text
 from pathx.evaluation.choices import METHODS, PATHS, PROTOCOLS, chosen
 from pathx.evaluation.methods import Subject, captum_is_missing
-from pathx.evaluation.prepared import Prepared, SeenImage
 from pathx.evaluation.protocols import Protocol
 from pathx.evaluation.records import Record, RecordFile, record_key
 from pathx.evaluation.statistics import bootstrap, compare
 from pathx.images.find import ImageFile
+from pathx.pipeline import Prepared, SeenImage
 from pathx.results.files import replace_own
 
 SCHEMA = "pathx/evaluation@1"

@@ -22,11 +22,11 @@ from pathx.engine.freeze import freeze
 from pathx.engine.record.trace import Value
 from pathx.engine.replay import Classifier, Replay
 from pathx.errors import PathxError
-from pathx.evaluation.prepared import Prepared
 from pathx.evaluation.records import record_key
 from pathx.evaluation.statistics import bootstrap, compare
 from pathx.explanation import PathLayer
 from pathx.images.find import ImageFile
+from pathx.pipeline import Prepared
 from pathx.results.files import unwritable
 from pathx.results.lines import JsonLines
 

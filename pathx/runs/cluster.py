@@ -22,23 +22,18 @@ from pathx.errors import PathxError
 from pathx.images.find import ImageFile
 from pathx.models.load import LoadedModel
 from pathx.models.preprocessing import Preprocessing
+from pathx.pipeline import Input, Unreadable, in_batches, read_input
 from pathx.results.files import NoRoomError, check_folder
 from pathx.results.result import Result
 from pathx.results.store import ResultStore, result_store
-from pathx.runs.reading import Read, Reader
-from pathx.runs.run import (
-    Delivery,
-    Plan,
-    check_kept,
-    computer_of,
-    index_of,
-    record,
-    written,
-)
+from pathx.runs.computing import Computer
+from pathx.runs.index import Index, KeptImage
+from pathx.runs.run import Delivery, Plan, check_kept, index_of, record
 from pathx.runs.settings import Settings
 from pathx.runs.stop import Stop
 from pathx.runs.tasks import EXPLAIN, Computed, Task
-from pathx.runs.workers import working
+from pathx.runs.writing import write_image
+from pathx.threads import working
 
 LOOKED_AT = 64
 """How many images are looked at at once, whether they are done already."""
@@ -85,13 +80,12 @@ def explain_on_ray(
         index = index_of(plan, model, targets, settings, task, store)
         done: set[str] = set()
         if not plan.overwrite:
-            reader = Reader(model.preprocessing, index)
-            here = replace(settings, device="cpu")
-            check_kept(computer_of(model, store.results, targets, here, task, note), reader, plan, index, note)
-            for found, before in _done_before(plan.images, reader):
+            here = Computer(model, store.results, targets, replace(settings, device="cpu"), task, note)
+            check_kept(here, model.preprocessing, plan.images, index, note)
+            for kept in _done_before(plan.images, index):
                 stop.check()
-                done.add(found.name)
-                yield from before.results
+                done.add(kept.source.name)
+                yield from kept.results
         delivery = Delivery(note, index)
         stages = Stages(
             partial(_read, model.preprocessing),
@@ -113,25 +107,18 @@ def explain_on_ray(
             record(index.finish, file=index.file)
 
 
-def _done_before(images: Sequence[ImageFile], reader: Reader) -> Iterator[tuple[ImageFile, Read]]:
+def _done_before(images: Sequence[ImageFile], index: Index) -> Iterator[KeptImage]:
     """The images that an earlier run has done."""
-    parts = [images[start : start + LOOKED_AT] for start in range(0, len(images), LOOKED_AT)]
     with working(None) as workers:
-        for part, befores in workers.ahead(parts, reader.done_before):
-            for found, before in zip(part, befores, strict=True):
-                if before is not None:
-                    yield found, before
+        for _, kept in workers.ahead(in_batches(images, LOOKED_AT), index.kept):
+            yield from filter(None, kept)
 
 
 def _batches(plan: Plan, done: set[str], cluster: Cluster, settings: Settings) -> list[list[Item]]:
     """The batches of a local run in which something is to be done."""
     size = resolve_batch_size(settings.batch_size, torch.device("cuda" if cluster.gpus else "cpu"))
-    batches = []
-    for start in range(0, len(plan.images), size):
-        batch = [(found, found.name not in done) for found in plan.images[start : start + size]]
-        if any(wanted for _, wanted in batch):
-            batches.append(batch)
-    return batches
+    batches = [[(one, one.name not in done) for one in batch] for batch in in_batches(plan.images, size)]
+    return [batch for batch in batches if any(wanted for _, wanted in batch)]
 
 
 def _outcomes(
@@ -147,9 +134,7 @@ def _outcomes(
             continue
         for found, wanted in batch:
             if wanted:
-                failed = Read(found.name, results=(Result.failure(found.file, PathxError(DIED)),))
-                results, line = written(found, failed, None, store.results)
-                assert line is not None
+                results, (line,) = write_image(Unreadable(found, PathxError(DIED)), None, store)
                 yield results, line, ()
 
 
@@ -161,7 +146,7 @@ class WrittenBatch:
     notes: Sequence[str]
 
 
-Image = tuple[ImageFile, Read, tuple[Computed, float] | None]
+Image = tuple[Input | Unreadable, tuple[Computed, float] | None]
 """What was read and computed of an image that is to be done."""
 
 
@@ -178,18 +163,17 @@ class Explainer:
 
     def __init__(self, load: Load, out: Path, targets: Sequence[str], settings: Settings, task: Task) -> None:
         self._notes: list[str] = []
-        self._computer = computer_of(load(), out, targets, settings, task, self._notes.append)
+        self._computer = Computer(load(), out, targets, settings, task, self._notes.append)
 
-    def __call__(self, batch: Sequence[tuple[ImageFile, bool, Read]]) -> ComputedBatch:
-        made = self._computer.compute([read for _, _, read in batch if read.input is not None])
+    def __call__(self, batch: Sequence[tuple[Input | Unreadable, bool]]) -> ComputedBatch:
+        made = self._computer.compute([read for read, _ in batch if isinstance(read, Input)])
         notes, self._notes[:] = tuple(self._notes), []
-        return ComputedBatch([(found, read, made.get(found.name)) for found, wanted, read in batch if wanted], notes)
+        return ComputedBatch([(read, made.get(read.source.name)) for read, wanted in batch if wanted], notes)
 
 
-def _read(preprocessing: Preprocessing, batch: Sequence[Item]) -> list[tuple[ImageFile, bool, Read]]:
+def _read(preprocessing: Preprocessing, batch: Sequence[Item]) -> list[tuple[Input | Unreadable, bool]]:
     """All images of a batch, those that are done as well: last digits depend on the batch."""
-    reader = Reader(preprocessing, None)
-    return [(found, wanted, reader.read(found)) for found, wanted in batch]
+    return [(read_input(found, preprocessing), wanted) for found, wanted in batch]
 
 
 def _write(store: ResultStore, documents: bool, made: ComputedBatch) -> WrittenBatch:
@@ -214,17 +198,12 @@ def _brief(result: Result) -> Result:
 def _written(store: ResultStore, images: Sequence[Image]) -> list[tuple[list[Result], Any]]:
     """Write results and commit them: of each image the results, and the line for the index that is true then."""
     made, true = [], dict[str, Any]()
-    for found, read, computed in images:
-        results, line = written(found, read, computed, store.results)
-        assert line is not None  # what was done before is not among them
-        results, lines = store.commit(results, line)
-        made.append((found, results))
+    for read, computed in images:
+        results, lines = write_image(read, computed, store)
+        made.append((read.source.name, results))
         true |= {one["name"]: one for one in lines}
     true |= {one["name"]: one for one in store.flush()}
-    return [
-        ([replace(one, made=None) for one in _told(results, true[found.name])], true[found.name])
-        for found, results in made
-    ]
+    return [([replace(one, made=None) for one in _told(results, true[name])], true[name]) for name, results in made]
 
 
 def _told(results: list[Result], line: dict[str, Any]) -> list[Result]:

@@ -15,13 +15,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pathx.errors import PathxError, shown
+from pathx.images.find import ImageFile
+from pathx.images.read import sha256_of_image
 from pathx.regular import read_regular, written_by_pathx
 from pathx.results.files import foreign, hold, is_held, read_document, replace_file, replacing
 from pathx.results.lines import JsonLines, Line
 from pathx.results.packs import unpack
+from pathx.results.result import Kind, Result, State
 from pathx.results.schema import LINE_SHAPE, RUN_SHAPE, misfit
 from pathx.results.store import ResultStore, described, files_of, result_store
 from pathx.runs.shards import Shard
@@ -35,6 +38,14 @@ _SHARD = re.compile(r"run\.(\d+)-of-(\d+)\.json")
 def index_name(shard: Shard | None) -> str:
     """`index.jsonl`, or `index.3-of-8.jsonl` for a shard."""
     return INDEX.format(_suffix(shard))
+
+
+@dataclass(frozen=True)
+class KeptImage:
+    """An image that an earlier run has done, and the results that it wrote."""
+
+    source: ImageFile
+    results: tuple[Result, ...]
 
 
 class Index:
@@ -99,6 +110,31 @@ class Index:
         """What an earlier run of the same kind wrote of an image that it did, in whichever shard."""
         line = None if self.distrusted else self._known.get((self._key[0], name))
         return line if line is not None and line["run"] == self._key[1] and "error" not in line else None
+
+    def kept(self, source: ImageFile) -> KeptImage | None:
+        """What an earlier run wrote of an image, where that is whole and the image is the same."""
+        line = self.known(source.name) if source.error is None else None
+        if line is None:
+            return None
+        try:
+            same = source.version and line.get("version") == source.version  # the store vouches for it, unread
+            sha256 = None if same else sha256_of_image(source.source)
+            results = tuple(self._kept(source, line, made, sha256) for made in line["explanations"])
+            if "contrast" in line:
+                self._kept(source, line, line["contrast"], sha256)
+        except (OSError, ValueError, KeyError, TypeError, PathxError):
+            return None
+        return KeptImage(source, results)
+
+    def _kept(self, source: ImageFile, line: Line, made: Line, sha256: str | None) -> Result:
+        """One of these results. Raises an error where it is not whole, or of another image."""
+        document = self.store.document(made)
+        if sha256 is not None and document["image"]["sha256"] != sha256:
+            raise ValueError("another image by now")
+        top = tuple((one["label"], one["probability"]) for one in line.get("top", ()))
+        about: dict[str, Any] = {"predictions": top, "truth": line.get("label"), "files": tuple(made["files"])}
+        where = cast(Path, self.store.where(made))
+        return Result(source.file, State.kept, Kind(made["document"]), where, document, **about)
 
     def forget(self) -> None:
         """Keep nothing of what runs of the same kind wrote: it is made again."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from PIL import Image
 
-    from pathx.evaluation.prepared import Prepared
+    from pathx.pipeline import Prepared
 
 STRONGEST, CROPS = 3, 3
 

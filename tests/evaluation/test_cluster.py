@@ -13,10 +13,10 @@ from pathx.cluster import DIED
 from pathx.evaluation import cluster
 from pathx.evaluation.cluster import evaluate_on_ray
 from pathx.evaluation.evaluate import contender, evaluate
-from pathx.evaluation.prepared import prepare
 from pathx.evaluation.protocols import make_protocol
 from pathx.evaluation.records import RecordFile
 from pathx.images.folders import images_in
+from pathx.pipeline import prepare
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
