@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import pathx
 from pathx.engine.explain import check_depth, explain_frozen
 from pathx.engine.freeze import freeze
 from pathx.engine.network import Network
@@ -23,6 +22,7 @@ from pathx.explanation import Explanation
 from pathx.images.find import ImageFile
 from pathx.maps import plane
 from pathx.pipeline import Prepared, SeenImage
+from pathx.results.files import created_by
 
 SCHEMA = "pathx/check@1"
 ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -95,7 +95,7 @@ class Checked:
             "passed": self.passed,
             "verdict": self.verdict,
             "checks": {name: asdict(finding) for name, finding in self.findings.items()},
-            "created_by": {"pathx": pathx.__version__, "torch": str(torch.__version__)},
+            "created_by": created_by(),
         }
 
 
