@@ -23,7 +23,7 @@ from pathx.images.read import UserImage, decoded
 from pathx.models.labels import resolve_target
 from pathx.models.load import LoadedModel
 from pathx.models.preprocessing import Preprocessing
-from pathx.threads import working
+from pathx.threads import start_workers
 
 T = TypeVar("T")
 
@@ -93,7 +93,7 @@ def read_batches(
     images: Sequence[ImageFile], preprocessing: Preprocessing, size: int, failed: Failed
 ) -> Iterator[tuple[Sequence[ImageFile], list[Input]]]:
     """Images in batches, with what was read of each batch; the next batch is read while one is looked at."""
-    with working(None if len(images) > size else 0) as workers:
+    with start_workers(None if len(images) > size else 0) as workers:
         for batch, read in workers.ahead(in_batches(images, size), partial(read_input, preprocessing=preprocessing)):
             yield batch, usable(read, failed)
 

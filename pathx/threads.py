@@ -68,7 +68,7 @@ def _results(batch: Sequence[T], futures: Sequence[Future[R]]) -> tuple[Sequence
 
 
 @contextmanager
-def working(count: int | None, *, behind: bool = True) -> Iterator[Workers]:
+def start_workers(count: int | None, *, behind: bool = True) -> Iterator[Workers]:
     """Workers that end when all that was submitted is done.
 
     Args:

@@ -10,7 +10,7 @@ import threading
 import pytest
 import torch
 
-from pathx.threads import cores, stay_in_the_background, working
+from pathx.threads import cores, start_workers, stay_in_the_background
 
 
 def test_a_process_has_the_cores_that_it_may_use() -> None:
@@ -63,7 +63,7 @@ print(*found, os.getpriority(os.PRIO_PROCESS, os.getpid()))
 @pytest.mark.parametrize("count", [0, 1, 4, None])
 def test_batches_come_in_order_with_their_results(count: int | None) -> None:
     before = torch.get_num_threads()
-    with working(count) as workers:
+    with start_workers(count) as workers:
         found = list(workers.ahead([[1, 2], [3], [], [4, 5]], lambda number: number * 10))
     assert found == [([1, 2], [10, 20]), ([3], [30]), ([], []), ([4, 5], [40, 50])]
     assert torch.get_num_threads() == before
@@ -71,7 +71,7 @@ def test_batches_come_in_order_with_their_results(count: int | None) -> None:
 
 def test_one_batch_ahead_and_no_further() -> None:
     started: list[int] = []
-    with working(0) as workers:
+    with start_workers(0) as workers:
         batches = workers.ahead([[number] for number in range(9)], lambda number: started.append(number))
         next(batches)
         assert started == [0, 1]
@@ -81,7 +81,7 @@ def test_one_batch_ahead_and_no_further() -> None:
 
 @pytest.mark.parametrize("count", [0, 2])
 def test_what_goes_wrong_is_raised_where_it_is_looked_at(count: int) -> None:
-    with working(count) as workers:
+    with start_workers(count) as workers:
         failing = workers.submit(int, "x")
         assert workers.submit(int, "7").result() == 7
         with pytest.raises(ValueError, match="invalid literal"):
@@ -95,5 +95,5 @@ def test_only_where_threads_of_a_network_wait_for_each_other_are_others_behind_t
         return os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) > usual, torch.get_num_threads()
 
     usual = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-    with working(1, behind=behind) as workers:
+    with start_workers(1, behind=behind) as workers:
         assert workers.submit(found).result() == (behind and usual < 19, 1)

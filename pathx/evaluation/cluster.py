@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from pathx.cluster import DIED, Actors, Stages, joined
+from pathx.cluster import DIED, Actors, Stages, join_cluster
 from pathx.errors import PathxError
 from pathx.evaluation.evaluate import Contender, Evaluation, Outcome, begun, described, measured
 from pathx.evaluation.protocols import Protocol
@@ -62,7 +62,7 @@ def evaluate_on_ray(
         partial(Measurer, load, device, dtype, protocol, result.running),
     )
     made: dict[str, MeasuredBatch] = {}
-    with joined(address, actors, device) as cluster:
+    with join_cluster(address, actors, device) as cluster:
         for batch, found in cluster.outcomes(batches, stages):
             one = found or MeasuredBatch(unread={source.name: DIED for source, _ in batch})
             for outcome in one.outcomes:

@@ -29,7 +29,7 @@ from pathx.results.files import FILES, PATH, is_inside, is_result, remove_parts,
 from pathx.results.lines import Line
 from pathx.results.packs import ShardWriter, failed_line, packed_bytes
 from pathx.results.result import Kind, Result, State
-from pathx.stores import Address, fetch_part, is_stored, joined, open_stored, store_of, unreachable
+from pathx.stores import Address, fetch_part, is_stored, join_address, open_stored, store_errors, store_of
 
 LINES_EVERY = 5.0
 """Seconds after which lines of an index go to an address, in a file of their own."""
@@ -181,7 +181,7 @@ class RemoteStore(ResultStore):
 
     def open(self) -> None:
         self.records.mkdir(parents=True, exist_ok=True)
-        with unreachable(self.address):
+        with store_errors(self.address):
             system, path = self._system()
             system.invalidate_cache()
             try:
@@ -199,11 +199,11 @@ class RemoteStore(ResultStore):
                     stream.write(system.cat_file(f"{path}/{found[0]}"))
 
     def read(self, name: str, place: tuple[int, int] | None) -> Any:
-        address = joined(self.address, name)
+        address = join_address(self.address, name)
         return open_stored(address) if place is None else fetch_part(address, *place)
 
     def put(self, file: Path, name: str) -> None:
-        with unreachable(self.address):
+        with store_errors(self.address):
             system, path = self._system()
             system.put_file(str(file), f"{path}/{name}")
         file.unlink(missing_ok=True)
@@ -215,7 +215,7 @@ class RemoteStore(ResultStore):
                 system.rm_file(f"{path}/{name}")
 
     def publish(self, files: Sequence[Path], gone: Sequence[str] = ()) -> None:
-        with unreachable(self.address):
+        with store_errors(self.address):
             system, path = self._system()
             for file in filter(Path.is_file, files):
                 system.put_file(str(file), f"{path}/{file.name}")
@@ -251,11 +251,11 @@ class RemoteStore(ResultStore):
     def _upload(self, files: dict[str, bytes]) -> None:
         system, path = self._system()
         for name, data in files.items():
-            with unreachable(joined(self.address, name)):
+            with store_errors(join_address(self.address, name)):
                 system.pipe_file(f"{path}/{name}", data)
 
     def _document_in_folder(self, made: Line) -> Any:
-        with unreachable(self.address):
+        with store_errors(self.address):
             system, path = self._system()
             folder = f"{path}/{made['folder']}"
             data = system.cat_file(f"{folder}/{made['document']}")

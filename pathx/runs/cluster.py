@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from pathx.cluster import DIED, Actors, Cluster, Stages, check_one_device, joined, other_machines
+from pathx.cluster import DIED, Actors, Cluster, Stages, check_one_device, join_cluster, other_machines
 from pathx.engine.device import resolve_batch_size
 from pathx.engine.explain import check_settings, check_width
 from pathx.errors import PathxError
@@ -33,7 +33,7 @@ from pathx.runs.settings import Settings
 from pathx.runs.stop import Stop
 from pathx.runs.tasks import EXPLAIN, Computed, Task
 from pathx.runs.writing import write_image
-from pathx.threads import working
+from pathx.threads import start_workers
 
 LOOKED_AT = 64
 """How many images are looked at at once, whether they are done already."""
@@ -95,7 +95,7 @@ def explain_on_ray(
         with closing(index), ExitStack() as stack:
             batches = []
             if len(done) < len(plan.images):
-                cluster = stack.enter_context(joined(address, actors, settings.device))
+                cluster = stack.enter_context(join_cluster(address, actors, settings.device))
                 batches = _batches(plan, done, cluster, settings)
             record(index.begin, file=index.file)
             for results, line, notes in _outcomes(cluster, stages, batches, store) if batches else ():
@@ -109,7 +109,7 @@ def explain_on_ray(
 
 def _done_before(images: Sequence[ImageFile], index: Index) -> Iterator[KeptImage]:
     """The images that an earlier run has done."""
-    with working(None) as workers:
+    with start_workers(None) as workers:
         for _, kept in workers.ahead(in_batches(images, LOOKED_AT), index.kept):
             yield from filter(None, kept)
 

@@ -34,7 +34,7 @@ from pathx.runs.shards import Shard
 from pathx.runs.stop import Stop
 from pathx.runs.tasks import EXPLAIN, Computed, Task
 from pathx.runs.writing import write_image
-from pathx.threads import Workers, working
+from pathx.threads import Workers, start_workers
 
 __all__ = ["Plan", "Result", "Settings", "State", "explain_files"]
 
@@ -135,8 +135,8 @@ def _explain(
 
     with (
         closing(index) if index else nullcontext(),
-        settling(store, index),
-        working(count, behind=torch.get_num_threads() > 1) as workers,
+        commit_at_end(store, index),
+        start_workers(count, behind=torch.get_num_threads() > 1) as workers,
     ):
         for _, batch in takewhile(lambda _: not stop.asked, workers.ahead(batches, read)):
             inputs = with_companions(batch, model.preprocessing, workers)
@@ -213,7 +213,7 @@ def _finish(read: Read, made: tuple[Computed, float] | None, store: ResultStore,
 
 
 @contextmanager
-def settling(store: ResultStore, index: Index | None) -> Iterator[None]:
+def commit_at_end(store: ResultStore, index: Index | None) -> Iterator[None]:
     """However a run ends, what it has written is committed, and in the index."""
     lost: list[str] = []
     try:

@@ -27,7 +27,7 @@ def load(here: Path) -> partial[Any]:
 
 def pretended(monkeypatch: pytest.MonkeyPatch, *deadly: str) -> Pretended:
     made = Pretended(deadly)
-    monkeypatch.setattr(cluster, "joined", made.joined())
+    monkeypatch.setattr(cluster, "join_cluster", made.join_cluster())
     monkeypatch.setattr(cluster, "other_machines", lambda: iter(()))
     return made
 

@@ -14,7 +14,7 @@ from pathx.pipeline import read_input
 from pathx.results.store import ResultStore
 from pathx.runs.index import Index
 from pathx.runs.run import Settings, explain_files, with_companions
-from pathx.threads import working
+from pathx.threads import start_workers
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -53,7 +53,7 @@ def test_with_one_that_is_not_done_go_all_of_its_batch(tmp_path: Path) -> None:
     picture(Path(found[1].file), seed=9)
     preprocessing = loaded().preprocessing
     read = [index.kept(one) or read_input(one, preprocessing) for one in found]
-    with working(0) as workers:
+    with start_workers(0) as workers:
         assert [one.source for one in with_companions(read, preprocessing, workers)] == found
         assert with_companions(read[:1], preprocessing, workers) == []  # nothing to do, nothing to read
 
@@ -63,6 +63,6 @@ def test_images_that_cannot_be_read_are_no_companions(tmp_path: Path) -> None:
     sources = [ImageFile(str(file), file.name) for file in (picture(tmp_path / "good.png"), tmp_path / "bad.png")]
     sources.append(ImageFile("gone.png", "gone.png", error=PathxError("it is gone")))
     read = [read_input(one, loaded().preprocessing) for one in sources]
-    with working(0) as workers:
+    with start_workers(0) as workers:
         (only,) = with_companions(read, loaded().preprocessing, workers)
     assert only.source is sources[0]
