@@ -221,4 +221,5 @@ class Prepared:
 def prepare(model: LoadedModel, *, device: str = "auto", dtype: str = "float32") -> Prepared:
     """A model on the device that a name means. The model that was given stays where it is."""
     where = resolve_device(device)
-    return Prepared(model, model.on(where), where, resolve_dtype(dtype, where))
+    precision = resolve_dtype(dtype, where)
+    return Prepared(model, model.on(where), where, precision)
