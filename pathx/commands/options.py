@@ -188,7 +188,7 @@ Workers = Annotated[
     typer.Option(
         "--workers",
         metavar="N",
-        help="Threads that read images ahead and write results behind. [default: cores, 8 at most]",
+        help="Threads that read images ahead and write results behind. [default: one for every core]",
         rich_help_panel=RUN,
     ),
 ]

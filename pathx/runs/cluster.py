@@ -17,7 +17,6 @@ import torch
 
 from pathx.cluster import DIED, Actors, Cluster, Stages, check_one_device, join_cluster, other_machines
 from pathx.engine.device import resolve_batch_size
-from pathx.engine.explain import check_settings, check_width
 from pathx.errors import PathxError
 from pathx.images.find import ImageFile
 from pathx.models.load import LoadedModel
@@ -31,7 +30,7 @@ from pathx.runs.index import Index, KeptImage
 from pathx.runs.run import Delivery, Plan, check_kept, index_of, record
 from pathx.runs.settings import Settings
 from pathx.runs.stop import Stop
-from pathx.runs.tasks import EXPLAIN, Computed, Task
+from pathx.runs.tasks import EXPLAIN, Computed, Job, Task
 from pathx.runs.writing import write_image
 from pathx.threads import start_workers
 
@@ -68,20 +67,20 @@ def explain_on_ray(
         documents: results hold their whole documents, and not only what these say of the class; to take them all in is most of
             what is done in this process, so where nobody asks for them a large cluster is better off without.
     """
-    settings, task, stop = settings or Settings(), task or EXPLAIN, stop or Stop()
+    settings, stop = settings or Settings(), stop or Stop()
+    job = Job(task or EXPLAIN, targets, settings)
     plan = files if isinstance(files, Plan) else Plan.of(files, out)
-    check_width(settings.width)
-    check_settings(settings.alpha, settings.skips)
+    job.check()
     check_one_device(settings.device)
     check_folder(out)
     model = load()
     with closing(result_store(out, pack)) as store:
         store.open()
-        index = index_of(plan, model, targets, settings, task, store)
+        index = index_of(plan, model, job, store)
         done: set[str] = set()
         if not plan.overwrite:
-            here = Computer(model, store.results, targets, replace(settings, device="cpu"), task, note)
-            check_kept(here, model.preprocessing, plan.images, index, note)
+            here = replace(job, settings=replace(settings, device="cpu"))
+            check_kept(Computer(model, here, store.results, note), model.preprocessing, plan.images, index, note)
             for kept in _done_before(plan.images, index):
                 stop.check()
                 done.add(kept.source.name)
@@ -89,7 +88,7 @@ def explain_on_ray(
         delivery = Delivery(note, index)
         stages = Stages(
             partial(_read, model.preprocessing),
-            partial(Explainer, load, store.results, targets, settings, task),
+            partial(Explainer, load, job, store.results),
             partial(_write, store, documents),
         )
         with closing(index), ExitStack() as stack:
@@ -161,9 +160,9 @@ class ComputedBatch:
 class Explainer:
     """In an actor: a model that explains batches."""
 
-    def __init__(self, load: Load, out: Path, targets: Sequence[str], settings: Settings, task: Task) -> None:
+    def __init__(self, load: Load, job: Job, out: Path) -> None:
         self._notes: list[str] = []
-        self._computer = Computer(load(), out, targets, settings, task, self._notes.append)
+        self._computer = Computer(load(), job, out, self._notes.append)
 
     def __call__(self, batch: Sequence[tuple[Input | Unreadable, bool]]) -> ComputedBatch:
         made = self._computer.compute([read for read, _ in batch if isinstance(read, Input)])

@@ -13,8 +13,7 @@ from pathx.errors import PathxError
 from pathx.models.load import LoadedModel
 from pathx.pipeline import Input, prepare
 from pathx.results.result import Result
-from pathx.runs.settings import Settings
-from pathx.runs.tasks import Batch, Computed, Task
+from pathx.runs.tasks import Batch, Computed, Job
 
 
 class Computer:
@@ -22,22 +21,13 @@ class Computer:
 
     Args:
         out: the folder that results are written to.
-        targets: classes by label or number, or `top:K`.
         note: is told when memory is short.
     """
 
-    def __init__(
-        self,
-        model: LoadedModel,
-        out: Path,
-        targets: Sequence[str],
-        settings: Settings,
-        task: Task,
-        note: Callable[[str], None],
-    ) -> None:
-        self._prepared = prepare(model, device=settings.device, dtype=settings.dtype)
-        self._out, self._targets, self._settings, self._task, self._note = out, targets, settings, task, note
-        self.size = self._at_once = resolve_batch_size(settings.batch_size, self._prepared.device)
+    def __init__(self, model: LoadedModel, job: Job, out: Path, note: Callable[[str], None]) -> None:
+        self._prepared = prepare(model, device=job.settings.device, dtype=job.settings.dtype)
+        self._job, self._out, self._note = job, out, note
+        self.size = self._at_once = resolve_batch_size(job.settings.batch_size, self._prepared.device)
         self._checked = self.size == 1
 
     def compute(self, inputs: Sequence[Input]) -> dict[str, tuple[Computed, float]]:
@@ -81,8 +71,8 @@ class Computer:
     def _explain(self, frozen: Frozen, batch: Sequence[Input]) -> list[Computed]:
         """What is to be written of a batch; an image whose numbers cannot be explained costs itself alone."""
         try:
-            asked = self._targets, self._out, self._settings
-            return list(self._task.batch(Batch.with_targets(self._prepared.model, frozen, batch, *asked)))
+            asked = self._job.targets, self._out, self._job.settings
+            return list(self._job.task.batch(Batch.with_targets(self._prepared.model, frozen, batch, *asked)))
         except PathxError as error:
             if error.usage or is_out_of_memory(error):
                 raise

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-from pathx.engine.explain import check_settings, check_width
 from pathx.errors import PathxError, shown
 from pathx.images.find import ImageFile, find_images
 from pathx.models.load import LoadedModel
@@ -29,10 +28,10 @@ from pathx.results.result import Result, State
 from pathx.results.store import ResultStore, result_store
 from pathx.runs.computing import Computer
 from pathx.runs.index import Index, KeptImage
-from pathx.runs.settings import Settings, check_workers
+from pathx.runs.settings import Settings
 from pathx.runs.shards import Shard
 from pathx.runs.stop import Stop
-from pathx.runs.tasks import EXPLAIN, Computed, Task
+from pathx.runs.tasks import EXPLAIN, Computed, Job, Task
 from pathx.runs.writing import write_image
 from pathx.threads import Workers, start_workers
 
@@ -96,38 +95,29 @@ def explain_files(
         stop: when asked, the run ends after what has been computed is written, with KeyboardInterrupt.
         note: is told what a user should know of the run, such as that memory was short.
     """
-    settings, task, stop = settings or Settings(), task or EXPLAIN, stop or Stop()
+    job, stop = Job(task or EXPLAIN, targets, settings or Settings()), stop or Stop()
     plan = files if isinstance(files, Plan) else Plan.of(files, out)
-    check_width(settings.width)
-    check_settings(settings.alpha, settings.skips)
-    check_workers(settings.workers)
+    job.check()
     check_folder(out)
     with closing(result_store(out, pack)) as store:
         store.open()
         plan = plan if pack is None else replace(plan, indexed=True)
-        yield from _explain(model, plan, store, targets, settings, task, stop, note)
+        yield from _explain(model, job, plan, store, stop, note)
     stop.check()
 
 
 def _explain(
-    model: LoadedModel,
-    plan: Plan,
-    store: ResultStore,
-    targets: Sequence[str],
-    settings: Settings,
-    task: Task,
-    stop: Stop,
-    note: Callable[[str], None],
+    model: LoadedModel, job: Job, plan: Plan, store: ResultStore, stop: Stop, note: Callable[[str], None]
 ) -> Generator[Result]:
     """As `explain_files`, with everything that it needs made ready."""
-    computer = Computer(model, store.results, targets, settings, task, note)
+    computer = Computer(model, job, store.results, note)
     batches = in_batches(plan.images, computer.size)
-    index = index_of(plan, model, targets, settings, task, store) if plan.indexed else None
+    index = index_of(plan, model, job, store) if plan.indexed else None
     known = None if plan.overwrite else index
     check_kept(computer, model.preprocessing, plan.images, known, note)
     behind: deque[Future[list[Result]]] = deque()
     delivery = Delivery(note, index)
-    count = settings.workers if len(batches) > 1 else 0
+    count = job.settings.workers if len(batches) > 1 else 0
 
     def read(source: ImageFile) -> Read:
         kept = None if known is None else known.kept(source)
@@ -259,16 +249,14 @@ class Delivery:
                 raise PathxError("stopped, as nothing more can be written: make room, then run it again to go on")
 
 
-def index_of(
-    plan: Plan, model: LoadedModel, targets: Sequence[str], settings: Settings, task: Task, store: ResultStore
-) -> Index:
+def index_of(plan: Plan, model: LoadedModel, job: Job, store: ResultStore) -> Index:
     """The index of a run, whose key is the same for all runs that would write the same of the same images."""
     about = {
-        "command": task.name,
+        "command": job.task.name,
         "model": model.identity,
         "preprocessing": asdict(model.preprocessing),
-        "targets": list(targets),
-        "settings": {**settings.decisive, **task.settings},
+        "targets": list(job.targets),
+        "settings": {**job.settings.decisive, **job.task.settings},
     }
     key = hashlib.sha256(json.dumps([about, model.labels]).encode()).hexdigest()[:16]
     return Index(store, plan.shard, {"run": key, **about}, [found.name for found in plan.images])

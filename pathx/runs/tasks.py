@@ -13,7 +13,7 @@ from typing import Any
 from pathx.contrast import Contrast
 from pathx.decomposition import Decomposition, decompose_wanted
 from pathx.drawing.page import Panel
-from pathx.engine.explain import class_logits, explain_frozen
+from pathx.engine.explain import check_settings, check_width, class_logits, explain_frozen
 from pathx.engine.freeze import Frozen
 from pathx.errors import PathxError
 from pathx.explanation import Explanation
@@ -26,7 +26,7 @@ from pathx.results.decomposition import FeatureReferences, decomposition_files, 
 from pathx.results.explanation import ModelInfo, explanation_folder, replaced_by, save
 from pathx.results.files import check_inside
 from pathx.results.result import Kind, Result, State
-from pathx.runs.settings import Settings
+from pathx.runs.settings import Settings, check_workers
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,21 @@ class Task:
     name: str
     batch: Callable[[Batch], Iterator[Computed]]
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a run makes of every image, for which classes (by label or number, or `top:K`), and how."""
+
+    task: Task
+    targets: Sequence[str]
+    settings: Settings
+
+    def check(self) -> None:
+        """Refuse settings that no image could be explained with."""
+        check_width(self.settings.width)
+        check_settings(self.settings.alpha, self.settings.skips)
+        check_workers(self.settings.workers)
 
 
 @dataclass(frozen=True, eq=False)
