@@ -226,8 +226,13 @@ def _packed(line: Line, shard: str, places: dict[str, tuple[int, int]]) -> Line:
         document = (PurePath(made["folder"]) / made["document"]).as_posix()
         return {**made, "pack": shard, "at": places[document]}
 
-    line = {**line, "explanations": [packed(made) for made in line["explanations"]]}
-    return {**line, "contrast": packed(line["contrast"])} if "contrast" in line else line
+    return change_results(line, packed)
+
+
+def change_results(line: Line, change: Callable[[Line], Line]) -> Line:
+    """A line of an index with another description of each of its results."""
+    line = {**line, "explanations": [change(made) for made in line.get("explanations", ())]}
+    return {**line, "contrast": change(line["contrast"])} if "contrast" in line else line
 
 
 def packed_bytes(read: ReadShard, name: str, place: Any) -> bytes:
@@ -325,12 +330,3 @@ def _arrow() -> tuple[Any, Any]:
         return import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError:
         raise PathxError(f"Parquet files need pyarrow: {INSTALL}", usage=True) from None
-
-
-def has_arrow() -> bool:
-    """Whether Parquet files can be read and written here."""
-    try:
-        _arrow()
-    except PathxError:
-        return False
-    return True

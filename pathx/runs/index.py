@@ -23,7 +23,7 @@ from pathx.images.read import sha256_of_image
 from pathx.regular import read_regular, written_by_pathx
 from pathx.results.files import foreign, hold, is_held, read_document, replace_file, replacing
 from pathx.results.lines import JsonLines, Line
-from pathx.results.packs import unpack
+from pathx.results.packs import change_results, unpack
 from pathx.results.result import Kind, Result, State
 from pathx.results.schema import LINE_SHAPE, RUN_SHAPE, misfit
 from pathx.results.store import ResultStore, described, files_of, result_store
@@ -284,12 +284,7 @@ def unpacked(out: str | Path, folder: str | Path) -> Unpacked:
 
 def _plain_line(line: Line) -> Line:
     """A line of results that are in no shard."""
-
-    def plain(made: Line) -> Line:
-        return {key: value for key, value in made.items() if key not in ("pack", "at")}
-
-    line = {**line, "explanations": [plain(made) for made in line.get("explanations", ())]}
-    return {**line, "contrast": plain(line["contrast"])} if "contrast" in line else line
+    return change_results(line, lambda made: {key: made[key] for key in made if key not in ("pack", "at")})
 
 
 def _check_foreign(record: Path, lines: JsonLines) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,8 @@ def test_unpacking_stays_in_its_folder(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["tar", pytest.param("parquet", marks=pytest.mark.skipif(not packs.has_arrow(), reason=packs.INSTALL))]
+    "kind",
+    ["tar", pytest.param("parquet", marks=pytest.mark.skipif(find_spec("pyarrow") is None, reason=packs.INSTALL))],
 )
 def test_a_file_is_read_from_where_it_was_said_to_be(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tarfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from pathx.results import packs
 from pathx.results.store import ResultStore, result_store
 
 pytestmark = pytest.mark.usefixtures("one_thread", "here")
-KINDS = ["tar", pytest.param("parquet", marks=pytest.mark.skipif(not packs.has_arrow(), reason=packs.INSTALL))]
+KINDS = ["tar", pytest.param("parquet", marks=pytest.mark.skipif(find_spec("pyarrow") is None, reason=packs.INSTALL))]
 QUICK = ("--no-pictures", "--depth", 2, "--width", 3, "--batch-size", 2)
 
 
