@@ -15,11 +15,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pathx.errors import PathxError, shown
-from pathx.images.find import ImageFile
-from pathx.images.read import sha256_of_image
 from pathx.regular import read_regular, written_by_pathx
 from pathx.results.files import foreign, hold, is_held, read_document, replace_file, replacing
 from pathx.results.lines import JsonLines, Line
@@ -28,6 +26,9 @@ from pathx.results.result import Kind, Result, State
 from pathx.results.schema import LINE_SHAPE, RUN_SHAPE, misfit
 from pathx.results.store import ResultStore, described, files_of, result_store
 from pathx.runs.shards import Shard
+
+if TYPE_CHECKING:
+    from pathx.images.find import ImageFile
 
 INDEX, RUN = "index{}.jsonl", "run{}.json"
 RUN_SCHEMA = "pathx/run@1"
@@ -113,6 +114,8 @@ class Index:
 
     def kept(self, source: ImageFile) -> KeptImage | None:
         """What an earlier run wrote of an image, where that is whole and the image is the same."""
+        from pathx.images.read import sha256_of_image  # here, as it loads Pillow, which --help can do without
+
         line = self.known(source.name) if source.error is None else None
         if line is None:
             return None
