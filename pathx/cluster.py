@@ -147,11 +147,11 @@ class Cluster:
         missing = dict(enumerate(batches))
         if not missing:
             return []
-        rows = [{"number": number, "value": packed(batch)} for number, batch in missing.items()]
+        rows = [{"number": number, "value": to_bytes(batch)} for number, batch in missing.items()]
         try:
             with closing(iter(self._pipeline(rows, stages).iter_rows())) as done:
                 for row in done:
-                    value = unpacked(row["value"])
+                    value = from_bytes(row["value"])
                     if isinstance(value, _Raised):
                         raise value.error
                     if row["number"] in missing:
@@ -267,15 +267,15 @@ def _worked_in(here: str, work: Callable[[Any], Any], row: dict[str, Any]) -> di
 
 def _worked(work: Callable[[Any], Any], row: dict[str, Any]) -> dict[str, Any]:
     """A batch after one more stage."""
-    value = unpacked(row["value"])
+    value = from_bytes(row["value"])
     if isinstance(value, _Raised):
         return row
     try:
-        data = packed(work(value))
+        data = to_bytes(work(value))
     except _ray().exceptions.RayError:  # another machine that was asked is gone: as if this process were
         raise
     except Exception as error:
-        data = packed(_Raised(_sent(error)))
+        data = to_bytes(_Raised(_sent(error)))
     return {"number": row["number"], "value": data}
 
 
@@ -299,13 +299,13 @@ def other_machines() -> Iterator[Callable[[Callable[[Any], Any], Any], Any]]:
 
 
 def _there(ray: Any, remote: Any, work: Callable[[Any], Any], value: Any) -> Any:
-    made = unpacked(ray.get(remote.remote(os.getcwd(), work, {"number": 0, "value": packed(value)}))["value"])
+    made = from_bytes(ray.get(remote.remote(os.getcwd(), work, {"number": 0, "value": to_bytes(value)}))["value"])
     if isinstance(made, _Raised):
         raise made.error
     return made
 
 
-def packed(value: Any) -> bytes:
+def to_bytes(value: Any) -> bytes:
     """Bytes of a value, without the networks in it, and of tensors what they show: not the batch that they are a part of.
 
     Tensors come out on the CPU, as those who write have no GPU.
@@ -325,8 +325,8 @@ def packed(value: Any) -> bytes:
     return stream.getvalue()
 
 
-def unpacked(data: bytes) -> Any:
-    """What `packed` made bytes of, in a process of the same run."""
+def from_bytes(data: bytes) -> Any:
+    """What `to_bytes` made bytes of, in a process of the same run."""
     return pickle.loads(data)
 
 
@@ -335,7 +335,7 @@ def _nothing() -> None:
 
 
 @contextmanager
-def joined(address: str, actors: Actors | None, device: str) -> Iterator[Cluster]:
+def join_cluster(address: str, actors: Actors | None, device: str) -> Iterator[Cluster]:
     """While in here, this process is part of a cluster.
 
     Args:

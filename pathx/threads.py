@@ -1,13 +1,21 @@
-"""Cores, and who goes first where there are too few: those who compute, before those who read and write."""
+"""Threads that read ahead of the network and write behind it, and leave the cores to those who compute."""
 
 from __future__ import annotations
 
 import os
 import sys
 import threading
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 _LATER = 10
 """By how much the priority of the others is lower."""
@@ -28,3 +36,63 @@ def stay_in_the_background() -> None:
         with suppress(OSError):
             now = os.getpriority(os.PRIO_PROCESS, 0)
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(19, now + _LATER))
+
+
+class Workers:
+    """Where work is done that need not be waited for. Decoders, encoders and disks let other threads run meanwhile."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    def submit(self, work: Callable[..., R], *arguments: Any) -> Future[R]:
+        return self._executor.submit(work, *arguments)
+
+    def ahead(self, batches: Sequence[Sequence[T]], work: Callable[[T], R]) -> Iterator[tuple[Sequence[T], list[R]]]:
+        """Each batch with the results of work on its items; the next batch is worked on while one is looked at."""
+        waiting: deque[tuple[Sequence[T], list[Future[R]]]] = deque()
+        try:
+            for batch in batches:
+                waiting.append((batch, [self.submit(work, item) for item in batch]))
+                if len(waiting) > 1:
+                    yield _results(*waiting.popleft())
+            while waiting:
+                yield _results(*waiting.popleft())
+        finally:
+            for _, futures in waiting:
+                for future in futures:
+                    future.cancel()
+
+
+def _results(batch: Sequence[T], futures: Sequence[Future[R]]) -> tuple[Sequence[T], list[R]]:
+    return batch, [future.result() for future in futures]
+
+
+@contextmanager
+def start_workers(count: int | None, *, behind: bool = True) -> Iterator[Workers]:
+    """Workers that end when all that was submitted is done.
+
+    Args:
+        count: how many threads; 0 to do everything at once where it is submitted, None for what the machine has.
+        behind: they leave the cores to those who compute, where several of these wait for each other.
+    """
+    if count == 0:
+        yield Workers(_Immediate())
+        return
+    before = torch.get_num_threads()
+    start = stay_in_the_background if behind else partial(torch.set_num_threads, 1)
+    executor = ThreadPoolExecutor(count or cores(), "pathx", initializer=start)
+    try:
+        yield Workers(executor)
+    finally:
+        executor.shutdown(wait=True)
+        torch.set_num_threads(before)
+
+
+class _Immediate(Executor):
+    def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
+        future: Future[R] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future

@@ -1,4 +1,4 @@
-"""Who goes first where cores are few: what a thread in the background takes, and what it leaves to others."""
+"""Work ahead of the network and behind it: in order, one batch ahead, and behind those who compute where cores are few."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import threading
 import pytest
 import torch
 
-from pathx.threads import cores, stay_in_the_background
+from pathx.threads import cores, start_workers, stay_in_the_background
 
 
 def test_a_process_has_the_cores_that_it_may_use() -> None:
@@ -58,3 +58,42 @@ print(*found, os.getpriority(os.PRIO_PROCESS, os.getpid()))
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
     *found, others = map(int, done.stdout.split())
     assert found == [min(19, others + 10), 19, 19]
+
+
+@pytest.mark.parametrize("count", [0, 1, 4, None])
+def test_batches_come_in_order_with_their_results(count: int | None) -> None:
+    before = torch.get_num_threads()
+    with start_workers(count) as workers:
+        found = list(workers.ahead([[1, 2], [3], [], [4, 5]], lambda number: number * 10))
+    assert found == [([1, 2], [10, 20]), ([3], [30]), ([], []), ([4, 5], [40, 50])]
+    assert torch.get_num_threads() == before
+
+
+def test_one_batch_ahead_and_no_further() -> None:
+    started: list[int] = []
+    with start_workers(0) as workers:
+        batches = workers.ahead([[number] for number in range(9)], lambda number: started.append(number))
+        next(batches)
+        assert started == [0, 1]
+        next(batches)
+        assert started == [0, 1, 2]
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_what_goes_wrong_is_raised_where_it_is_looked_at(count: int) -> None:
+    with start_workers(count) as workers:
+        failing = workers.submit(int, "x")
+        assert workers.submit(int, "7").result() == 7
+        with pytest.raises(ValueError, match="invalid literal"):
+            failing.result()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities of their own on Linux alone")
+@pytest.mark.parametrize("behind", [True, False])
+def test_only_where_threads_of_a_network_wait_for_each_other_are_others_behind_them(behind: bool) -> None:
+    def found() -> tuple[bool, int]:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) > usual, torch.get_num_threads()
+
+    usual = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    with start_workers(1, behind=behind) as workers:
+        assert workers.submit(found).result() == (behind and usual < 19, 1)

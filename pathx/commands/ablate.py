@@ -71,8 +71,8 @@ def ablate(
         from pathx.engine.ablate import ablate as remove
         from pathx.engine.explain import explain
         from pathx.images.folders import images_in
-        from pathx.models.inputs import read_input
         from pathx.models.labels import resolve_target
+        from pathx.pipeline import Unreadable, read_input
 
         found = images_in(images)
         ready = prepared(
@@ -90,12 +90,9 @@ def ablate(
         means = None if units is None else _means(units, ready)
         failed = False
         for image in found:
-            try:
-                if image.error is not None:
-                    raise image.error
-                read = read_input(image.source, ready.model.preprocessing)
-            except PathxError as error:
-                complain(about(image.name, str(error)))
+            read = read_input(image, ready.model.preprocessing)
+            if isinstance(read, Unreadable):
+                complain(about(image.name, str(read.error)))
                 failed = True
                 continue
             inputs = read.tensor[None].to(ready.device, ready.dtype)

@@ -28,8 +28,8 @@ from pathx.errors import PathxError
 
 if TYPE_CHECKING:
     from pathx.evaluation.evaluate import Evaluation
-    from pathx.evaluation.prepared import Prepared
     from pathx.images.find import ImageFile
+    from pathx.pipeline import Prepared
 
 
 def evaluate(

@@ -17,8 +17,8 @@ import typer
 
 from pathx.commands.options import Format
 from pathx.commands.output import EVERY, about, complain, duration, print_contrast
-from pathx.images.stores import Address, is_stored
 from pathx.runs.index import index_name
+from pathx.stores import Address, is_stored
 
 if TYPE_CHECKING:
     from collections.abc import Generator

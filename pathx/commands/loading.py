@@ -14,8 +14,8 @@ from pathx.evaluation.choices import METHODS, PROTOCOLS, TIES
 
 if TYPE_CHECKING:
     from pathx.evaluation.evaluate import Evaluation
-    from pathx.evaluation.prepared import Prepared
     from pathx.models.load import LoadedModel
+    from pathx.pipeline import Prepared
 
 Methods = Annotated[
     list[str] | None,
@@ -56,7 +56,7 @@ def prepared(model: str, *, device: str, dtype: options.Dtype, quiet: bool = Fal
 
 def on_device(load: Callable[[], LoadedModel], device: str, dtype: options.Dtype, quiet: bool) -> Prepared:
     """A model once it is loaded, and said what a user should know of that."""
-    from pathx.evaluation.prepared import prepare
+    from pathx.pipeline import prepare
 
     loaded = load()
     for note in loaded.notes:

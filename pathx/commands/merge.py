@@ -12,9 +12,9 @@ import typer
 from pathx.commands import options
 from pathx.commands.options import Format
 from pathx.commands.output import about, complain, errors
-from pathx.images.stores import Address, is_stored
 from pathx.runs.index import index_name
 from pathx.runs.index import merge as joined
+from pathx.stores import Address, is_stored
 
 _LISTED = 20
 

@@ -188,7 +188,7 @@ Workers = Annotated[
     typer.Option(
         "--workers",
         metavar="N",
-        help="Threads that read images ahead and write results behind. [default: cores, 8 at most]",
+        help="Threads that read images ahead and write results behind. [default: one for every core]",
         rich_help_panel=RUN,
     ),
 ]
@@ -277,7 +277,7 @@ Std = Annotated[
 
 def _folder(out: str) -> str:
     """Refuse a store for results that are written to folders only."""
-    from pathx.images.stores import is_stored
+    from pathx.stores import is_stored
 
     if is_stored(out):
         raise typer.BadParameter("these results go to a folder of this machine: name one, and copy it to the store")

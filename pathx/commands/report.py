@@ -32,7 +32,7 @@ def report(
     """
     with errors():
         from pathx.report.build import report
-        from pathx.results.homes import check_in_folders
+        from pathx.results.store import check_in_folders
 
         for place in results:
             check_in_folders(place)

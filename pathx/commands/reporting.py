@@ -81,7 +81,7 @@ def _growth_of(model: LoadedModel, settings: Settings) -> Callable[[ExplanationF
     from pathx.engine.freeze import freeze
     from pathx.errors import PathxError
     from pathx.images.read import open_image
-    from pathx.models.inputs import tensor_of
+    from pathx.pipeline import tensor_of
     from pathx.report.growth import grow
 
     device = resolve_device(settings.device)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pathx.commands.output import notes
 from pathx.errors import PathxError
-from pathx.images.stores import is_stored
+from pathx.stores import is_stored
 
 if TYPE_CHECKING:
     from pathx.models.load import LoadedModel
@@ -66,7 +66,7 @@ def guide(folder: str | None, loaded: LoadedModel, device: str, dtype: str, quie
     """What `--units` names, made ready for a model."""
     if folder is None:
         return None
-    from pathx.evaluation.prepared import prepare
+    from pathx.pipeline import prepare
     from pathx.units.guide import Guide
 
     return Guide(folder, prepare(loaded, device=device, dtype=dtype), notes(quiet))

@@ -31,8 +31,8 @@ def sheet(
     with errors():
         drawing = parsing.drawing(smoothing, colours, percentile, show_units, no_magnify, heat)
 
-        from pathx.results.homes import check_in_folders
         from pathx.results.redraw import redraw
+        from pathx.results.store import check_in_folders
 
         check_in_folders(folder)
         failed: Counter[str] = Counter()

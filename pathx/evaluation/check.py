@@ -11,18 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import pathx
 from pathx.engine.explain import check_depth, explain_frozen
 from pathx.engine.freeze import freeze
 from pathx.engine.network import Network
 from pathx.engine.record.model import named_tensors, unwrapped
 from pathx.errors import PathxError
 from pathx.evaluation.device_check import compare_device
-from pathx.evaluation.prepared import Prepared, SeenImage
 from pathx.evaluation.statistics import spearman
 from pathx.explanation import Explanation
 from pathx.images.find import ImageFile
 from pathx.maps import plane
+from pathx.pipeline import Prepared, SeenImage
+from pathx.results.files import created_by
 
 SCHEMA = "pathx/check@1"
 ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -95,7 +95,7 @@ class Checked:
             "passed": self.passed,
             "verdict": self.verdict,
             "checks": {name: asdict(finding) for name, finding in self.findings.items()},
-            "created_by": {"pathx": pathx.__version__, "torch": str(torch.__version__)},
+            "created_by": created_by(),
         }
 
 

@@ -10,14 +10,15 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from pathx.cluster import DIED, Actors, Stages, joined
+from pathx.cluster import DIED, Actors, Stages, join_cluster
+from pathx.errors import PathxError
 from pathx.evaluation.evaluate import Contender, Evaluation, Outcome, begun, described, measured
-from pathx.evaluation.prepared import Opened, Prepared, prepare, read_images
 from pathx.evaluation.protocols import Protocol
 from pathx.evaluation.records import RecordFile
 from pathx.images.find import ImageFile
 from pathx.models.load import LoadedModel
 from pathx.models.preprocessing import Preprocessing
+from pathx.pipeline import Input, Prepared, Unreadable, in_batches, prepare, read_input, usable
 
 Item = tuple[ImageFile, tuple[str, ...]]
 """An image, and the keys of the records that are known of it."""
@@ -54,14 +55,14 @@ def evaluate_on_ray(
         known.setdefault(record.picture, []).append(record.key)
     batches = [
         [(source, tuple(known.get(source.name, ()))) for source in batch]
-        for batch in prepared.batches(images, batch_size)
+        for batch in in_batches(images, prepared.batch_size(batch_size))
     ]
     stages = Stages(
         partial(_read, prepared.model.preprocessing),
         partial(Measurer, load, device, dtype, protocol, result.running),
     )
     made: dict[str, MeasuredBatch] = {}
-    with joined(address, actors, device) as cluster:
+    with join_cluster(address, actors, device) as cluster:
         for batch, found in cluster.outcomes(batches, stages):
             one = found or MeasuredBatch(unread={source.name: DIED for source, _ in batch})
             for outcome in one.outcomes:
@@ -102,14 +103,19 @@ class Measurer:
         self._prepared = prepare(load(), device=device, dtype=dtype)
         self._protocol, self._contenders = protocol, contenders
 
-    def __call__(self, batch: tuple[Sequence[Opened], Container[str]]) -> MeasuredBatch:
-        opened, known = batch
+    def __call__(self, batch: tuple[Sequence[Input | Unreadable], Container[str]]) -> MeasuredBatch:
+        read, known = batch
         unread: dict[str, str] = {}
-        seen = self._prepared.seen(opened, lambda source, error: unread.update({source.name: str(error)}))
+
+        def failed(source: ImageFile, error: PathxError) -> None:
+            unread[source.name] = str(error)
+
+        seen = self._prepared.predict(usable(read, failed), failed)
         outcomes = list(measured(self._prepared, self._protocol, self._contenders, seen, known)) if seen else []
         return MeasuredBatch(outcomes, list(map(described, seen)), unread, str(self._prepared.device))
 
 
-def _read(preprocessing: Preprocessing, batch: Sequence[Item]) -> tuple[list[Opened], set[str]]:
+def _read(preprocessing: Preprocessing, batch: Sequence[Item]) -> tuple[list[Input | Unreadable], set[str]]:
     """What the network is to see of a batch, and the keys of the records that are known of it."""
-    return read_images([source for source, _ in batch], preprocessing), {key for _, keys in batch for key in keys}
+    read = [read_input(source, preprocessing) for source, _ in batch]
+    return read, {key for _, keys in batch for key in keys}

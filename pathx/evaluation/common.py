@@ -11,17 +11,12 @@ from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Any
 
-import torch
-
-from pathx.engine.device import in_parts
-from pathx.engine.explain import explain_frozen
-from pathx.engine.freeze import freeze
 from pathx.errors import PathxError, shown
 from pathx.evaluation import shortcuts
-from pathx.evaluation.prepared import Prepared, SeenImage
-from pathx.explanation import Explanation, LayerTensor
+from pathx.explanation import LayerTensor
 from pathx.images.find import ImageFile, find_images
 from pathx.models.labels import slug
+from pathx.pipeline import Prepared, read_batches
 from pathx.results.files import PATH, created_by, read_document
 from pathx.results.schema import PATH_SCHEMA
 
@@ -231,25 +226,20 @@ def common_of_images(
         progress(1)
 
     settings: dict[str, Any] = {"depth": depth, "width": width, "alpha": alpha, "skips": skips}
-    for batch in prepared.see(images, batch_size, failed):
-
-        def explained(part: Sequence[SeenImage], settings: Mapping[str, Any] = settings) -> list[Explanation]:
-            frozen = freeze(prepared.module, torch.stack([seen.input for seen in part]))
-            wanted = [(number, seen.target) for number, seen in enumerate(part)]
-            return explain_frozen(frozen, wanted, **settings)
-
-        explanations = [explanation for part in in_parts(batch, explained) for explanation in part]
-        for seen, explanation in zip(batch, explanations, strict=True):
-            settings |= {"depth": explanation.depth, "alpha": explanation.alpha}
-            trails.append(
-                Trail(
-                    seen.source.name,
-                    {"prediction": prepared.labels[seen.target], "folder": seen.source.label},
-                    {layer.layer: layer.tensors for layer in explanation.path},
-                    {n.layer: frozenset((unit.tensor, unit.index) for unit in n.units) for n in explanation.path},
+    for _, batch in read_batches(images, prepared.model.preprocessing, prepared.batch_size(batch_size), failed):
+        for part, frozen, explanations in prepared.explain_predictions(batch, dict(settings), failed):
+            for read, explanation in zip(part, explanations, strict=True):
+                settings |= {"depth": explanation.depth, "alpha": explanation.alpha}
+                trails.append(
+                    Trail(
+                        read.source.name,
+                        {"prediction": prepared.labels[explanation.target], "folder": read.source.label},
+                        {layer.layer: layer.tensors for layer in explanation.path},
+                        {n.layer: frozenset((unit.tensor, unit.index) for unit in n.units) for n in explanation.path},
+                    )
                 )
-            )
-        progress(len(batch))
+            progress(len(part))
+            del frozen, explanations
     labels = sorted({label for trail in trails if (label := trail.classes["folder"]) is not None})
     unknown = [label for label in labels if prepared.class_of(label) is None]
     notes = [f"folders that are not named after classes of the model: {', '.join(unknown[:3])}"] if unknown else []

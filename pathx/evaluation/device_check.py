@@ -11,8 +11,8 @@ import torch
 
 from pathx.engine.explain import explain_frozen
 from pathx.engine.freeze import freeze
-from pathx.evaluation.prepared import Prepared, SeenImage
 from pathx.explanation import Explanation, PathLayer
+from pathx.pipeline import Prepared, SeenImage
 
 TIE = 1e-3
 """Importances that differ by less than this share, relative to 1/classes, may be told apart differently by rounding."""

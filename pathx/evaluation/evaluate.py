@@ -16,18 +16,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import pathx
 from pathx.engine.device import in_parts
 from pathx.engine.explain import check_depth, check_settings, check_width
 from pathx.errors import PathxError, as_text
 from pathx.evaluation.choices import METHODS, PATHS, PROTOCOLS, chosen
 from pathx.evaluation.methods import Subject, captum_is_missing
-from pathx.evaluation.prepared import Prepared, SeenImage
 from pathx.evaluation.protocols import Protocol
 from pathx.evaluation.records import Record, RecordFile, record_key
 from pathx.evaluation.statistics import bootstrap, compare
 from pathx.images.find import ImageFile
-from pathx.results.files import replace_own
+from pathx.pipeline import Prepared, SeenImage
+from pathx.results.files import created_by, replace_own
 
 SCHEMA = "pathx/evaluation@1"
 MEASURES = {"insertion": "↑", "deletion": "↓"}
@@ -220,11 +219,7 @@ class Evaluation:
             "unread": self.unread,
             "notes": self.notes,
             "model": self.prepared.about,
-            "created_by": {
-                "pathx": pathx.__version__,
-                "torch": str(torch.__version__),
-                "device": self.device or str(self.prepared.device),
-            },
+            "created_by": created_by(device=self.device or str(self.prepared.device)),
         }
 
     @property

@@ -50,16 +50,15 @@ def record_key(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
 
 
-class RecordFile:
-    """Records, one JSON document per line. Lines are only ever added; one that was cut short is left out.
+class KeyedLines:
+    """Lines of JSON by their entry `key`, to go on from. Lines are only ever added; the last one of a key counts.
 
     Args:
-        file: None to keep records in memory alone.
+        file: None to keep lines in memory alone.
     """
 
     def __init__(self, file: Path | None) -> None:
         self._lines = None if file is None else JsonLines(file)
-        self.known: dict[str, Record] = {}
         try:
             found = [] if self._lines is None else self._lines.read()
             if file is not None and not found and file.exists() and file.stat().st_size:
@@ -68,19 +67,35 @@ class RecordFile:
             raise PathxError(
                 f"{file} cannot be read ({error.strerror}): choose another folder with `out`", usage=True
             ) from None
-        for record in filter(None, map(_record, found)):
-            self.known[record.key] = record
+        self.lines: dict[str, Line] = {line["key"]: line for line in found if isinstance(line.get("key"), str)}
 
-    def add(self, records: Sequence[Record]) -> None:
-        self.known |= {record.key: record for record in records}
-        if self._lines is None or not records:
+    def append(self, lines: Sequence[Line]) -> None:
+        """Add lines, each with its key. Raises PathxError."""
+        self.lines |= {line["key"]: line for line in lines}
+        if self._lines is None or not lines:
             return
         try:
             self._lines.file.parent.mkdir(parents=True, exist_ok=True)
             mark(self._lines.file.parent, [self._lines.file.name])
-            self._lines.append([asdict(record) for record in records])
+            self._lines.append(lines)
         except OSError as error:
             raise unwritable(self._lines.file, error) from None
+
+
+class RecordFile:
+    """Records of attributions in a file.
+
+    Args:
+        file: None to keep records in memory alone.
+    """
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = KeyedLines(file)
+        self.known = {record.key: record for record in map(_record, self._file.lines.values()) if record is not None}
+
+    def add(self, records: Sequence[Record]) -> None:
+        self.known |= {record.key: record for record in records}
+        self._file.append([asdict(record) for record in records])
 
 
 def _record(line: Line) -> Record | None:

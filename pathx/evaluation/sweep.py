@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from pathx.drawing.render import heatmap
 from pathx.engine.network import Network
 from pathx.evaluation.evaluate import DIFFERENCE, Contender, Evaluation, contender, subject_of
-from pathx.evaluation.prepared import Prepared
 from pathx.images.find import ImageFile
+from pathx.pipeline import Prepared
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -22,13 +22,11 @@ from pathx.engine.freeze import freeze
 from pathx.engine.record.operations import Value
 from pathx.engine.replay import Classifier, Replay
 from pathx.errors import PathxError
-from pathx.evaluation.prepared import Prepared
-from pathx.evaluation.records import record_key
+from pathx.evaluation.records import KeyedLines, record_key
 from pathx.evaluation.statistics import bootstrap, compare
 from pathx.explanation import PathLayer
 from pathx.images.find import ImageFile
-from pathx.results.files import unwritable
-from pathx.results.lines import JsonLines
+from pathx.pipeline import Prepared
 
 SCHEMA = "pathx/unit-orders@1"
 INTEGRATION_STEPS = 20
@@ -280,8 +278,7 @@ def evaluate_orders(
         records: a file of what is known already, which is added to.
         progress: called with the number of images that were done just now.
     """
-    store = None if records is None else JsonLines(records)
-    known = {line.get("key"): line.get("curves") for line in (store.read() if store is not None else ())}
+    known = KeyedLines(records)
     unread: dict[str, str] = {}
     found: list[UnitCurves] = []
 
@@ -294,18 +291,13 @@ def evaluate_orders(
         (seen,) = batch
         preprocessing = asdict(prepared.model.preprocessing)
         key = record_key(about, preprocessing, str(prepared.dtype), seen.source.name, seen.image.sha256)
-        own = _read_curves(known.get(key))
+        own = _read_curves(known.lines.get(key, {}).get("curves"))
         if own is None:
             target, name = [seen.target], [seen.source.name]
             own = curves(
                 prepared.classifier, seen.input[None], target, name, steps=steps, orders=orders, settings=settings
             )
-            if store is not None:
-                try:
-                    store.file.parent.mkdir(parents=True, exist_ok=True)
-                    store.append([{"key": key, "curves": [asdict(one) for one in own]}])
-                except OSError as error:
-                    raise unwritable(store.file, error) from None
+            known.append([{"key": key, "curves": [asdict(one) for one in own]}])
         found += own
         progress(1)
     if not found:

@@ -18,9 +18,9 @@ from typing import BinaryIO, NamedTuple
 from pathx.errors import PathxError, public_address, shown
 from pathx.images.archives import ARCHIVES, Member, check_uncompressed, is_archive, members_in, split_member
 from pathx.images.frames import SUFFIXES, VIDEOS, Frame, count_frames
-from pathx.images.regular import MARKER, begins_as_ours, read_regular, written_by_pathx
-from pathx.images.stores import fetch_part, is_stored, joined, stored_files, stored_matches, stored_version
 from pathx.images.web import address_name, is_address
+from pathx.regular import MARKER, begins_as_ours, read_regular, written_by_pathx
+from pathx.stores import fetch_part, is_stored, join_address, stored_files, stored_matches, stored_version
 
 _DOCUMENTS = "path|run|decomposition|contrast|evaluation|sweep|common|check|units"
 _OURS = re.compile(rf"({_DOCUMENTS})(\..*)?\.json")  # what tells a folder of results, if its schema is one of pathx
@@ -250,7 +250,7 @@ def _searched(root: str, out: str | Path | None, suffixes: frozenset[str]) -> li
 def _joined(root: str, below: str) -> str:
     if not below:
         return root
-    return joined(root, below) if is_stored(root) else os.path.join(PurePath(root), below)
+    return join_address(root, below) if is_stored(root) else os.path.join(PurePath(root), below)
 
 
 def _stored(root: str, out: str | Path | None, suffixes: frozenset[str]) -> list[_Below]:
@@ -258,18 +258,22 @@ def _stored(root: str, out: str | Path | None, suffixes: frozenset[str]) -> list
     files = stored_files(root)
     if files is None:
         return [_Below("", version=stored_version(root))]
-    own = [joined(out, "")] if out is not None and is_stored(out) else []
+    own = [join_address(out, "")] if out is not None and is_stored(out) else []
     documents = sorted((name for name in files if _OURS.fullmatch(posixpath.basename(name))), key=len)
     for name in documents:
-        folder = joined(root, posixpath.dirname(name)).rstrip("/") + "/"
-        if "/" in name and not folder.startswith(tuple(own)) and begins_as_ours(fetch_part(joined(root, name), 0, 64)):
+        folder = join_address(root, posixpath.dirname(name)).rstrip("/") + "/"
+        if (
+            "/" in name
+            and not folder.startswith(tuple(own))
+            and begins_as_ours(fetch_part(join_address(root, name), 0, 64))
+        ):
             own.append(folder)
     found = []
     for name, version in files.items():
         *folders, last = name.split("/")
         called = {os.path.splitext(folder)[1].lower() for folder in folders}
         hidden = any(part.startswith(".") for part in (*folders, last))
-        if hidden or called & (SUFFIXES | VIDEOS | ARCHIVES) or joined(root, name).startswith(tuple(own)):
+        if hidden or called & (SUFFIXES | VIDEOS | ARCHIVES) or join_address(root, name).startswith(tuple(own)):
             continue
         if os.path.splitext(last)[1].lower() in suffixes:
             found.append(_Below(name, version=version))

@@ -18,7 +18,7 @@ from typing import Any, NoReturn, Protocol
 from PIL import Image
 
 from pathx.errors import PathxError, reason_of, shown
-from pathx.images.regular import open_regular, sha256_of
+from pathx.regular import open_regular, sha256_of
 
 PAGED = ("GIF", "PNG", "WEBP", "TIFF")
 """Formats of images that may hold several. The further ones of a JPEG are previews and depth maps."""

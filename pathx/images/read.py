@@ -19,9 +19,9 @@ from PIL import ExifTags, Image, ImageChops, UnidentifiedImageError
 from pathx.errors import PathxError, public_address, shown
 from pathx.images.archives import Member, member_bytes, member_of
 from pathx.images.frames import Frame, frame_image, frame_of, is_video
-from pathx.images.regular import read_regular, sha256_of
-from pathx.images.stores import fetch_stored, is_stored
 from pathx.images.web import fetch, is_address
+from pathx.regular import read_regular, sha256_of
+from pathx.stores import fetch_stored, is_stored
 
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM")
 """What is read, told by content and never by the file's name. Pillow's other decoders are never reached."""

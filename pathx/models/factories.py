@@ -21,10 +21,10 @@ import torch
 from torch import nn
 
 from pathx.errors import PathxError, kind_in_words, reason_of
-from pathx.images.regular import sha256_of
 from pathx.models.checkpoints import fill, fitting, read_state, sha256_of_state
 from pathx.models.loaded import LoadedModel, made_of
 from pathx.models.sidecar import EXAMPLE, complete, read_sidecar_file, sidecar_beside
+from pathx.regular import sha256_of
 
 BESIDE = "pathx.json"
 """What describes the networks of a folder of code."""

@@ -13,8 +13,8 @@ from typing import IO, Any
 import torch
 from torch import nn
 
+from pathx import regular
 from pathx.errors import PathxError, reason_of
-from pathx.images import regular
 from pathx.models.exported import EMBEDDED, Archive, load_export
 from pathx.models.operations import Unsafe
 from pathx.models.programs import check_graphs, check_text

@@ -23,13 +23,13 @@ import torch
 from torch import Tensor
 
 from pathx.errors import PathxError, parse_json, reason_of
-from pathx.images.regular import read_regular, sha256_of
 from pathx.models.bundled import bundled_labels
 from pathx.models.checkpoints import fill, fitting, read_state, sha256_of_state
 from pathx.models.loaded import LoadedModel, made_of
 from pathx.models.named import adapted
 from pathx.models.preprocessing import Preprocessing
 from pathx.models.sidecar import preprocessing_fields
+from pathx.regular import read_regular, sha256_of
 
 SAFETENSORS = "model.safetensors"
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from pathx.errors import PathxError, parse_json
-from pathx.images.regular import read_regular
+from pathx.regular import read_regular
 
 MOST_SUGGESTED = 8
 """Labels that an error names at most."""

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from pathx.errors import PathxError, kind_in_words
-from pathx.images.regular import sha256_of
 from pathx.models.bundled import DEFAULT_MODEL, PREPROCESSING, WEIGHTS, SqueezeNet, bundled_labels
 from pathx.models.checkpoints import fill, read_state
 from pathx.models.exported import EMBEDDED
@@ -23,6 +22,7 @@ from pathx.models.labels import read_labels
 from pathx.models.loaded import LoadedModel, made_of
 from pathx.models.named import adapted, as_name, load_named, model_names, no_initialisation
 from pathx.models.sidecar import EXAMPLE, checked, complete, read_sidecar, sidecar_beside
+from pathx.regular import sha256_of
 
 __all__ = ["DEFAULT_MODEL", "LoadedModel", "is_file", "load_model", "model_names"]
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from pathx.errors import PathxError, reason_of
-from pathx.images.regular import sha256_of
 from pathx.models.preprocessing import Preprocessing
+from pathx.regular import sha256_of
 
 MADE_OF = "made_of"
 

@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from pathx.errors import PathxError, reason_of
-from pathx.images.regular import sha256_of
 from pathx.models.bundled import DEFAULT_MODEL
 from pathx.models.checkpoints import fill, modern_keys, read_state, sha256_of_state, state_of
 from pathx.models.loaded import LoadedModel
 from pathx.models.preprocessing import Preprocessing
 from pathx.models.sidecar import preprocessing_fields
+from pathx.regular import sha256_of
 
 TABLE = Path(__file__).parent / "data" / "models.json"
 """What tracing every model gave for one release of torchvision; see `catalogue`."""

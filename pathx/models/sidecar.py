@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from pathx.errors import PathxError, parse_json, reason_of
-from pathx.images.regular import read_regular
 from pathx.models.labels import parse_labels
 from pathx.models.preprocessing import Preprocessing, clipped, is_number
+from pathx.regular import read_regular
 
 EXAMPLE = '{"input_size": [3, 32, 32], "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5], "labels": ["cat", "dog"]}'
 _EXAMPLES = {"input_size": [3, 32, 32], "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}

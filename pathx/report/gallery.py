@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import quote
 
 from pathx.errors import PathxError
-from pathx.images.regular import MARKER
 from pathx.models.labels import slug
+from pathx.regular import MARKER
 from pathx.report.collect import Collected, ExplanationFiles
 from pathx.report.encoding import encode_jpeg
 from pathx.report.explanation import whole

@@ -11,7 +11,7 @@ from typing import Any
 
 from pathx.errors import PathxError
 from pathx.images.read import open_image
-from pathx.images.regular import read_regular
+from pathx.regular import read_regular
 from pathx.report.encoding import encode_picture, encode_small
 from pathx.report.page import page
 from pathx.report.references import References

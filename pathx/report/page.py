@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from pathx.images.regular import read_regular
+from pathx.regular import read_regular
 
 _DATA = '<script type="application/json" id="data">'
 _IMPORT = re.compile(r'^import\s+\{[^}]*\}\s+from\s+"\./[\w-]+\.js";\n', re.MULTILINE)

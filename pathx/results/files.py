@@ -17,9 +17,9 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from pathx.errors import PathxError, parse_json, reason_of, shown
-from pathx.images.regular import MARKER, open_regular, path_problem, read_regular, written_by_pathx
-from pathx.images.stores import is_stored
+from pathx.regular import MARKER, open_regular, path_problem, read_regular, written_by_pathx
 from pathx.results.schema import PATH_SCHEMA, path_misfit
+from pathx.stores import is_stored
 
 try:
     import fcntl

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from pathx.images.regular import NOT_REGULAR, read_regular
+from pathx.regular import NOT_REGULAR, read_regular
 from pathx.results.files import lock, replace_file
 
 Line = dict[str, Any]

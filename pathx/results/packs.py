@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import secrets
 import tarfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib import import_module
-from pathlib import Path
+from pathlib import Path, PurePath
+from threading import Lock
 from typing import Any, BinaryIO, Protocol
 
 from pathx.errors import PathxError, reason_of, shown
 from pathx.images.parquet import INSTALL, Parquet
-from pathx.results.files import NoRoomError, check_inside, replace_file
+from pathx.results.files import NoRoomError, check_inside, hold, is_held, locked_folder, replace_file, unwritable
+from pathx.results.lines import Line
 
 SHARD_BYTES = 256 << 20
 """A shard that has reached this size is finished, and the next one begun."""
@@ -21,6 +25,9 @@ GROUP_BYTES = 4 << 20
 """Bytes that are read of a Parquet shard to get at one file."""
 
 _COLUMNS = ("folder", "file", "bytes")
+_OPEN = ".pack"  # of a shard that has no name yet
+_STALE = 60.0  # seconds after which an open shard is one that a killed run left, where the file system has no locks
+_LOCK = Lock()  # of all writers: these are sent to other processes, and locks cannot be
 
 
 class Shard(Protocol):
@@ -112,12 +119,120 @@ ReadShard = Callable[[str, tuple[int, int] | None], Any]
 """Gives bytes of a shard from a place on, or the shard opened where no place is given."""
 
 
-def check_pack(kind: str) -> None:
-    """Refuse a kind of shards that cannot be written here."""
-    if kind not in SHARDS:
-        raise PathxError(f"results are packed into {' or '.join(SHARDS)}, not into {kind!r}", usage=True)
-    if kind == "parquet":
-        _arrow()
+class ShardWriter:
+    """Packs results into shards of a bounded size; a shard gets its name when it is whole.
+
+    Args:
+        folder: where shards are written.
+        kind: a key of `SHARDS`.
+        put: gives a finished shard its name.
+    """
+
+    def __init__(self, folder: Path, kind: str, put: Callable[[Path, str], None]) -> None:
+        if kind not in SHARDS:
+            raise PathxError(f"results are packed into {' or '.join(SHARDS)}, not into {kind!r}", usage=True)
+        if kind == "parquet":
+            _arrow()
+        self._folder, self._kind, self._put = folder, kind, put
+        self._shard: Shard | None = None
+        self._file, self._name, self._held = Path(), "", -1
+        self._lines: list[Line] = []
+        self._lost: list[Line] = []
+
+    def remove_abandoned(self) -> None:
+        """Remove open shards that killed runs left."""
+        with suppress(OSError), locked_folder(self._folder):
+            for file in self._folder.glob(f".pathx-*{_OPEN}"):
+                if not is_held(file, unsure=time.time() - file.stat().st_mtime < _STALE):
+                    file.unlink()
+
+    def add(self, files: dict[str, bytes], line: Line) -> tuple[str, list[Line]]:
+        """Add the files of an image: the name of their shard, and the lines of the index that are true then.
+
+        Raises PathxError.
+        """
+        with _LOCK:
+            try:
+                shard = self._open()
+                places = {name: shard.add(name, data) for name, data in files.items()}
+                self._lines.append(_packed(line, self._name, places))
+                return self._name, self._finish() if shard.size >= SHARD_BYTES else []
+            except (OSError, PathxError) as error:
+                raise self._give_up(error) from error
+
+    def flush(self) -> list[Line]:
+        """Finish the open shard: the lines that are true then, those of images that were lost included."""
+        with _LOCK:
+            try:
+                lines = self._finish() if self._shard is not None else []
+            except (OSError, PathxError) as error:
+                self._give_up(error)
+                lines = []
+            lost, self._lost = self._lost, []
+            return [*lost, *lines]
+
+    def drop(self) -> None:
+        """Remove a shard that has no name yet, as far as it is there."""
+        with _LOCK:
+            self._drop()
+
+    def _give_up(self, error: OSError | PathxError) -> PathxError:
+        """Why a shard could not be finished; the images in it have failed, and the next run makes them again."""
+        problem = error if isinstance(error, PathxError) else unwritable(self._folder, error)
+        self._lost += [failed_line(line, problem) for line in self._lines]
+        self._drop()
+        return problem
+
+    def _open(self) -> Shard:
+        if self._shard is None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            token = secrets.token_hex(8)
+            self._file = self._folder / f".pathx-{token}{_OPEN}"
+            self._name = f"results-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{token[:8]}.{self._kind}"
+            with locked_folder(self._folder):  # nobody sees it before it is held
+                self._shard = SHARDS[self._kind](self._file)
+                self._held = hold(self._file)
+        return self._shard
+
+    def _finish(self) -> list[Line]:
+        """Name the shard, which is whole then; the lines of what is in it."""
+        assert self._shard is not None
+        self._shard.close()
+        self._put(self._file, self._name)
+        self._shard, lines, self._lines = None, self._lines, []
+        os.close(self._held)
+        return lines
+
+    def _drop(self) -> None:
+        if self._shard is not None:
+            for end in (self._shard.close, self._shard.release):
+                with suppress(Exception):
+                    end()
+            with suppress(OSError):
+                self._file.unlink()
+            self._shard, self._lines = None, []
+            os.close(self._held)
+
+
+def failed_line(line: Line, error: PathxError) -> Line:
+    """The line of an image whose results were written and then lost."""
+    return {key: line[key] for key in line if key != "contrast"} | {"explanations": [], "error": str(error)}
+
+
+def _packed(line: Line, shard: str, places: dict[str, tuple[int, int]]) -> Line:
+    """A line with the shard that its results are in, and the places of their documents there."""
+
+    def packed(made: Line) -> Line:
+        document = (PurePath(made["folder"]) / made["document"]).as_posix()
+        return {**made, "pack": shard, "at": places[document]}
+
+    return change_results(line, packed)
+
+
+def change_results(line: Line, change: Callable[[Line], Line]) -> Line:
+    """A line of an index with another description of each of its results."""
+    line = {**line, "explanations": [change(made) for made in line.get("explanations", ())]}
+    return {**line, "contrast": change(line["contrast"])} if "contrast" in line else line
 
 
 def packed_bytes(read: ReadShard, name: str, place: Any) -> bytes:
@@ -215,21 +330,3 @@ def _arrow() -> tuple[Any, Any]:
         return import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError:
         raise PathxError(f"Parquet files need pyarrow: {INSTALL}", usage=True) from None
-
-
-def has_arrow() -> bool:
-    """Whether Parquet files can be read and written here."""
-    try:
-        _arrow()
-    except PathxError:
-        return False
-    return True
-
-
-def dropped(shard: Shard, file: Path) -> None:
-    """Give up a shard that cannot be written to its end."""
-    for end in (shard.close, shard.release):
-        with suppress(Exception):
-            end()
-    with suppress(OSError):
-        file.unlink()

@@ -15,32 +15,24 @@ from typing import Any
 
 import torch
 
-from pathx.cluster import DIED, Actors, Cluster, Stages, check_one_device, joined, other_machines
+from pathx.cluster import DIED, Actors, Cluster, Stages, check_one_device, join_cluster, other_machines
 from pathx.engine.device import resolve_batch_size
-from pathx.engine.explain import check_settings, check_width
 from pathx.errors import PathxError
 from pathx.images.find import ImageFile
 from pathx.models.load import LoadedModel
 from pathx.models.preprocessing import Preprocessing
+from pathx.pipeline import Input, Unreadable, in_batches, read_input
 from pathx.results.files import NoRoomError, check_folder
-from pathx.results.home import Home
-from pathx.results.homes import home_of
 from pathx.results.result import Result
-from pathx.runs.reading import Read, Reader
-from pathx.runs.run import (
-    Delivery,
-    Plan,
-    brought_home,
-    check_kept,
-    computer_of,
-    index_of,
-    record,
-    written,
-)
+from pathx.results.store import ResultStore, result_store
+from pathx.runs.computing import Computer
+from pathx.runs.index import Index, KeptImage
+from pathx.runs.run import Delivery, Plan, check_kept, index_of, record
 from pathx.runs.settings import Settings
 from pathx.runs.stop import Stop
-from pathx.runs.tasks import EXPLAIN, Computed, Task
-from pathx.runs.workers import working
+from pathx.runs.tasks import EXPLAIN, Computed, Job, Task
+from pathx.runs.writing import write_image
+from pathx.threads import start_workers
 
 LOOKED_AT = 64
 """How many images are looked at at once, whether they are done already."""
@@ -75,38 +67,37 @@ def explain_on_ray(
         documents: results hold their whole documents, and not only what these say of the class; to take them all in is most of
             what is done in this process, so where nobody asks for them a large cluster is better off without.
     """
-    settings, task, stop = settings or Settings(), task or EXPLAIN, stop or Stop()
+    settings, stop = settings or Settings(), stop or Stop()
+    job = Job(task or EXPLAIN, targets, settings)
     plan = files if isinstance(files, Plan) else Plan.of(files, out)
-    check_width(settings.width)
-    check_settings(settings.alpha, settings.skips)
+    job.check()
     check_one_device(settings.device)
     check_folder(out)
     model = load()
-    with closing(home_of(out, pack)) as home:
-        home.open()
-        index = index_of(plan, model, targets, settings, task, home)
+    with closing(result_store(out, pack)) as store:
+        store.open()
+        index = index_of(plan, model, job, store)
         done: set[str] = set()
         if not plan.overwrite:
-            reader = Reader(model.preprocessing, home, index)
-            here = replace(settings, device="cpu")
-            check_kept(computer_of(model, home.results, targets, here, task, note), reader, plan, index, note)
-            for found, before in _done_before(plan.images, reader):
+            here = replace(job, settings=replace(settings, device="cpu"))
+            check_kept(Computer(model, here, store.results, note), model.preprocessing, plan.images, index, note)
+            for kept in _done_before(plan.images, index):
                 stop.check()
-                done.add(found.name)
-                yield from before.results
+                done.add(kept.source.name)
+                yield from kept.results
         delivery = Delivery(note, index)
         stages = Stages(
             partial(_read, model.preprocessing),
-            partial(Explainer, load, home.results, targets, settings, task),
-            partial(_write, home, documents),
+            partial(Explainer, load, job, store.results),
+            partial(_write, store, documents),
         )
         with closing(index), ExitStack() as stack:
             batches = []
             if len(done) < len(plan.images):
-                cluster = stack.enter_context(joined(address, actors, settings.device))
+                cluster = stack.enter_context(join_cluster(address, actors, settings.device))
                 batches = _batches(plan, done, cluster, settings)
             record(index.begin, file=index.file)
-            for results, line, notes in _outcomes(cluster, stages, batches, home) if batches else ():
+            for results, line, notes in _outcomes(cluster, stages, batches, store) if batches else ():
                 for text in notes:
                     note(text)
                 record(index.append, line, file=index.file)
@@ -115,29 +106,22 @@ def explain_on_ray(
             record(index.finish, file=index.file)
 
 
-def _done_before(images: Sequence[ImageFile], reader: Reader) -> Iterator[tuple[ImageFile, Read]]:
+def _done_before(images: Sequence[ImageFile], index: Index) -> Iterator[KeptImage]:
     """The images that an earlier run has done."""
-    parts = [images[start : start + LOOKED_AT] for start in range(0, len(images), LOOKED_AT)]
-    with working(None) as workers:
-        for part, befores in workers.ahead(parts, reader.done_before):
-            for found, before in zip(part, befores, strict=True):
-                if before is not None:
-                    yield found, before
+    with start_workers(None) as workers:
+        for _, kept in workers.ahead(in_batches(images, LOOKED_AT), index.kept):
+            yield from filter(None, kept)
 
 
 def _batches(plan: Plan, done: set[str], cluster: Cluster, settings: Settings) -> list[list[Item]]:
     """The batches of a local run in which something is to be done."""
     size = resolve_batch_size(settings.batch_size, torch.device("cuda" if cluster.gpus else "cpu"))
-    batches = []
-    for start in range(0, len(plan.images), size):
-        batch = [(found, found.name not in done) for found in plan.images[start : start + size]]
-        if any(wanted for _, wanted in batch):
-            batches.append(batch)
-    return batches
+    batches = [[(one, one.name not in done) for one in batch] for batch in in_batches(plan.images, size)]
+    return [batch for batch in batches if any(wanted for _, wanted in batch)]
 
 
 def _outcomes(
-    cluster: Cluster, stages: Stages, batches: Sequence[Sequence[Item]], home: Home
+    cluster: Cluster, stages: Stages, batches: Sequence[Sequence[Item]], store: ResultStore
 ) -> Iterator[tuple[list[Result], dict[str, Any], Sequence[str]]]:
     """What became of every image that was to be done, its line for the index, and what a user should know of it."""
     for batch, outcome in cluster.outcomes(batches, stages):
@@ -149,9 +133,7 @@ def _outcomes(
             continue
         for found, wanted in batch:
             if wanted:
-                failed = Read(found.name, results=(Result.failure(found.file, PathxError(DIED)),))
-                results, line = written(found, failed, None, home.results)
-                assert line is not None
+                results, (line,) = write_image(Unreadable(found, PathxError(DIED)), None, store)
                 yield results, line, ()
 
 
@@ -163,7 +145,7 @@ class WrittenBatch:
     notes: Sequence[str]
 
 
-Image = tuple[ImageFile, Read, tuple[Computed, float] | None]
+Image = tuple[Input | Unreadable, tuple[Computed, float] | None]
 """What was read and computed of an image that is to be done."""
 
 
@@ -178,31 +160,30 @@ class ComputedBatch:
 class Explainer:
     """In an actor: a model that explains batches."""
 
-    def __init__(self, load: Load, out: Path, targets: Sequence[str], settings: Settings, task: Task) -> None:
+    def __init__(self, load: Load, job: Job, out: Path) -> None:
         self._notes: list[str] = []
-        self._computer = computer_of(load(), out, targets, settings, task, self._notes.append)
+        self._computer = Computer(load(), job, out, self._notes.append)
 
-    def __call__(self, batch: Sequence[tuple[ImageFile, bool, Read]]) -> ComputedBatch:
-        made = self._computer.compute([read for _, _, read in batch if read.input is not None])
+    def __call__(self, batch: Sequence[tuple[Input | Unreadable, bool]]) -> ComputedBatch:
+        made = self._computer.compute([read for read, _ in batch if isinstance(read, Input)])
         notes, self._notes[:] = tuple(self._notes), []
-        return ComputedBatch([(found, read, made.get(found.name)) for found, wanted, read in batch if wanted], notes)
+        return ComputedBatch([(read, made.get(read.source.name)) for read, wanted in batch if wanted], notes)
 
 
-def _read(preprocessing: Preprocessing, batch: Sequence[Item]) -> list[tuple[ImageFile, bool, Read]]:
+def _read(preprocessing: Preprocessing, batch: Sequence[Item]) -> list[tuple[Input | Unreadable, bool]]:
     """All images of a batch, those that are done as well: last digits depend on the batch."""
-    reader = Reader(preprocessing, "", None)
-    return [(found, wanted, reader.read(found)) for found, wanted in batch]
+    return [(read_input(found, preprocessing), wanted) for found, wanted in batch]
 
 
-def _write(home: Home, documents: bool, made: ComputedBatch) -> WrittenBatch:
+def _write(store: ResultStore, documents: bool, made: ComputedBatch) -> WrittenBatch:
     """Draw and write what was computed of a batch; what finds no room here is written by another machine, if there is one."""
-    done = dict(enumerate(_written(home, made.images)))
+    done = dict(enumerate(_written(store, made.images)))
     machines = other_machines()
     while short := [number for number, (results, _) in done.items() if _without_room(results)]:
         there = next(machines, None)
         if there is None:
             break
-        done |= zip(short, there(partial(_written, home), [made.images[number] for number in short]), strict=True)
+        done |= zip(short, there(partial(_written, store), [made.images[number] for number in short]), strict=True)
     if not documents:
         done = {number: (list(map(_brief, results)), line) for number, (results, line) in done.items()}
     return WrittenBatch(list(done.values()), made.notes)
@@ -213,20 +194,15 @@ def _brief(result: Result) -> Result:
     return replace(result, document={key: result.document[key] for key in ("target",) if key in result.document})
 
 
-def _written(home: Home, images: Sequence[Image]) -> list[tuple[list[Result], Any]]:
-    """Write results and bring them home: of each image the results, and the line for the index that is true then."""
+def _written(store: ResultStore, images: Sequence[Image]) -> list[tuple[list[Result], Any]]:
+    """Write results and commit them: of each image the results, and the line for the index that is true then."""
     made, true = [], dict[str, Any]()
-    for found, read, computed in images:
-        results, line = written(found, read, computed, home.results)
-        assert line is not None  # what was done before is not among them
-        results, lines = brought_home(results, line, home)
-        made.append((found, results))
+    for read, computed in images:
+        results, lines = write_image(read, computed, store)
+        made.append((read.source.name, results))
         true |= {one["name"]: one for one in lines}
-    true |= {one["name"]: one for one in home.flush()}
-    return [
-        ([replace(one, made=None) for one in _told(results, true[found.name])], true[found.name])
-        for found, results in made
-    ]
+    true |= {one["name"]: one for one in store.flush()}
+    return [([replace(one, made=None) for one in _told(results, true[name])], true[name]) for name, results in made]
 
 
 def _told(results: list[Result], line: dict[str, Any]) -> list[Result]:

@@ -15,17 +15,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pathx.errors import PathxError, shown
-from pathx.images.regular import read_regular, written_by_pathx
+from pathx.regular import read_regular, written_by_pathx
 from pathx.results.files import foreign, hold, is_held, read_document, replace_file, replacing
-from pathx.results.home import Home, described, files_of
-from pathx.results.homes import home_of
 from pathx.results.lines import JsonLines, Line
-from pathx.results.packs import unpack
+from pathx.results.packs import change_results, unpack
+from pathx.results.result import Kind, Result, State
 from pathx.results.schema import LINE_SHAPE, RUN_SHAPE, misfit
+from pathx.results.store import ResultStore, described, files_of, result_store
 from pathx.runs.shards import Shard
+
+if TYPE_CHECKING:
+    from pathx.images.find import ImageFile
 
 INDEX, RUN = "index{}.jsonl", "run{}.json"
 RUN_SCHEMA = "pathx/run@1"
@@ -38,20 +41,25 @@ def index_name(shard: Shard | None) -> str:
     return INDEX.format(_suffix(shard))
 
 
+@dataclass(frozen=True)
+class KeptImage:
+    """An image that an earlier run has done, and the results that it wrote."""
+
+    source: ImageFile
+    results: tuple[Result, ...]
+
+
 class Index:
     """The index of a run, or of a shard of it, in an output folder.
 
     Args:
-        out: the output folder, or the home of results that are elsewhere; opened already.
+        store: where the results are; opened already.
         record: what the run is, for `run.json`; its entry `run` is the same for runs that would write the same.
         names: the images that the run is to do.
     """
 
-    def __init__(
-        self, out: str | Path | Home, shard: Shard | None, record: dict[str, Any], names: Sequence[str]
-    ) -> None:
-        self._home = out if isinstance(out, Home) else Home(out)
-        self.out = self._home.records
+    def __init__(self, store: ResultStore, shard: Shard | None, record: dict[str, Any], names: Sequence[str]) -> None:
+        self.store, self.out = store, store.records
         self.file, self._record_file = self.out / index_name(shard), self.out / RUN.format(_suffix(shard))
         self._record = {"schema": RUN_SCHEMA, **record, "shard": None if shard is None else str(shard)}
         self._record["pictures"] = list(names)
@@ -104,6 +112,33 @@ class Index:
         line = None if self.distrusted else self._known.get((self._key[0], name))
         return line if line is not None and line["run"] == self._key[1] and "error" not in line else None
 
+    def kept(self, source: ImageFile) -> KeptImage | None:
+        """What an earlier run wrote of an image, where that is whole and the image is the same."""
+        from pathx.images.read import sha256_of_image  # here, as it loads Pillow, which --help can do without
+
+        line = self.known(source.name) if source.error is None else None
+        if line is None:
+            return None
+        try:
+            same = source.version and line.get("version") == source.version  # the store vouches for it, unread
+            sha256 = None if same else sha256_of_image(source.source)
+            results = tuple(self._kept(source, line, made, sha256) for made in line["explanations"])
+            if "contrast" in line:
+                self._kept(source, line, line["contrast"], sha256)
+        except (OSError, ValueError, KeyError, TypeError, PathxError):
+            return None
+        return KeptImage(source, results)
+
+    def _kept(self, source: ImageFile, line: Line, made: Line, sha256: str | None) -> Result:
+        """One of these results. Raises an error where it is not whole, or of another image."""
+        document = self.store.document(made)
+        if sha256 is not None and document["image"]["sha256"] != sha256:
+            raise ValueError("another image by now")
+        top = tuple((one["label"], one["probability"]) for one in line.get("top", ()))
+        about: dict[str, Any] = {"predictions": top, "truth": line.get("label"), "files": tuple(made["files"])}
+        where = cast(Path, self.store.where(made))
+        return Result(source.file, State.kept, Kind(made["document"]), where, document, **about)
+
     def forget(self) -> None:
         """Keep nothing of what runs of the same kind wrote: it is made again."""
         self.distrusted = True
@@ -125,28 +160,27 @@ class Index:
                 return False
             if _key(line) in coming:  # whether it is whole, the run itself will see
                 return "error" not in line and line["run"] == self._key[1]
-            return _whole(self._home, line)
+            return _whole(self.store, line)
 
         self._lines.rewrite(lambda lines: filter(stays, _latest(lines).values()))
-        self._home.publish([self._record_file, self.file])
+        self.store.publish([self._record_file, self.file])
 
     def append(self, line: Line) -> None:
         """Add the line of one image. Raises OSError and PathxError."""
         line = {**line, "command": self._key[0], "run": self._key[1]}
         if (older := self._known.get(_key(line))) is not None:
-            self._home.forget(older, line)
+            self.store.forget(older, line)
         self._lines.append([line])
-        self._home.log(self.file, line)
+        self.store.log(self.file, line)
 
     def finish(self) -> None:
         """Drop lines that later ones replaced."""
         if self.file.exists():
             self._lines.rewrite(lambda lines: _latest(lines).values())
-            self._home.publish([self.file])
+            self.store.publish([self.file])
 
     def close(self) -> None:
         """Let other runs have the folder."""
-        self._home.settle()
         if self._held is not None:
             os.close(self._held)
             self._held = None
@@ -174,21 +208,21 @@ def merge(out: str | Path) -> MergedIndex:
 
     The files of the shards go when nothing is missing any more; until then a shard can be run again, and joined again.
     """
-    home = home_of(out)
-    home.open()
-    with closing(home):
-        return _merged(home)
+    store = result_store(out)
+    store.open()
+    with closing(store):
+        return _merged(store)
 
 
-def _merged(home: Home) -> MergedIndex:
-    out = home.records
+def _merged(store: ResultStore) -> MergedIndex:
+    out = store.records
     records = {
         Shard(*map(int, found.groups())): out / found[0] for found in map(_SHARD.fullmatch, _names(out)) if found
     }
     if not records and not (out / index_name(None)).is_file():
-        raise PathxError(f"{home.place} holds no index to join: give the folder that `out` named", usage=True)
+        raise PathxError(f"{store.place} holds no index to join: give the folder that `out` named", usage=True)
     contents = {shard: _record(file) for shard, file in records.items()}
-    lines = _latest(line for line in _lines_of(out) if _whole(home, line))
+    lines = _latest(line for line in _lines_of(out) if _whole(store, line))
     missing = {
         (content["command"], name): None
         for content in contents.values()
@@ -210,7 +244,7 @@ def _merged(home: Home) -> MergedIndex:
         gone = [name for shard, file in records.items() for name in (file.name, index_name(shard))]
     else:
         gone = []
-    home.publish([out / index_name(None), out / RUN.format("")], gone)
+    store.publish([out / index_name(None), out / RUN.format("")], gone)
     failed = tuple((line["file"], line["error"]) for line in ordered.values() if "error" in line)
     return MergedIndex(len(ordered) - len(failed), failed, tuple(name for _, name in missing), tuple(absent))
 
@@ -232,20 +266,20 @@ class Unpacked:
 
 def unpacked(out: str | Path, folder: str | Path) -> Unpacked:
     """Write packed results to folders, as a run that does not pack would have, with their index."""
-    with closing(home_of(out)) as home:
-        home.open()
-        lines = list(_latest(_lines_of(home.records)).values())
+    with closing(result_store(out)) as store:
+        store.open()
+        lines = list(_latest(_lines_of(store.records)).values())
         packed = [line for line in lines if any("pack" in made for made in described(line))]
         if not packed:
-            raise PathxError(f"{home.place} holds no packed results: give the folder that `out` named", usage=True)
+            raise PathxError(f"{store.place} holds no packed results: give the folder that `out` named", usage=True)
         into, plain = Path(folder), [_plain_line(line) for line in packed]
         index = JsonLines(into / index_name(None))
         _check_foreign(into / RUN.format(""), index)
-        problems = unpack(home.read, packed, set().union(*map(files_of, plain)), into)
-        whole = [line for line in plain if _whole(Home(into), line)]
-        for name in filter(re.compile(r"run(\.\d+-of-\d+)?\.json").fullmatch, _names(home.records)):
-            if _read_record(home.records / name):
-                replace_file(into / name, read_regular(home.records / name))
+        problems = unpack(store.read, packed, set().union(*map(files_of, plain)), into)
+        whole = [line for line in plain if _whole(ResultStore(into), line)]
+        for name in filter(re.compile(r"run(\.\d+-of-\d+)?\.json").fullmatch, _names(store.records)):
+            if _read_record(store.records / name):
+                replace_file(into / name, read_regular(store.records / name))
         index.rewrite(lambda _: whole)
     kept = {line["name"] for line in whole}
     return Unpacked(len(whole), tuple(line["file"] for line in plain if line["name"] not in kept), problems)
@@ -253,12 +287,7 @@ def unpacked(out: str | Path, folder: str | Path) -> Unpacked:
 
 def _plain_line(line: Line) -> Line:
     """A line of results that are in no shard."""
-
-    def plain(made: Line) -> Line:
-        return {key: value for key, value in made.items() if key not in ("pack", "at")}
-
-    line = {**line, "explanations": [plain(made) for made in line.get("explanations", ())]}
-    return {**line, "contrast": plain(line["contrast"])} if "contrast" in line else line
+    return change_results(line, lambda made: {key: made[key] for key in made if key not in ("pack", "at")})
 
 
 def _check_foreign(record: Path, lines: JsonLines) -> None:
@@ -279,11 +308,11 @@ def _suffix(shard: Shard | None) -> str:
     return "" if shard is None else f".{shard.number}-of-{shard.count}"
 
 
-def _whole(home: Home, line: Line) -> bool:
+def _whole(store: ResultStore, line: Line) -> bool:
     """Whether all results that a line lists are whole."""
     try:
         for made in described(line):
-            home.document(made)
+            store.document(made)
     except (OSError, ValueError, KeyError, TypeError, PathxError):
         return False
     return True

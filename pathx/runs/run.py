@@ -8,38 +8,33 @@ import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
-from pathlib import Path, PurePath
-from threading import Lock
-from time import perf_counter
-from typing import Any, cast
+from pathlib import Path
+from signal import SIGINT
+from typing import Any
 
 import torch
 
-from pathx.engine.device import resolve_batch_size, resolve_device, resolve_dtype
-from pathx.engine.explain import check_settings, check_width
-from pathx.engine.freeze import Frozen
 from pathx.errors import PathxError, shown
 from pathx.images.find import ImageFile, find_images
-from pathx.models.inputs import unexpected
 from pathx.models.load import LoadedModel
+from pathx.models.preprocessing import Preprocessing
+from pathx.pipeline import Input, Unreadable, in_batches, read_input
 from pathx.results.explanation import EARLIER
-from pathx.results.files import NoRoomError, check_folder, document_bytes
-from pathx.results.home import Home, failed_line
-from pathx.results.homes import home_of
-from pathx.results.result import Kind, Result, State
-from pathx.runs.computing import Computer, computed
-from pathx.runs.index import Index
-from pathx.runs.reading import Read, Reader
-from pathx.runs.settings import Settings, check_workers
+from pathx.results.files import NoRoomError, check_folder
+from pathx.results.result import Result, State
+from pathx.results.store import ResultStore, result_store
+from pathx.runs.computing import Computer
+from pathx.runs.index import Index, KeptImage
+from pathx.runs.settings import Settings
 from pathx.runs.shards import Shard
 from pathx.runs.stop import Stop
-from pathx.runs.tasks import EXPLAIN, Batch, Computed, Task, Work
-from pathx.runs.workers import working
+from pathx.runs.tasks import EXPLAIN, Computed, Job, Task
+from pathx.runs.writing import write_image
+from pathx.threads import Workers, start_workers
 
-_ALONE = Lock()
 __all__ = ["Plan", "Result", "Settings", "State", "explain_files"]
 
 
@@ -100,52 +95,51 @@ def explain_files(
         stop: when asked, the run ends after what has been computed is written, with KeyboardInterrupt.
         note: is told what a user should know of the run, such as that memory was short.
     """
-    settings, task, stop = settings or Settings(), task or EXPLAIN, stop or Stop()
+    job, stop = Job(task or EXPLAIN, targets, settings or Settings()), stop or Stop()
     plan = files if isinstance(files, Plan) else Plan.of(files, out)
-    check_width(settings.width)
-    check_settings(settings.alpha, settings.skips)
-    check_workers(settings.workers)
+    job.check()
     check_folder(out)
-    with closing(home_of(out, pack)) as home:
-        home.open()
+    with closing(result_store(out, pack)) as store:
+        store.open()
         plan = plan if pack is None else replace(plan, indexed=True)
-        yield from _explained_files(model, plan, home, targets, settings, task, stop, note)
+        yield from _explain(model, job, plan, store, stop, note)
     stop.check()
 
 
-def _explained_files(
-    model: LoadedModel,
-    plan: Plan,
-    home: Home,
-    targets: Sequence[str],
-    settings: Settings,
-    task: Task,
-    stop: Stop,
-    note: Callable[[str], None],
+def _explain(
+    model: LoadedModel, job: Job, plan: Plan, store: ResultStore, stop: Stop, note: Callable[[str], None]
 ) -> Generator[Result]:
     """As `explain_files`, with everything that it needs made ready."""
-    size = resolve_batch_size(settings.batch_size, resolve_device(settings.device))
-    batches = [plan.images[start : start + size] for start in range(0, len(plan.images), size)]
-    computer = computer_of(model, home.results, targets, settings, task, note)
-    index = index_of(plan, model, targets, settings, task, home) if plan.indexed else None
-    reader = Reader(model.preprocessing, home, None if plan.overwrite else index)
-    check_kept(computer, reader, plan, index, note)
+    computer = Computer(model, job, store.results, note)
+    batches = in_batches(plan.images, computer.size)
+    index = index_of(plan, model, job, store) if plan.indexed else None
+    known = None if plan.overwrite else index
+    check_kept(computer, model.preprocessing, plan.images, known, note)
     behind: deque[Future[list[Result]]] = deque()
     delivery = Delivery(note, index)
-    count = settings.workers if len(batches) > 1 else 0
+    count = job.settings.workers if len(batches) > 1 else 0
+
+    def read(source: ImageFile) -> Read:
+        kept = None if known is None else known.kept(source)
+        return kept or read_input(source, model.preprocessing)
+
     with (
         closing(index) if index else nullcontext(),
-        settling(home, index),
-        working(count, behind=torch.get_num_threads() > 1) as workers,
+        commit_at_end(store, index),
+        start_workers(count, behind=torch.get_num_threads() > 1) as workers,
     ):
-        going = takewhile(lambda _: not stop.asked, workers.ahead(batches, reader.read))
-        wanted = ((slots, read, reader.with_companions(slots, read, workers)) for slots, read in going)
-        for slots, read, made in computed(computer, wanted, stop):
+        for _, batch in takewhile(lambda _: not stop.asked, workers.ahead(batches, read)):
+            inputs = with_companions(batch, model.preprocessing, workers)
+            try:  # a network is never run twice at a time, nor copied
+                made = computer.compute(inputs)
+            except KeyboardInterrupt:  # of a caller that has no handler of its own
+                stop.ask(stop.asked or SIGINT)
+                break
             if index is not None and not index.begun:
                 record(index.begin, file=index.file)
-            for found, one in zip(slots, read, strict=True):
-                behind.append(workers.submit(_finish, found, one, made.get(found.name), home, index))
-            while len(behind) > size:
+            for one in batch:
+                behind.append(workers.submit(_finish, one, made.get(one.source.name), store, index))
+            while len(behind) > computer.size:
                 yield from delivery.results(behind.popleft().result())
         while behind:
             yield from delivery.results(behind.popleft().result())
@@ -155,148 +149,71 @@ def _explained_files(
         record(index.finish, file=index.file)
 
 
-def computer_of(
-    model: LoadedModel,
-    out: str | Path,
-    targets: Sequence[str],
-    settings: Settings,
-    task: Task,
-    note: Callable[[str], None],
-) -> Computer:
-    """What computes the batches of a run."""
-    device = resolve_device(settings.device)
-    size, dtype = resolve_batch_size(settings.batch_size, device), resolve_dtype(settings.dtype, device)
+Read = Input | Unreadable | KeptImage
+"""What was read of an image, why nothing was, or what an earlier run wrote of it."""
 
-    def explain(frozen: Frozen, read: Sequence[Read]) -> Iterator[Computed]:
-        return task.batch(Batch.asked(model, frozen, read, targets, out, settings))
 
-    return Computer(model.on(device), explain, device=device, dtype=dtype, size=size, note=note)
+def with_companions(batch: Sequence[Read], preprocessing: Preprocessing, workers: Workers) -> list[Input]:
+    """What is to be computed at once: with an image that is not done go all others of its batch.
+
+    The last digits of a result depend on how many images it is computed with and on its place among them. So a run
+    that goes on writes, to the byte, what it would have written undisturbed.
+    """
+    if not any(isinstance(one, Input) for one in batch):
+        return []
+    several: list[Read | Future[Input | Unreadable]] = [
+        workers.submit(read_input, one.source, preprocessing) if isinstance(one, KeptImage) else one for one in batch
+    ]
+    opened = [one.result() if isinstance(one, Future) else one for one in several]
+    return [one for one in opened if isinstance(one, Input)]
 
 
 def check_kept(
-    computer: Computer, reader: Reader, plan: Plan, index: Index | None, note: Callable[[str], None]
+    computer: Computer,
+    preprocessing: Preprocessing,
+    images: Sequence[ImageFile],
+    index: Index | None,
+    note: Callable[[str], None],
 ) -> None:
     """Compute the first result that is to be kept once more: where its logit is another, none is kept."""
-    if index is None or plan.overwrite or (first := reader.first_done(plan.images)) is None:
+    if index is None:
         return
-    again, kept = first
-    logits, target = computer.logits(again), kept.document["target"]
-    rounding = 1e-3 * max(map(abs, logits))
-    if not math.isclose(logits[target["index"]], target["logit"], abs_tol=rounding):
-        index.forget()
-        problem = f"the network gives {target['label']} another logit in {kept.file} than it did then"
-        note(f"{problem}: what is in {index.out} is made again")
+    for kept in filter(None, map(index.kept, images)):
+        again = read_input(kept.source, preprocessing)
+        if not kept.results or not isinstance(again, Input):
+            continue
+        first = kept.results[0]
+        logits, target = computer.logits(again), first.document["target"]
+        rounding = 1e-3 * max(map(abs, logits))
+        if not math.isclose(logits[target["index"]], target["logit"], abs_tol=rounding):
+            index.forget()
+            problem = f"the network gives {target['label']} another logit in {first.file} than it did then"
+            note(f"{problem}: what is in {index.out} is made again")
+        return
 
 
-def _finish(
-    found: ImageFile, read: Read, made: tuple[Computed, float] | None, home: Home, index: Index | None
-) -> list[Result]:
+def _finish(read: Read, made: tuple[Computed, float] | None, store: ResultStore, index: Index | None) -> list[Result]:
     """Draw and write what was computed of an image, and then what is true by now in the index."""
-    results, line = written(found, read, made, home.results)
-    if line is None:
-        return results
-    results, lines = brought_home(results, line, home)
-    for one in lines if index is not None else ():
-        record(index.append, one, file=index.file)  # type: ignore[union-attr]
+    if isinstance(read, KeptImage):
+        return list(read.results)
+    results, lines = write_image(read, made, store)
+    for line in lines if index is not None else ():
+        record(index.append, line, file=index.file)  # type: ignore[union-attr]
     return results
 
 
 @contextmanager
-def settling(home: Home, index: Index | None) -> Iterator[None]:
-    """However a run ends, what it has written gets home, and into the index."""
+def commit_at_end(store: ResultStore, index: Index | None) -> Iterator[None]:
+    """However a run ends, what it has written is committed, and in the index."""
     lost: list[str] = []
     try:
         yield
     finally:
-        for line in home.flush() if index is not None else ():
+        for line in store.flush() if index is not None else ():
             record(index.append, line, file=index.file)  # type: ignore[union-attr]
             lost += [line["error"]] if "error" in line else []
     if lost:
         raise PathxError(f"{len(lost)} images that were done are lost ({lost[0]}): run the same command again to go on")
-
-
-def written(
-    found: ImageFile, read: Read, made: tuple[Computed, float] | None, out: Path
-) -> tuple[list[Result], dict[str, Any] | None]:
-    """Draw and write what was computed of an image; with its line for the index, unless an earlier run wrote that."""
-    start = perf_counter()
-    if read.input is None or made is None:
-        results, computed, seconds = list(read.results), Computed(), 0.0
-    else:
-        computed, share = made
-        seconds = read.input.seconds + share
-        results = [computed.failure] if computed.failure else list(map(_done, computed.works))
-    if any(result.state is State.kept for result in results):
-        return results, None
-    return results, _line(found, results, computed, seconds + perf_counter() - start, out)
-
-
-def brought_home(
-    results: Sequence[Result], line: dict[str, Any], home: Home
-) -> tuple[list[Result], list[dict[str, Any]]]:
-    """Bring what was written of an image where it belongs; with the lines of the index that are true then."""
-    try:
-        lines, place = home.keep(home.take(results), line)
-    except PathxError as error:
-        return [Result.failure(line["file"], error)], [failed_line(line, error)]
-    return [_shown(result, place, home) for result in results], lines
-
-
-def _shown(result: Result, place: PurePath, home: Home) -> Result:
-    """A result that says where its files are by now."""
-    if result.failed or place == home.results:
-        return result
-    return replace(result, folder=cast(Path, place / result.folder.relative_to(home.results)))
-
-
-def _line(found: ImageFile, results: Sequence[Result], computed: Computed, seconds: float, out: Path) -> dict[str, Any]:
-    """What the index says of an image."""
-    done = [result for result in results if result.state is State.done]
-    line: dict[str, Any] = {"file": found.file, "name": found.name}
-    line |= {"version": found.version} if found.version else {}
-    line["explanations"] = [_explained(one, out) for one in done if one.kind is not Kind.contrast]
-    for contrast in (one for one in done if one.kind is Kind.contrast):
-        line["contrast"] = _described(contrast, out)
-    line["label"] = computed.truth
-    line["correct"] = computed.truth == computed.top[0][1] if computed.truth is not None and computed.top else None
-    line["top"] = [
-        {"class": number, "label": label, "probability": probability} for number, label, probability in computed.top
-    ]
-    line["seconds"] = round(seconds, 4)
-    errors = [str(result.error) for result in results if result.failed]
-    return line | ({"error": "; ".join(errors)} if errors else {})
-
-
-def _explained(result: Result, out: Path) -> dict[str, Any]:
-    """What the index says of the results for one class."""
-    target = {key: result.document["target"][key] for key in ("label", "probability")}
-    score = result.document["linear_model" if result.kind is Kind.explanation else "whole"]["score"]
-    return {"target": result.document["target"]["index"], **target, "score": score, **_described(result, out)}
-
-
-def _described(result: Result, out: Path) -> dict[str, Any]:
-    """Where results are below the output folder, and the hash of the document that makes them whole."""
-    return {
-        "folder": str(result.folder.relative_to(out)),
-        "files": list(result.files),
-        "document": result.kind.value,
-        "sha256": hashlib.sha256(document_bytes(result.document)).hexdigest(),  # an equal run may be writing it again
-    }
-
-
-def _done(work: Work) -> Result:
-    """Write the files of a result; where memory is short once more, with nobody else at it."""
-    try:
-        with suppress(MemoryError):
-            return work.write()
-        with _ALONE:
-            return work.write()
-    except PathxError as error:
-        return Result.failure(work.file, error)
-    except Exception as error:
-        problem = unexpected(error)
-        problem.__cause__ = error
-        return Result.failure(work.file, problem)
 
 
 def record(write: Callable[..., None], *arguments: Any, file: Path) -> None:
@@ -332,16 +249,14 @@ class Delivery:
                 raise PathxError("stopped, as nothing more can be written: make room, then run it again to go on")
 
 
-def index_of(
-    plan: Plan, model: LoadedModel, targets: Sequence[str], settings: Settings, task: Task, out: str | Path | Home
-) -> Index:
+def index_of(plan: Plan, model: LoadedModel, job: Job, store: ResultStore) -> Index:
     """The index of a run, whose key is the same for all runs that would write the same of the same images."""
     about = {
-        "command": task.name,
+        "command": job.task.name,
         "model": model.identity,
         "preprocessing": asdict(model.preprocessing),
-        "targets": list(targets),
-        "settings": {**settings.decisive, **task.settings},
+        "targets": list(job.targets),
+        "settings": {**job.settings.decisive, **job.task.settings},
     }
     key = hashlib.sha256(json.dumps([about, model.labels]).encode()).hexdigest()[:16]
-    return Index(out, plan.shard, {"run": key, **about}, [found.name for found in plan.images])
+    return Index(store, plan.shard, {"run": key, **about}, [found.name for found in plan.images])

@@ -13,21 +13,20 @@ from typing import Any
 from pathx.contrast import Contrast
 from pathx.decomposition import Decomposition, decompose_wanted
 from pathx.drawing.page import Panel
-from pathx.engine.explain import class_logits, explain_frozen
+from pathx.engine.explain import check_settings, check_width, class_logits, explain_frozen
 from pathx.engine.freeze import Frozen
 from pathx.errors import PathxError
 from pathx.explanation import Explanation
 from pathx.images.read import UserImage
-from pathx.models.inputs import Input
 from pathx.models.labels import parse_targets, resolve_target, target_slug, true_class
 from pathx.models.load import LoadedModel
+from pathx.pipeline import Input
 from pathx.results.contrast import save_contrast
 from pathx.results.decomposition import FeatureReferences, decomposition_files, save_decomposition
 from pathx.results.explanation import ModelInfo, explanation_folder, replaced_by, save
 from pathx.results.files import check_inside
 from pathx.results.result import Kind, Result, State
-from pathx.runs.reading import Read
-from pathx.runs.settings import Settings
+from pathx.runs.settings import Settings, check_workers
 
 
 @dataclass(frozen=True)
@@ -68,12 +67,27 @@ class Task:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Job:
+    """What a run makes of every image, for which classes (by label or number, or `top:K`), and how."""
+
+    task: Task
+    targets: Sequence[str]
+    settings: Settings
+
+    def check(self) -> None:
+        """Refuse settings that no image could be explained with."""
+        check_width(self.settings.width)
+        check_settings(self.settings.alpha, self.settings.skips)
+        check_workers(self.settings.workers)
+
+
 @dataclass(frozen=True, eq=False)
 class Batch:
     """Images whose network is frozen, and what is asked about each of them.
 
     Args:
-        read: the images, in the order of the frozen batch.
+        inputs: the images, in the order of the frozen batch.
         targets: of each image, the classes to explain; none where the model's output is not finite.
         truths: of each image, the true class where it is known.
         against: the class that the others are explained against, if there is one.
@@ -81,7 +95,7 @@ class Batch:
 
     model: LoadedModel
     frozen: Frozen
-    read: Sequence[Read]
+    inputs: Sequence[Input]
     targets: Sequence[Sequence[int]]
     rankings: Sequence[Sequence[int]]
     truths: Sequence[int | None]
@@ -90,10 +104,10 @@ class Batch:
     against: int | None = None
 
     @staticmethod
-    def asked(
+    def with_targets(
         model: LoadedModel,
         frozen: Frozen,
-        read: Sequence[Read],
+        inputs: Sequence[Input],
         targets: Sequence[str],
         out: str | Path,
         settings: Settings,
@@ -104,25 +118,20 @@ class Batch:
         asked = parse_targets(targets, labels)
         finite = logits.isfinite().all(1).tolist()
         rankings = logits.argsort(dim=1, descending=True, stable=True).tolist()
-        known = [one.input.image if one.input else None for one in read]
-        truths = [
-            None if image is None else true_class(settings.label, image.file, labels, image.label) for image in known
-        ]
+        truths = [true_class(settings.label, one.image.file, labels, one.image.label) for one in inputs]
         chosen = [
             asked.targets_for(ranking, None if targets and settings.label is None else truth) if fine else ()
             for ranking, truth, fine in zip(rankings, truths, finite, strict=True)
         ]
         against = None if settings.against is None else resolve_target(settings.against, labels)
-        if (
-            against is not None
-        ):  # one class is compared with another that was named; the label of the image is not asked
+        if against is not None:  # one class is compared with another that was named; the image's label is not asked
             chosen = [
                 asked.targets_for(ranking) if fine else () for ranking, fine in zip(rankings, finite, strict=True)
             ]
             if set(asked.wanted) == {against}:
                 raise _itself(labels[against], usage=True)
             chosen = [tuple(target for target in several if target != against) for several in chosen]
-        return Batch(model, frozen, read, chosen, rankings, truths, out, settings, against)
+        return Batch(model, frozen, inputs, chosen, rankings, truths, out, settings, against)
 
     @property
     def labels(self) -> Sequence[str]:
@@ -166,10 +175,8 @@ class Batch:
         """What is needed to write of an image, free of the frozen network."""
         probabilities = class_logits(self.frozen.logits)[number].cpu().double().softmax(0).tolist()
         best = tuple((index, self.labels[index], probabilities[index]) for index in self.rankings[number][:5])
-        read, device = self.read[number], str(self.frozen.images.device)
-        assert read.input is not None
-        about = (self.model, self.labels, self.truths[number], best, device, self.out, self.settings)
-        return BatchImage(read.name, read.input, *about)
+        about = (self.model, self.labels, self.truths[number], best, str(self.frozen.images.device))
+        return BatchImage(self.inputs[number], *about, self.out, self.settings)
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,7 +190,6 @@ class BatchImage:
         top: the best classes, (number, label, probability) each.
     """
 
-    name: str
     input: Input
     model: LoadedModel
     labels: Sequence[str]
@@ -201,7 +207,7 @@ class BatchImage:
         """Where the results for one class go, or for one against another."""
         name = target_slug(target, self.labels)
         name = name if against is None else f"{name}-against-{target_slug(against, self.labels)}"
-        folder = explanation_folder(self.out, self.name, name)
+        folder = explanation_folder(self.out, self.input.source.name, name)
         check_inside(folder, self.out)
         return folder
 

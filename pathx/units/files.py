@@ -18,7 +18,7 @@ from pathx.engine.freeze import freeze
 from pathx.engine.units import unit_maps
 from pathx.errors import PathxError, shown
 from pathx.images.read import UserImage, open_image
-from pathx.models.inputs import tensor_of
+from pathx.pipeline import tensor_of
 from pathx.results.files import UNFIT, created_by, document_bytes, read_document, replacing
 from pathx.results.schema import misfit
 from pathx.units.references import SCHEMA, Channel, Reference, Units
@@ -26,7 +26,7 @@ from pathx.units.references import SCHEMA, Channel, Reference, Units
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pathx.evaluation.prepared import Prepared
+    from pathx.pipeline import Prepared
 
 DOCUMENT, TENSORS = "units.json", "tensors.safetensors"
 DRAWN, SHOWN = 24, 8

@@ -10,28 +10,22 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pathx.detail import DEFAULT
-from pathx.engine.device import in_parts
-from pathx.engine.explain import check_depth, class_logits
-from pathx.engine.freeze import Frozen, freeze
+from pathx.engine.explain import check_depth
 from pathx.engine.network import Gate
 from pathx.engine.units import fields_of
 from pathx.errors import PathxError
-from pathx.evaluation.prepared import Prepared
-from pathx.explanation import Explanation
 from pathx.images.find import ImageFile
-from pathx.models.inputs import Input, read_input
+from pathx.pipeline import Failed, Input, Prepared, read_batches
 from pathx.results.files import remove, replace_file
 from pathx.runs.shards import Shard
 from pathx.runs.stop import Stop
-from pathx.runs.workers import working
-from pathx.units.gather import NOBODY, Channels, Gathered, explain_predictions, wanted_channels
+from pathx.units.gather import NOBODY, Channels, Gathered, wanted_channels
 from pathx.units.references import Channel, Reference, Units
 
 if TYPE_CHECKING:
@@ -113,7 +107,8 @@ class Pass:
     ) -> None:
         self.prepared, self.images, self.request, self.out = prepared, images, request, Path(out)
         self.shard, self.progress, self.stop = shard, progress, stop or Stop()
-        self.batch_size = min(batch_size, prepared.classifier.chunk)
+        self.batch_size = prepared.batch_size(batch_size)
+        self.numbers = {image.name: number for number, image in enumerate(images)}
         self.gates = self._gates()
         self.key = self._key()
 
@@ -166,67 +161,36 @@ class Pass:
     def run(self) -> Progress:
         """See the images that are left, and keep the state in a file on the way."""
         state = self._joined() or self._read(self.state_file(self.shard)) or Progress(self.empty())
-        mine = [n for n, image in enumerate(self.images) if self.shard is None or self.shard.holds(image.name)]
+        mine = [image for image in self.images if self.shard is None or self.shard.holds(image.name)]
         self.progress(state.position)
-        left = mine[state.position :]
-        batches = [left[start : start + self.batch_size] for start in range(0, len(left), self.batch_size)]
-        saved = time.monotonic()
-        with working(None) as workers:
-            for numbers, inputs in workers.ahead(batches, self._open):
-                self._see(state, numbers, inputs)
-                state.position += len(numbers)
-                self.progress(len(numbers))
-                if self.stop.asked:
-                    self._write(state)
-                    self.stop.check()
-                if time.monotonic() - saved > SAVE_EVERY:
-                    self._write(state)
-                    saved = time.monotonic()
+        left, saved = mine[state.position :], time.monotonic()
+
+        def failed(source: ImageFile, error: PathxError) -> None:
+            state.failed[source.name] = str(error)
+
+        for batch, inputs in read_batches(left, self.prepared.model.preprocessing, self.batch_size, failed):
+            self._see(state, inputs, failed)
+            state.position += len(batch)
+            self.progress(len(batch))
+            if self.stop.asked:
+                self._write(state)
+                self.stop.check()
+            if time.monotonic() - saved > SAVE_EVERY:
+                self._write(state)
+                saved = time.monotonic()
         if not state.gathered.count and self.shard is None:
             reason = next(iter(state.failed.values()), "there are none")
             raise PathxError(f"none of the {len(mine)} images could be used: {reason}")
         self._write(state)
         return state
 
-    def _open(self, number: int) -> Input | PathxError:
-        image = self.images[number]
-        try:
-            return image.error or read_input(image.source, self.prepared.model.preprocessing)
-        except PathxError as error:
-            return error
-
-    def _see(self, state: Progress, numbers: Sequence[int], inputs: Sequence[Input | PathxError]) -> None:
-        good = []
-        for number, read in zip(numbers, inputs, strict=True):
-            if isinstance(read, Input):
-                good.append((number, read))
-            else:
-                state.failed[self.images[number].name] = str(read)
-        if not good:
-            return
-        for part, frozen, explanations in in_parts(good, partial(self._explained, state)):
-            if frozen is not None:
-                state.gathered.see(frozen, explanations, [number for number, _ in part])
-                state.hashes |= {number: read.image.sha256 for number, read in part}
-                state.forget()
+    def _see(self, state: Progress, inputs: Sequence[Input], failed: Failed) -> None:
+        for part, frozen, explanations in self.prepared.explain_predictions(inputs, self.request.path, failed):
+            numbers = [self.numbers[read.source.name] for read in part]
+            state.gathered.see(frozen, explanations, numbers)
+            state.hashes |= {number: read.image.sha256 for number, read in zip(numbers, part, strict=True)}
+            state.forget()
             del frozen, explanations  # before the rest of a batch that does not fit as a whole
-
-    def _explained(
-        self, state: Progress, part: Sequence[tuple[int, Input]]
-    ) -> tuple[Sequence[tuple[int, Input]], Frozen | None, list[Explanation]]:
-        """The images of a batch that can be explained, frozen, with their explanations."""
-        if not part:
-            return part, None, []
-        batch = torch.stack([read.tensor for _, read in part]).to(self.prepared.device, self.prepared.dtype)
-        frozen = freeze(self.prepared.module, batch)
-        finite = class_logits(frozen.logits).isfinite().all(1).tolist()
-        if not all(finite):
-            for (number, _), fine in zip(part, finite, strict=True):
-                if not fine:
-                    state.failed[self.images[number].name] = "the model's output is NaN or infinite; check its weights"
-            return self._explained(state, [entry for entry, fine in zip(part, finite, strict=True) if fine])
-        targets = class_logits(frozen.logits).argmax(1).tolist()
-        return part, frozen, explain_predictions(frozen, targets, self.request.path)
 
     # --- the state in a file -----------------------------------------------------------------------------------------
 

@@ -9,12 +9,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from pathx.engine.explain import explain_frozen
 from pathx.engine.freeze import Frozen
 from pathx.engine.network import Gate
 from pathx.errors import PathxError
@@ -176,11 +174,6 @@ def wanted_channels(layers: Mapping[int, Sequence[LayerTensor]], *, by: str, top
         for tensor in layers[layer]:
             empty.channels[tensor.name] = Channels.empty(tensor, layer, top, classes)
     return empty
-
-
-def explain_predictions(frozen: Frozen, targets: Sequence[int], settings: Mapping[str, Any]) -> list[Explanation]:
-    """The path behind the predicted class of each image of a batch."""
-    return explain_frozen(frozen, list(enumerate(targets)), **settings)
 
 
 def _activation(frozen: Frozen, gate: Gate) -> Tensor:

@@ -12,7 +12,7 @@ from pathx.drawing.page import Panel
 from pathx.drawing.references import strip
 from pathx.errors import shown
 from pathx.explanation import Explanation, Unit
-from pathx.images.regular import read_regular
+from pathx.regular import read_regular
 from pathx.units.files import DOCUMENT, Photos, check_same_model, crops, read_units
 from pathx.units.references import Channel, Units
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from PIL import Image
 
-    from pathx.evaluation.prepared import Prepared
+    from pathx.pipeline import Prepared
 
 STRONGEST, CROPS = 3, 3
 

@@ -16,9 +16,9 @@ from pathx.engine.replay import Classifier
 from pathx.evaluation.check import Checked, Finding, cascade, judged
 from pathx.evaluation.choices import METHODS
 from pathx.evaluation.methods import Subject
-from pathx.evaluation.prepared import prepare
 from pathx.images.folders import images_in
 from pathx.models.load import load_model
+from pathx.pipeline import prepare
 
 pytest.importorskip("captum")
 pytest.importorskip("matplotlib")

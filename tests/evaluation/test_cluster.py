@@ -13,10 +13,10 @@ from pathx.cluster import DIED
 from pathx.evaluation import cluster
 from pathx.evaluation.cluster import evaluate_on_ray
 from pathx.evaluation.evaluate import contender, evaluate
-from pathx.evaluation.prepared import prepare
 from pathx.evaluation.protocols import make_protocol
 from pathx.evaluation.records import RecordFile
 from pathx.images.folders import images_in
+from pathx.pipeline import prepare
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -35,7 +35,7 @@ def setup(tmp_path: Path) -> tuple[Any, ...]:
 
 
 def test_the_figures_are_those_of_one_process(setup: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "joined", Pretended().joined())
+    monkeypatch.setattr(cluster, "join_cluster", Pretended().join_cluster())
     made = evaluate_on_ray(loaded, *setup, batch_size=2, device="cpu")
     local = evaluate(*setup, batch_size=2)
     assert made.images == local.images and not made.unread
@@ -50,7 +50,7 @@ def test_what_is_known_is_not_measured_again(
     before = RecordFile(tmp_path / "records.jsonl")
     evaluate(*setup, batch_size=2, records=before)
     known = (tmp_path / "records.jsonl").read_bytes()
-    monkeypatch.setattr(cluster, "joined", Pretended().joined())
+    monkeypatch.setattr(cluster, "join_cluster", Pretended().join_cluster())
     steps: list[int] = []
     again = RecordFile(tmp_path / "records.jsonl")
     made = evaluate_on_ray(loaded, *setup, batch_size=2, device="cpu", records=again, progress=steps.append)
@@ -59,6 +59,6 @@ def test_what_is_known_is_not_measured_again(
 
 
 def test_an_image_that_kills_costs_itself(setup: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "joined", Pretended(["3.png"]).joined())
+    monkeypatch.setattr(cluster, "join_cluster", Pretended(["3.png"]).join_cluster())
     made = evaluate_on_ray(loaded, *setup, batch_size=1, device="cpu")
     assert len(made.images) == 4 and [*made.unread.values()] == [DIED]

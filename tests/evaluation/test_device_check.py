@@ -11,8 +11,8 @@ from PIL import Image
 import pathx
 from pathx.evaluation import device_check
 from pathx.evaluation.device_check import DeviceComparison, _in_common, compare_device
-from pathx.evaluation.prepared import SeenImage, prepare
 from pathx.explanation import Explanation
+from pathx.pipeline import SeenImage, prepare
 
 SETTINGS = {"depth": 2, "width": 3, "alpha": None, "skips": "adjacent"}
 

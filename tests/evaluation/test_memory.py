@@ -12,9 +12,8 @@ import torch
 from support.command_line import Pathx, network, scripted
 from support.faults import photos
 
-import pathx.evaluation.common
 import pathx.evaluation.evaluate
-import pathx.units.folder
+import pathx.pipeline
 from pathx.engine.device import in_parts
 from pathx.errors import PathxError
 
@@ -42,8 +41,7 @@ def short_of_memory(patch: pytest.MonkeyPatch, most: int) -> list[int]:
 
         patch.setattr(place, name, limited)
 
-    limit(pathx.evaluation.common, "freeze", lambda _, images: len(images))
-    limit(pathx.units.folder, "freeze", lambda _, images: len(images))
+    limit(pathx.pipeline, "freeze", lambda _, images: len(images))
     limit(pathx.evaluation.evaluate, "_measured", lambda *arguments: len(arguments[3]))
     return sizes
 

@@ -10,6 +10,7 @@ import random
 import shutil
 import tarfile
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -279,7 +280,7 @@ def test_only_shards_are_read(copied: Path, pathx_: Pathx, name: str) -> None:
     assert done.status == 1 and "unexpected" not in done.err and "2 images could not be unpacked" in done.err
 
 
-@pytest.mark.skipif(not packs.has_arrow(), reason=packs.INSTALL)
+@pytest.mark.skipif(find_spec("pyarrow") is None, reason=packs.INSTALL)
 def test_names_that_are_no_text_stay_apart_in_tables(here: Path, pathx_: Pathx) -> None:
     for number, name in enumerate((b"\xfe.png", b"\xff.png")):
         picture(f"photos/{os.fsdecode(name)}", seed=number)

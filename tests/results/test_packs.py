@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from pathx.errors import PathxError
 from pathx.results import packs
-from pathx.results.home import files_of
-from pathx.results.homes import home_of
+from pathx.results.store import files_of, result_store
 
 
 def test_unpacking_stays_in_its_folder(here: Path) -> None:
@@ -25,15 +25,16 @@ def test_unpacking_stays_in_its_folder(here: Path) -> None:
     lines = [{"name": "a", "explanations": [one]} for one in made]
     plain = [{key: value for key, value in one.items() if key != "pack"} for one in made]
     wanted = set().union(*(files_of({"explanations": [one]}) for one in plain))
-    assert packs.unpack(home_of(here).read, lines, wanted, here / "into") == ()
+    assert packs.unpack(result_store(here).read, lines, wanted, here / "into") == ()
     assert [str(file.relative_to(here)) for file in here.rglob("*.json")] == [f"into/{good}"]
     assert not list(here.rglob(".bashrc"))
     with pytest.raises((PathxError, ValueError, OSError)):
-        packs.packed_bytes(home_of(here).read, "../results-1-1.tar", (0, 10))
+        packs.packed_bytes(result_store(here).read, "../results-1-1.tar", (0, 10))
 
 
 @pytest.mark.parametrize(
-    "kind", ["tar", pytest.param("parquet", marks=pytest.mark.skipif(not packs.has_arrow(), reason=packs.INSTALL))]
+    "kind",
+    ["tar", pytest.param("parquet", marks=pytest.mark.skipif(find_spec("pyarrow") is None, reason=packs.INSTALL))],
 )
 def test_a_file_is_read_from_where_it_was_said_to_be(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
@@ -46,7 +47,7 @@ def test_a_file_is_read_from_where_it_was_said_to_be(
     shard = packs.SHARDS[kind](tmp_path / name)
     places = {file: shard.add(file, data) for file, data in contents.items()}
     shard.close()
-    read = home_of(tmp_path).read
+    read = result_store(tmp_path).read
     assert {file: packs.packed_bytes(read, name, place) for file, place in places.items()} == contents
     lines = [{"name": "a", "explanations": [{"pack": name}]}, {"name": "b", "explanations": [{}]}]
     assert packs.unpack(read, lines, set(contents), tmp_path / "into") == ()
@@ -56,12 +57,5 @@ def test_a_file_is_read_from_where_it_was_said_to_be(
 def test_a_shard_that_is_damaged_is_said(tmp_path: Path) -> None:
     (tmp_path / "results-1-1.tar").write_bytes(b"x" * 700)
     lines = [{"name": "a", "explanations": [{"pack": "results-1-1.tar"}]}]
-    (said,) = packs.unpack(home_of(tmp_path).read, lines, {"a/path.json"}, tmp_path / "into")
+    (said,) = packs.unpack(result_store(tmp_path).read, lines, {"a/path.json"}, tmp_path / "into")
     assert "results-1-1.tar" in said and "damaged" in said
-
-
-def test_a_shard_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
-    shard = packs.TarShard(tmp_path / "open")
-    shard.add("a/path.json", b"{}")
-    packs.dropped(shard, tmp_path / "open")
-    assert not list(tmp_path.iterdir())

@@ -27,7 +27,7 @@ def load(here: Path) -> partial[Any]:
 
 def pretended(monkeypatch: pytest.MonkeyPatch, *deadly: str) -> Pretended:
     made = Pretended(deadly)
-    monkeypatch.setattr(cluster, "joined", made.joined())
+    monkeypatch.setattr(cluster, "join_cluster", made.join_cluster())
     monkeypatch.setattr(cluster, "other_machines", lambda: iter(()))
     return made
 
@@ -76,18 +76,19 @@ def test_another_machine_writes_what_finds_no_room(
     load: partial[Any], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretended(monkeypatch)
-    whole, asked = cluster.written, []
+    whole, asked = cluster.write_image, []
 
-    def full(found: Any, *rest: Any) -> Any:
+    def full(read: Any, *rest: Any) -> Any:
         if not asked:
-            return [Result.failure(found.file, NoRoomError("no room here"))], {"name": found.name, "explanations": []}
-        return whole(found, *rest)
+            line = {"name": read.source.name, "explanations": []}
+            return [Result.failure(read.source.file, NoRoomError("no room here"))], [line]
+        return whole(read, *rest)
 
     def there(work: Any, value: Any) -> Any:
         asked.append(value)
         return work(value)
 
-    monkeypatch.setattr(cluster, "written", full)
+    monkeypatch.setattr(cluster, "write_image", full)
     monkeypatch.setattr(cluster, "other_machines", lambda: iter([there]))
     assert not any(result.failed for result in on_ray(load, here)) and asked
 

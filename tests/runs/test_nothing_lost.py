@@ -18,6 +18,7 @@ from support.command_line import ROOT, Pathx, document, files, network, picture,
 from support.faults import check_nothing_is_half_written, check_nothing_is_left_over, in_a_child, tree
 
 from pathx.images.read import UserImage, _Room
+from pathx.results.store import ResultStore
 from pathx.runs.index import Index
 
 pytestmark = pytest.mark.usefixtures("one_thread", "here")
@@ -76,7 +77,7 @@ def test_of_several_indexes_the_one_written_last_counts(tmp_path: Path) -> None:
         (folder / name).write_text(json.dumps({**about, "seconds": seconds}) + "\n")
         os.utime(folder / name, (second, second))
     (folder / "run.json").write_text('{"schema": "pathx/run@1", "run": "r", "command": "explain", "pictures": []}')
-    known = Index(folder, None, {"command": "explain", "run": "r"}, ["a"]).known("a")
+    known = Index(ResultStore(folder), None, {"command": "explain", "run": "r"}, ["a"]).known("a")
     assert known is not None and known["seconds"] == 2
 
 

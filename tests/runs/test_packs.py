@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tarfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,10 @@ from support.faults import killed_after
 
 from pathx.errors import PathxError
 from pathx.results import packs
-from pathx.results.home import Home
-from pathx.results.homes import home_of
+from pathx.results.store import ResultStore, result_store
 
 pytestmark = pytest.mark.usefixtures("one_thread", "here")
-KINDS = ["tar", pytest.param("parquet", marks=pytest.mark.skipif(not packs.has_arrow(), reason=packs.INSTALL))]
+KINDS = ["tar", pytest.param("parquet", marks=pytest.mark.skipif(find_spec("pyarrow") is None, reason=packs.INSTALL))]
 QUICK = ("--no-pictures", "--depth", 2, "--width", 3, "--batch-size", 2)
 
 
@@ -73,7 +73,9 @@ def test_shards_hold_what_folders_would(pathx_: Pathx, kind: str, options: tuple
     assert {file.name for file in Path("out").iterdir()} == {shard.name, "index.jsonl", "run.json"}
     for line in index("out").values():
         assert {made["pack"] for made in line["explanations"]} == {shard.name}
-        assert all(home_of("out").document(made)["target"]["index"] == made["target"] for made in line["explanations"])
+        assert all(
+            result_store("out").document(made)["target"]["index"] == made["target"] for made in line["explanations"]
+        )
     check_unpacked(pathx_, "out", "local")
 
 
@@ -128,7 +130,7 @@ def test_a_killed_run_goes_on_and_leaves_no_half_of_a_shard(pathx_: Pathx) -> No
     arguments = ("explain", photos(12), "--model", scripted(network()), *QUICK, "--workers", 1, "--out")
     assert pathx_(*arguments, "local").status == 0
     killed_after(
-        2, "pathx.results.home:Home.put", (*arguments, "out", "--pack", "tar")
+        2, "pathx.results.store:ResultStore.put", (*arguments, "out", "--pack", "tar")
     )  # before the index has its lines
     for shard in Path("out").glob("results-*.tar"):
         with tarfile.open(shard) as archive:
@@ -172,28 +174,27 @@ def test_a_full_disk_ends_the_run_and_the_next_one_goes_on(pathx_: Pathx, monkey
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_shard_that_is_given_up_takes_no_room(here: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that is removed but still open fills the disk as before."""
-    file = here / "shard"
-    shard = packs.SHARDS[kind](file)
-    shard.add("a/cat/path.json", bytes(100))
-    stream: Any = shard._stream
+    writer = packs.ShardWriter(here, kind, lambda file, name: None)
+    writer.add({"a/cat/path.json": bytes(100)}, {"name": "a", "explanations": []})
+    shard: Any = writer._shard
 
     def full(descriptor: int) -> None:
         raise OSError(28, os.strerror(28))
 
     monkeypatch.setattr(os, "fsync", full)
-    packs.dropped(shard, file)
-    assert stream.closed and not file.exists()
+    writer.drop()
+    assert shard._stream.closed and not list(here.iterdir())
 
 
 def test_images_of_a_shard_that_cannot_be_finished_have_failed(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ("explain", photos(4), "--model", scripted(network()), *QUICK, "--out")
     assert pathx_(*arguments, "local").status == 0
 
-    def refuse(self: Home, file: Path, name: str) -> None:
+    def refuse(self: ResultStore, file: Path, name: str) -> None:
         raise PathxError("the store says no")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Home, "put", refuse)
+        patch.setattr(ResultStore, "put", refuse)
         ended = pathx_(*arguments, "out", "--pack", "tar")
     assert ended.status == 1 and "4 images that were done are lost (the store says no)" in ended.err
     assert [line.get("error") for line in index("out").values()] == ["the store says no"] * 4

@@ -17,9 +17,10 @@ from torch import nn
 import pathx
 import pathx.runs.computing
 from pathx.errors import PathxError
-from pathx.models.inputs import read_input
+from pathx.images.read import open_image
 from pathx.models.load import LoadedModel
 from pathx.models.preprocessing import Preprocessing
+from pathx.pipeline import tensor_of
 from pathx.runs.run import Settings, State, explain_files
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -227,7 +228,7 @@ def test_a_network_that_cannot_be_copied_faithfully_gives_its_own_logits(
     files = many(tmp_path / "photos", 12)
     network = kind().eval()
     with torch.no_grad():
-        own = {str(file): network(read_input(file, model.preprocessing).tensor[None])[0].tolist() for file in files}
+        own = {str(file): network(tensor_of(open_image(file), model.preprocessing)[None])[0].tolist() for file in files}
     for workers in (None, 0):
         settings = Settings(depth=1, batch_size=2, workers=workers, pictures=False)
         stateful = replace(model, module=network)

@@ -16,7 +16,7 @@ from support.stores import content, put, s3_server, store, upload
 import pathx.images.read
 from pathx.errors import PathxError
 from pathx.results import packs
-from pathx.results.stored import Store
+from pathx.results.store import RemoteStore
 
 fsspec = pytest.importorskip("fsspec", reason="stores are an extra: pip install 'pathx-relu[remote]'")
 pytestmark = pytest.mark.usefixtures("one_thread", "here")
@@ -161,7 +161,7 @@ def test_a_killed_run_goes_on_in_a_store(pathx_: Pathx, here: Path) -> None:
         out, model = f"{place}/killed", scripted(network())
         arguments = ("explain", photos(8), "--model", model, *QUICK, "--out")
         assert pathx_(*arguments, "local").status == 0
-        killed_after(3, "pathx.results.stored:Store._flush_lines", (*arguments, out))
+        killed_after(3, "pathx.results.store:RemoteStore._flush_lines", (*arguments, out))
         before = content(out)
         assert any(name.endswith(".part") for name in before)
         ended = pathx_(*arguments, out)
@@ -192,16 +192,16 @@ def test_shards_of_a_run_are_joined_in_a_store(place: str, pathx_: Pathx) -> Non
 
 
 def test_an_upload_that_fails_costs_its_image(place: str, pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
-    out, whole = f"{place}/refused", Store._upload
+    out, whole = f"{place}/refused", RemoteStore._upload
 
-    def refuse(self: Store, name: str, data: bytes) -> None:
-        if "/1.png/" in name:
+    def refuse(self: RemoteStore, files: dict[str, bytes]) -> None:
+        if any("/1.png/" in name for name in files):
             raise PathxError("the store says no")
-        whole(self, name, data)
+        whole(self, files)
 
     arguments = ("explain", photos(3), "--model", scripted(network()), *QUICK, "--out", out)
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "_upload", refuse)
+        patch.setattr(RemoteStore, "_upload", refuse)
         ended = pathx_(*arguments)
     assert ended.status == 1 and "the store says no" in ended.err
     found = lines(content(out)["index.jsonl"])

@@ -11,8 +11,8 @@ from support.small import LABELS, loaded, picture
 
 from pathx.engine.freeze import freeze
 from pathx.errors import PathxError
-from pathx.models.inputs import read_input
-from pathx.runs.reading import Read
+from pathx.images.find import ImageFile
+from pathx.pipeline import Input, read_input
 from pathx.runs.settings import Settings
 from pathx.runs.tasks import Batch, decompose_task, explain_batch
 
@@ -25,10 +25,11 @@ def batch(tmp_path: Path, targets: tuple[str, ...] = (), folder: str = "other", 
     with torch.no_grad():
         model.module[-1].bias[1] += bias  # type: ignore[index, union-attr, operator]
     files = [picture(tmp_path / folder / f"{number}.png", seed=number) for number in range(2)]
-    read = [Read(file.name, read_input(str(file), model.preprocessing)) for file in files]
-    frozen = freeze(model.module, torch.stack([one.input.tensor for one in read if one.input]))
-    return Batch.asked(
-        model, frozen, read, targets, tmp_path / "out", Settings(depth=1, width=2, pictures=False, **how)
+    read = [read_input(ImageFile(str(file), file.name), model.preprocessing) for file in files]
+    inputs = [one for one in read if isinstance(one, Input)]
+    frozen = freeze(model.module, torch.stack([one.tensor for one in inputs]))
+    return Batch.with_targets(
+        model, frozen, inputs, targets, tmp_path / "out", Settings(depth=1, width=2, pictures=False, **how)
     )
 
 
@@ -53,7 +54,9 @@ def test_one_class_against_another_is_nothing_against_itself(tmp_path: Path) -> 
 def test_an_output_that_is_no_number_fails_its_image_alone(tmp_path: Path) -> None:
     asked = batch(tmp_path)
     asked.frozen.logits[0] = torch.nan
-    first, second = explain_batch(Batch.asked(asked.model, asked.frozen, asked.read, (), asked.out, asked.settings))
+    first, second = explain_batch(
+        Batch.with_targets(asked.model, asked.frozen, asked.inputs, (), asked.out, asked.settings)
+    )
     assert first.failure is not None and "NaN or infinite" in str(first.failure.error)
     assert second.failure is None and len(second.works) == 1
 

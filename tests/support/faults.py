@@ -64,9 +64,8 @@ def photos(count: int = 5) -> None:
 def watched(happens: Callable[[str], None]) -> Iterator[None]:
     """Call a function before everything that a run does to its files, reads, or computes, with the name of the phase."""
     import pathx.engine.freeze
-    import pathx.evaluation.prepared
-    import pathx.models.inputs
     import pathx.models.load
+    import pathx.pipeline
     import pathx.runs.computing
 
     with pytest.MonkeyPatch.context() as patch:
@@ -87,7 +86,7 @@ def watched(happens: Callable[[str], None]) -> Iterator[None]:
         watch(os, "mkdir", "folder")
         watch(os, "write", "write", lambda descriptor, *_: descriptor > 2)
         watch(os, "open", "create", lambda path, flags, *_: bool(flags & os.O_CREAT))
-        watch(pathx.models.inputs, "decoded", "read")
+        watch(pathx.pipeline, "decoded", "read")
         watch(pathx.runs.computing, "freeze", "compute")
         yield
 
@@ -172,7 +171,7 @@ run(sys.argv[1:])
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
 
 
-SETTINGS_OF_KILLED_RUNS = "pathx.results.stored._EVERY=0 pathx.results.packs.SHARD_BYTES=20000"
+SETTINGS_OF_KILLED_RUNS = "pathx.results.store.LINES_EVERY=0 pathx.results.packs.SHARD_BYTES=20000"
 """So that lines go to stores one by one, and shards are small."""
 
 

@@ -6,12 +6,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from pathx.results.store import ResultStore
 from pathx.runs.index import Index
 from pathx.runs.shards import Shard
 
 
 def index(out: Path, *names: str, run: str = "r1", shard: Shard | None = None, command: str = "explain") -> Index:
-    return Index(out, shard, {"command": command, "run": run}, names)
+    return Index(ResultStore(out), shard, {"command": command, "run": run}, names)
 
 
 def line(out: Path, name: str, **more: Any) -> dict[str, Any]:

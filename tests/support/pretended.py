@@ -33,6 +33,6 @@ class Pretended:
             made = work(stages.read(batch))
             yield batch, made if stages.finish is None else stages.finish(made)
 
-    def joined(self) -> Callable[[str, Actors | None, str], AbstractContextManager[Pretended]]:
-        """Stands for `pathx.cluster.joined`."""
+    def join_cluster(self) -> Callable[[str, Actors | None, str], AbstractContextManager[Pretended]]:
+        """Stands for `pathx.cluster.join_cluster`."""
         return lambda address, actors, device: nullcontext(self)

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from support.small import loaded, picture
 
 from pathx.errors import PathxError
-from pathx.evaluation.prepared import Prepared, prepare
 from pathx.images.read import open_image
+from pathx.pipeline import Prepared, prepare
 from pathx.units import files
 from pathx.units.files import Photos, check_same_model, crops, on_paths, read_units, save_units, sheet_name
 from pathx.units.references import Channel, Reference, Units

@@ -77,12 +77,12 @@ def test_a_pass_that_was_stopped_goes_on_and_ends_the_same(
     monkeypatch.setattr(passes, "SAVE_EVERY", -1.0)
     see, seen = passes.Pass._see, []
 
-    def stopping(self: Any, state: Any, numbers: Any, inputs: Any) -> None:
-        seen.extend(numbers)
+    def stopping(self: Any, state: Any, inputs: Any, failed: Any) -> None:
+        seen.extend(self.numbers[read.source.name] for read in inputs)
         if len(seen) > 5 and not Path("stopped").exists():
             Path("stopped").touch()
             raise KeyboardInterrupt
-        see(self, state, numbers, inputs)
+        see(self, state, inputs, failed)
 
     monkeypatch.setattr(passes.Pass, "_see", stopping)
     assert pathx_("units", folder, *OPTIONS, "--out", "out", "--no-pictures").status == 130

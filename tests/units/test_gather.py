@@ -13,9 +13,10 @@ from support.small import images, network
 from torch import Tensor
 
 import pathx
+from pathx.engine.explain import explain_frozen
 from pathx.engine.freeze import freeze
 from pathx.explanation import LayerTensor
-from pathx.units.gather import NOBODY, Gathered, explain_predictions, wanted_channels
+from pathx.units.gather import NOBODY, Gathered, wanted_channels
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 RELUS = {1: LayerTensor("1", (5, 8, 8)), 2: LayerTensor("3", (6, 6, 6)), 3: LayerTensor("6", (12,))}
@@ -31,7 +32,7 @@ def gathered(inputs: Tensor, by: str, top: int, batch: int, numbers: list[int] |
         some = order[start : start + batch]
         frozen = freeze(model, inputs[some])
         targets = frozen.logits.argmax(1).tolist()
-        made.see(frozen, explain_predictions(frozen, targets, PATH), some)
+        made.see(frozen, explain_frozen(frozen, list(enumerate(targets)), **PATH), some)
     return made
 
 

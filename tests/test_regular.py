@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pathx.images.regular import read_regular, sha256_of, written_by_pathx
+from pathx.regular import read_regular, sha256_of, written_by_pathx
 
 
 def test_regular_files_are_read_whole_and_hashed(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def store_of(address: str) -> tuple[Any, str]:
 
 
 @contextmanager
-def unreachable(address: str) -> Iterator[None]:
+def store_errors(address: str) -> Iterator[None]:
     """What drivers raise, as a PathxError."""
     try:
         yield
@@ -84,7 +84,7 @@ def unreachable(address: str) -> Iterator[None]:
 def open_stored(address: str) -> BinaryIO:
     """A file, opened to be read in about its order. Raises PathxError."""
     system, path = store_of(address)
-    with unreachable(address):
+    with store_errors(address):
         stream: BinaryIO = system.open(path, "rb", block_size=_BLOCK)
         return stream
 
@@ -92,7 +92,7 @@ def open_stored(address: str) -> BinaryIO:
 def fetch_stored(address: str, limit: int) -> bytes:
     """A whole file of at most so many bytes. Raises PathxError."""
     system, path = store_of(address)
-    with unreachable(address):
+    with store_errors(address):
         about = system.info(path)
         if about["type"] == "directory":
             raise PathxError(f"{shown(address)} is a folder: name its images one by one, or the folder to a run")
@@ -107,7 +107,7 @@ def fetch_stored(address: str, limit: int) -> bytes:
 def fetch_part(address: str, start: int, size: int) -> bytes:
     """Some bytes of a file. Raises PathxError."""
     system, path = store_of(address)
-    with unreachable(address):
+    with store_errors(address):
         data: bytes = system.cat_file(path, start=start, end=start + size)
         return data
 
@@ -122,14 +122,14 @@ def version_of(about: dict[str, Any]) -> str:
 def stored_version(address: str) -> str:
     """`version_of` a file. Raises PathxError."""
     system, path = store_of(address)
-    with unreachable(address):
+    with store_errors(address):
         return version_of(system.info(path))
 
 
 def stored_matches(pattern: str) -> list[str]:
     """The addresses that a pattern matches, in order. Raises PathxError."""
     system, path = store_of(pattern)
-    with unreachable(pattern):
+    with store_errors(pattern):
         system.invalidate_cache()
         found = [one for one in system.glob(path) if "/." in path or "/." not in one]  # as on this machine
         return sorted(map(system.unstrip_protocol, found))
@@ -141,7 +141,7 @@ def stored_files(address: str) -> dict[str, str] | None:
     Raises PathxError.
     """
     system, path = store_of(address)
-    with unreachable(address):
+    with store_errors(address):
         system.invalidate_cache()
         if system.info(path)["type"] != "directory":
             return None
@@ -151,7 +151,7 @@ def stored_files(address: str) -> dict[str, str] | None:
     return {name[len(root) :]: version_of(about) for name, about in found.items() if name.startswith(root)}
 
 
-def joined(address: str | Path, below: str) -> str:
+def join_address(address: str | Path, below: str) -> str:
     """The address of what is below a folder in a store."""
     return f"{os.fspath(address).rstrip('/')}/{below}"
 

@@ -15,7 +15,7 @@ from pathx.errors import PathxError
 from pathx.images.find import find_images
 from pathx.images.folders import images_in
 from pathx.images.read import decoded, open_image
-from pathx.images.stores import is_stored, store_of
+from pathx.stores import is_stored, store_of
 
 fsspec = pytest.importorskip("fsspec", reason="stores are an extra: pip install 'pathx-relu[remote]'")
 pytestmark = pytest.mark.usefixtures("here")

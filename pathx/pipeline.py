@@ -1,0 +1,225 @@
+"""From images to the network, for runs, evaluations, units and Ray alike: read, in batches, and ahead of the network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from time import perf_counter
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from pathx.engine.device import in_parts, resolve_device, resolve_dtype
+from pathx.engine.explain import class_logits, explain_frozen
+from pathx.engine.freeze import Frozen, freeze
+from pathx.engine.network import Network
+from pathx.engine.replay import Classifier
+from pathx.errors import PathxError
+from pathx.explanation import Explanation
+from pathx.images.find import ImageFile
+from pathx.images.read import UserImage, decoded
+from pathx.models.labels import resolve_target
+from pathx.models.load import LoadedModel
+from pathx.models.preprocessing import Preprocessing
+from pathx.threads import start_workers
+
+T = TypeVar("T")
+
+NOT_FINITE = "the model's output is NaN or infinite; check its weights"
+
+
+# Read
+
+
+@dataclass(frozen=True, eq=False)
+class Input:
+    """An image that was read, what the network sees of it, and the seconds that it took."""
+
+    source: ImageFile
+    image: UserImage
+    tensor: Tensor
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """An image that cannot be used, and why."""
+
+    source: ImageFile
+    error: PathxError
+
+
+Failed = Callable[[ImageFile, PathxError], None]
+"""Is told of images that cannot be used."""
+
+
+def read_input(source: ImageFile, preprocessing: Preprocessing) -> Input | Unreadable:
+    """Read an image and make it the network's input."""
+    if source.error is not None:
+        return Unreadable(source, source.error)
+    start = perf_counter()
+    try:
+        with decoded(source.source, web=True) as image:
+            return Input(source, image.reduced(), tensor_of(image, preprocessing), perf_counter() - start)
+    except PathxError as error:
+        return Unreadable(source, error)
+    except Exception as error:  # one odd image does not cost a run
+        return Unreadable(source, unexpected(error))
+
+
+def tensor_of(image: UserImage, preprocessing: Preprocessing) -> Tensor:
+    """The network's input; with the transparency of the image, where the network takes that as a channel."""
+    transparent = image.layer if preprocessing.input_size[0] == 4 else None
+    return preprocessing(transparent or image.pixels)
+
+
+def unexpected(error: Exception) -> PathxError:
+    """A fault of ours, as the reason why one image failed."""
+    problem = PathxError(f"unexpected {type(error).__name__}: {error} (set PATHX_DEBUG=1 for the traceback)")
+    problem.__cause__ = error
+    return problem
+
+
+# In batches
+
+
+def in_batches(items: Sequence[T], size: int) -> list[Sequence[T]]:
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def read_batches(
+    images: Sequence[ImageFile], preprocessing: Preprocessing, size: int, failed: Failed
+) -> Iterator[tuple[Sequence[ImageFile], list[Input]]]:
+    """Images in batches, with what was read of each batch; the next batch is read while one is looked at."""
+    with start_workers(None if len(images) > size else 0) as workers:
+        for batch, read in workers.ahead(in_batches(images, size), partial(read_input, preprocessing=preprocessing)):
+            yield batch, usable(read, failed)
+
+
+def usable(read: Sequence[Input | Unreadable], failed: Failed) -> list[Input]:
+    """What could be read."""
+    for one in read:
+        if isinstance(one, Unreadable):
+            failed(one.source, one.error)
+    return [one for one in read if isinstance(one, Input)]
+
+
+# On the network
+
+
+@dataclass(frozen=True, eq=False)
+class SeenImage:
+    """An image as the network sees it.
+
+    Args:
+        input: (C, H, W).
+        target: the predicted class.
+    """
+
+    source: ImageFile
+    image: UserImage
+    input: Tensor
+    target: int
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A loaded model on a device."""
+
+    model: LoadedModel
+    module: nn.Module
+    device: torch.device
+    dtype: torch.dtype
+
+    @cached_property
+    def classifier(self) -> Classifier:
+        size = self.model.preprocessing.input_size
+        return Classifier(self.module, torch.zeros(size, dtype=self.dtype, device=self.device))
+
+    @cached_property
+    def network(self) -> Network:
+        """The network at one image."""
+        size = self.model.preprocessing.input_size
+        return self.classifier.replay(torch.zeros(1, *size, dtype=self.dtype, device=self.device)).network
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """One per class."""
+        return self.model.labels_for(self.network.outputs)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What result files say of the model."""
+        return {**self.model.identity, "classes": len(self.labels)}
+
+    def class_of(self, label: str) -> int | None:
+        """The class that a folder's name means, if any."""
+        try:
+            return resolve_target(label, self.labels)
+        except PathxError:
+            return None
+
+    def batch_size(self, asked: int) -> int:
+        """As many images at once as is asked for and the network takes."""
+        return min(asked, self.classifier.chunk)
+
+    def stack(self, inputs: Sequence[Input]) -> Tensor:
+        """(B, C, H, W) on the device."""
+        return torch.stack([one.tensor for one in inputs]).to(self.device, self.dtype)
+
+    def see(self, images: Sequence[ImageFile], batch_size: int, failed: Failed) -> Iterator[list[SeenImage]]:
+        """Images in batches, with what the network says of them; those that cannot be used go to `failed`."""
+        for _, batch in read_batches(images, self.model.preprocessing, self.batch_size(batch_size), failed):
+            if seen := self.predict(batch, failed):
+                yield seen
+
+    def predict(self, inputs: Sequence[Input], failed: Failed) -> list[SeenImage]:
+        """What the network says of a batch; images without a finite answer go to `failed`."""
+
+        def logits(part: Sequence[Input]) -> Tensor:
+            with torch.no_grad():
+                return self.classifier(self.stack(part))
+
+        found = []
+        rows = torch.cat(list(in_parts(inputs, logits))) if inputs else ()
+        for read, row in zip(inputs, rows, strict=True):
+            if bool(row.isfinite().all()):
+                tensor = read.tensor.to(self.device, self.dtype)
+                found.append(SeenImage(read.source, read.image, tensor, int(row.argmax())))
+            else:
+                failed(read.source, PathxError(NOT_FINITE))
+        return found
+
+    def explain_predictions(
+        self, inputs: Sequence[Input], settings: Mapping[str, Any], failed: Failed
+    ) -> Iterator[tuple[Sequence[Input], Frozen, list[Explanation]]]:
+        """A batch, frozen, with the path behind the predicted class of each image; in parts where memory is short.
+
+        Let go of a part before the next one is asked for: that may not fit beside it.
+        """
+
+        def explain(part: Sequence[Input]) -> tuple[Sequence[Input], list[bool], Frozen, list[Explanation]]:
+            frozen = freeze(self.module, self.stack(part))
+            logits = class_logits(frozen.logits)
+            finite: list[bool] = logits.isfinite().all(1).tolist()
+            wanted = list(enumerate(logits.argmax(1).tolist()))
+            return part, finite, frozen, explain_frozen(frozen, wanted, **settings) if all(finite) else []
+
+        for part, finite, frozen, explanations in in_parts(inputs, explain) if inputs else ():
+            if all(finite):
+                yield part, frozen, explanations
+            del frozen, explanations
+            if not all(finite):
+                for one in (one for one, fine in zip(part, finite, strict=True) if not fine):
+                    failed(one.source, PathxError(NOT_FINITE))
+                good = [one for one, fine in zip(part, finite, strict=True) if fine]
+                yield from self.explain_predictions(good, settings, failed)
+
+
+def prepare(model: LoadedModel, *, device: str = "auto", dtype: str = "float32") -> Prepared:
+    """A model on the device that a name means. The model that was given stays where it is."""
+    where = resolve_device(device)
+    precision = resolve_dtype(dtype, where)
+    return Prepared(model, model.on(where), where, precision)
