@@ -12,7 +12,7 @@ from PIL import Image
 
 from pathx.errors import PathxError, shown
 from pathx.images.read import open_image
-from pathx.images.regular import read_regular
+from pathx.regular import read_regular
 from pathx.report.collect import Collected, ExplanationFiles
 from pathx.report.encoding import encode_small
 from pathx.report.explanation import Growth, explanation_data
