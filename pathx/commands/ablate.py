@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pathx.commands import options, parsing
-from pathx.commands.loading import prepared
-from pathx.commands.options import Dtype, Format
-from pathx.commands.output import about, complain, errors, print_table
+from pathx.commands import options
+from pathx.commands.command import command
+from pathx.commands.options import Format, Option
+from pathx.commands.output import about, complain, print_table
 from pathx.errors import PathxError
 
 if TYPE_CHECKING:
@@ -22,88 +22,57 @@ if TYPE_CHECKING:
 _PLACE = re.compile(r"(.+?)\s*\[\s*(\d{1,9}(?:\s*,\s*\d{1,9})*)\s*\]")
 
 
+@command("nothing was written")
 def ablate(
     images: options.Images,
-    model: options.Model = "squeezenet1_1",
-    weights: options.Weights = None,
-    model_args: options.ModelArguments = None,
+    model: options.ModelOptions,
+    path_options: options.PathOptions,
+    device: options.DeviceOptions,
     unit: Annotated[
-        list[str] | None,
-        typer.Option("--unit", metavar="NAME[C,Y,X]", help="A unit, as path.json and the table name it; may repeat."),
+        list[str] | None, Option("A unit, as path.json and the table name it; may repeat.", "NAME[C,Y,X]")
     ] = None,
-    channel: Annotated[
-        list[str] | None, typer.Option("--channel", metavar="NAME[C]", help="All units of a channel; may repeat.")
-    ] = None,
-    path: Annotated[bool, typer.Option("--path", help="All units of the path behind the class.")] = False,
-    keep: Annotated[bool, typer.Option("--keep", help="The other way round: in their layers only these stay.")] = False,
+    channel: Annotated[list[str] | None, Option("All units of a channel; may repeat.", "NAME[C]")] = None,
+    path: Annotated[bool, Option("All units of the path behind the class.")] = False,
+    keep: Annotated[bool, Option("The other way round: in their layers only these stay.")] = False,
     units: Annotated[
         str | None,
-        typer.Option(
-            "--units", metavar="FOLDER", help="Set units to their means, which pathx units wrote, not to zero."
-        ),
+        Option("Set units to their means in this folder that pathx units wrote, not to zero.", "FOLDER"),
     ] = None,
-    target: Annotated[
-        str | None, typer.Option("--target", metavar="CLASS", help="Class to follow. [default: the predicted]")
-    ] = None,
-    detail: options.DetailOption = "clear",
-    depth: options.PathDepth = None,
-    width: options.PathWidth = None,
-    alpha: options.Alpha = None,
-    skips: options.PathSkips = None,
-    device: options.Device = "auto",
-    dtype: options.DtypeOption = Dtype.float32,
-    labels: options.Labels = None,
-    input_size: options.InputSize = None,
-    mean: options.Mean = None,
-    std: options.Std = None,
+    target: Annotated[str | None, Option("Class to follow. [default: the predicted]", "CLASS")] = None,
     format: options.OneFormat = Format.text,
 ) -> None:
-    """Set units to zero in the real network and see what becomes of its answer."""
-    with errors("nothing was written"):
-        reach, most, jumps = parsing.path(detail, depth, width, skips)
-        settings: dict[str, Any] = {"depth": reach, "width": most, "alpha": parsing.alpha(alpha), "skips": jumps}
-        places = [_place(text, "--unit") for text in unit or ()] + [_place(text, "--channel") for text in channel or ()]
-        if not places and not path:
-            raise PathxError(
-                "there is nothing to remove: name units with --unit or --channel, or use --path", usage=True
-            )
+    """Set units to zero in the real network and compare its answers."""
+    settings = path_options.settings
+    places = [_place(text, "--unit") for text in unit or ()] + [_place(text, "--channel") for text in channel or ()]
+    if not places and not path:
+        raise PathxError("there is nothing to remove: name units with --unit or --channel, or use --path", usage=True)
 
-        from pathx.engine.ablate import ablate as remove
-        from pathx.engine.explain import explain
-        from pathx.images.folders import images_in
-        from pathx.models.inputs import read_input
-        from pathx.models.labels import resolve_target
+    from pathx.engine.ablate import ablate
+    from pathx.engine.explain import explain
+    from pathx.images.folders import images_in
+    from pathx.models.inputs import read_input
+    from pathx.models.labels import resolve_target
 
-        found = images_in(images)
-        ready = prepared(
-            model,
-            weights=weights,
-            model_args=model_args,
-            labels=labels,
-            input_size=input_size,
-            mean=mean,
-            std=std,
-            device=device,
-            dtype=dtype,
-        )
-        wanted = None if target is None else resolve_target(target, ready.labels)
-        means = None if units is None else _means(units, ready)
-        failed = False
-        for image in found:
-            try:
-                if image.error is not None:
-                    raise image.error
-                read = read_input(image.source, ready.model.preprocessing)
-            except PathxError as error:
-                complain(about(image.name, str(error)))
-                failed = True
-                continue
-            inputs = read.tensor[None].to(ready.device, ready.dtype)
-            paths = explain(ready.module, inputs, target=wanted, **settings) if path else None
-            (made,) = remove(ready.module, inputs, places, path=paths, keep=keep, means=means, target=wanted)
-            _print(made, image.file, ready.labels, format)
-        if failed:
-            raise typer.Exit(1)
+    found = images_in(images)
+    ready = device.prepare(model.load())
+    wanted = None if target is None else resolve_target(target, ready.labels)
+    means = None if units is None else _means(units, ready)
+    failed = False
+    for image in found:
+        try:
+            if image.error is not None:
+                raise image.error
+            read = read_input(image.source, ready.model.preprocessing)
+        except PathxError as error:
+            complain(about(image.name, str(error)))
+            failed = True
+            continue
+        inputs = read.tensor[None].to(ready.device, ready.dtype)
+        paths = explain(ready.module, inputs, target=wanted, **settings) if path else None
+        (made,) = ablate(ready.module, inputs, places, path=paths, keep=keep, means=means, target=wanted)
+        _print(made, image.file, ready.labels, format)
+    if failed:
+        raise typer.Exit(1)
 
 
 def _place(text: str, option: str) -> tuple[str, tuple[int, ...]]:

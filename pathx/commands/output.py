@@ -226,6 +226,16 @@ def about(file: str, text: str) -> str:
     return text if file in text or shown(file) in text else f"{shown(file)}: {text}"
 
 
+def print_problems(document: dict[str, Any], quiet: bool, failed: bool = False) -> None:
+    """What a document says could not be read, and unless all is to be quiet its notes; ends a command that failed."""
+    for name, reason in document["unread"].items():
+        complain(about(name, reason))
+    for note in () if quiet else document.get("notes", ()):
+        complain(f"note: {note}")
+    if failed or document["unread"]:
+        raise typer.Exit(1)
+
+
 def terminal() -> Console:
     """Where text for people goes: as wide as the terminal, and for a file or a pipe so wide that nothing is cut."""
     from rich.console import Console, RenderHook

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from pathx.defaults import DEPTH, SKIPS, WIDTH
 from pathx.engine.device import in_parts
 from pathx.engine.explain import explain_frozen
 from pathx.engine.freeze import freeze
@@ -215,10 +216,10 @@ def common_of_images(
     images: Sequence[ImageFile],
     *,
     by: str = "prediction",
-    depth: int | str = 3,
-    width: int | str = 5,
+    depth: int | str = DEPTH,
+    width: int | str = WIDTH,
     alpha: float | None = None,
-    skips: str = "adjacent",
+    skips: str = SKIPS,
     batch_size: int = 8,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Common:

@@ -16,7 +16,7 @@ from pathx.report.references import References
 from pathx.results.files import read_document
 from pathx.results.lines import JsonLines
 
-MEASURES = ("evaluation.json", "sweep.json", "common.json")
+MEASURES = ("evaluation.json", "grid.json", "common.json")
 _FEATURE = re.compile(r"feature-\d\d+")
 _NEEDED = ("image", "model", "target", "depth", "width", "alpha", "skips", "layers", "linear_model")
 _KNOWN = "pathx/path@1"
@@ -45,7 +45,7 @@ class Collected:
 
     Args:
         failures: (file, reason) of images that could not be explained.
-        measures: files of evaluations, sweeps and common units, with what they say.
+        measures: files of evaluations, grids and common units, with what they say.
         checks: what every check.json says.
         units: what every units.json says of the channels of a network.
         problems: what could not be read, and why.

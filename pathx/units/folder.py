@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pathx.detail import DEFAULT
+from pathx.defaults import DEPTH, SKIPS, WIDTH
 from pathx.engine.device import in_parts
 from pathx.engine.explain import check_depth, class_logits
 from pathx.engine.freeze import Frozen, freeze
@@ -53,10 +53,10 @@ class Request:
         channels: of each ReLU, the channels to tell of; all by default.
     """
 
-    depth: int | str = DEFAULT.depth
-    width: int | str = DEFAULT.width
+    depth: int | str = DEPTH
+    width: int | str = WIDTH
     alpha: float | None = None
-    skips: str = DEFAULT.skips
+    skips: str = SKIPS
     by: str = "contribution"
     top: int = 16
     layers: tuple[int, ...] = ()

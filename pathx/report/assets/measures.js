@@ -1,4 +1,4 @@
-// Pages of evaluations, sweeps and common units.
+// Pages of evaluations, grids and common units.
 
 import { DATA, card, choice, counted, make, number, percent, remarks, rowHead, tableOf, text } from "./dom.js";
 import { curves, intervals } from "./charts.js";
@@ -33,7 +33,7 @@ function header() {
   );
 }
 
-/** Methods, or cells of a sweep, that have a figure. */
+/** Methods, or cells of a grid, that have a figure. */
 function items(measure) {
   const cells = (made.grid ?? []).map((cell) => [`depth ${cell.depth}, width ${cell.width}`, cell]);
   return [...cells, ...Object.entries(made.methods ?? {})]
@@ -59,12 +59,12 @@ function measured() {
       choice("Measure", known, state.measure, (measure) => update({ measure })),
       make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Means and intervals" }, table),
     ),
-    made.grid ? card("Against width", {}, sweepPlot()) : evaluationPlot(),
+    made.grid ? card("Against width", {}, gridPlot()) : evaluationPlot(),
     ...images(),
   ];
 }
 
-function sweepPlot() {
+function gridPlot() {
   const depths = [...new Set(made.grid.map((cell) => cell.depth))];
   const widths = [...new Set(made.grid.map((cell) => cell.width))];
   const lines = depths
