@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from inspect import Parameter, Signature, signature
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, cast, get_args, get_type_hints
 
 import typer
@@ -15,6 +14,8 @@ from typer.core import TyperCommand, TyperGroup
 
 from pathx.commands.options import PANELS, Option
 from pathx.commands.output import errors
+from pathx.errors import shown
+from pathx.images.regular import read_regular
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -146,16 +147,16 @@ def command(interrupted: str = "nothing is lost that was written", *, rare: bool
 def _read_settings(file: str, known: dict[str, _Setting]) -> dict[str, Any]:
     """What a settings file says, by the names of parameters."""
     try:
-        found = tomllib.loads(Path(file).read_text(encoding="utf-8"))
+        found = tomllib.loads(read_regular(file).decode())
     except OSError as error:
-        raise typer.BadParameter(f"cannot read {file} ({error.strerror})") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise typer.BadParameter(f"{file} is not TOML ({error}): write lines such as width = 64") from None
+        raise typer.BadParameter(f"{shown(file)} cannot be read ({error.strerror}): give a TOML file") from None
+    except ValueError as error:
+        raise typer.BadParameter(f"{shown(file)} is not TOML ({error}): write lines such as width = 64") from None
     for name in found:
         if name not in known:
             close = get_close_matches(name, known, 1, 0.5)
             remedy = f"did you mean {close[0]}" if close else f"it takes {', '.join(known)}"
-            raise typer.BadParameter(f"{file} sets {name!r}, which this command does not have: {remedy}")
+            raise typer.BadParameter(f"{shown(file)} sets {name!r}, which this command does not have: {remedy}")
     return {known[name].name: known[name].read(value) for name, value in found.items()}
 
 

@@ -50,7 +50,7 @@ def hostile(here: Path) -> str:
         ("explain", "IMAGE", "--model", "model.pt2", "--depth", "1", "--target", "top:2"),
         ("explain", "IMAGE", "IMAGE", "--model", "model.pt2", "--depth", "1", "--format", "json"),
         ("decompose", "IMAGE", "--model", "model.pt2", "--depth", "1"),
-        ("layers", "--model", "model.pt2"),
+        ("models", "model.pt2"),
         ("check", "IMAGE", "--model", "model.pt2", "--depth", "1"),
         ("evaluate", ".", "--model", "model.pt2", "--depth", "1", "--method", "saliency"),
         ("common", ".", "--model", "model.pt2", "--depth", "1"),
