@@ -21,7 +21,8 @@ DATA = {"explanation", "decomposition", "contrast"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
-    "detail": set(),
+    "defaults": set(),
+    "callable": set(),
     "threads": set(),
     "cluster": {"threads"},
     "engine.record": set(),
@@ -39,11 +40,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "drawing": {"maps", *DATA},
     "results": {"maps", "images", "drawing", "models.labels", *DATA},
     "report": {"maps", "images", "drawing", "models.labels", "models.preprocessing", "results", "engine", *DATA},
-    "runs": {"maps", "images", "models", "engine", "drawing", "results", "detail", "cluster", "threads", *DATA},
-    "units": {"maps", "images", "models", "engine", "drawing", "results", "runs", "evaluation", "detail", *DATA},
-    "evaluation": {"maps", "images", "models", "engine", "drawing", "results", "detail", "cluster", *DATA},
+    "runs": {"maps", "images", "models", "engine", "drawing", "results", "cluster", "threads", *DATA},
+    "units": {"maps", "images", "models", "engine", "drawing", "results", "runs", "evaluation", *DATA},
+    "evaluation": {"maps", "images", "models", "engine", "drawing", "results", "cluster", *DATA},
 }
-"""A room, and the rooms it may import from; its own and `errors` always. The longest name that fits a module is its room."""
+"""A room, and the rooms it may import from; its own and those of EVERYWHERE always. The longest name that fits a module is its room."""
+
+EVERYWHERE = {"errors", "defaults", "callable"}
 
 INSIDE_FUNCTIONS: dict[str, set[str]] = {
     "explanation": {"decomposition", "drawing", "report"},
@@ -102,14 +105,19 @@ def problems(module: str, source: str) -> list[str]:
             shared = other.split(".")[-1] in SHARED_BY_COMMANDS
             allowed = not other.startswith("commands.") or shared or module.split(".")[-1] in SHARED_BY_COMMANDS
         else:
-            may = {own, "errors", *MAY_IMPORT.get(own, set()), *(INSIDE_FUNCTIONS.get(own, set()) if inside else set())}
+            may = {
+                own,
+                *EVERYWHERE,
+                *MAY_IMPORT.get(own, set()),
+                *(INSIDE_FUNCTIONS.get(own, set()) if inside else set()),
+            }
             allowed = any(other == one or other.startswith(f"{one}.") for one in may)
         if not allowed and f"{module} imports {other}" not in found:
             found.append(f"{module} imports {other}")
     return found
 
 
-SHARED_BY_COMMANDS = {"options", "parsing", "output", "loading", "following", "running", "progress", "reporting"}
+SHARED_BY_COMMANDS = {"command", "options", "parsing", "output", "following", "running", "reporting"}
 """What commands share; a command never imports another."""
 
 

@@ -29,7 +29,9 @@ def common(
     model: options.ModelOptions,
     path: options.PathOptions,
     device: options.DeviceOptions,
-    by: Annotated[Grouping, Option("An image's class: what is predicted, or its folder.")] = Grouping.prediction,
+    by: Annotated[
+        Grouping, Option("An image's class: what is predicted, or its folder.", names=("--group-by",))
+    ] = Grouping.prediction,
     threshold: Annotated[str, Option("Share of images that makes a unit common.", "SHARE")] = "0.5",
     layers: Annotated[list[str] | None, Option("Layers to plot. [default: the path's first and last]", "N,...")] = None,
     classes: Annotated[

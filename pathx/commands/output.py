@@ -70,7 +70,7 @@ def complain(text: str, error: Exception | None = None) -> None:
 
 ARGUMENTS = {
     "arguments": "--model-args",
-    "by": "--by",
+    "by": "--group-by",
     "depth": "--depth",
     "device": "--device",
     "dtype": "--dtype",

@@ -7,6 +7,7 @@ Tracing every model takes a minute, so data/models.json holds what that gave for
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -208,7 +209,7 @@ def describe_model(
         weights: as for `load_model`. A name needs none, and none are fetched: only the classes may depend on them.
     """
     name = str(name_or_file)
-    fetched = weights is None and not is_file(name_or_file) and not is_factory(name) and not Path(name).is_dir()
+    fetched = weights is None and not is_file(name_or_file) and not is_factory(name) and not os.path.isdir(name)
     given: dict[str, Any] = {"arguments": arguments, "input_size": input_size}
     given["weights"] = "none" if fetched and as_name(name) != DEFAULT_MODEL else weights
     known = True

@@ -13,6 +13,8 @@ from pathx.results.home import Home
 from pathx.results.packed import Pack
 from pathx.results.stored import Store
 
+_UNPACK = "--unpack FOLDER"
+
 
 def home_of(out: str | Path, pack: str | None = None) -> Home:
     """Where the results of a run go that names its output folder so. Raises PathxError."""
@@ -31,7 +33,7 @@ def check_in_folders(place: str | Path) -> None:
         raise PathxError(f"{place} is in a store: copy it to a folder of this machine first", usage=True)
     _check_path(place)
     if any(Path(place).glob("results-*-*.tar")) or any(Path(place).glob("results-*-*.parquet")):
-        raise PathxError(f"{shown(place)} holds packed results: run `pathx unpack {place} FOLDER` first", usage=True)
+        raise PathxError(f"{shown(place)} holds packed results: run `pathx merge {place} {_UNPACK}` first", usage=True)
 
 
 def _check_path(place: str | Path) -> None:

@@ -46,7 +46,7 @@ def test_the_default_run(pathx_: Pathx) -> None:
     made = document(folder)
     check_document(made, (224, 224))
     assert made["model"]["name"] == "squeezenet1_1"
-    assert (made["model"]["classes"], made["model"]["hidden_layers"]) == (1000, 18)
+    assert (made["model"]["classes"], made["model"]["hidden_layers"]) == (1000, 17)
     assert (made["depth"], made["width"], made["alpha"], made["skips"]) == (3, 64, 0.001, "all")
     assert (made["image"]["width"], made["image"]["height"], made["target"]["rank"]) == (320, 240, 1)
     assert folder.name == made["target"]["label"].lower().replace(" ", "-")
