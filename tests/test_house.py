@@ -44,7 +44,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "units": {"maps", "images", "models", "engine", "drawing", "results", "runs", "evaluation", *DATA},
     "evaluation": {"maps", "images", "models", "engine", "drawing", "results", "cluster", *DATA},
 }
-"""A room, and the rooms it may import from; its own and those of EVERYWHERE always. The longest name that fits a module is its room."""
+"""A room, and the rooms it may import from; its own and those of EVERYWHERE always.
+
+The longest name that fits a module is its room."""
 
 EVERYWHERE = {"errors", "defaults", "callable"}
 

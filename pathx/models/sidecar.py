@@ -22,7 +22,7 @@ _LARGEST = 1 << 26
 def sidecar_beside(path: Path) -> dict[str, Any]:
     """The sidecar of model.pt: model.pt.json, or else model.json."""
     for sidecar in (path.with_name(path.name + ".json"), path.with_suffix(".json")):
-        if sidecar.is_file() and sidecar != path:
+        if os.path.isfile(sidecar) and sidecar != path:
             return read_sidecar_file(sidecar)
     return {}
 

@@ -62,7 +62,7 @@ def test_the_default_run(pathx_: Pathx) -> None:
         line.startswith(f"{made['target']['label']}: {made['target']['probability']:.1%}, class ") for line in lines
     )
     strongest = made["layers"][0]["units"][0]
-    row = f"   18 {len(made['layers'][0]['units']):>5}  "
+    row = f"   17 {len(made['layers'][0]['units']):>5}  "
     named = f"{strongest['tensor']} {strongest['index']}".replace(", ", ",")
     assert any(line.startswith(row) and line.endswith(named) for line in lines)
     assert f"{folder}/: figure.png, heatmap.png, overlay.png, path.json" in lines
