@@ -277,7 +277,7 @@ def test_what_the_docs_say_of_the_fox_and_the_husky(shared_data: Path) -> None:
     model = pathx.load_model()
     photos = [shared_data / "imagenet" / name for name in ("n02119022_red_fox.JPEG", "n02109961_Eskimo_dog.JPEG")]
     inputs = torch.stack([model.preprocessing(open_image(photo).pixels) for photo in photos])
-    few: dict[str, Any] = {"depth": 3, "width": 5, "skips": "adjacent"}
+    few: dict[str, int | str] = {"depth": 3, "width": 5, "skips": "adjacent"}
     fox, husky = decompose(model.module, inputs, **few)
     assert (fox.layer, husky.layer) == (17, 17)
     assert model.labels[fox.whole.target] == "dingo"
