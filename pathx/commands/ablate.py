@@ -11,7 +11,7 @@ import typer
 from pathx.commands import options
 from pathx.commands.command import command
 from pathx.commands.options import Format, Option
-from pathx.commands.output import about, complain, print_table
+from pathx.commands.output import about, complain, print_table, say
 from pathx.errors import PathxError
 
 if TYPE_CHECKING:
@@ -113,10 +113,10 @@ def _print(made: Ablation, file: str, labels: Any, format: Format) -> None:
             "before": {"probability": before, "logit": float(made.before[made.target]), "predicted": was},
             "after": {"probability": after, "logit": float(made.after[made.target]), "predicted": now},
         }
-        print(json.dumps(document))
+        say(json.dumps(document))
         return
-    print(f"{file}: {made.units} units changed, {made.active} of them active")
+    say(f"{file}: {made.units} units changed, {made.active} of them active")
     logits = [f"{float(values[made.target]):.4g}" for values in (made.before, made.after)]
     rows = [("before", f"{before:.1%}", logits[0], was), ("after", f"{after:.1%}", logits[1], now)]
     print_table(("", labels[made.target], "logit", "predicted"), rows, right={1, 2})
-    print()
+    say()

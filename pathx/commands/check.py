@@ -12,7 +12,7 @@ import typer
 from pathx.commands import options
 from pathx.commands.command import command
 from pathx.commands.options import Format
-from pathx.commands.output import notes, print_paragraph, progress_bar
+from pathx.commands.output import notes, print_paragraph, progress_bar, say
 
 if TYPE_CHECKING:
     from pathx.evaluation.check import Checked
@@ -41,7 +41,7 @@ def check(
     where: dict[str, Any] = {"device": device.device, "dtype": device.dtype.value}
     found = check(model.load(quiet), image, out=out, **settings, **where, note=notes(quiet), watch=watch)
     if format is Format.json:
-        print(json.dumps(found.document))
+        say(json.dumps(found.document))
     elif not quiet:
         _print(found, out)
     if not found.passed:
@@ -50,11 +50,11 @@ def check(
 
 def _print(found: Checked, out: str) -> None:
     words = {True: "good", False: "BAD", None: "noted"}
-    print(f"{found.image}: {found.target}, {found.model['name']}")
-    print()
+    say(f"{found.image}: {found.target}, {found.model['name']}")
+    say()
     for name, finding in found.findings.items():
         print_paragraph(f"{name:14}{words[finding.passed]:6} ", finding.verdict)
-    print()
+    say()
     plots = ", randomisation.png, randomisation.svg" if (Path(out) / "randomisation.png").exists() else ""
-    print(found.verdict)
-    print(f"{out}: check.json{plots}")
+    say(found.verdict)
+    say(f"{out}: check.json{plots}")

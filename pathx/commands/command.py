@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from pathx.commands.options import PANELS, Option
-from pathx.commands.output import errors
+from pathx.commands.output import errors, keep_stdout_for_results
 from pathx.errors import shown
 from pathx.images.regular import read_regular
 
@@ -133,6 +133,7 @@ def command(interrupted: str = "nothing is lost that was written", *, rare: bool
                 for name, group in groups.items()
             }
             with errors(interrupted):
+                keep_stdout_for_results()
                 function(**built, **values)
 
         run.__name__, run.__doc__, run.__module__ = function.__name__, function.__doc__, function.__module__

@@ -12,7 +12,7 @@ import typer
 from pathx.commands import options, parsing
 from pathx.commands.command import command
 from pathx.commands.options import Format, Option
-from pathx.commands.output import notes, print_paragraph, print_problems, print_table, progress_bar
+from pathx.commands.output import notes, print_paragraph, print_problems, print_table, progress_bar, say
 from pathx.errors import PathxError
 
 
@@ -74,7 +74,7 @@ def common(
     watch = partial(progress_bar, "explaining", quiet=quiet)
     document = common(loaded, folders, out=out, **how, note=notes(quiet), watch=watch)
     if format is Format.json:
-        print(json.dumps(document))
+        say(json.dumps(document))
     elif not quiet:
         _print(document, out)
         if wrong:
@@ -84,14 +84,14 @@ def common(
 
 def _print_suspects(suspects: list[dict[str, Any]], units: str | None) -> None:
     if not suspects:
-        print("no channel is on wrong paths more often than chance would have it")
+        say("no channel is on wrong paths more often than chance would have it")
         return
     words: dict[tuple[str, int], str] = {}
     if units is not None:
         from pathx.units.files import read_units
 
         words = {place: channel.words for place, channel in read_units(units).channels.items()}
-    print("channels that go with wrong predictions:")
+    say("channels that go with wrong predictions:")
     rows = [
         (
             *(one["predicted"], str(one["layer"]), f"{one['tensor']} [{one['channel']}]"),
@@ -109,23 +109,23 @@ def _print(document: dict[str, Any], out: str) -> None:
     from pathx.evaluation.plots import plots_are_missing
 
     settings = document["settings"]
-    print(
+    say(
         f"{document['pictures']} images in {len(document['classes'])} classes by {document['by']}; "
         f"{document['model']['name']}, depth {settings['depth']}, width {settings['width']}, skips {settings['skips']}"
     )
-    print()
+    say()
     for group in document["classes"]:
-        print(f"{group['label']}: {group['pictures']} images")
+        say(f"{group['label']}: {group['pictures']} images")
         for layer, facts in zip(group["layers"], document["layers"], strict=True):
             single = len(facts["tensors"]) == 1
             tensor = f" ({facts['tensors'][0]['name']})" if single else ""
             common = f"{len(layer['common_path'])} units in {document['threshold']:.0%} of the images"
-            print(f"  layer {layer['layer']}{tensor}: {common}")
+            say(f"  layer {layer['layer']}{tensor}: {common}")
             for kind in ("units", "channels") if layer["positions"] else ("units",):
                 best = [f"{_named(unit, single)} {unit['share']:.0%}" for unit in layer[kind][:3]]
                 print_paragraph(f"    {kind:9}", ", ".join(best))
-        print()
-    print(f"{out}: common.json{'' if plots_are_missing() else ' and plots'}")
+        say()
+    say(f"{out}: common.json{'' if plots_are_missing() else ' and plots'}")
 
 
 def _named(unit: dict[str, Any], short: bool) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pathx.commands import options, parsing
 from pathx.commands.command import command
 from pathx.commands.options import Format, Option
-from pathx.commands.output import notes, print_paragraph, print_problems, print_table, progress_bar
+from pathx.commands.output import notes, print_paragraph, print_problems, print_table, progress_bar, say
 from pathx.errors import PathxError
 
 
@@ -68,7 +68,7 @@ def evaluate(
     watch = partial(progress_bar, "evaluating", quiet=quiet)
     document = evaluate(model.load(quiet), images, out=out, **how, note=notes(quiet), watch=watch)
     if format is Format.json:
-        print(json.dumps(document))
+        say(json.dumps(document))
     elif not quiet:
         show: Callable[[dict[str, Any]], None] = _print_evaluation
         files, drawn = "evaluation.json, pictures.csv", ", curves.png, curves.svg"
@@ -77,7 +77,7 @@ def evaluate(
         elif unit_orders:
             show, files, drawn = _print_orders, "unit-orders.json", ""
         show(document)
-        print(f"{out}: {files}{'' if plots_are_missing() else drawn}")
+        say(f"{out}: {files}{'' if plots_are_missing() else drawn}")
     failed = [name for name in document.get("not_run", ()) if name in how["methods"]]
     print_problems(document, quiet, failed=bool(failed))
 
@@ -93,8 +93,8 @@ def _grid(text: str | None) -> str | tuple[list[int | str], list[int | str]] | N
 
 
 def _print_orders(document: dict[str, Any]) -> None:
-    print(f"{document['images']} images, {document['model']['name']}: probability of the class")
-    print()
+    say(f"{document['images']} images, {document['model']['name']}: probability of the class")
+    say()
     rows = []
     for layer in document["layers"]:
         for place, (name, figures) in enumerate(layer["orders"].items()):
@@ -107,7 +107,7 @@ def _print_orders(document: dict[str, Any]) -> None:
                 cells += [f"{figures[measure]['mean']:.3f}", paired]
             rows.append(cells)
     print_table(("layer", "order", "removed ↓", "pathx minus it", "kept ↑", "pathx minus it"), rows, right={0, 2, 4})
-    print()
+    say()
 
 
 def _print_evaluation(document: dict[str, Any]) -> None:
@@ -119,7 +119,7 @@ def _print_evaluation(document: dict[str, Any]) -> None:
         f"{parameters['steps']} steps of {parameters['step_pixels']} pixels"
         + (f"; {accuracy:.1%} predicted as labelled" if accuracy is not None else ""),
     )
-    print()
+    say()
     rows = []
     for name, figures in document["methods"].items():
         versus = document["comparison"].get(name, {}).get("difference")
@@ -127,9 +127,9 @@ def _print_evaluation(document: dict[str, Any]) -> None:
         paired = "" if versus is None else f"{versus['mean']:+.3f} ({versus['low']:+.2f} to {versus['high']:+.2f})"
         rows.append([name, means[0], paired, *means[1:], f"{figures['tied_pixels']:.0%}", f"{figures['seconds']:.2f}"])
     print_table(("method", "ins-del", "ahead by (95%)", "ins ↑", "del ↓", "tied", "s"), rows, right={1, 3, 4, 5, 6})
-    print()
+    say()
     if document["compared"]:
-        print(f"ahead by: ins-del of {document['compared']} minus that of the method, image by image")
+        say(f"ahead by: ins-del of {document['compared']} minus that of the method, image by image")
 
 
 _MEASURE = {"insertion": "insertion", "deletion": "deletion", "difference": "insertion minus deletion"}
@@ -137,23 +137,23 @@ _MEASURE = {"insertion": "insertion", "deletion": "deletion", "difference": "ins
 
 def _print_grid(found: dict[str, Any]) -> None:
     parameters = found["parameters"]
-    print(
+    say(
         f"{found['pictures']} images, {found['model']['name']}, protocol {found['protocol']}: "
         f"{parameters['steps']} steps of {parameters['step_pixels']} pixels"
     )
-    print()
+    say()
     rows = [
         (str(cell.get("depth", "")), str(cell.get("width", "")), *_cells(cell), name)
         for name, cell in [*(("", cell) for cell in found["grid"]), *found["methods"].items()]
     ]
     headings = ("depth", "width", "ins-del ↑", "insertion ↑", "deletion ↓", "tied", "seconds", "method")
     print_table(headings, rows, right=set(range(7)))
-    print()
+    say()
     best = [
         f"{_MEASURE[measure]} is best at depth {cell['depth']}, width {cell['width']}"
         for measure, cell in found["best"].items()
     ]
-    print("; ".join(best))
+    say("; ".join(best))
 
 
 def _cells(figures: dict[str, Any]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import typer
 from pathx.commands import options
 from pathx.commands.command import command
 from pathx.commands.options import Format, Option
-from pathx.commands.output import about, complain
+from pathx.commands.output import about, complain, say
 from pathx.drawing.words import counted
 from pathx.errors import shown
 from pathx.images.stores import Address, is_stored
@@ -41,11 +41,11 @@ def merge(
         return
     merged = join(out)
     if format is Format.json:
-        print(json.dumps(asdict(merged)))
+        say(json.dumps(asdict(merged)))
     elif not quiet:
         total = merged.done + len(merged.failed)
         place = (Address(out) if is_stored(out) else Path(out)) / index_name(None)
-        print(f"{place}: {total} images, {merged.done} done, {len(merged.failed)} failed")
+        say(f"{place}: {total} images, {merged.done} done, {len(merged.failed)} failed")
     for shard in merged.shards[:_LISTED]:
         complain(f"shard {shard} has not been run: run it with --shard {shard}")
     for file, error in merged.failed[:_LISTED]:
@@ -66,7 +66,7 @@ def _unpack(out: str, folder: str, quiet: bool) -> None:
     for problem in found.problems:
         complain(problem)
     if not quiet:
-        print(f"{folder}: the results of {counted(found.done, 'image')}")
+        say(f"{folder}: the results of {counted(found.done, 'image')}")
     if found.lost:
         complain(
             f"{counted(len(found.lost), 'image')} could not be unpacked, {found.lost[0]} the first: run the command that "

@@ -13,7 +13,7 @@ import typer
 from pathx.commands import options, parsing
 from pathx.commands.command import command
 from pathx.commands.options import Format, Option
-from pathx.commands.output import loading, millions, print_table, shape
+from pathx.commands.output import loading, millions, print_table, say, shape
 from pathx.errors import PathxError
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _list(pattern: str | None, source: Source, everything: bool, format: Format)
 
     entries = models(pattern, source=source.value, refused=everything)
     if format is Format.json:
-        print(json.dumps([asdict(entry) for entry in entries]))
+        say(json.dumps([asdict(entry) for entry in entries]))
         return
     headings = ("model", "hidden layers", "parameters", "input", "weights")
     rows = [
@@ -88,7 +88,7 @@ def _list(pattern: str | None, source: Source, everything: bool, format: Format)
     ]
     print_table(headings, rows, right={1, 2})
     if everything:
-        print()
+        say()
         print_table(("refused", "because of"), [(e.name, e.refused) for e in entries if e.refused is not None])
 
 
@@ -96,16 +96,16 @@ def _describe(facts: ModelFacts, format: Format) -> None:
     if format is Format.json:
         layers = [{**asdict(layer), "units": layer.units} for layer in facts.layers]
         document = {**asdict(facts), "classes": len(facts.labels), "hidden_layers": len(layers), "layers": layers}
-        print(json.dumps({key: value for key, value in document.items() if key != "labels"}))
+        say(json.dumps({key: value for key, value in document.items() if key != "labels"}))
         return
     classes = f", {len(facts.labels)} labels" if facts.labels else ", no labels"
-    print(f"{facts.name}: {facts.source}, weights {facts.weights}, {millions(facts.parameters)} parameters{classes}")
+    say(f"{facts.name}: {facts.source}, weights {facts.weights}, {millions(facts.parameters)} parameters{classes}")
     if (seen := facts.preprocessing) is not None:
         resized = "" if seen.resize is None else f", resized to {seen.resize} ({seen.interpolation})"
         mean, std = (",".join(f"{value:g}" for value in values) for values in (seen.mean, seen.std))
-        print(f"input {shape(seen.input_size)}{resized}, mean {mean}, std {std}")
-    print(f"{len(facts.layers)} hidden layers")
-    print()
+        say(f"input {shape(seen.input_size)}{resized}, mean {mean}, std {std}")
+    say(f"{len(facts.layers)} hidden layers")
+    say()
     rows = [
         (
             *((str(depth), str(layer.layer)) if number == 0 else ("", "")),
@@ -125,7 +125,7 @@ def _search(facts: ModelFacts, text: str, format: Format) -> None:
         raise PathxError(f"{facts.name} brings no labels: its classes have numbers only", usage=True)
     found = find_labels(text, known)
     if format is Format.json:
-        print(json.dumps([{"index": index, "label": known[index]} for index in found]))
+        say(json.dumps([{"index": index, "label": known[index]} for index in found]))
     elif found:
         print_table(("class", "label"), [(str(index), known[index]) for index in found], right={0})
     else:

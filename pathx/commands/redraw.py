@@ -10,7 +10,7 @@ import typer
 
 from pathx.commands import options
 from pathx.commands.command import command
-from pathx.commands.output import about, complain
+from pathx.commands.output import about, complain, say
 from pathx.drawing.words import counted
 
 
@@ -45,7 +45,7 @@ def redraw(
         for note in set(result.notes) - noted:
             noted.add(note)
             complain(f"note: {note}")
-        print(f"{result.folder}{os.sep}: {', '.join(result.files)}")
+        say(f"{result.folder}{os.sep}: {', '.join(result.files)}")
     if failed:
         again = failed.total() - len(failed)
         if again:

@@ -10,7 +10,7 @@ import typer
 from pathx.commands import options
 from pathx.commands.command import command
 from pathx.commands.options import Option
-from pathx.commands.output import notes
+from pathx.commands.output import notes, say
 
 
 @command()
@@ -42,6 +42,6 @@ def report(
         read_units(units)  # refuses what is none
     made = report([*results, *([] if units is None else [units])], out, note=notes(quiet))
     if not quiet:
-        print(made)
+        say(str(made))
     if open:
         webbrowser.open(made.resolve().as_uri())

@@ -13,7 +13,7 @@ import typer
 from pathx.commands import options, parsing
 from pathx.commands.command import command
 from pathx.commands.options import Format, Option
-from pathx.commands.output import about, complain, notes, print_table, progress_bar
+from pathx.commands.output import about, complain, notes, print_table, progress_bar, say
 from pathx.errors import PathxError
 
 if TYPE_CHECKING:
@@ -89,10 +89,10 @@ def units(
         if not quiet:
             complain(f"shard {part} is gathered; run the same command without --shard once all are")
     elif format is Format.json:
-        print(json.dumps(json.loads((Path(out) / "units.json").read_text(encoding="utf-8"))))
+        say(json.dumps(json.loads((Path(out) / "units.json").read_text(encoding="utf-8"))))
     elif not quiet:
         _print(found.units)
-        print(f"{out}{os.sep}: {', '.join(found.files)}")
+        say(f"{out}{os.sep}: {', '.join(found.files)}")
     if found.failed:
         raise typer.Exit(1)
 
@@ -108,7 +108,7 @@ def _show(tensor: str, channel: int, folder: str, format: Format) -> None:
     for name in found:
         one = gathered.channels[name, channel]
         if format is Format.json:
-            print(json.dumps({"layer": one.layer, "tensor": one.tensor, **one.document()}))
+            say(json.dumps({"layer": one.layer, "tensor": one.tensor, **one.document()}))
         else:
             _print_channel(one)
 
@@ -134,23 +134,23 @@ def _absent(gathered: Units, folder: str, tensor: str, channel: int) -> str:
 def _print(gathered: Units) -> None:
     from pathx.units.files import on_paths
 
-    print(f"{gathered.images} images, {gathered.about['model']['name']}, by {gathered.about['settings']['by']}")
-    print()
+    say(f"{gathered.images} images, {gathered.about['model']['name']}, by {gathered.about['settings']['by']}")
+    say()
     rows = []
     for tensor in gathered.shapes:
         for number, channel in enumerate(gathered.strongest(tensor)[:5]):
             head = (str(channel.layer), tensor) if number == 0 else ("", "")
             rows.append((*head, str(channel.channel), channel.words, on_paths(channel)))
     print_table(("layer", "tensor", "channel", "classes of its references", "paths"), rows, right={0, 2})
-    print()
+    say()
 
 
 def _print_channel(one: Channel) -> None:
     from pathx.units.files import on_paths
 
-    print(f"{one.name}, layer {one.layer}: {one.words}; {on_paths(one)}")
+    say(f"{one.name}, layer {one.layer}: {one.words}; {on_paths(one)}")
     if one.classes:
-        print("on paths of: " + ", ".join(f"{label} {count}" for label, count in one.classes[:8]))
+        say("on paths of: " + ", ".join(f"{label} {count}" for label, count in one.classes[:8]))
     rows = [
         (
             f"{reference.value:.4g}",
@@ -162,7 +162,7 @@ def _print_channel(one: Channel) -> None:
         for reference in one.references
     ]
     print_table(("value", "predicted", "unit", "sees", "image"), rows, right={0})
-    print()
+    say()
 
 
 def _box(reference: Any) -> str:
