@@ -209,7 +209,8 @@ def describe_model(
         weights: as for `load_model`. A name needs none, and none are fetched: only the classes may depend on them.
     """
     name = str(name_or_file)
-    fetched = weights is None and not is_file(name_or_file) and not is_factory(name) and not os.path.isdir(name)
+    hub = name.startswith(("timm:", "hf:"))
+    fetched = weights is None and (hub or not (is_file(name) or is_factory(name) or os.path.isdir(name)))
     given: dict[str, Any] = {"arguments": arguments, "input_size": input_size}
     given["weights"] = "none" if fetched and as_name(name) != DEFAULT_MODEL else weights
     known = True

@@ -166,7 +166,11 @@ def test_json_stays_clean(pathx_: Pathx) -> None:
     assert document["model"]["origin"]["source"] == "python"
     assert "importing" in done.err and "building" in done.err
     assert (
-        pathx_("models", "nets/net.py:build", "--input-size", "3,8,8").out.splitlines()[-4].split()[2] == "features.2"
+        pathx_("models", "nets/net.py:build", "--input-size", "3,8,8")
+        .out.partition("\n\n")[2]
+        .splitlines()[1]
+        .split()[2]
+        == "features.2"
     )
     for text, problem in (("{", "is not valid JSON"), ("[1]", "takes an object"), ('{"a": NaN}', "is not valid JSON")):
         done = pathx_("explain", "photo.png", "--model", "nets/net.py:build", "--model-args", text)

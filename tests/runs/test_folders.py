@@ -217,7 +217,7 @@ def test_nothing_rests_on_an_explanation_that_was_replaced(pathx_: Pathx) -> Non
         assert not Path("pathx-out", made["folder"]).parent.joinpath("contrast.json").exists()
     again = pathx_("decompose", *apart)
     assert again.documents == first.documents
-    replaced = "results with depth 1, width 1, skips adjacent in pathx-out/photos/a/0.png are replaced, "
+    replaced = "results with depth 1, width 1 in pathx-out/photos/a/0.png are replaced, "
     replaced += "as these settings are others; "
     assert again.err == f"pathx: note: {replaced}to keep both, choose another folder with --out\n"
 
