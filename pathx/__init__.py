@@ -1,7 +1,8 @@
-"""pathx: which hidden units of a ReLU network carried a decision, and what they saw in the image."""
+"""pathx: which hidden units of a network carried a decision, and what they saw in the image."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pathx.errors import PathxError
@@ -12,11 +13,16 @@ if TYPE_CHECKING:
     from pathx.drawing.render import Drawing
     from pathx.engine.ablate import Ablation, ablate
     from pathx.engine.explain import explain
+    from pathx.evaluation.documents import check, common, evaluate
     from pathx.explanation import Edges, Explanation, PathLayer, Unit
+    from pathx.models.catalogue import describe_model, models
     from pathx.models.load import load_model
+    from pathx.report.build import report
     from pathx.results.redraw import redraw
+    from pathx.runs.index import merge
     from pathx.runs.run import explain_files
     from pathx.runs.tasks import decompose_task
+    from pathx.units.units import units
 
 __version__ = "0.2.0"
 __all__ = [
@@ -30,40 +36,47 @@ __all__ = [
     "PathxError",
     "Unit",
     "ablate",
+    "check",
+    "common",
     "decompose",
     "decompose_task",
+    "describe_model",
+    "evaluate",
     "explain",
     "explain_files",
     "load_model",
+    "merge",
+    "models",
     "redraw",
+    "report",
+    "units",
 ]
 
-# Names that need torch are imported when first used, so that `import pathx.cli` and `pathx --help` stay quick.
+# Where public names are from. They need torch, so they are imported when first used: `pathx --help` stays quick.
 _HOMES = {
-    "ablate": "pathx.engine.ablate",
-    "Ablation": "pathx.engine.ablate",
-    "Contrast": "pathx.contrast",
-    "decompose": "pathx.decomposition",
-    "Decomposition": "pathx.decomposition",
-    "Drawing": "pathx.drawing.render",
-    "Edges": "pathx.explanation",
-    "explain": "pathx.engine.explain",
-    "Explanation": "pathx.explanation",
-    "PathLayer": "pathx.explanation",
-    "Unit": "pathx.explanation",
-    "load_model": "pathx.models.load",
-    "decompose_task": "pathx.runs.tasks",
-    "explain_files": "pathx.runs.run",
-    "redraw": "pathx.results.redraw",
+    "pathx.contrast": ("Contrast",),
+    "pathx.decomposition": ("Decomposition", "decompose"),
+    "pathx.drawing.render": ("Drawing",),
+    "pathx.engine.ablate": ("Ablation", "ablate"),
+    "pathx.engine.explain": ("explain",),
+    "pathx.evaluation.documents": ("check", "common", "evaluate"),
+    "pathx.explanation": ("Edges", "Explanation", "PathLayer", "Unit"),
+    "pathx.models.catalogue": ("describe_model", "models"),
+    "pathx.models.load": ("load_model",),
+    "pathx.report.build": ("report",),
+    "pathx.results.redraw": ("redraw",),
+    "pathx.runs.index": ("merge",),
+    "pathx.runs.run": ("explain_files",),
+    "pathx.runs.tasks": ("decompose_task",),
+    "pathx.units.units": ("units",),
 }
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _HOME_OF:
         raise AttributeError(f"module 'pathx' has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_HOME_OF[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -7,31 +7,41 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
 from pathx import __version__
 from pathx.commands.ablate import ablate
 from pathx.commands.check import check
+from pathx.commands.command import GroupedCommand, GroupedCommands
 from pathx.commands.common import common
 from pathx.commands.decompose import decompose
 from pathx.commands.evaluate import evaluate
 from pathx.commands.explain import explain
-from pathx.commands.help import GroupedCommand
-from pathx.commands.labels import labels
 from pathx.commands.merge import merge
-from pathx.commands.models import layers, models
+from pathx.commands.models import models
 from pathx.commands.output import complain, harmless_output
+from pathx.commands.redraw import redraw
 from pathx.commands.report import report
-from pathx.commands.sheet import sheet
-from pathx.commands.sweep import sweep
-from pathx.commands.units import unit, units
-from pathx.commands.unpack import unpack
+from pathx.commands.units import units
+
+_COMMANDS = {
+    "Explain": (explain, decompose),
+    "Understand": (ablate, units, common),
+    "Measure": (check, evaluate),
+    "Manage": (report, redraw, models, merge),
+}
+
+
+class Pathx(GroupedCommands):
+    groups: ClassVar = {title: tuple(command.__name__ for command in group) for title, group in _COMMANDS.items()}
+
 
 app = typer.Typer(
+    cls=Pathx,
     name="pathx",
-    help="Show which hidden units of a ReLU network carried a decision, and what they saw in the image.",
+    help="Show which hidden units of a network carried a decision, and what they saw in the image.",
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -50,30 +60,12 @@ def main(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Show which hidden units of a ReLU network carried a decision, and what they saw in the image."""
+    """Show which hidden units of a network carried a decision, and what they saw in the image."""
 
 
-_COMMANDS = (
-    explain,
-    decompose,
-    report,
-    sheet,
-    merge,
-    unpack,
-    evaluate,
-    sweep,
-    common,
-    check,
-    models,
-    layers,
-    labels,
-    units,
-    unit,
-    ablate,
-)
-
-for command in _COMMANDS:
-    app.command(cls=GroupedCommand)(command)
+for group in _COMMANDS.values():
+    for command in group:
+        app.command(cls=GroupedCommand)(command)
 
 # What is wrong with a command line; typer has no name of its own for it.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from pathx.defaults import DEPTH, SKIPS, WIDTH
 from pathx.engine.explain import Loaded, brief, decompose_frozen, explain_frozen, opened, targets_of, whole_number
 from pathx.engine.freeze import Frozen, freeze
 from pathx.errors import PathxError
@@ -168,10 +169,10 @@ def decompose(
     from_layer: int | None = None,
     features: int | None = None,
     group: bool = True,
-    depth: int | str = 3,
-    width: int | str = 5,
+    depth: int | str = DEPTH,
+    width: int | str = WIDTH,
     alpha: float | None = None,
-    skips: str = "adjacent",
+    skips: str = SKIPS,
 ) -> list[Decomposition]:
     """Take apart the decision for each of a batch of preprocessed images.
 
@@ -204,10 +205,10 @@ def decompose_wanted(
     from_layer: int | None = None,
     features: int | None = None,
     group: bool = True,
-    depth: int | str = 3,
-    width: int | str = 5,
+    depth: int | str = DEPTH,
+    width: int | str = WIDTH,
     alpha: float | None = None,
-    skips: str = "adjacent",
+    skips: str = SKIPS,
 ) -> list[Decomposition]:
     """Take apart (image, class) pairs of a frozen batch, in one pass for the wholes and one for the parts."""
     most = None if features is None else whole_number(features)

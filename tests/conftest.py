@@ -60,7 +60,7 @@ def pathx_(capsys: pytest.CaptureFixture[str]) -> Pathx:
     return call
 
 
-# What tests of `evaluate`, `sweep`, `common` and `check` share.
+# What tests of `evaluate`, `common` and `check` share.
 
 
 @pytest.fixture

@@ -277,7 +277,8 @@ def test_what_the_docs_say_of_the_fox_and_the_husky(shared_data: Path) -> None:
     model = pathx.load_model()
     photos = [shared_data / "imagenet" / name for name in ("n02119022_red_fox.JPEG", "n02109961_Eskimo_dog.JPEG")]
     inputs = torch.stack([model.preprocessing(open_image(photo).pixels) for photo in photos])
-    fox, husky = decompose(model.module, inputs)
+    few: dict[str, int | str] = {"depth": 3, "width": 5, "skips": "adjacent"}
+    fox, husky = decompose(model.module, inputs, **few)
     assert (fox.layer, husky.layer) == (17, 17)
     assert model.labels[fox.whole.target] == "dingo"
     assert [len(group.features) for group in fox.groups] == [4, 1]
@@ -285,9 +286,9 @@ def test_what_the_docs_say_of_the_fox_and_the_husky(shared_data: Path) -> None:
     assert head is not None and body is not None
     assert head.centre[0] > body.centre[0] + 30 and head.centre[1] < body.centre[1] - 30
     assert [len(group.features) for group in husky.groups] == [5]
-    wider_fox, wider_husky = decompose(model.module, inputs, width=10)
+    wider_fox, wider_husky = decompose(model.module, inputs, **few | {"width": 10})
     assert (len(wider_fox.groups), len(wider_husky.groups)) == (3, 1)
-    (nearer,) = decompose(model.module, inputs[1:], from_layer=16)
+    (nearer,) = decompose(model.module, inputs[1:], from_layer=16, **few)
     assert len(nearer.groups) == 2 and nearer.difference.exact
 
 

@@ -19,11 +19,10 @@ PACKAGE = Path(__file__).resolve().parents[1] / "pathx"
 DATA = {"explanation", "decomposition", "contrast"}
 """What people hold in their hands."""
 
-EVERYBODY = {"errors", "regular", "stores", "threads"}
+EVERYBODY = {"errors", "regular", "stores", "threads", "defaults", "callable"}
 """What every room may import; the engine knows no files, and takes `errors` alone."""
 
 MAY_IMPORT: dict[str, set[str]] = {
-    "detail": set(),
     "cluster": set(),
     "compat": set(),
     "engine.record": {"compat"},
@@ -42,9 +41,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "drawing": {"maps", *DATA},
     "results": {"maps", "images", "drawing", "models.labels", *DATA},
     "report": {"maps", "images", "drawing", "models.labels", "models.preprocessing", "results", "engine", *DATA},
-    "runs": {"maps", "images", "models", "engine", "drawing", "results", "detail", "pipeline", "cluster", *DATA},
-    "units": {"maps", "images", "engine", "drawing", "results", "runs", "detail", "pipeline", *DATA},
-    "evaluation": {"maps", "images", "models", "engine", "drawing", "results", "detail", "pipeline", "cluster", *DATA},
+    "runs": {"maps", "images", "models", "engine", "drawing", "results", "pipeline", "cluster", *DATA},
+    "units": {"maps", "images", "engine", "drawing", "results", "runs", "pipeline", *DATA},
+    "evaluation": {"maps", "images", "models", "engine", "drawing", "results", "pipeline", "cluster", *DATA},
 }
 """A room, and the rooms it may import from; its own and EVERYBODY always. The longest name that fits a module is its room."""
 
@@ -105,7 +104,7 @@ def problems(module: str, source: str) -> list[str]:
             shared = other.split(".")[-1] in SHARED_BY_COMMANDS
             allowed = not other.startswith("commands.") or shared or module.split(".")[-1] in SHARED_BY_COMMANDS
         else:
-            shared_by_all = {"errors"} if own.startswith("engine") else EVERYBODY
+            shared_by_all = {"errors", "defaults"} if own.startswith("engine") else EVERYBODY
             later = INSIDE_FUNCTIONS.get(own, set()) if inside else set()
             may = {own, *shared_by_all, *MAY_IMPORT.get(own, set()), *later}
             allowed = any(other == one or other.startswith(f"{one}.") for one in may)
@@ -114,7 +113,7 @@ def problems(module: str, source: str) -> list[str]:
     return found
 
 
-SHARED_BY_COMMANDS = {"options", "parsing", "output", "loading", "following", "running", "progress", "reporting"}
+SHARED_BY_COMMANDS = {"command", "options", "parsing", "output", "following", "running", "reporting"}
 """What commands share; a command never imports another."""
 
 

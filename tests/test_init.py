@@ -7,15 +7,33 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 import pathx
+from pathx.cli import app
+from pathx.models.catalogue import models
 
 
 @pytest.mark.parametrize("name", pathx.__all__)
 def test_a_name_is_that_of_its_home(name: str) -> None:
-    found = getattr(pathx, name)
-    assert found.__name__ == name and name in dir(pathx)
-    assert getattr(import_module(found.__module__), name) is found
+    home = import_module(pathx._HOME_OF.get(name, "pathx.errors"))
+    found = getattr(home, name)
+    assert found.__name__ == name and found.__module__ == home.__name__ and name in dir(pathx)
+    assert getattr(pathx, name) is (import_module(f"pathx.{name}") if name in PACKAGES else found)
+
+
+PACKAGES = ("models", "report", "units")
+"""Functions whose name is that of a package too, which is called in their place."""
+
+
+def test_a_package_is_called_as_the_function_of_its_name() -> None:
+    assert pathx.models("squeezenet1_1") == models("squeezenet1_1")
+    with pytest.raises(pathx.PathxError, match="nowhere"):
+        pathx.report(["nowhere"])
+
+
+def test_every_command_has_a_function_of_its_name() -> None:
+    assert {*get_command(app).commands} <= {*pathx.__all__}  # type: ignore[attr-defined]
 
 
 def test_type_checkers_see_the_same_names_from_the_same_homes() -> None:
@@ -24,7 +42,7 @@ def test_type_checkers_see_the_same_names_from_the_same_homes() -> None:
         node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and str(node.module).startswith("pathx.")
     ]
     said = {alias.name: node.module for node in imports for alias in node.names}
-    assert said == {"PathxError": "pathx.errors", **pathx._HOMES}
+    assert said == {"PathxError": "pathx.errors", **pathx._HOME_OF}
     assert sorted(pathx.__all__) == sorted(said)
 
 

@@ -4,27 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from pathx.commands import options, parsing
-from pathx.commands.following import follow
-from pathx.commands.loading import loader
-from pathx.commands.options import Dtype, Format
-from pathx.commands.output import (
-    errors,
-    loading,
-    print_image,
-    print_table,
-    print_target,
-    relative,
-    terminal,
-    unit_name,
-)
-from pathx.commands.reporting import reporting
-from pathx.commands.running import check_report, guide, started
+from pathx.commands.command import command
+from pathx.commands.output import print_image, print_table, print_target, relative, terminal, unit_name
+from pathx.commands.running import run_images
 
 if TYPE_CHECKING:
     from pathx.decomposition import Decomposition
@@ -32,115 +17,41 @@ if TYPE_CHECKING:
     from pathx.units.guide import Guide
 
 
+@command("the decompositions that have a decomposition.json are whole")
 def decompose(
     images: options.Images,
-    model: options.Model = "squeezenet1_1",
-    weights: options.Weights = None,
-    model_args: options.ModelArguments = None,
+    model: options.ModelOptions,
+    path: options.PathOptions,
+    drawing: options.DrawingOptions,
+    results: options.ResultOptions,
+    device: options.DeviceOptions,
+    run: options.RunOptions,
+    ray: options.RayOptions,
     target: options.Targets = None,
-    detail: options.DetailOption = "clear",
-    depth: options.PathDepth = None,
-    width: options.PathWidth = None,
     features: Annotated[
         str | None,
-        typer.Option(
-            metavar="K",
-            help="Features to show at most, the strongest. [default: all]",
-            rich_help_panel=options.PATH,
-        ),
+        options.Option("Features to show at most, the strongest. [default: all]", "K", panel=options.PATH),
     ] = None,
     from_layer: Annotated[
         str | None,
-        typer.Option(
-            metavar="N",
-            help="Layer whose units are the features. [default: the top one]",
-            rich_help_panel=options.PATH,
-        ),
+        options.Option("Layer whose units are the features. [default: the top one]", "N", panel=options.PATH),
     ] = None,
     no_group: Annotated[
-        bool,
-        typer.Option(
-            "--no-group",
-            help="Do not put units that look at the same spot together.",
-            rich_help_panel=options.PATH,
-        ),
+        bool, options.Option("Do not put units that look at the same spot together.", panel=options.PATH)
     ] = False,
-    alpha: options.Alpha = None,
-    skips: options.PathSkips = None,
-    every: options.Every = None,
-    frames: options.Frames = False,
-    device: options.Device = "auto",
-    dtype: options.DtypeOption = Dtype.float32,
-    batch_size: options.BatchSize = "auto",
-    workers: options.Workers = None,
-    shard: options.ShardOption = None,
-    ray: options.Ray = None,
-    ray_actors: options.RayActors = None,
-    ray_gpus: options.RayGpus = None,
-    labels: options.Labels = None,
-    input_size: options.InputSize = None,
-    mean: options.Mean = None,
-    std: options.Std = None,
-    out: options.RunOut = "pathx-out",
-    pack: options.Pack = None,
-    save_tensors: options.SaveTensors = False,
-    label: options.Label = None,
-    heat: options.Heat = "path",
-    smoothing: options.Smoothing = "0.025",
-    colours: options.Colours = "red-blue",
-    percentile: options.Percentile = "99",
-    show_units: options.ShowUnits = False,
-    no_magnify: options.NoMagnify = False,
-    units: options.Units = None,
-    report: options.Report = False,
-    no_pictures: options.NoPictures = False,
-    overwrite: options.Overwrite = False,
-    fail_fast: options.FailFast = False,
-    format: options.FormatOption = Format.text,
-    quiet: options.Quiet = False,
 ) -> None:
-    """Take decisions apart into the features behind them: one path for each unit that a layer keeps.
+    """Split a decision into features: one path for each unit.
 
     Besides the files of explain, OUT/IMAGE/CLASS gets sheet.png and decomposition.json, and a folder feature-01, … with
     the explanation of each unit.
     """
-    with errors("the decompositions that have a decomposition.json are whole"):
-        check_report(report, out, pack)
-        layers, widest, jumps = parsing.path(detail, depth, width, skips)
-        step, seen = parsing.every(every, frames), {"input_size": input_size, "mean": mean, "std": std}
-        load = loader(model, weights=weights, model_args=model_args, labels=labels, **seen)
-        batch, least, part = parsing.batch_size(batch_size), parsing.alpha(alpha), parsing.shard(shard, quiet)
-        most = parsing.whole_number(features, "--features")
-        split = parsing.whole_number(from_layer, "--from-layer")
-        drawing = parsing.drawing(smoothing, colours, percentile, show_units, no_magnify, heat)
-
-        with loading(f"torch and {model}", quiet):
-            from pathx.runs.run import Plan, Settings
-            from pathx.runs.stop import Stop
-            from pathx.runs.tasks import decompose_task
-
-            loaded = load()
-        settings = Settings(
-            *(layers, widest, least, jumps, device, dtype.value, batch, save_tensors, label, drawing),
-            workers=workers,
-            pictures=not no_pictures,
-            guide=(known := guide(units, loaded, device, dtype.value, quiet)),
-        )
-        plan, stop = Plan.of(images, out, shard=part, overwrite=overwrite, every=step), Stop()
-        task = decompose_task(from_layer=split, features=most, group=not no_group)
-        where: dict[str, Any] = {
-            "ray": ray,
-            "ray_actors": ray_actors,
-            "ray_gpus": ray_gpus,
-            "pack": pack,
-            "documents": report or format is Format.json,
-            "quiet": quiet,
-        }
-        asked: dict[str, Any] = {"targets": target or (), "settings": settings, "task": task, "stop": stop}
-        results = started(load, loaded, plan, out, **where, **asked)
-        how: dict[str, Any] = {"stop": stop, "format": format, "quiet": quiet, "fail_fast": fail_fast}
-        with reporting(results, report, loaded, settings, out, units, quiet) as watched:
-            follow(watched, plan, out, **how, show=partial(_print_decomposition, known), verb="taken apart")
+    how: dict[str, Any] = {
+        "features": parsing.whole_number(features, "--features"),
+        "from_layer": parsing.whole_number(from_layer, "--from-layer"),
+        "group": not no_group,
+    }
+    groups = (model, path, drawing, results, device, run, ray)
+    run_images(images, target, *groups, show=_print_decomposition, verb="taken apart", decompose=how)
 
 
 def _print_decomposition(known: Guide | None, done: Result, first: bool) -> None:

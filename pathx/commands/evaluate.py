@@ -3,185 +3,98 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import Annotated, Any
 
 from pathx.commands import options, parsing
-from pathx.commands.loading import (
-    Methods,
-    ProtocolOption,
-    StepPixels,
-    Steps,
-    TiesOption,
-    loader,
-    on_device,
-    say,
-    several,
-)
-from pathx.commands.options import Dtype, Format
-from pathx.commands.output import about, complain, errors, notes, print_paragraph, print_table, progress_bar
+from pathx.commands.command import command
+from pathx.commands.options import Format, Option
+from pathx.commands.output import notes, print_paragraph, print_problems, print_table, progress_bar, say
 from pathx.errors import PathxError
 
-if TYPE_CHECKING:
-    from pathx.evaluation.evaluate import Evaluation
-    from pathx.images.find import ImageFile
-    from pathx.pipeline import Prepared
 
-
+@command("run the same command again to go on")
 def evaluate(
     images: options.Images,
-    model: options.Model = "squeezenet1_1",
-    weights: options.Weights = None,
-    model_args: options.ModelArguments = None,
-    methods: Methods = None,
-    detail: options.DetailOption = "clear",
-    depth: options.PathDepth = None,
-    width: options.PathWidth = None,
-    alpha: options.Alpha = None,
-    skips: options.PathSkips = None,
-    protocol: ProtocolOption = "rise",
-    ties: TiesOption = "random",
-    units: Annotated[
+    model: options.ModelOptions,
+    measure: options.MeasureOptions,
+    path: options.PathOptions,
+    device: options.DeviceOptions,
+    ray: options.RayOptions,
+    grid: Annotated[
+        str | None,
+        Option(
+            "Measure paths of many depths and widths instead, as 1,3,all/16,64; auto chooses them.",
+            "DEPTHS/WIDTHS|auto",
+            panel="The measure",
+        ),
+    ] = None,
+    unit_orders: Annotated[
         bool,
-        typer.Option(
-            "--units",
-            help="Judge the order of units in each layer of the path instead, by taking them out of the real network.",
+        Option(
+            "Judge the order of units in each layer of the path instead, by taking them out of the real network.",
+            panel="The measure",
         ),
     ] = False,
-    steps: Steps = None,
-    step_pixels: StepPixels = None,
-    device: options.Device = "auto",
-    dtype: options.DtypeOption = Dtype.float32,
     batch_size: options.BatchSize = "auto",
-    ray: options.Ray = None,
-    ray_actors: options.RayActors = None,
-    ray_gpus: options.RayGpus = None,
-    labels: options.Labels = None,
-    input_size: options.InputSize = None,
-    mean: options.Mean = None,
-    std: options.Std = None,
     out: options.Out = "pathx-evaluation",
     format: options.OneFormat = Format.text,
     quiet: options.Quiet = False,
 ) -> None:
-    """Measure how good explanations are, pathx's and those of other methods: insertion and deletion.
+    """Measure explanations by insertion and deletion of pixels.
 
     OUT gets evaluation.json, pictures.csv, the curves as PNG and SVG, and records.jsonl, from which a run that was stopped
-    goes on.
+    goes on. With --grid: grid.json, both measures against width (grid.png) and the heatmaps of the first image (sheet.png);
+    the network runs once per image for the whole grid. With --unit-orders: unit-orders.json.
     """
-    with errors("run the same command again to go on"):
-        layers, most, jumps = parsing.path(detail, depth, width, skips)
-        path: dict[str, Any] = {"depth": layers, "width": most, "alpha": parsing.alpha(alpha), "skips": jumps}
-        batch, asked = parsing.images_at_once(batch_size), several(methods)
-        number, pixels = parsing.whole_number(steps, "--steps"), parsing.whole_number(step_pixels, "--step-pixels")
-        if ray is not None and units:
-            raise PathxError("orders of units are judged on this machine: leave out --units or --ray", usage=True)
+    how: dict[str, Any] = {**measure.settings, **path.settings, "batch_size": parsing.images_at_once(batch_size)}
+    how |= {"grid": _grid(grid), "unit_orders": unit_orders, "dtype": device.dtype.value}
+    if ray.ray is not None and unit_orders:
+        raise PathxError("orders of units are judged on this machine: leave out --unit-orders or --ray", usage=True)
+    if grid is not None and unit_orders:
+        raise PathxError("--grid and --unit-orders are two measurements: run them one by one", usage=True)
 
-        from pathx.evaluation.choices import METHODS, PATHS
-        from pathx.evaluation.evaluate import contender, evaluate, write_csv, write_json
-        from pathx.evaluation.plots import plots_are_missing
-        from pathx.evaluation.protocols import make_protocol
-        from pathx.evaluation.records import RecordFile
-        from pathx.images.folders import images_in
-        from pathx.results.files import check_folder, check_own
+    from pathx.evaluation.documents import evaluate
+    from pathx.evaluation.plots import plots_are_missing
 
-        check_folder(out)
-        names = [] if units else list(dict.fromkeys(asked or METHODS))
-        contenders = [contender(name, protocol, **(path if name in PATHS else {})) for name in names]
-        files = images_in(images, out)
-        load = loader(
-            model,
-            weights=weights,
-            model_args=model_args,
-            labels=labels,
-            input_size=input_size,
-            mean=mean,
-            std=std,
-        )
-        ready = on_device(load, device if ray is None else "cpu", dtype, quiet)
-        if units:
-            _evaluate_units(ready, files, asked, number, path, Path(out), format=format, quiet=quiet)
-            return
-        _, rows, columns = ready.model.preprocessing.input_size
-        measure = make_protocol(protocol, rows, columns, steps=number, step_pixels=pixels, ties=ties)
-        folder = Path(out)
-        check_own(folder, ("records.jsonl", "evaluation.json", "pictures.csv"))
-        measured = evaluate
-        if ray is not None:
-            from pathx.cluster import parse_actors
-            from pathx.evaluation.cluster import evaluate_on_ray
+    if ray.ray is None:
+        how["device"] = device.device
+    else:
+        from pathx.evaluation.cluster import measure_on_ray
 
-            where: dict[str, Any] = {"address": ray, "actors": parse_actors(ray_actors, ray_gpus)}
-            measured = partial(evaluate_on_ray, load, **where, device=device, dtype=dtype.value)
-        with progress_bar("evaluating", len(files) * len(contenders), quiet) as advance:
-            result = measured(
-                ready,
-                files,
-                contenders,
-                measure,
-                records=RecordFile(folder / "records.jsonl"),
-                batch_size=batch,
-                progress=advance,
-            )
-        document = result.document
-        write_csv(folder / "pictures.csv", result.table)
-        write_curves(result, folder, notes(quiet))
-        write_json(folder / "evaluation.json", document)
-        if format is Format.json:
-            print(json.dumps(document))
-        elif not quiet:
-            print_evaluation(document)
-            print(f"{out}: evaluation.json, pictures.csv{'' if plots_are_missing() else ', curves.png, curves.svg'}")
-        say(result, quiet)
-        if result.unread or any(one.title in result.not_run for one in contenders if one.name in asked):
-            raise typer.Exit(1)
-
-
-def _evaluate_units(
-    ready: Prepared,
-    images: Sequence[ImageFile],
-    orders: Sequence[str],
-    steps: int | None,
-    settings: dict[str, Any],
-    folder: Path,
-    *,
-    format: Format,
-    quiet: bool,
-) -> None:
-    """What `--units` does: unit-orders.json, and unit-records.jsonl to go on from."""
-    from pathx.evaluation.evaluate import write_json
-    from pathx.evaluation.unit_orders import chosen_orders, evaluate_orders
-
-    chosen = chosen_orders(orders)
-    with progress_bar("taking units out", len(images), quiet) as advance:
-        document = evaluate_orders(
-            ready,
-            images,
-            steps=10 if steps is None else steps,
-            orders=chosen,
-            settings=settings,
-            records=folder / "unit-records.jsonl",
-            progress=advance,
-        )
-    write_json(folder / "unit-orders.json", document)
+        where: dict[str, Any] = {"device": device.device, "dtype": device.dtype.value}
+        how |= {"device": "cpu", "measure": partial(measure_on_ray, model.loader(), **ray.where, **where)}
+    watch = partial(progress_bar, "evaluating", quiet=quiet)
+    document = evaluate(model.load(quiet), images, out=out, **how, note=notes(quiet), watch=watch)
     if format is Format.json:
-        print(json.dumps(document))
+        say(json.dumps(document))
     elif not quiet:
-        _print_orders(document)
-        print(f"{folder}: unit-orders.json")
-    for name, reason in document["unread"].items():
-        complain(about(name, reason))
-    if document["unread"]:
-        raise typer.Exit(1)
+        show: Callable[[dict[str, Any]], None] = _print_evaluation
+        files, drawn = "evaluation.json, pictures.csv", ", curves.png, curves.svg"
+        if grid is not None:
+            show, files, drawn = _print_grid, "grid.json, pictures.csv", ", grid.png, grid.svg, sheet.png, sheet.svg"
+        elif unit_orders:
+            show, files, drawn = _print_orders, "unit-orders.json", ""
+        show(document)
+        say(f"{out}: {files}{'' if plots_are_missing() else drawn}")
+    failed = [name for name in document.get("not_run", ()) if name in how["methods"]]
+    print_problems(document, quiet, failed=bool(failed))
+
+
+def _grid(text: str | None) -> str | tuple[list[int | str], list[int | str]] | None:
+    """--grid."""
+    if text is None or text == "auto":
+        return text
+    depths, slash, widths = text.partition("/")
+    if not slash or not depths or not widths:
+        raise PathxError(f"--grid takes depths/widths such as 1,3,all/16,64, or auto, not {text!r}", usage=True)
+    return list(map(parsing.depth, depths.split(","))), list(map(parsing.width, widths.split(",")))
 
 
 def _print_orders(document: dict[str, Any]) -> None:
-    print(f"{document['images']} images, {document['model']['name']}: probability of the class")
-    print()
+    say(f"{document['images']} images, {document['model']['name']}: probability of the class")
+    say()
     rows = []
     for layer in document["layers"]:
         for place, (name, figures) in enumerate(layer["orders"].items()):
@@ -194,26 +107,10 @@ def _print_orders(document: dict[str, Any]) -> None:
                 cells += [f"{figures[measure]['mean']:.3f}", paired]
             rows.append(cells)
     print_table(("layer", "order", "removed ↓", "pathx minus it", "kept ↑", "pathx minus it"), rows, right={0, 2, 4})
-    print()
+    say()
 
 
-def write_curves(result: Evaluation, folder: Path, note: Callable[[str], None]) -> None:
-    """The mean curves, where matplotlib is there."""
-    from pathx.evaluation.evaluate import MEASURES
-    from pathx.evaluation.plots import MISSING, plot_curves, plots_are_missing
-    from pathx.evaluation.protocols import area
-
-    if plots_are_missing():
-        note(MISSING)
-        return
-    panels: dict[str, dict[str, Any]] = {}
-    for measure, arrow in MEASURES.items():
-        curves = {one.title: result.curve(one, measure) for one in result.ran}
-        panels[f"{measure} {arrow}"] = {title: (curve, area(curve.tolist())) for title, curve in curves.items()}
-    plot_curves(folder / "curves", panels, result.own.title if result.own else "")
-
-
-def print_evaluation(document: dict[str, Any]) -> None:
+def _print_evaluation(document: dict[str, Any]) -> None:
     parameters = document["parameters"]
     accuracy = document["accuracy"]
     print_paragraph(
@@ -222,7 +119,7 @@ def print_evaluation(document: dict[str, Any]) -> None:
         f"{parameters['steps']} steps of {parameters['step_pixels']} pixels"
         + (f"; {accuracy:.1%} predicted as labelled" if accuracy is not None else ""),
     )
-    print()
+    say()
     rows = []
     for name, figures in document["methods"].items():
         versus = document["comparison"].get(name, {}).get("difference")
@@ -230,6 +127,35 @@ def print_evaluation(document: dict[str, Any]) -> None:
         paired = "" if versus is None else f"{versus['mean']:+.3f} ({versus['low']:+.2f} to {versus['high']:+.2f})"
         rows.append([name, means[0], paired, *means[1:], f"{figures['tied_pixels']:.0%}", f"{figures['seconds']:.2f}"])
     print_table(("method", "ins-del", "ahead by (95%)", "ins ↑", "del ↓", "tied", "s"), rows, right={1, 3, 4, 5, 6})
-    print()
+    say()
     if document["compared"]:
-        print(f"ahead by: ins-del of {document['compared']} minus that of the method, image by image")
+        say(f"ahead by: ins-del of {document['compared']} minus that of the method, image by image")
+
+
+_MEASURE = {"insertion": "insertion", "deletion": "deletion", "difference": "insertion minus deletion"}
+
+
+def _print_grid(found: dict[str, Any]) -> None:
+    parameters = found["parameters"]
+    say(
+        f"{found['pictures']} images, {found['model']['name']}, protocol {found['protocol']}: "
+        f"{parameters['steps']} steps of {parameters['step_pixels']} pixels"
+    )
+    say()
+    rows = [
+        (str(cell.get("depth", "")), str(cell.get("width", "")), *_cells(cell), name)
+        for name, cell in [*(("", cell) for cell in found["grid"]), *found["methods"].items()]
+    ]
+    headings = ("depth", "width", "ins-del ↑", "insertion ↑", "deletion ↓", "tied", "seconds", "method")
+    print_table(headings, rows, right=set(range(7)))
+    say()
+    best = [
+        f"{_MEASURE[measure]} is best at depth {cell['depth']}, width {cell['width']}"
+        for measure, cell in found["best"].items()
+    ]
+    say("; ".join(best))
+
+
+def _cells(figures: dict[str, Any]) -> tuple[str, ...]:
+    means = (f"{figures[measure]['mean']:.3f}" for measure in ("difference", "insertion", "deletion"))
+    return *means, f"{figures['tied_pixels']:.0%}", f"{figures['seconds']:.3f}"

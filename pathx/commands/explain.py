@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 import os
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
-from pathx.commands import options, parsing
-from pathx.commands.following import follow
-from pathx.commands.loading import loader
-from pathx.commands.options import Dtype, Format
-from pathx.commands.output import (
-    errors,
-    loading,
-    print_image,
-    print_table,
-    print_target,
-    relative,
-    terminal,
-    unit_name,
-)
-from pathx.commands.reporting import reporting
-from pathx.commands.running import check_report, guide, started
+from pathx.commands import options
+from pathx.commands.command import command
+from pathx.commands.output import print_image, print_table, print_target, relative, terminal, unit_name
+from pathx.commands.running import run_images
 
 if TYPE_CHECKING:
     from pathx.explanation import Explanation
@@ -29,89 +16,34 @@ if TYPE_CHECKING:
     from pathx.units.guide import Guide
 
 
+@command("the explanations that have a path.json are whole")
 def explain(
     images: options.Images,
-    model: options.Model = "squeezenet1_1",
-    weights: options.Weights = None,
-    model_args: options.ModelArguments = None,
+    model: options.ModelOptions,
+    path: options.PathOptions,
+    drawing: options.DrawingOptions,
+    results: options.ResultOptions,
+    device: options.DeviceOptions,
+    run: options.RunOptions,
+    ray: options.RayOptions,
     target: options.Targets = None,
-    against: options.Against = None,
-    detail: options.DetailOption = "clear",
-    depth: options.PathDepth = None,
-    width: options.PathWidth = None,
-    alpha: options.Alpha = None,
-    skips: options.PathSkips = None,
-    every: options.Every = None,
-    frames: options.Frames = False,
-    device: options.Device = "auto",
-    dtype: options.DtypeOption = Dtype.float32,
-    batch_size: options.BatchSize = "auto",
-    workers: options.Workers = None,
-    shard: options.ShardOption = None,
-    ray: options.Ray = None,
-    ray_actors: options.RayActors = None,
-    ray_gpus: options.RayGpus = None,
-    labels: options.Labels = None,
-    input_size: options.InputSize = None,
-    mean: options.Mean = None,
-    std: options.Std = None,
-    out: options.RunOut = "pathx-out",
-    pack: options.Pack = None,
-    save_tensors: options.SaveTensors = False,
-    label: options.Label = None,
-    heat: options.Heat = "path",
-    smoothing: options.Smoothing = "0.025",
-    colours: options.Colours = "red-blue",
-    percentile: options.Percentile = "99",
-    show_units: options.ShowUnits = False,
-    units: options.Units = None,
-    report: options.Report = False,
-    no_pictures: options.NoPictures = False,
-    overwrite: options.Overwrite = False,
-    fail_fast: options.FailFast = False,
-    format: options.FormatOption = Format.text,
-    quiet: options.Quiet = False,
+    against: Annotated[
+        str | None,
+        options.Option(
+            "Explain why the target and not this class: one path for the difference between the two.",
+            "CLASS",
+            panel=options.PATH,
+        ),
+    ] = None,
 ) -> None:
-    """Explain images: find the path of units behind a class, and draw what they saw.
+    """Find the path of units behind a class, and draw what they saw.
 
     Each explanation gets a folder OUT/IMAGE/CLASS with figure.png (open this first), overlay.png, heatmap.png and
     path.json. Several classes of an image are also compared, in contrast.png and contrast.json. Of several images, those
     that are done already are left alone, and OUT/index.jsonl lists all of them.
     """
-    with errors("the explanations that have a path.json are whole"):
-        check_report(report, out, pack)
-        layers, most, jumps = parsing.path(detail, depth, width, skips)
-        step, seen = parsing.every(every, frames), {"input_size": input_size, "mean": mean, "std": std}
-        load = loader(model, weights=weights, model_args=model_args, labels=labels, **seen)
-        batch, least, part = parsing.batch_size(batch_size), parsing.alpha(alpha), parsing.shard(shard, quiet)
-
-        drawing = parsing.drawing(smoothing, colours, percentile, show_units, heat=heat)
-
-        with loading(f"torch and {model}", quiet):
-            from pathx.runs.run import Plan, Settings
-            from pathx.runs.stop import Stop
-
-            loaded = load()
-        settings = Settings(
-            *(layers, most, least, jumps, device, dtype.value, batch, save_tensors, label, drawing),
-            workers=workers,
-            pictures=not no_pictures,
-            against=against,
-            guide=(known := guide(units, loaded, device, dtype.value, quiet)),
-        )
-        plan, stop = Plan.of(images, out, shard=part, overwrite=overwrite, every=step), Stop()
-        where: dict[str, Any] = {
-            "ray": ray,
-            "ray_actors": ray_actors,
-            "ray_gpus": ray_gpus,
-            "pack": pack,
-            "documents": report or format is Format.json,
-            "quiet": quiet,
-        }
-        results = started(load, loaded, plan, out, **where, targets=target or (), settings=settings, stop=stop)
-        how: dict[str, Any] = {"stop": stop, "format": format, "quiet": quiet, "fail_fast": fail_fast}
-        with reporting(results, report, loaded, settings, out, units, quiet) as watched:
-            follow(watched, plan, out, **how, show=partial(_print_explanation, known))
+    groups = (model, path, drawing, results, device, run, ray)
+    run_images(images, target, *groups, show=_print_explanation, against=against)
 
 
 def _print_explanation(known: Guide | None, done: Result, first: bool) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pathx.commands.options import Format
-from pathx.commands.output import EVERY, about, complain, duration, print_contrast
+from pathx.commands.output import EVERY, about, complain, duration, print_contrast, say
 from pathx.runs.index import index_name
 from pathx.stores import Address, is_stored
 
@@ -156,7 +156,7 @@ def _summarise(tally: Tally, plan: Plan, out: str, *, many: bool, quiet: bool, s
 def _print_document(result: Result) -> None:
     """What --format json prints. Contrasts are for people, and in their files."""
     if result.document and result.kind.name != "contrast":
-        print(json.dumps(result.document, allow_nan=False), flush=True)
+        say(json.dumps(result.document, allow_nan=False))
 
 
 def _print(result: Result, first: bool, show: Callable[[Any, bool], None]) -> None:
@@ -166,7 +166,7 @@ def _print(result: Result, first: bool, show: Callable[[Any, bool], None]) -> No
         print_contrast(result)
     elif result.made is None and result.kind.name != "contrast":  # of an earlier run, or of a process on a cluster
         target, before = result.document["target"], "done before: " if result.state.name == "kept" else ""
-        print(f"{result.file}: {before}{target['label']} {target['probability']:.1%}, in {result.folder}")
+        say(f"{result.file}: {before}{target['label']} {target['probability']:.1%}, in {result.folder}")
     elif result.made is not None:
         show(result, first)
 

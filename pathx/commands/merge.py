@@ -1,4 +1,4 @@
-"""`pathx merge`: join the indexes of shards."""
+"""`pathx merge`."""
 
 from __future__ import annotations
 
@@ -10,43 +10,66 @@ from typing import Annotated
 import typer
 
 from pathx.commands import options
-from pathx.commands.options import Format
-from pathx.commands.output import about, complain, errors
-from pathx.runs.index import index_name
-from pathx.runs.index import merge as joined
+from pathx.commands.command import command
+from pathx.commands.options import Format, Option
+from pathx.commands.output import about, complain, say
+from pathx.drawing.words import counted
+from pathx.errors import shown
+from pathx.runs.index import index_name, unpacked
+from pathx.runs.index import merge as join
 from pathx.stores import Address, is_stored
 
 _LISTED = 20
 
 
+@command()
 def merge(
-    out: Annotated[str, typer.Argument(metavar="OUT", help="The output folder that the shards share.")],
+    out: Annotated[str, typer.Argument(metavar="OUT", help="The folder of a run, or its address in a store.")],
+    unpack: Annotated[
+        str | None, Option("Write packed results to this folder, as a run without --pack does.", "FOLDER")
+    ] = None,
     format: options.OneFormat = Format.text,
     quiet: options.Quiet = False,
 ) -> None:
-    """Join the indexes of the shards of a run into OUT/index.jsonl, and say what is missing.
+    """Join the shards of a run into one index, or unpack its results.
 
-    The exit status is 1 where a shard has not been run, has not come to its end, or had images that failed.
+    Writes OUT/index.jsonl and says what is missing: the exit status is 1 where a shard has not been run, has not come to
+    its end, or had images that failed. Reports and redrawn pictures are made of results that are not packed.
     """
-    with errors():
-        from pathx.errors import shown
+    if unpack is not None:
+        _unpack(out, unpack, quiet)
+        return
+    merged = join(out)
+    if format is Format.json:
+        say(json.dumps(asdict(merged)))
+    elif not quiet:
+        total = merged.done + len(merged.failed)
+        place = (Address(out) if is_stored(out) else Path(out)) / index_name(None)
+        say(f"{place}: {total} images, {merged.done} done, {len(merged.failed)} failed")
+    for shard in merged.shards[:_LISTED]:
+        complain(f"shard {shard} has not been run: run it with --shard {shard}")
+    for file, error in merged.failed[:_LISTED]:
+        complain(about(file, error))
+    for name in merged.missing[:_LISTED]:
+        complain(f"missing: {shown(name)}")
+    if more := sum(len(listed[_LISTED:]) for listed in (merged.missing, merged.failed, merged.shards)):
+        complain(f"and {more} more")
+    if merged.missing:
+        complain(f"{len(merged.missing)} images are missing: run their shards again to go on, then pathx merge")
+    if merged.missing or merged.failed or merged.shards:
+        raise typer.Exit(1)
 
-        merged = joined(out)
-        if format is Format.json:
-            print(json.dumps(asdict(merged)))
-        elif not quiet:
-            total = merged.done + len(merged.failed)
-            place = (Address(out) if is_stored(out) else Path(out)) / index_name(None)
-            print(f"{place}: {total} images, {merged.done} done, {len(merged.failed)} failed")
-        for shard in merged.shards[:_LISTED]:
-            complain(f"shard {shard} has not been run: run it with --shard {shard}")
-        for file, error in merged.failed[:_LISTED]:
-            complain(about(file, error))
-        for name in merged.missing[:_LISTED]:
-            complain(f"missing: {shown(name)}")
-        if more := sum(len(listed[_LISTED:]) for listed in (merged.missing, merged.failed, merged.shards)):
-            complain(f"and {more} more")
-        if merged.missing:
-            complain(f"{len(merged.missing)} images are missing: run their shards again to go on, then pathx merge")
-        if merged.missing or merged.failed or merged.shards:
-            raise typer.Exit(1)
+
+def _unpack(out: str, folder: str, quiet: bool) -> None:
+    """What `--unpack` does."""
+    found = unpacked(out, folder)
+    for problem in found.problems:
+        complain(problem)
+    if not quiet:
+        say(f"{folder}: the results of {counted(found.done, 'image')}")
+    if found.lost:
+        complain(
+            f"{counted(len(found.lost), 'image')} could not be unpacked, {found.lost[0]} the first: run the command that "
+            f"made {shown(out)} again, then unpack it again"
+        )
+        raise typer.Exit(1)

@@ -1,17 +1,23 @@
-"""`pathx models` and `pathx layers`: what can be explained, and at what depths."""
+"""`pathx models`."""
 
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import asdict
 from enum import Enum
-from fnmatch import fnmatch
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pathx.commands import options, parsing
-from pathx.commands.options import Format
-from pathx.commands.output import errors, millions, print_table, shape
+from pathx.commands.command import command
+from pathx.commands.options import Format, Option
+from pathx.commands.output import loading, millions, print_table, say, shape
+from pathx.errors import PathxError
+
+if TYPE_CHECKING:
+    from pathx.models.catalogue import ModelFacts
 
 
 class Source(str, Enum):
@@ -19,84 +25,108 @@ class Source(str, Enum):
     timm = "timm"
 
 
+@command()
 def models(
-    pattern: Annotated[
+    name: Annotated[
         str | None,
-        typer.Argument(metavar="PATTERN", help="Names to list, such as 'resnet*'. [default: all that are known]"),
-    ] = None,
-    source: Annotated[Source, typer.Option("--from", help="Whose models.")] = Source.torchvision,
-    everything: Annotated[bool, typer.Option("--all", help="Also those that are refused, and why.")] = False,
-    format: options.OneFormat = Format.text,
-) -> None:
-    """List the models of torchvision or timm that can be explained.
-
-    With their hidden layers, parameters, input size, and where their default weights are: bundled with pathx, cached on
-    this machine, or to be downloaded on first use.
-    """
-    with errors():
-        from dataclasses import asdict
-
-        from pathx.models.catalogue import catalogue, timm_catalogue
-
-        if source is Source.timm:
-            entries = list(timm_catalogue(pattern, refused=everything))
-        else:
-            entries = [entry for entry in catalogue(refused=everything) if fnmatch(entry.name, pattern or "*")]
-        if format is Format.json:
-            print(json.dumps([asdict(entry) for entry in entries]))
-            return
-        headings = ("model", "hidden layers", "parameters", "input", "weights")
-        rows = [
-            (entry.name, str(entry.hidden_layers), millions(entry.parameters), shape(entry.input_size), entry.weights)
-            for entry in entries
-            if entry.refused is None
-        ]
-        print_table(headings, rows, right={1, 2})
-        if everything:
-            print()
-            print_table(("refused", "because of"), [(e.name, e.refused) for e in entries if e.refused is not None])
-
-
-def layers(
-    model: options.Model = "squeezenet1_1",
-    weights: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|FILE|none", help="As for explain. None are needed, and none are fetched unless asked."
+        typer.Argument(
+            metavar="[NAME|FILE|PATTERN]",
+            help="A model as --model takes it, to describe; or a pattern such as 'resnet*', to list. [default: list all]",
         ),
     ] = None,
-    model_args: options.ModelArguments = None,
+    source: Annotated[Source, Option("Whose models to list.", names=("--from",))] = Source.torchvision,
+    all: Annotated[bool, Option("List also those that are refused, and why.")] = False,
+    labels: Annotated[
+        str | None, Option("Search the labels of a model for this, such as cat; '' lists them all.", "TEXT")
+    ] = None,
+    weights: Annotated[
+        str | None, Option("As for explain. None are needed, and none are fetched unless asked.", "NAME|FILE|none")
+    ] = None,
+    model_args: Annotated[str | None, Option("As for explain.", "JSON")] = None,
     input_size: Annotated[
-        str | None,
-        typer.Option(metavar="C,H,W", help="channels,height,width, as 3,224,224. [default: the model's own]"),
+        str | None, Option("channels,height,width, as 3,224,224. [default: the model's own]", "C,H,W")
     ] = None,
     format: options.OneFormat = Format.text,
 ) -> None:
-    """List a model's hidden layers from the output to the input, to choose a depth by.
+    """List models to explain, or show the layers or labels of one.
 
-    Depth D takes the first D layers of the list. What a unit sees is its receptive field, width x height in pixels.
+    Of those that are listed: their hidden layers, parameters, input size, and where their default weights are: bundled
+    with pathx, cached on this machine, or to be downloaded on first use. Of one: where it comes from, its preprocessing and
+    its hidden layers from the output to the input; depth D takes the first D. What a unit sees is its receptive field,
+    width x height in pixels.
     """
-    with errors():
-        size, arguments = parsing.size(input_size), parsing.arguments(model_args)
-
-        from dataclasses import asdict
-
-        from pathx.models.catalogue import layers_of
-
-        found = layers_of(model, weights=weights, arguments=arguments, input_size=size)
-        if format is Format.json:
-            print(json.dumps([{**asdict(layer), "units": layer.units} for layer in found]))
-            return
-        rows = [
-            (
-                *(map(str, (depth, layer.layer)) if first else ("", "")),
-                tensor.name,
-                shape(tensor.shape),
-                str(tensor.units),
-                seen,
+    if name is None or re.search(r"[*?\[]", name) or (source is Source.timm and not name.startswith("timm:")):
+        if labels is not None:
+            raise PathxError(
+                "--labels searches one model: name it, as pathx models squeezenet1_1 --labels cat", usage=True
             )
-            for depth, layer in enumerate(found, start=1)
-            for first, tensor in zip((True, *(False,) * len(layer.tensors)), layer.tensors, strict=False)
-            for seen in [shape(tensor.receptive_field)]
-        ]
-        print_table(("depth", "layer", "tensor", "shape", "units", "sees"), rows, right={0, 1, 4, 5})
+        _list(name, source, all, format)
+        return
+    size, arguments = parsing.size(input_size), parsing.arguments(model_args)
+    with loading(name):
+        from pathx.models.catalogue import describe_model
+
+        facts = describe_model(name, weights=weights, arguments=arguments, input_size=size)
+    if labels is None:
+        _describe(facts, format)
+    else:
+        _search(facts, labels, format)
+
+
+def _list(pattern: str | None, source: Source, everything: bool, format: Format) -> None:
+    from pathx.models.catalogue import models
+
+    entries = models(pattern, source=source.value, refused=everything)
+    if format is Format.json:
+        say(json.dumps([asdict(entry) for entry in entries]))
+        return
+    headings = ("model", "hidden layers", "parameters", "input", "weights")
+    rows = [
+        (entry.name, str(entry.hidden_layers), millions(entry.parameters), shape(entry.input_size), entry.weights)
+        for entry in entries
+        if entry.refused is None
+    ]
+    print_table(headings, rows, right={1, 2})
+    if everything:
+        say()
+        print_table(("refused", "because of"), [(e.name, e.refused) for e in entries if e.refused is not None])
+
+
+def _describe(facts: ModelFacts, format: Format) -> None:
+    if format is Format.json:
+        layers = [{**asdict(layer), "units": layer.units} for layer in facts.layers]
+        document = {**asdict(facts), "classes": len(facts.labels), "hidden_layers": len(layers), "layers": layers}
+        say(json.dumps({key: value for key, value in document.items() if key != "labels"}))
+        return
+    classes = f", {len(facts.labels)} labels" if facts.labels else ", no labels"
+    say(f"{facts.name}: {facts.source}, weights {facts.weights}, {millions(facts.parameters)} parameters{classes}")
+    if (seen := facts.preprocessing) is not None:
+        resized = "" if seen.resize is None else f", resized to {seen.resize} ({seen.interpolation})"
+        mean, std = (",".join(f"{value:g}" for value in values) for values in (seen.mean, seen.std))
+        say(f"input {shape(seen.input_size)}{resized}, mean {mean}, std {std}")
+    say(f"{len(facts.layers)} hidden layers")
+    say()
+    rows = [
+        (
+            *((str(depth), str(layer.layer)) if number == 0 else ("", "")),
+            *(tensor.name, shape(tensor.shape), str(tensor.units), shape(tensor.receptive_field)),
+        )
+        for depth, layer in enumerate(facts.layers, start=1)
+        for number, tensor in enumerate(layer.tensors)
+    ]
+    print_table(("depth", "layer", "tensor", "shape", "units", "sees"), rows, right={0, 1, 4, 5})
+
+
+def _search(facts: ModelFacts, text: str, format: Format) -> None:
+    from pathx.models.labels import find_labels
+
+    known = facts.labels
+    if not known:
+        raise PathxError(f"{facts.name} brings no labels: its classes have numbers only", usage=True)
+    found = find_labels(text, known)
+    if format is Format.json:
+        say(json.dumps([{"index": index, "label": known[index]} for index in found]))
+    elif found:
+        print_table(("class", "label"), [(str(index), known[index]) for index in found], right={0})
+    else:
+        raise PathxError(f"none of the {len(known)} labels has {text!r} in it: try a shorter word")

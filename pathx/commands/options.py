@@ -1,28 +1,40 @@
-"""The one vocabulary of options: what each is called, and what its help says."""
+"""The one vocabulary of options, each declared once in its group, with what its text means to the library.
+
+A command lists the groups it takes; `pathx.commands.command` makes its command line of them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from pathx.detail import DEFAULT, DETAILS
+from pathx.commands import parsing
+from pathx.commands.output import notes
+from pathx.defaults import DEPTH, SKIPS, WIDTH
 from pathx.drawing.colours import COLOURS, HEATS
+from pathx.evaluation.choices import METHODS, PROTOCOLS, TIES
 
 if TYPE_CHECKING:
-    pass
+    from pathx.drawing.render import Drawing
+    from pathx.models.load import LoadedModel
+    from pathx.pipeline import Prepared
 
-T = TypeVar("T")
-
-# What --help groups the options under, in this order.
 PATH, MODEL, PICTURES, RESULTS, RUN = "The path", "The model", "Pictures", "Results", "How it runs"
 PANELS = (PATH, MODEL, PICTURES, RESULTS, RUN)
+"""What --help groups the options under, in this order."""
 
 
 class Skips(str, Enum):
     adjacent = "adjacent"
     all = "all"
+
+
+_SKIPS = Skips(SKIPS)
 
 
 class Dtype(str, Enum):
@@ -35,247 +47,26 @@ class Format(str, Enum):
     json = "json"
 
 
-USUAL_SKIPS = Skips(DEFAULT.skips)
+@dataclass(frozen=True)
+class Option:
+    """What --help says of an option; its name is that of the field or parameter.
 
-Model = Annotated[
-    str,
-    typer.Option(
-        "--model",
-        metavar="NAME|FILE|SOURCE:NAME",
-        help="A torchvision name; a TorchScript, .pt2 or .onnx file; timm:NAME; hf:NAME or a folder of save_pretrained; "
-        "file.py:build or package.module:build, your own code.",
-        rich_help_panel=MODEL,
-    ),
-]
-Weights = Annotated[
-    str | None,
-    typer.Option(
-        "--weights",
-        metavar="NAME|FILE|NAME=FILE|none",
-        help="For all but model files: a state dict or checkpoint; torchvision's own names (DEFAULT, …); NAME=FILE for a file "
-        "to be used as those; or none (untrained).",
-        rich_help_panel=MODEL,
-    ),
-]
-ModelArguments = Annotated[
-    str | None,
-    typer.Option(
-        "--model-args",
-        metavar="JSON",
-        help="""For timm:NAME and your own code: arguments by name, as '{"num_classes": 10}'.""",
-        rich_help_panel=MODEL,
-    ),
-]
-Targets = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--target",
-        metavar="CLASS",
-        help="Class to explain: number, label, or top:K for the K best; may repeat. [default: the predicted]",
-        rich_help_panel=PATH,
-    ),
-]
-Against = Annotated[
-    str | None,
-    typer.Option(
-        "--against",
-        metavar="CLASS",
-        help="Explain why the target and not this class: one path for the difference between the two.",
-        rich_help_panel=PATH,
-    ),
-]
-Depth = Annotated[
-    str,
-    typer.Option(
-        "--depth",
-        metavar="N|maps:N|half|all",
-        help="Hidden layers on the path, from the output down: a number, as many as hold N layers of maps, half or all.",
-        rich_help_panel=PATH,
-    ),
-]
-DetailOption = Annotated[
-    str,
-    typer.Option(
-        "--detail",
-        metavar="|".join(DETAILS),
-        help="; ".join(f"{name}: {detail.text}" for name, detail in DETAILS.items())
-        + ". Sets what is not given below.",
-        autocompletion=lambda: list(DETAILS),
-        rich_help_panel=PATH,
-    ),
-]
-PathDepth = Annotated[
-    str | None,
-    typer.Option(
-        "--depth",
-        metavar="N|maps:N|half|all",
-        help="Hidden layers on the path, from the output down: a number, as many as hold N layers of maps, half or all.",
-        rich_help_panel=PATH,
-    ),
-]
-PathWidth = Annotated[
-    str | None,
-    typer.Option(
-        "--width",
-        metavar="K|P%|all",
-        help="Units kept per layer at most: a number, a share such as 5%, or all.",
-        rich_help_panel=PATH,
-    ),
-]
-PathSkips = Annotated[
-    Skips | None,
-    typer.Option(
-        "--skips",
-        help="Follow routes from layer to layer, or also those that jump. [default: all, but adjacent with --depth or --width]",
-        rich_help_panel=PATH,
-    ),
-]
-Width = Annotated[
-    str,
-    typer.Option(
-        "--width",
-        metavar="K|P%|all",
-        help="Units kept per layer at most: a number, a share such as 5%, or all.",
-        rich_help_panel=PATH,
-    ),
-]
-Alpha = Annotated[
-    str | None,
-    typer.Option(
-        "--alpha",
-        metavar="A",
-        help="Importance a unit must exceed to be kept. [default: 1/classes]",
-        rich_help_panel=PATH,
-    ),
-]
-SkipsOption = Annotated[
-    Skips,
-    typer.Option("--skips", help="Follow routes from layer to layer, or also those that jump.", rich_help_panel=PATH),
-]
-Device = Annotated[
-    str,
-    typer.Option(
-        "--device",
-        metavar="DEVICE",
-        help="auto, cpu, cuda, cuda:N or mps.",
-        rich_help_panel=RUN,
-    ),
-]
-DtypeOption = Annotated[Dtype, typer.Option("--dtype", help="Precision of the computation.", rich_help_panel=RUN)]
-Images = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="IMAGE|FOLDER|GLOB|LIST.txt|-",
-        help="Images, folders of them, patterns, archives (.tar, .parquet), https:// and s3:// addresses, files with a "
-        "path (but no address) per line, - for paths on standard input; videos with --every.",
-    ),
-]
-Every = Annotated[
-    str | None,
-    typer.Option(
-        "--every",
-        metavar="N",
-        help="Take every Nth frame of videos, animations and files of several pages, from the first one on.",
-        rich_help_panel=PICTURES,
-    ),
-]
-Frames = Annotated[bool, typer.Option("--frames", help="Take all frames, as --every 1 does.", rich_help_panel=PICTURES)]
-BatchSize = Annotated[
-    str, typer.Option("--batch-size", metavar="N|auto", help="Images explained at once.", rich_help_panel=RUN)
-]
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        "--workers",
-        metavar="N",
-        help="Threads that read images ahead and write results behind. [default: one for every core]",
-        rich_help_panel=RUN,
-    ),
-]
-Units = Annotated[
-    str | None,
-    typer.Option(
-        "--units",
-        metavar="FOLDER",
-        help="Show what the strongest units look for elsewhere: the folder that pathx units wrote.",
-        rich_help_panel=PICTURES,
-    ),
-]
-Ray = Annotated[
-    str | None,
-    typer.Option(
-        "--ray",
-        metavar="local|auto|ADDRESS",
-        help="Run on Ray: one started here, the one at hand, or the one at an address.",
-        rich_help_panel=RUN,
-    ),
-]
-RayActors = Annotated[
-    str | None,
-    typer.Option(
-        "--ray-actors",
-        metavar="N|MIN:MAX",
-        help="Processes that hold the model. [default: as many as there is room for]",
-        rich_help_panel=RUN,
-    ),
-]
-RayGpus = Annotated[
-    str | None,
-    typer.Option("--ray-gpus", metavar="N", help="GPUs of each; a share such as 0.5 is fine.", rich_help_panel=RUN),
-]
-ShardOption = Annotated[
-    str | None,
-    typer.Option(
-        "--shard",
-        metavar="I/N",
-        help="Do one of N parts only. [default: that of the SLURM array or torchrun, or all]",
-        rich_help_panel=RUN,
-    ),
-]
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Make results again that are there already.", rich_help_panel=RUN)
-]
-FailFast = Annotated[bool, typer.Option("--fail-fast", help="Stop at the first image that fails.", rich_help_panel=RUN)]
-Report = Annotated[
-    bool, typer.Option("--report", help="Also write an interactive page, report.html.", rich_help_panel=RESULTS)
-]
-NoPictures = Annotated[bool, typer.Option("--no-pictures", help="Write JSON only.", rich_help_panel=PICTURES)]
-Labels = Annotated[
-    str | None,
-    typer.Option(
-        "--labels",
-        metavar="FILE",
-        help="File with the class labels: one per line, or a JSON list or object.",
-        rich_help_panel=MODEL,
-    ),
-]
-InputSize = Annotated[
-    str | None,
-    typer.Option(
-        "--input-size",
-        metavar="C,H,W",
-        help="For model files: channels,height,width, as 3,224,224.",
-        rich_help_panel=MODEL,
-    ),
-]
-Mean = Annotated[
-    str | None,
-    typer.Option(
-        "--mean",
-        metavar="M,...",
-        help="For model files: mean per channel, as 0.485,0.456,0.406.",
-        rich_help_panel=MODEL,
-    ),
-]
-Std = Annotated[
-    str | None,
-    typer.Option(
-        "--std", metavar="S,...", help="For model files: standard deviation per channel.", rich_help_panel=MODEL
-    ),
-]
+    Args:
+        names: if it has others than that.
+        rare: the settings file sets it, and no option.
+        check: is called with the value before any work.
+    """
+
+    help: str
+    metavar: str | None = None
+    names: tuple[str, ...] = ()
+    choices: Iterable[str] = ()
+    panel: str | None = None
+    rare: bool = False
+    check: Callable[[str], str] | None = None
 
 
-def _folder(out: str) -> str:
+def _check_folder(out: str) -> str:
     """Refuse a store for results that are written to folders only."""
     from pathx.stores import is_stored
 
@@ -284,99 +75,300 @@ def _folder(out: str) -> str:
     return out
 
 
-Out = Annotated[
-    str,
-    typer.Option("--out", metavar="FOLDER", help="Folder for the results.", rich_help_panel=RESULTS, callback=_folder),
-]
-RunOut = Annotated[
-    str,
-    typer.Option(
-        "--out", metavar="FOLDER", help="Folder for the results, or its address in a store.", rich_help_panel=RESULTS
+@dataclass(frozen=True)
+class ModelOptions:
+    """A model and what belongs to it."""
+
+    panel: ClassVar[str] = MODEL
+    model: Annotated[
+        str,
+        Option(
+            "A torchvision name; a TorchScript, .pt2 or .onnx file; timm:NAME; hf:NAME or a folder of save_pretrained; "
+            "file.py:build or package.module:build, your own code.",
+            "NAME|FILE|SOURCE:NAME",
+        ),
+    ] = "squeezenet1_1"
+    weights: Annotated[
+        str | None,
+        Option(
+            "For all but model files: a state dict or checkpoint; torchvision's own names (DEFAULT, …); NAME=FILE for a "
+            "file to be used as those; or none (untrained).",
+            "NAME|FILE|NAME=FILE|none",
+        ),
+    ] = None
+    model_args: Annotated[
+        str | None,
+        Option("""For timm:NAME and your own code: arguments by name, as '{"num_classes": 10}'.""", "JSON"),
+    ] = None
+    labels: Annotated[
+        str | None, Option("File with the class labels: one per line, or a JSON list or object.", "FILE")
+    ] = None
+    input_size: Annotated[str | None, Option("For model files: channels,height,width, as 3,224,224.", "C,H,W")] = None
+    mean: Annotated[str | None, Option("For model files: mean per channel, as 0.485,0.456,0.406.", "M,...")] = None
+    std: Annotated[
+        str | None, Option("For model files: standard deviation per channel, as 0.229,0.224,0.225.", "S,...")
+    ] = None
+
+    def loader(self) -> Callable[[], LoadedModel]:
+        """What loads the model, here or in another process; the options are checked at once."""
+        return partial(
+            _load,
+            self.model,
+            weights=self.weights,
+            arguments=parsing.arguments(self.model_args),
+            labels=self.labels,
+            input_size=parsing.size(self.input_size),
+            mean=parsing.numbers(self.mean, "--mean"),
+            std=parsing.numbers(self.std, "--std"),
+        )
+
+    def load(self, quiet: bool = False) -> LoadedModel:
+        """The model, once its notes are printed."""
+        loaded = self.loader()()
+        for note in loaded.notes:
+            notes(quiet)(note)
+        return loaded
+
+
+def _load(model: str, **given: Any) -> LoadedModel:
+    """As `load_model`, which takes torch, and so is imported only then."""
+    from pathx.models.load import load_model
+
+    return load_model(model, **given)
+
+
+@dataclass(frozen=True)
+class PathOptions:
+    """How far a path goes, and what it keeps."""
+
+    panel: ClassVar[str] = PATH
+    depth: Annotated[
+        str,
+        Option(
+            "Hidden layers on the path, from the output down: a number, as many as hold N layers of maps, half or all.",
+            "N|maps:N|half|all",
+        ),
+    ] = DEPTH
+    width: Annotated[str, Option("Units kept per layer at most: a number, a share such as 5%, or all.", "K|P%|all")] = (
+        str(WIDTH)
+    )
+    alpha: Annotated[str | None, Option("Importance a unit must exceed to be kept. [default: 1/classes]", "A")] = None
+    skips: Annotated[Skips, Option("Follow routes from layer to layer, or also those that jump.")] = _SKIPS
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """As the library takes them."""
+        return {
+            "depth": parsing.depth(self.depth),
+            "width": parsing.width(self.width),
+            "alpha": parsing.alpha(self.alpha),
+            "skips": self.skips.value,
+        }
+
+
+@dataclass(frozen=True)
+class DeviceOptions:
+    panel: ClassVar[str] = RUN
+    device: Annotated[str, Option("auto, cpu, cuda, cuda:N or mps.", "DEVICE")] = "auto"
+    dtype: Annotated[Dtype, Option("Precision of the computation.")] = Dtype.float32
+
+    def prepare(self, model: LoadedModel) -> Prepared:
+        """The model on its device."""
+        from pathx.pipeline import prepare
+
+        return prepare(model, device=self.device, dtype=self.dtype.value)
+
+
+@dataclass(frozen=True)
+class RayOptions:
+    panel: ClassVar[str] = RUN
+    ray: Annotated[
+        str | None,
+        Option("Run on Ray: one started here, the one at hand, or the one at an address.", "local|auto|ADDRESS"),
+    ] = None
+    ray_actors: Annotated[
+        str | None,
+        Option(
+            "Processes that hold the model, N or MIN:MAX. [default: as many as there is room for]",
+            rare=True,
+        ),
+    ] = None
+    ray_gpus: Annotated[str | None, Option("GPUs of each; a share such as 0.5 is fine.", rare=True)] = None
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """The cluster, as functions that run on Ray take it."""
+        from pathx.cluster import parse_actors
+
+        return {"address": self.ray, "actors": parse_actors(self.ray_actors, self.ray_gpus)}
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a run over many images goes."""
+
+    panel: ClassVar[str] = RUN
+    batch_size: Annotated[str, Option("Images explained at once.", "N|auto")] = "auto"
+    workers: Annotated[
+        str | None,
+        Option("Threads that read images ahead and write results behind. [default: cores, 8 at most]", rare=True),
+    ] = None
+    shard: Annotated[
+        str | None,
+        Option("Do one of N parts only. [default: that of the SLURM array or torchrun, or all]", "I/N"),
+    ] = None
+    overwrite: Annotated[bool, Option("Make results again that are there already.")] = False
+    fail_fast: Annotated[bool, Option("Stop at the first image that fails.", rare=True)] = False
+
+
+@dataclass(frozen=True)
+class DrawingOptions:
+    """How pictures are drawn."""
+
+    panel: ClassVar[str] = PICTURES
+    heat: Annotated[
+        str,
+        Option(
+            "What overlays and sheets show: where the units of the path look, or what each pixel adds.",
+            "|".join(HEATS),
+            choices=HEATS,
+            rare=True,
+        ),
+    ] = "path"
+    colours: Annotated[
+        str,
+        Option(
+            f"{' or '.join(COLOURS)}; each pair differs for any colour vision.",
+            "MAP",
+            names=("--colours", "--colors"),
+            choices=COLOURS,
+            rare=True,
+        ),
+    ] = "red-blue"
+    smoothing: Annotated[
+        str,
+        Option("Gaussian of overlays and sheets, as a share of the shorter side; 0: none.", "S", rare=True),
+    ] = "0.025"
+    percentile: Annotated[str, Option("Of the magnitudes, what the strongest colour stands for.", "P", rare=True)] = (
+        "99"
+    )
+    show_units: Annotated[bool, Option("Draw what the strongest units of the deepest layer can see.", rare=True)] = (
+        False
+    )
+    no_magnify: Annotated[
+        bool, Option("Show weak features, or weak runs that are compared, as weak as they are.", rare=True)
+    ] = False
+
+    @property
+    def drawing(self) -> Drawing:
+        """As the library takes them."""
+        smoothing = parsing.number(self.smoothing, "--smoothing", "0.025")
+        percentile = parsing.number(self.percentile, "--percentile", "99")
+
+        from pathx.drawing.render import Drawing
+
+        return Drawing(smoothing, self.colours, percentile, self.show_units, not self.no_magnify, self.heat)
+
+
+@dataclass(frozen=True)
+class ResultOptions:
+    """What is written of explanations, and where."""
+
+    panel: ClassVar[str] = RESULTS
+    every: Annotated[
+        str | None,
+        Option(
+            "Take every Nth frame of videos, animations and files of several pages, from the first one on.",
+            "N",
+            panel=PICTURES,
+        ),
+    ] = None
+    truth: Annotated[
+        str | None,
+        Option(
+            "True class of the images; a wrong prediction is also explained against it. "
+            "[default: the image's folder, if it is called as a class]",
+            rare=True,
+        ),
+    ] = None
+    units: Annotated[
+        str | None,
+        Option(
+            "Show what the strongest units look for elsewhere: the folder that pathx units wrote.",
+            "FOLDER",
+            panel=PICTURES,
+        ),
+    ] = None
+    no_pictures: Annotated[bool, Option("Write JSON only.", panel=PICTURES)] = False
+    out: Annotated[str, Option("Folder for the results, or its address in a store.", "FOLDER")] = "pathx-out"
+    pack: Annotated[
+        str | None,
+        Option("Pack results into shards, instead of a folder for each explanation.", "tar|parquet"),
+    ] = None
+    save_tensors: Annotated[bool, Option("Also write tensors.safetensors.")] = False
+    report: Annotated[bool, Option("Also write an interactive page, report.html.")] = False
+    format: Annotated[Format, Option("Text for people, or one JSON document per explanation.")] = Format.text
+    quiet: Annotated[bool, Option("Print errors only, and what --format json prints.", names=("--quiet", "-q"))] = False
+
+
+@dataclass(frozen=True)
+class MeasureOptions:
+    """How explanations are measured."""
+
+    panel: ClassVar[str] = "The measure"
+    methods: Annotated[
+        list[str] | None, Option(f"Of {', '.join(METHODS)}, with commas between. [default: all]", "NAME,...")
+    ] = None
+    protocol: Annotated[
+        str,
+        Option(
+            "The usual one (Petsiuk et al.), or the paper's: each channel ranked.",
+            "|".join(PROTOCOLS),
+            choices=PROTOCOLS,
+        ),
+    ] = "rise"
+    ties: Annotated[
+        str,
+        Option(
+            "Order of pixels that a map gives the same value. The paper's table has rows.",
+            "|".join(TIES),
+            choices=TIES,
+        ),
+    ] = "random"
+    steps: Annotated[str | None, Option("Steps from one end to the other.", "N")] = None
+    step_pixels: Annotated[str | None, Option("Pixels per step. [default: one row of the image]", "N")] = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """As the library takes them."""
+        return {
+            "methods": parsing.several(self.methods),
+            "protocol": self.protocol,
+            "ties": self.ties,
+            "steps": parsing.whole_number(self.steps, "--steps"),
+            "step_pixels": parsing.whole_number(self.step_pixels, "--step-pixels"),
+        }
+
+
+IMAGES = typer.Argument(
+    metavar="IMAGE|FOLDER|GLOB|LIST.txt|-",
+    help="Images, folders of them, patterns, archives (.tar, .parquet), https:// and s3:// addresses, files with a "
+    "path (but no address) per line, - for paths on standard input; videos with --every.",
+)
+Images = Annotated[list[str], IMAGES]
+Targets = Annotated[
+    list[str] | None,
+    Option(
+        "Class to explain: number, label, or top:K for the K best; may repeat. [default: the predicted]",
+        "CLASS",
+        names=("--target",),
+        panel=PATH,
     ),
 ]
-Pack = Annotated[
-    str | None,
-    typer.Option(
-        "--pack",
-        metavar="tar|parquet",
-        help="Pack results into shards, instead of a folder for each explanation.",
-        rich_help_panel=RESULTS,
-    ),
-]
-FormatOption = Annotated[
-    Format,
-    typer.Option("--format", help="Text for people, or one JSON document per explanation.", rich_help_panel=RESULTS),
-]
-OneFormat = Annotated[
-    Format, typer.Option("--format", help="Text for people, or one JSON document.", rich_help_panel=RESULTS)
-]
-SaveTensors = Annotated[
-    bool, typer.Option("--save-tensors", help="Also write tensors.safetensors.", rich_help_panel=RESULTS)
-]
-Label = Annotated[
-    str | None,
-    typer.Option(
-        "--label",
-        metavar="CLASS",
-        help="True class of the images; a wrong prediction is also explained against it. "
-        "[default: the image's folder, if it is called as a class]",
-        rich_help_panel=PATH,
-    ),
-]
-Smoothing = Annotated[
-    str,
-    typer.Option(
-        "--smoothing",
-        metavar="S",
-        help="Gaussian of overlays and sheets, as a share of the shorter side; 0: none.",
-        rich_help_panel=PICTURES,
-    ),
-]
-Colours = Annotated[
-    str,
-    typer.Option(
-        "--colours",
-        "--colors",
-        metavar="MAP",
-        help=f"{' or '.join(COLOURS)}; each pair differs for any colour vision.",
-        autocompletion=lambda: list(COLOURS),
-        rich_help_panel=PICTURES,
-    ),
-]
-Heat = Annotated[
-    str,
-    typer.Option(
-        "--heat",
-        metavar="|".join(HEATS),
-        help="What overlays and sheets show: where the units of the path look, or what each pixel adds.",
-        autocompletion=lambda: list(HEATS),
-        rich_help_panel=PICTURES,
-    ),
-]
-Percentile = Annotated[
-    str,
-    typer.Option(
-        "--percentile",
-        metavar="P",
-        help="Of the magnitudes, what the strongest colour stands for.",
-        rich_help_panel=PICTURES,
-    ),
-]
-ShowUnits = Annotated[
-    bool,
-    typer.Option(
-        "--show-units", help="Draw what the strongest units of the deepest layer can see.", rich_help_panel=PICTURES
-    ),
-]
-NoMagnify = Annotated[
-    bool,
-    typer.Option(
-        "--no-magnify",
-        help="Show weak features, or weak runs that are compared, as weak as they are.",
-        rich_help_panel=PICTURES,
-    ),
-]
+BatchSize = Annotated[str, Option("Images explained at once.", "N|auto", panel=RUN)]
+Units = Annotated[str | None, Option("What units look for elsewhere: the folder that pathx units wrote.", "FOLDER")]
+Out = Annotated[str, Option("Folder for the results.", "FOLDER", panel=RESULTS, check=_check_folder)]
+OneFormat = Annotated[Format, Option("Text for people, or one JSON document.", panel=RESULTS)]
 Quiet = Annotated[
-    bool,
-    typer.Option("--quiet", "-q", help="Print errors only, and what --format json prints.", rich_help_panel=RESULTS),
+    bool, Option("Print errors only, and what --format json prints.", names=("--quiet", "-q"), panel=RESULTS)
 ]

@@ -12,7 +12,6 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from signal import SIGINT
-from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import typer
@@ -70,7 +69,7 @@ def complain(text: str, error: Exception | None = None) -> None:
 
 ARGUMENTS = {
     "arguments": "--model-args",
-    "by": "--by",
+    "by": "--group-by",
     "depth": "--depth",
     "device": "--device",
     "dtype": "--dtype",
@@ -118,32 +117,37 @@ class _Stream:
         return getattr(self.stream, name)
 
 
-_WRITERS = frozenset(["pathx", "typer", "click"])
-
-
-def _writer() -> str:
-    """The package whose code prints: of Ray, which puts a function of its own in the place of `print`, who calls that."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if package != "ray":
-            return package
-        frame = frame.f_back
-    return ""
-
-
-class _HarmlessStream(_Stream):
-    """The same, on which nothing is written that could act on a terminal, and nothing but results.
+class _ResultStream(_Stream):
+    """The same, on which nothing is written that could act on a terminal, and once a command runs nothing but results.
 
     What others print goes to stderr: the user's own network from a hook, from a thread, or when it is thrown away, which
     may be at any time.
     """
 
+    results_only = False
+
     def write(self, text: str) -> int:
-        if _writer() not in _WRITERS:
-            return sys.stderr.write(text)
+        return sys.stderr.write(text) if self.results_only else self.write_result(text)
+
+    def write_result(self, text: str) -> int:
         super().write(_harmless_lines(text))
         return len(text)
+
+
+def say(text: str = "") -> None:
+    """A line of results on stdout."""
+    stream = sys.stdout
+    if isinstance(stream, _ResultStream):
+        stream.write_result(f"{text}\n")
+        stream.flush()
+    else:
+        print(text, flush=True)
+
+
+def keep_stdout_for_results() -> None:
+    """From now on only `say` and `terminal` write to stdout."""
+    if isinstance(sys.stdout, _ResultStream):
+        sys.stdout.results_only = True
 
 
 @contextmanager
@@ -158,9 +162,9 @@ def _output() -> Iterator[None]:
 
 @contextmanager
 def harmless_output() -> Iterator[None]:
-    """Whatever pathx prints meanwhile is escaped; `terminal` alone may send colours. What others print goes to stderr."""
+    """Whatever is printed meanwhile is escaped; `terminal` alone may send colours."""
     before = sys.stdout
-    sys.stdout = cast("TextIO", _HarmlessStream(before))
+    sys.stdout = cast("TextIO", _ResultStream(before))
     try:
         yield
     finally:
@@ -193,13 +197,13 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str | None]], r
     for row in table:
         cells = zip(row, widths, strict=True)
         line = "  ".join(c.rjust(w) if n in right else c.ljust(w) for n, (c, w) in enumerate(cells))
-        print(line.rstrip())
+        say(line.rstrip())
 
 
 def print_paragraph(head: str, text: str) -> None:
     """Text beside a heading, wrapped to the terminal with the lines that follow below the first; in a file, one line."""
     width = terminal().width
-    print(
+    say(
         textwrap.fill(
             text,
             max(width, len(head) + 40),
@@ -226,6 +230,16 @@ def about(file: str, text: str) -> str:
     return text if file in text or shown(file) in text else f"{shown(file)}: {text}"
 
 
+def print_problems(document: dict[str, Any], quiet: bool, failed: bool = False) -> None:
+    """What a document says could not be read, and unless all is to be quiet its notes; ends a command that failed."""
+    for name, reason in document["unread"].items():
+        complain(about(name, reason))
+    for note in () if quiet else document.get("notes", ()):
+        complain(f"note: {note}")
+    if failed or document["unread"]:
+        raise typer.Exit(1)
+
+
 def terminal() -> Console:
     """Where text for people goes: as wide as the terminal, and for a file or a pipe so wide that nothing is cut."""
     from rich.console import Console, RenderHook
@@ -246,7 +260,7 @@ def terminal() -> Console:
             return [Harmless(renderable) for renderable in renderables]
 
     stream = sys.stdout
-    plain = cast("TextIO", _Stream(stream.stream)) if isinstance(stream, _HarmlessStream) else stream
+    plain = cast("TextIO", _Stream(stream.stream)) if isinstance(stream, _ResultStream) else stream
     console = Console(file=plain, highlight=False)
     console.push_render_hook(Escaping())
     if not console.is_terminal and "COLUMNS" not in os.environ:

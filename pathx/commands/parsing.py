@@ -1,19 +1,14 @@
-"""What the texts of options mean: numbers, sizes, shards, points of detail; PathxError names the option that is wrong."""
+"""What the texts of options mean: numbers, sizes, shards; PathxError names the option that is wrong."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from pathx.commands.options import Skips
 from pathx.commands.output import complain
-from pathx.detail import DETAILS
 from pathx.errors import PathxError, parse_json
 from pathx.runs.shards import Shard, parse_shard, shard_of_environment
-
-if TYPE_CHECKING:
-    from pathx.drawing.render import Drawing
 
 T = TypeVar("T")
 
@@ -46,22 +41,6 @@ def depth(text: str) -> int | str:
     """--depth: a number, or what the library makes of maps:N, half or all."""
     problem = f"depth {text!r} is not a number of layers; use 1 or more, maps:3, half or all"
     return text if re.fullmatch(r"all|half|maps:[1-9]\d*", text) else parsed(text, int, problem)
-
-
-def path(detail: str, depth_: str | None, width_: str | None, skips: Skips | None) -> tuple[int | str, int | str, str]:
-    """--detail, --depth, --width and --skips: depth, width and skips.
-
-    Where a depth or width is given, routes that jump do not count unless that is asked for, as in the paper.
-    """
-    if detail not in DETAILS:
-        raise PathxError(f"--detail is {', '.join(DETAILS)}, not {detail!r}", usage=True)
-    named = DETAILS[detail]
-    usual = named.skips if depth_ is None and width_ is None else Skips.adjacent.value
-    return (
-        named.depth if depth_ is None else depth(depth_),
-        named.width if width_ is None else width(width_),
-        usual if skips is None else skips.value,
-    )
 
 
 def width(text: str) -> int | str:
@@ -106,16 +85,16 @@ def shard(text: str | None, quiet: bool) -> Shard | None:
 
 
 def whole_number(text: str | None, option: str) -> int | None:
-    """--features and --from-layer."""
+    """--features, --from-layer, --steps and the like."""
     return None if text is None else parsed(text, int, f"{option} takes a whole number, not {text!r}")
 
 
-def every(text: str | None, frames: bool) -> int | None:
-    """--every and --frames: the step from frame to frame; None to take files as single images."""
+def every(text: str | None) -> int | None:
+    """--every: the step from frame to frame; None to take files as single images."""
     step = whole_number(text, "--every")
     if step is not None and step < 1:
         raise PathxError(f"--every takes 1 or more, not {step}: 10 is every tenth frame", usage=True)
-    return 1 if step is None and frames else step
+    return step
 
 
 def alpha(text: str | None) -> float | None:
@@ -123,13 +102,11 @@ def alpha(text: str | None) -> float | None:
     return None if text is None else parsed(text, float, f"alpha {text!r} is not a number; use 0 to 1")
 
 
-def drawing(
-    smoothing: str, colours: str, percentile: str, show_units: bool, no_magnify: bool = False, heat: str = "path"
-) -> Drawing:
-    """--smoothing, --colours, --percentile, --show-units, --no-magnify and --heat."""
-    share = parsed(smoothing, float, f"--smoothing takes a number such as 0.025, not {smoothing!r}")
-    highest = parsed(percentile, float, f"--percentile takes a number such as 99, not {percentile!r}")
+def number(text: str, option: str, example: str) -> float:
+    """--smoothing and --percentile."""
+    return parsed(text, float, f"{option} takes a number such as {example}, not {text!r}")
 
-    from pathx.drawing.render import Drawing
 
-    return Drawing(share, colours, highest, show_units, not no_magnify, heat)
+def several(texts: list[str] | None) -> list[str]:
+    """The parts of an option that may be repeated and takes lists with commas."""
+    return [part.strip() for text in texts or () for part in text.split(",") if part.strip()]

@@ -1,72 +1,106 @@
-"""Where a run goes: this process, or a Ray cluster; and what it is guided by."""
+"""What `explain` and `decompose` share: images in, results followed as they come, in this process or on a Ray cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pathx.commands.output import notes
+from pathx.commands import parsing
+from pathx.commands.following import follow
+from pathx.commands.options import (
+    DeviceOptions,
+    DrawingOptions,
+    Format,
+    ModelOptions,
+    PathOptions,
+    RayOptions,
+    ResultOptions,
+    RunOptions,
+)
+from pathx.commands.output import loading, notes
+from pathx.commands.reporting import reporting
 from pathx.errors import PathxError
 from pathx.stores import is_stored
 
 if TYPE_CHECKING:
-    from pathx.models.load import LoadedModel
     from pathx.results.result import Result
-    from pathx.runs.run import Plan
-    from pathx.runs.settings import Settings
     from pathx.units.guide import Guide
 
 
-def started(
-    load: Callable[[], LoadedModel],
-    loaded: LoadedModel,
-    plan: Plan,
-    out: str,
+def run_images(
+    images: Sequence[str],
+    targets: Sequence[str] | None,
+    model: ModelOptions,
+    path: PathOptions,
+    drawing: DrawingOptions,
+    results: ResultOptions,
+    device: DeviceOptions,
+    run: RunOptions,
+    ray: RayOptions,
     *,
-    ray: str | None,
-    ray_actors: str | None,
-    ray_gpus: str | None,
-    pack: str | None,
-    targets: Sequence[str],
-    settings: Settings,
-    quiet: bool,
-    documents: bool,
-    **how: Any,
-) -> Generator[Result]:
-    """The results of a run, as they come.
+    show: Callable[[Guide | None, Result, bool], None],
+    verb: str = "explained",
+    against: str | None = None,
+    decompose: dict[str, Any] | None = None,
+) -> None:
+    """Do what the options say, print the results, and end the process with the exit status of the run.
 
     Args:
-        load: gives the model on other machines.
-        documents: somebody wants to have them, and not only their files.
-        how: `task` and `stop`.
+        show: describes a result for people; with True for the first one of an image.
+        verb: what was done with images that are done.
+        decompose: how to decompose, if that is to be done.
     """
-    if ray is not None and settings.guide is not None:
+    out, quiet, pack = results.out, results.quiet, results.pack
+    if results.report and (pack is not None or is_stored(out)):
+        raise PathxError("a report is made of results in a folder: leave out --report, --pack and stores", usage=True)
+    if ray.ray is not None and results.units is not None:
         raise PathxError("references are shown by runs on this machine: leave out --units or --ray", usage=True)
+    settings, load = path.settings, model.loader()
+    settings |= {"batch_size": parsing.batch_size(run.batch_size), "drawing": drawing.drawing}
+    settings["workers"] = parsing.whole_number(run.workers, "workers")
+    every, shard = parsing.every(results.every), parsing.shard(run.shard, quiet)
+
+    with loading(f"torch and {model.model}", quiet):
+        from pathx.runs.run import Plan, Settings, explain_files
+        from pathx.runs.stop import Stop
+        from pathx.runs.tasks import decompose_task
+
+        loaded = load()
+    guide = None
+    if results.units is not None:
+        from pathx.units.guide import Guide
+
+        guide = Guide(results.units, device.prepare(loaded), notes(quiet))
+    chosen = Settings(
+        **settings,
+        device=device.device,
+        dtype=device.dtype.value,
+        save_tensors=results.save_tensors,
+        label=results.truth,
+        pictures=not results.no_pictures,
+        against=against,
+        guide=guide,
+    )
+    plan, stop = Plan.of(images, out, shard=shard, overwrite=run.overwrite, every=every), Stop()
     for note in loaded.notes:
         notes(quiet)(note)
-    if ray is None or not plan.indexed:  # an image that is named by itself
-        from pathx.runs.run import explain_files
+    how: dict[str, Any] = {
+        "targets": targets or (),
+        "settings": chosen,
+        "pack": pack,
+        "note": notes(quiet),
+        "stop": stop,
+    }
+    if decompose is not None:
+        how["task"] = decompose_task(**decompose)
+    if ray.ray is None or not plan.indexed:  # an image that is named by itself
+        made = explain_files(loaded, plan, out, **how)
+    else:
+        from pathx.runs.cluster import explain_on_ray
 
-        return explain_files(loaded, plan, out, targets=targets, settings=settings, pack=pack, note=notes(quiet), **how)
-    from pathx.cluster import parse_actors
-    from pathx.runs.cluster import explain_on_ray
-
-    actors = parse_actors(ray_actors, ray_gpus)
-    where: dict[str, Any] = {"pack": pack, "address": ray, "actors": actors, "targets": targets, "settings": settings}
-    return explain_on_ray(load, plan, out, **where, note=notes(quiet), documents=documents, **how)
-
-
-def check_report(wanted: bool, out: str, pack: str | None) -> None:
-    """Refuse a report of results that will not be in a folder of this machine."""
-    if wanted and (pack is not None or is_stored(out)):
-        raise PathxError("a report is made of results in a folder: leave out --report, --pack and stores", usage=True)
-
-
-def guide(folder: str | None, loaded: LoadedModel, device: str, dtype: str, quiet: bool) -> Guide | None:
-    """What `--units` names, made ready for a model."""
-    if folder is None:
-        return None
-    from pathx.pipeline import prepare
-    from pathx.units.guide import Guide
-
-    return Guide(folder, prepare(loaded, device=device, dtype=dtype), notes(quiet))
+        documents = results.report or results.format is Format.json
+        made = explain_on_ray(load, plan, out, **ray.where, **how, documents=documents)
+    told: dict[str, Any] = {"format": results.format, "quiet": quiet, "fail_fast": run.fail_fast}
+    with reporting(made, results.report, loaded, chosen, out, results.units, quiet) as watched:
+        follow(watched, plan, out, stop=stop, **told, show=partial(show, guide), verb=verb)

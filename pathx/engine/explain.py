@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from pathx.defaults import DEPTH, SKIPS, WIDTH
 from pathx.engine.branches import Branches, Kept, Link
 from pathx.engine.device import exactly
 from pathx.engine.fields import boxes, places
@@ -49,10 +50,10 @@ def explain(
     images: Tensor,
     *,
     target: int | Sequence[int] | None = None,
-    depth: int | str = 3,
-    width: Width = 5,
+    depth: int | str = DEPTH,
+    width: Width = WIDTH,
     alpha: float | None = None,
-    skips: str = "adjacent",
+    skips: str = SKIPS,
     against: int | Sequence[int] | None = None,
 ) -> list[Explanation]:
     """Explain a batch of preprocessed images, one explanation each.
@@ -159,10 +160,10 @@ def explain_frozen(
     frozen: Frozen,
     wanted: Sequence[tuple[int, int | None]],
     *,
-    depth: int | str = 3,
-    width: Width = 5,
+    depth: int | str = DEPTH,
+    width: Width = WIDTH,
     alpha: float | None = None,
-    skips: str = "adjacent",
+    skips: str = SKIPS,
     against: Sequence[int] | None = None,
     strategy: Strategy | None = None,
 ) -> list[Explanation]:
@@ -181,10 +182,10 @@ def decompose_frozen(
     wanted: Sequence[tuple[int, int | None]],
     *,
     from_layer: int | None = None,
-    depth: int | str = 3,
-    width: Width = 5,
+    depth: int | str = DEPTH,
+    width: Width = WIDTH,
     alpha: float | None = None,
-    skips: str = "adjacent",
+    skips: str = SKIPS,
     against: Sequence[int] | None = None,
     strategy: Strategy | None = None,
 ) -> list[list[Explanation]]:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pathx.defaults import DEPTH, SKIPS, WIDTH
 from pathx.engine.explain import check_depth, explain_frozen
 from pathx.engine.freeze import freeze
 from pathx.engine.network import Network
@@ -99,14 +100,14 @@ class Checked:
         }
 
 
-def check(
+def check_image(
     prepared: Prepared,
     image: ImageFile,
     *,
-    depth: int | str = 3,
-    width: int | str = 5,
+    depth: int | str = DEPTH,
+    width: int | str = WIDTH,
     alpha: float | None = None,
-    skips: str = "adjacent",
+    skips: str = SKIPS,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Checked:
     """Check explanations of one image's predicted class.

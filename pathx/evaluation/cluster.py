@@ -24,7 +24,7 @@ Item = tuple[ImageFile, tuple[str, ...]]
 """An image, and the keys of the records that are known of it."""
 
 
-def evaluate_on_ray(
+def measure_on_ray(
     load: Callable[[], LoadedModel],
     prepared: Prepared,
     images: Sequence[ImageFile],
@@ -39,7 +39,7 @@ def evaluate_on_ray(
     batch_size: int = 8,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Evaluation:
-    """As `evaluate`, on a Ray cluster.
+    """As `measure_images`, on a Ray cluster.
 
     Args:
         load: gives the model; called once in every actor, so it must mean the same on every machine.

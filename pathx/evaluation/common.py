@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Any
 
+from pathx.defaults import DEPTH, SKIPS, WIDTH
 from pathx.errors import PathxError, shown
 from pathx.evaluation import shortcuts
 from pathx.explanation import LayerTensor
@@ -210,10 +211,10 @@ def common_of_images(
     images: Sequence[ImageFile],
     *,
     by: str = "prediction",
-    depth: int | str = 3,
-    width: int | str = 5,
+    depth: int | str = DEPTH,
+    width: int | str = WIDTH,
     alpha: float | None = None,
-    skips: str = "adjacent",
+    skips: str = SKIPS,
     batch_size: int = 8,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Common:

@@ -240,7 +240,7 @@ class Evaluation:
         return rows
 
 
-def evaluate(
+def measure_images(
     prepared: Prepared,
     images: Sequence[ImageFile],
     contenders: Iterable[Contender],

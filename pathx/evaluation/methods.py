@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pathx.defaults import DEPTH, SKIPS, WIDTH
 from pathx.engine.explain import explain_frozen
 from pathx.engine.freeze import Frozen, freeze
 from pathx.engine.replay import Classifier
@@ -58,10 +59,10 @@ def captum_is_missing() -> bool:
 def pathx(
     subject: Subject,
     *,
-    depth: int | str = 3,
-    width: int | str = 5,
+    depth: int | str = DEPTH,
+    width: int | str = WIDTH,
     alpha: float | None = None,
-    skips: str = "adjacent",
+    skips: str = SKIPS,
 ) -> Tensor:
     """The pixel map: the attribution of the path's linear model."""
     explanations = _explained(subject, depth=depth, width=width, alpha=alpha, skips=skips)
@@ -71,10 +72,10 @@ def pathx(
 def path_map(
     subject: Subject,
     *,
-    depth: int | str = 3,
-    width: int | str = 5,
+    depth: int | str = DEPTH,
+    width: int | str = WIDTH,
     alpha: float | None = None,
-    skips: str = "adjacent",
+    skips: str = SKIPS,
 ) -> Tensor:
     """Where the path's units look. It has no channels, so each of them gets an equal part."""
     explanations = _explained(subject, depth=depth, width=width, alpha=alpha, skips=skips)

@@ -1,4 +1,4 @@
-"""Plots of what evaluations, sweeps, common paths and checks found, as PNG and SVG. Needs matplotlib, which is an extra."""
+"""Plots of what evaluations, grids, common paths and checks found, as PNG and SVG. Needs matplotlib, which is an extra."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def plot_curves(file: Path, panels: Mapping[str, Mapping[str, tuple[Tensor, floa
             axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncol=3, frameon=False)
 
 
-def plot_sweep(
+def plot_grid(
     file: Path,
     panels: Mapping[str, tuple[Mapping[str, Sequence[float]], Mapping[str, float]]],
     widths: Sequence[str],

@@ -22,7 +22,7 @@ from pathx.images.web import address_name, is_address
 from pathx.regular import MARKER, begins_as_ours, read_regular, written_by_pathx
 from pathx.stores import fetch_part, is_stored, join_address, stored_files, stored_matches, stored_version
 
-_DOCUMENTS = "path|run|decomposition|contrast|evaluation|sweep|common|check|units"
+_DOCUMENTS = "path|run|decomposition|contrast|evaluation|grid|common|check|units"
 _OURS = re.compile(rf"({_DOCUMENTS})(\..*)?\.json")  # what tells a folder of results, if its schema is one of pathx
 
 

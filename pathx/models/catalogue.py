@@ -7,10 +7,13 @@ Tracing every model takes a minute, so data/models.json holds what that gave for
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,9 +26,11 @@ from pathx.engine.freeze import network_of
 from pathx.engine.network import Gate
 from pathx.errors import PathxError
 from pathx.models.bundled import DEFAULT_MODEL
+from pathx.models.factories import is_factory
 from pathx.models.hubs import library, timm_network
 from pathx.models.load import is_file, load_model
-from pathx.models.named import TABLE, architecture, model_names, no_initialisation, table, weights_file
+from pathx.models.named import TABLE, architecture, as_name, model_names, no_initialisation, table, weights_file
+from pathx.models.preprocessing import Preprocessing
 
 
 @dataclass(frozen=True)
@@ -159,26 +164,76 @@ def survey_timm(name: str) -> dict[str, Any]:
     return _facts(module, size, size) if "cannot run on" in (facts["refused"] or "") else facts
 
 
-def layers_of(
+def models(pattern: str | None = None, *, source: str = "torchvision", refused: bool = False) -> list[CatalogueEntry]:
+    """The models of torchvision or timm that pathx explains, by name.
+
+    Args:
+        pattern: such as `resnet*`; of timm's, those that match are looked at even if they are not in the table.
+        refused: also those that it does not.
+    """
+    if source == "timm":
+        return list(timm_catalogue(pattern, refused=refused))
+    return [entry for entry in catalogue(refused=refused) if fnmatch(entry.name, pattern or "*")]
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What a user may want to know of a model before explaining it.
+
+    Args:
+        source: where it comes from: `torchvision`, `timm`, `file`, …
+        weights: which they are, or for a name of torchvision where its default weights are.
+        preprocessing: None for a file that does not say it.
+        layers: from the output to the input.
+    """
+
+    name: str
+    source: str
+    weights: str
+    parameters: int
+    preprocessing: Preprocessing | None
+    labels: tuple[str, ...]
+    layers: tuple[HiddenLayer, ...]
+
+
+def describe_model(
     name_or_file: str | Path,
     *,
     weights: str | Path | None = None,
     arguments: Mapping[str, Any] | None = None,
     input_size: Sequence[int] | None = None,
-) -> list[HiddenLayer]:
-    """The hidden layers of a model from any source.
+) -> ModelFacts:
+    """The preprocessing, labels and hidden layers of a model from any source.
 
     Args:
-        weights: as for `load_model`. A name needs none: only the number of classes may depend on them.
+        weights: as for `load_model`. A name needs none, and none are fetched: only the classes may depend on them.
     """
-    if weights is None and str(name_or_file).startswith(("timm:", "hf:")):
-        weights = "none"
-    if weights is None and not is_file(name_or_file):
-        return hidden_layers(*architecture(str(name_or_file), input_size))
-    loaded = load_model(
-        name_or_file, weights=weights, arguments=arguments, input_size=input_size, mean=0.0, std=1.0
-    )  # which change no layer
-    return hidden_layers(loaded.module, loaded.preprocessing.input_size)
+    name = str(name_or_file)
+    hub = name.startswith(("timm:", "hf:"))
+    fetched = weights is None and (hub or not (is_file(name) or is_factory(name) or os.path.isdir(name)))
+    given: dict[str, Any] = {"arguments": arguments, "input_size": input_size}
+    given["weights"] = "none" if fetched and as_name(name) != DEFAULT_MODEL else weights
+    known = True
+    with no_initialisation() if fetched else nullcontext():
+        try:
+            loaded = load_model(name_or_file, **given)
+        except PathxError:
+            if not is_file(name_or_file):
+                raise
+            known = False
+            loaded = load_model(name_or_file, **given, mean=0.0, std=1.0)  # which change no layer
+    source, used = loaded.origin.get("source", "file"), loaded.weights
+    if fetched and source == "torchvision":
+        used = _whereabouts(loaded.name, weights_file(loaded.name))
+    return ModelFacts(
+        name,
+        source,
+        used,
+        sum(parameter.numel() for parameter in loaded.module.parameters()),
+        loaded.preprocessing if known else None,
+        loaded.labels,
+        tuple(hidden_layers(loaded.module, loaded.preprocessing.input_size)),
+    )
 
 
 def hidden_layers(model: nn.Module, input_size: tuple[int, ...]) -> list[HiddenLayer]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -22,7 +23,7 @@ _LARGEST = 1 << 26
 def sidecar_beside(path: Path) -> dict[str, Any]:
     """The sidecar of model.pt: model.pt.json, or else model.json."""
     for sidecar in (path.with_name(path.name + ".json"), path.with_suffix(".json")):
-        if sidecar.is_file() and sidecar != path:
+        if os.path.isfile(sidecar) and sidecar != path:
             return read_sidecar_file(sidecar)
     return {}
 

@@ -17,7 +17,7 @@ from pathx.results.files import read_document
 from pathx.results.lines import JsonLines
 from pathx.results.schema import PATH_SCHEMA, PATH_SHAPE, misfit
 
-MEASURES = ("evaluation.json", "sweep.json", "common.json")
+MEASURES = ("evaluation.json", "grid.json", "common.json")
 _FEATURE = re.compile(r"feature-\d\d+")
 _NEEDED = {**PATH_SHAPE, "region": [(int, float)], "input": [int], "pixel_map": dict}
 
@@ -45,7 +45,7 @@ class Collected:
 
     Args:
         failures: (file, reason) of images that could not be explained.
-        measures: files of evaluations, sweeps and common units, with what they say.
+        measures: files of evaluations, grids and common units, with what they say.
         checks: what every check.json says.
         units: what every units.json says of the channels of a network.
         problems: what could not be read, and why.

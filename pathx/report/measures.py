@@ -1,4 +1,4 @@
-"""Pages of measurements: evaluations, sweeps, and what the images of a class have in common."""
+"""Pages of measurements: evaluations, grids, and what the images of a class have in common."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_THUMBNAILS, _THUMBNAIL = 200, 88
 _MOST_PLOTS, _PLOT = 24, 1600
 _LARGEST = 1 << 30  # bytes of a table that are read
 _MEASURES = ("insertion", "deletion")
-_NAMES = {"evaluation": "How good the explanations are", "sweep": "Depths and widths", "common": "What classes share"}
+_NAMES = {"evaluation": "How good the explanations are", "grid": "Depths and widths", "common": "What classes share"}
 
 
 def measure_title(file: Path) -> str:
@@ -30,7 +30,7 @@ def measure_title(file: Path) -> str:
 
 
 def measure_page(file: Path, document: dict[str, Any], references: References) -> str:
-    """The page of an evaluation.json, a sweep.json or a common.json, with its plots and the figures image by image.
+    """The page of an evaluation.json, a grid.json or a common.json, with its plots and the figures image by image.
 
     Raises PathxError.
 

@@ -1,4 +1,4 @@
-"""`pathx sheet`: pictures redrawn from saved tensors, and sheets that compare runs."""
+"""`pathx redraw`: pictures drawn again from saved tensors, and sheets that compare runs."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pathx.detail import DEFAULT
+from pathx.defaults import DEPTH, SKIPS, WIDTH
 from pathx.drawing.render import Drawing
 from pathx.errors import PathxError
 
@@ -40,10 +40,10 @@ class Settings:
         against: the class, by label or number, that the targets are explained against: why these and not that one.
     """
 
-    depth: int | str = DEFAULT.depth
-    width: int | str = DEFAULT.width
+    depth: int | str = DEPTH
+    width: int | str = WIDTH
     alpha: float | None = None
-    skips: str = DEFAULT.skips
+    skips: str = SKIPS
     device: str = "auto"
     dtype: str = "float32"
     batch_size: int | str = "auto"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pathx.detail import DEFAULT
+from pathx.defaults import DEPTH, SKIPS, WIDTH
 from pathx.engine.explain import check_depth
 from pathx.engine.network import Gate
 from pathx.engine.units import fields_of
@@ -47,10 +47,10 @@ class Request:
         channels: of each ReLU, the channels to tell of; all by default.
     """
 
-    depth: int | str = DEFAULT.depth
-    width: int | str = DEFAULT.width
+    depth: int | str = DEPTH
+    width: int | str = WIDTH
     alpha: float | None = None
-    skips: str = DEFAULT.skips
+    skips: str = SKIPS
     by: str = "contribution"
     top: int = 16
     layers: tuple[int, ...] = ()

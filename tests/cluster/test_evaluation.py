@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.command_line import Finished, Pathx, same
+from support.command_line import Finished, Pathx, config, same
 
 from pathx.evaluation import cluster as evaluations
 
@@ -16,7 +16,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"),
     pytest.mark.usefixtures("one_thread", "here", "cluster"),
 ]
-ON_RAY = ("--ray", "auto", "--ray-actors", 1)
+
+
+def on_ray() -> tuple[str, ...]:
+    return ("--ray", "auto", *config(ray_actors=1))
 
 
 def evaluate(pathx_: Pathx, out: str, *more: Any) -> Finished:
@@ -39,7 +42,7 @@ def document(out: str) -> dict[str, Any]:
 def test_the_records_and_figures_are_those_of_a_local_evaluation(load: Any, pathx_: Pathx) -> None:
     Path("photos/cat/bad.png").write_bytes(b"no image")
     local = evaluate(pathx_, "local", "--quiet")
-    done = evaluate(pathx_, "out", "--quiet", *ON_RAY)
+    done = evaluate(pathx_, "out", "--quiet", *on_ray())
     assert done.status == local.status == 1
     assert done.err == local.err
     assert len(records("out")) == 21
@@ -55,7 +58,7 @@ def test_either_goes_on_from_the_records_of_the_other(
     load: Any, pathx_: Pathx, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evaluate(pathx_, "whole")
-    for first, second in (((), ON_RAY), (ON_RAY, ())):
+    for first, second in (((), on_ray()), (on_ray(), ())):
         out = "out" + "-ray" * bool(first)
         evaluate(pathx_, out, *first)
         lines = Path(out, "records.jsonl").read_text().splitlines(keepends=True)
@@ -76,7 +79,7 @@ def test_an_image_that_kills_is_left_out_and_named(load: Any, pathx_: Pathx, mon
         return read(preprocessing, batch)
 
     monkeypatch.setattr(evaluations, "_read", deadly)
-    done = evaluate(pathx_, "out", *ON_RAY)
+    done = evaluate(pathx_, "out", *on_ray())
     assert done.status == 1
     assert "photos/cat/3.png: the process that worked on it died" in done.err
     assert list(document("out")["unread"]) == ["photos/cat/3.png"]
@@ -84,6 +87,6 @@ def test_an_image_that_kills_is_left_out_and_named(load: Any, pathx_: Pathx, mon
 
 
 def test_a_depth_that_the_network_has_not(load: Any, pathx_: Pathx) -> None:
-    local, done = evaluate(pathx_, "out", "--depth", 99), evaluate(pathx_, "out", "--depth", 99, *ON_RAY)
+    local, done = evaluate(pathx_, "out", "--depth", 99), evaluate(pathx_, "out", "--depth", 99, *on_ray())
     assert done == local
     assert done.status == 2

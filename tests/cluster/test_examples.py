@@ -24,7 +24,8 @@ def check_call(words: list[str]) -> None:
     command.make_context("pathx", words[2:])
 
 
-def test_the_job_for_kubernetes() -> None:
+def test_the_job_for_kubernetes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(EXAMPLES)
     yaml = pytest.importorskip("yaml", reason="PyYAML comes with Ray: pip install 'pathx-relu[ray]'")
     (job,) = yaml.safe_load_all((EXAMPLES / "kuberay.yaml").read_text())
     assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from support.cluster import PYTHON_PATH, SETTINGS, check_same, lines, photos_and_model
+from support.command_line import config
 
 from pathx import PathxError
 from pathx.cluster import Actors
@@ -185,7 +186,7 @@ def wait_for_a_line(here: Path, run: subprocess.Popen[str]) -> None:
 @pytest.mark.slow
 def test_a_driver_that_is_killed_and_started_again(cluster: Any, here: Path) -> None:
     photos_and_model(here, 60)
-    on_cluster = ("--ray", cluster.address, "--ray-actors", "1")
+    on_cluster = ("--ray", cluster.address, *config(ray_actors=1))
     run = started(here, "out", *on_cluster)
     wait_for_a_line(here, run)
     run.kill()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.archives import shard
 from support.cluster import SETTINGS, documents, lines
-from support.command_line import process
+from support.command_line import config, process
 from support.stores import content, s3_server, upload
 
 from pathx.cluster import Actors
@@ -45,7 +45,7 @@ def test_a_store_on_both_sides(load: Any, here: Path) -> None:
         photos = upload(here / "photos", f"{place}/photos")
         how = ("--model", "model.pt", "--depth", "2", "--width", "4", "--batch-size", "2", "--no-pictures")
         explain = ("-m", "pathx", "explain", photos, *how, "--out")
-        for arguments in ((*explain, "local"), (*explain, f"{place}/out", "--ray", "local", "--ray-actors", "1")):
+        for arguments in ((*explain, "local"), (*explain, f"{place}/out", "--ray", "local", *config(ray_actors=1))):
             ended = process(*arguments, seconds=500)  # whose children know of the server by their environment
             assert ended.status == 0, ended.err
         stored = content(f"{place}/out")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.cluster import SETTINGS, check_same, lines
-from support.command_line import Pathx
+from support.command_line import Pathx, config
 
 from pathx.cluster import Actors
 from pathx.results.result import Result
@@ -70,7 +70,7 @@ def test_the_command_line_is_as_without_a_cluster(cluster: Any, load: Any, here:
     (here / "photos/cat/bad.png").write_bytes(b"no image")
     how = ("--model", "model.pt", "--depth", 2, "--no-pictures", "--format", "json", "--quiet")
     local = pathx_("explain", "photos", *how, "--out", "local")
-    done = pathx_("explain", "photos", *how, "--out", "out", "--ray", "auto", "--ray-actors", 1)
+    done = pathx_("explain", "photos", *how, "--out", "out", "--ray", "auto", *config(ray_actors=1))
     assert done.status == local.status == 1
     assert done.err == local.err.replace("local", "out")
     assert len(done.documents) == len(local.documents) > 0
@@ -82,6 +82,6 @@ def test_a_call_that_is_wrong_on_a_cluster(
     cluster: Any, load: Any, here: Path, pathx_: Pathx, wrong: tuple[str, str]
 ) -> None:
     local = pathx_("explain", "photos", "--model", "model.pt", *wrong)
-    done = pathx_("explain", "photos", "--model", "model.pt", *wrong, "--ray", "auto", "--ray-actors", 1)
+    done = pathx_("explain", "photos", "--model", "model.pt", *wrong, "--ray", "auto", *config(ray_actors=1))
     assert done == local
     assert done.status == 2

@@ -35,7 +35,7 @@ def test_each_tensor_of_a_layer_has_its_plots(pathx_: Pathx) -> None:
 
 def test_what_common_prints_fits_a_terminal(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    arguments = ("--model", "model.pt", "--depth", "all", "--width", 5, "--by", "folder")
+    arguments = ("--model", "model.pt", "--depth", "all", "--width", 5, "--group-by", "folder")
     done = pathx_("common", "pictures", *arguments, "--out", "out")
     assert done.status == 0 and "cat: 3 images" in done.out and "  layer 1 (1): " in done.out
     assert max(map(len, done.out.splitlines())) <= 80
@@ -44,7 +44,7 @@ def test_what_common_prints_fits_a_terminal(pathx_: Pathx, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("pictures/cat", "--by", "folder"), "none of the images lie in folders named after classes"),
+        (("pictures/cat", "--group-by", "folder"), "none of the images lie in folders named after classes"),
         (("pictures", "--threshold", "2"), "threshold 2 is out of range"),
         (("pictures", "--layers", "9"), "layer 9 is not on the paths, which have 3, 2, 1"),
         (("pictures", "--classes", "cow"), "no class is called 'cow'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from support.command_line import Pathx
 from support.measured import FAST, document, save
 from torch import nn
 
+import pathx.evaluation.methods
 import pathx.evaluation.plots
 
 pytest.importorskip("captum")
@@ -62,3 +64,60 @@ def test_without_matplotlib_there_are_no_plots(pathx_: Pathx, monkeypatch: pytes
     assert "curves" not in done.out
     done = pathx_("evaluate", "pictures", "--model", "model.pt", "--methods", "random", "--out", "out", "--quiet")
     assert done.err == ""
+
+
+# Many depths and widths
+
+
+SMALL = ("--model", "model.pt", "--methods", "random", "--steps", 4, "--out", "out")
+
+
+def test_the_best_of_a_grid_is_named(pathx_: Pathx) -> None:
+    arguments = ("evaluate", "pictures/cat", *SMALL, "--grid", "1,2/1,3")
+    done = pathx_(*arguments, "--format", "json")
+    found = document("out/grid.json")
+    assert done.status == 0 and json.loads(done.out) == found
+    least = min(found["grid"], key=lambda cell: cell["deletion"]["mean"])
+    assert found["best"]["deletion"] == {key: least[key] for key in ("depth", "width")}
+    text = pathx_(*arguments).out  # from the records: nothing is measured again
+    assert f"deletion is best at depth {least['depth']}, width {least['width']}" in text
+    assert len([line for line in text.splitlines() if line.strip().endswith("random")]) == 1
+
+
+@pytest.mark.usefixtures("drawn")
+def test_a_grid_is_evaluations_with_one_frozen_pass(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
+    passes = []
+    freeze = pathx.evaluation.methods.freeze
+    monkeypatch.setattr(pathx.evaluation.methods, "freeze", lambda *call: passes.append(1) or freeze(*call))
+    arguments = ("--model", "model.pt", "--methods", "saliency,random,pathx", "--grid", "1,all/1,10%,4")
+    done = pathx_("evaluate", "pictures", *arguments, "--out", "out")
+    assert done.status == 0
+    assert len(passes) == 2  # six pictures at once, and one for the sheet
+    found = document("out/grid.json")
+    assert [(cell["depth"], cell["width"]) for cell in found["grid"]] == [
+        (depth, width) for depth in (1, "all") for width in (1, "10%", 4)
+    ]
+    assert set(found["methods"]) == {"saliency", "random"}
+    one = ("--methods", "pathx", "--depth", 1, "--width", 4, "--out", "one")
+    pathx_("evaluate", "pictures", "--model", "model.pt", *one)
+    assert found["grid"][2]["deletion"] == document("one/evaluation.json")["methods"]["pathx"]["deletion"]
+    assert {"grid.png", "grid.svg", "sheet.png", "sheet.svg"} <= {file.name for file in Path("out").iterdir()}
+    assert "insertion is best at depth" in done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--methods", "magic", "--grid", "auto"), "there is no method 'magic'"),
+        (("--grid", "1/1,none"), "width"),
+        (("--grid", "9/1"), "depth 9 is out of range"),
+        (("--grid", "1,2"), "--grid takes depths/widths such as 1,3,all/16,64, or auto, not '1,2'"),
+        (("--grid", "auto", "--unit-orders"), "run them one by one"),
+    ],
+)
+def test_what_is_wrong_with_a_grid_is_said_before_any_work(
+    pathx_: Pathx, arguments: tuple[str, ...], text: str
+) -> None:
+    done = pathx_("evaluate", "pictures", *SMALL, *arguments)
+    assert done.status == 2 and text in done.err and done.err.count("\n") == 1
+    assert not Path("out").exists()

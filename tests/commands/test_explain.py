@@ -19,6 +19,7 @@ from support.command_line import (
     Finished,
     Pathx,
     check_document,
+    config,
     document,
     files,
     network,
@@ -28,7 +29,7 @@ from support.command_line import (
 )
 
 import pathx.runs.computing
-from pathx.detail import DETAILS
+from pathx.defaults import SKIPS, WIDTH
 
 pytestmark = pytest.mark.usefixtures("one_thread", "here")
 
@@ -45,7 +46,7 @@ def test_the_default_run(pathx_: Pathx) -> None:
     made = document(folder)
     check_document(made, (224, 224))
     assert made["model"]["name"] == "squeezenet1_1"
-    assert (made["model"]["classes"], made["model"]["hidden_layers"]) == (1000, 18)
+    assert (made["model"]["classes"], made["model"]["hidden_layers"]) == (1000, 17)
     assert (made["depth"], made["width"], made["alpha"], made["skips"]) == (3, 64, 0.001, "all")
     assert (made["image"]["width"], made["image"]["height"], made["target"]["rank"]) == (320, 240, 1)
     assert folder.name == made["target"]["label"].lower().replace(" ", "-")
@@ -61,7 +62,7 @@ def test_the_default_run(pathx_: Pathx) -> None:
         line.startswith(f"{made['target']['label']}: {made['target']['probability']:.1%}, class ") for line in lines
     )
     strongest = made["layers"][0]["units"][0]
-    row = f"   18 {len(made['layers'][0]['units']):>5}  "
+    row = f"   17 {len(made['layers'][0]['units']):>5}  "
     named = f"{strongest['tensor']} {strongest['index']}".replace(", ", ",")
     assert any(line.startswith(row) and line.endswith(named) for line in lines)
     assert f"{folder}/: figure.png, heatmap.png, overlay.png, path.json" in lines
@@ -177,20 +178,14 @@ def test_depth_and_width(pathx_: Pathx, options: tuple[object, ...], kept: list[
     counts = [len(layer["units"]) for layer in made["layers"]]
     assert all(0 < count <= most for count, most in zip(counts, kept, strict=True))
     assert counts[-1] == kept[-1] or options[-1] == "all"
-    assert made["width"] == options[-1] and made["skips"] == "adjacent"
+    assert made["width"] == options[-1] and made["skips"] == SKIPS
     assert made["complete"] is (len(kept) == 4)
 
 
-@pytest.mark.parametrize("name", DETAILS)
-def test_what_is_not_given_is_as_the_detail_has_it(pathx_: Pathx, name: str) -> None:
-    arguments = ("explain", picture(), "--model", scripted(network()), "--format", "json", "--detail", name)
-    (made,) = pathx_(*arguments).documents
-    detail = DETAILS[name]
-    depth = {"maps:3": 4, "half": 2}[str(detail.depth)]
-    assert (made["depth"], made["width"], made["skips"]) == (depth, detail.width, detail.skips)
-    (made,) = pathx_(*arguments, "--width", 2).documents
-    assert (made["depth"], made["width"], made["skips"]) == (depth, 2, "adjacent")
-    assert "--detail is quick, clear, full, not 'much'" in pathx_(*arguments[:-1], "much").err
+@pytest.mark.parametrize("given", [(), ("--width", WIDTH), ("--depth", "maps:3"), ("--skips", SKIPS), ("--width", 2)])
+def test_giving_one_option_changes_no_other(pathx_: Pathx, given: tuple[object, ...]) -> None:
+    (made,) = pathx_("explain", picture(), "--model", scripted(network()), "--format", "json", *given).documents
+    assert (made["depth"], made["width"], made["skips"]) == (4, 2 if 2 in given else WIDTH, SKIPS)
 
 
 def test_alpha(pathx_: Pathx) -> None:
@@ -232,7 +227,9 @@ def test_all_units_and_all_skips_unwrap_to_input_times_gradient(pathx_: Pathx) -
     assert made["linear_model"]["attribution_sum"] == pytest.approx(
         float((inputs * gradient).detach().sum()), rel=1e-10
     )
-    (adjacent,) = pathx_("explain", "photo.png", "--model", "model.pt", *everything[:6], "--format", "json").documents
+    (adjacent,) = pathx_(
+        "explain", "photo.png", "--model", "model.pt", *everything[:6], "--skips", "adjacent", "--format", "json"
+    ).documents
     assert adjacent["linear_model"]["score"] != pytest.approx(made["linear_model"]["score"], rel=1e-3)
 
 
@@ -387,9 +384,9 @@ def test_a_wrong_prediction_is_explained_against_the_label(pathx_: Pathx) -> Non
     (predicted,) = pathx_(*arguments, "--format", "json").documents
     right = predicted["target"]["label"]
     wrong = next(label for label in SIDECAR["labels"] if label != right)
-    done = pathx_(*arguments, "--label", wrong)
+    done = pathx_(*arguments, *config(truth=wrong))
     assert f"The network says {right}; the label is {wrong}.\n" in done.out
-    assert pathx_(*arguments, "--label", wrong, "--target", wrong, "--format", "json").documents[1:] == []
-    assert len(pathx_(*arguments, "--label", right, "--format", "json").documents) == 1
-    unknown = pathx_(*arguments, "--label", "unicorn")
+    assert pathx_(*arguments, *config(truth=wrong), "--target", wrong, "--format", "json").documents[1:] == []
+    assert len(pathx_(*arguments, *config(truth=right), "--format", "json").documents) == 1
+    unknown = pathx_(*arguments, *config(truth="unicorn"))
     assert unknown.status == 2 and unknown.err.startswith("pathx: no class is called 'unicorn'")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.command_line import Pathx, network, scripted
+from support.command_line import Pathx, config, network, scripted
 from support.many import lines, photos, started
 
 from pathx.commands import following
@@ -67,12 +67,12 @@ def test_a_bar_where_there_is_a_terminal() -> None:
 def test_the_first_failure_may_end_it(pathx_: Pathx) -> None:
     photos(30)
     Path("photos/a/1.png").write_text("no picture")
-    arguments = ("explain", "photos", "--model", scripted(network()), "--batch-size", 1, "--workers", 1)
-    done = pathx_(*arguments, "--fail-fast", "--no-pictures")
+    arguments = ("explain", "photos", "--model", scripted(network()), "--batch-size", 1, "--no-pictures")
+    done = pathx_(*arguments, *config(workers=1, fail_fast=True))
     assert done.status == 1
     assert done.err.splitlines()[-1] == "pathx: stopped at the first failure; run the same command again to go on"
     assert 2 <= len(lines("pathx-out")) < 20
-    done = pathx_(*arguments, "--no-pictures")
+    done = pathx_(*arguments)
     assert len(lines("pathx-out")) == 30
     assert done.status == 1
 

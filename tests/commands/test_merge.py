@@ -1,4 +1,4 @@
-"""`pathx merge`: the indexes of shards joined, and what is missing."""
+"""`pathx merge`: the indexes of shards joined, what is missing, and packed results unpacked."""
 
 from __future__ import annotations
 
@@ -43,3 +43,21 @@ def test_a_shard_without_pictures_has_been_run_all_the_same(pathx_: Pathx) -> No
     assert [one.status for one in done] == [0, 0, 0]
     assert sum(one.err == f"pathx: note: no image falls to shard {at}/3\n" for at, one in enumerate(done, 1)) == 2
     assert pathx_("merge", "pathx-out").out == "pathx-out/index.jsonl: 1 images, 1 done, 0 failed\n"
+
+
+QUICK = ("--no-pictures", "--depth", 2, "--width", 3, "--batch-size", 2)
+
+
+def test_what_cannot_be_packed_or_unpacked_is_one_line(pathx_: Pathx) -> None:
+    folder, model = photos(3), scripted(network())
+    ended = pathx_("explain", folder, "--model", model, "--pack", "zip")
+    assert ended.status == 2 and "into tar or parquet, not into 'zip'" in ended.err
+    ended = pathx_("explain", folder, "--model", model, "--pack", "tar", "--report")
+    assert ended.status == 2 and "--report" in ended.err
+    assert pathx_("explain", folder, "--model", model, *QUICK, "--pack", "tar").status == 0
+    for command in ("report", "redraw"):
+        ended = pathx_(command, "pathx-out")
+        assert ended.status == 2 and "pathx merge pathx-out --unpack FOLDER" in ended.err
+    ended = pathx_("merge", folder, "--unpack", "elsewhere")
+    assert ended.status == 2 and "holds no packed results" in ended.err
+    assert pathx_("merge", "pathx-out", "--unpack", "into").out == "into: the results of 3 images\n"

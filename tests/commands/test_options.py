@@ -84,12 +84,15 @@ def test_an_output_folder_without_permission(pathx_: Pathx, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("sheet", "nowhere"), "nowhere is not a folder: give one with results of pathx"),
-        (("sheet", "."), ". holds no results of pathx: no path.json anywhere in it"),
-        (("sheet", ".", "--smoothing", "x"), "--smoothing takes a number such as 0.025, not 'x'"),
-        (("sheet", ".", "--smoothing", "nan"), "smoothing nan is out of range; use 0 for none, up to 1, such as 0.025"),
-        (("sheet", ".", "--percentile", "0"), "percentile 0.0 is out of range; use above 0, up to 100, such as 99"),
-        (("sheet", ".", "--colours", "rainbow"), "colours are red-blue or orange-purple, not 'rainbow'"),
+        (("redraw", "nowhere"), "nowhere is not a folder: give one with results of pathx"),
+        (("redraw", "."), ". holds no results of pathx: no path.json anywhere in it"),
+        (("redraw", ".", "--smoothing", "x"), "--smoothing takes a number such as 0.025, not 'x'"),
+        (
+            ("redraw", ".", "--smoothing", "nan"),
+            "smoothing nan is out of range; use 0 for none, up to 1, such as 0.025",
+        ),
+        (("redraw", ".", "--percentile", "0"), "percentile 0.0 is out of range; use above 0, up to 100, such as 99"),
+        (("redraw", ".", "--colours", "rainbow"), "colours are red-blue or orange-purple, not 'rainbow'"),
         (("decompose", "a.png", "--features", "many"), "--features takes a whole number, not 'many'"),
         (("decompose", "a.png", "--from-layer", "1.5"), "--from-layer takes a whole number, not '1.5'"),
     ],

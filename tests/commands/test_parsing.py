@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 from pathx.commands import parsing
-from pathx.commands.options import Skips
-from pathx.detail import DETAILS
 from pathx.errors import PathxError
 from pathx.runs.shards import Shard
 
@@ -31,9 +29,13 @@ from pathx.runs.shards import Shard
         (parsing.images_at_once, "auto", 8),
         (parsing.arguments, '{"num_classes": 10}', {"num_classes": 10}),
         (parsing.arguments, None, None),
+        (parsing.every, "10", 10),
+        (parsing.every, None, None),
+        (parsing.several, ["a, b", "c,,", ""], ["a", "b", "c"]),
+        (parsing.several, None, []),
     ],
 )
-def test_a_text_means(read: Callable[[Any], Any], text: str | None, meaning: object) -> None:
+def test_a_text_means(read: Callable[[Any], Any], text: Any, meaning: object) -> None:
     assert read(text) == meaning
 
 
@@ -49,32 +51,14 @@ def test_a_text_means(read: Callable[[Any], Any], text: str | None, meaning: obj
         (lambda: parsing.arguments("{"), "--model-args is not valid JSON"),
         (lambda: parsing.arguments("[1]"), "--model-args takes an object"),
         (lambda: parsing.whole_number("few", "--steps"), "--steps takes a whole number, not 'few'"),
-        (lambda: parsing.every("0", False), "--every takes 1 or more, not 0"),
-        (lambda: parsing.path("blurry", None, None, None), "--detail is "),
-        (lambda: parsing.drawing("much", "red-blue", "99", False), "--smoothing takes a number"),
-        (lambda: parsing.drawing("0.1", "red-blue", "most", False), "--percentile takes a number"),
+        (lambda: parsing.every("0"), "--every takes 1 or more, not 0"),
+        (lambda: parsing.number("much", "--smoothing", "0.025"), "--smoothing takes a number such as 0.025"),
     ],
 )
 def test_a_text_that_means_nothing_names_its_option(read: Callable[[], object], text: str) -> None:
     with pytest.raises(PathxError) as refused:
         read()
     assert text in str(refused.value) and refused.value.usage and "\n" not in str(refused.value)
-
-
-def test_a_depth_or_width_of_ones_own_counts_no_routes_that_jump() -> None:
-    clear = DETAILS["clear"]
-    assert parsing.path("clear", None, None, None) == (clear.depth, clear.width, clear.skips)
-    assert parsing.path("clear", "2", None, None) == (2, clear.width, "adjacent")
-    assert parsing.path("clear", None, "9", Skips.all) == (clear.depth, 9, "all")
-
-
-def test_a_step_from_frame_to_frame() -> None:
-    assert [parsing.every(*given) for given in ((None, False), (None, True), ("10", True), ("10", False))] == [
-        None,
-        1,
-        10,
-        10,
-    ]
 
 
 def test_the_shard_is_the_one_named_or_the_schedulers_which_is_said(

@@ -1,4 +1,4 @@
-"""`pathx units` and `pathx unit`: what is refused, and what is shown of one channel."""
+"""`pathx units`: what is refused, and what is shown of one channel."""
 
 from __future__ import annotations
 
@@ -36,16 +36,20 @@ def test_what_is_refused(pathx_: Pathx, folder: str, options: tuple[str, str], m
 def test_one_channel_is_shown(pathx_: Pathx, folder: str) -> None:
     pathx_("units", folder, *OPTIONS, "--out", "out", "--no-pictures", "--channels", "0-3")
     name, entry = next((name, entry) for name, entry in channels(document()) if entry["references"])
-    done = pathx_("unit", name, entry["channel"], "--units", "out")
+    done = pathx_("units", "--show", name, entry["channel"], "--out", "out")
     assert done.status == 0
     assert entry["words"] in done.out
     assert entry["references"][0]["file"] in done.out
-    assert pathx_("unit", "4", entry["channel"], "--units", "out", "--format", "json").documents[0]["layer"] == 4
+    assert (
+        pathx_("units", "--show", "4", entry["channel"], "--out", "out", "--format", "json").documents[0]["layer"] == 4
+    )
     for arguments, message in (
-        (("nothing", 0, "--units", "out"), "has no units of 'nothing'"),
-        ((name, 99, "--units", "out"), "has no channel 99"),
-        ((name, 0, "--units", "photos"), "no units.json"),
+        (("nothing", 0, "--out", "out"), "has no units of 'nothing'"),
+        ((name, 99, "--out", "out"), "has no channel 99"),
+        ((name, 0, "--out", "photos"), "no units.json"),
     ):
-        done = pathx_("unit", *arguments)
+        done = pathx_("units", "--show", *arguments)
         assert done.status == 2
         assert message in done.err
+    nothing = pathx_("units")
+    assert nothing.status == 2 and "give images or folders of them, or --show LAYER CHANNEL" in nothing.err

@@ -26,7 +26,7 @@ def test_the_words_say_units_share_and_settings() -> None:
     logit = float(made.logits[made.target])
     assert first.startswith(f"{units} units in the 2 layers nearest the output ")
     assert logit <= 0 or f"{made.score / logit:.1%} of the logit" in first
-    assert second.startswith("depth 2 of 3, width 4, skips adjacent")
+    assert second.startswith("depth 2 of 3, width 4, skips all")
 
 
 def test_what_has_no_place_is_said_below_the_map() -> None:

@@ -8,7 +8,7 @@ import pytest
 from typer.main import get_command
 
 from pathx.cli import app
-from pathx.detail import DETAILS
+from pathx.defaults import DEPTH, SKIPS, WIDTH
 from pathx.drawing.colours import COLOURS, HEATS
 from pathx.errors import PathxError
 from pathx.evaluation import methods
@@ -19,7 +19,7 @@ def test_every_method_has_its_function() -> None:
     for name, method in METHODS.items():
         assert method.compute is getattr(methods, name)
     for name in PATHS:
-        assert METHODS[name].settings == {"depth": 3, "width": 5, "alpha": None, "skips": "adjacent"}
+        assert METHODS[name].settings == {"depth": DEPTH, "width": WIDTH, "alpha": None, "skips": SKIPS}
     assert METHODS["random"].settings == {}
 
 
@@ -41,9 +41,8 @@ def test_a_name_that_is_not_there_is_answered_with_those_that_are() -> None:
         ("evaluate", "--methods", METHODS),
         ("evaluate", "--protocol", PROTOCOLS),
         ("evaluate", "--ties", TIES),
-        ("explain", "--colours", COLOURS),
-        ("explain", "--heat", HEATS),
-        ("explain", "--detail", DETAILS),
+        ("redraw", "--colours", COLOURS),
+        ("redraw", "--heat", HEATS),
     ],
 )
 def test_registries_are_the_choices_of_the_command_line(command: str, option: str, names: Iterable[str]) -> None:

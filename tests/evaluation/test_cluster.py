@@ -11,8 +11,8 @@ from support.small import loaded, picture
 
 from pathx.cluster import DIED
 from pathx.evaluation import cluster
-from pathx.evaluation.cluster import evaluate_on_ray
-from pathx.evaluation.evaluate import contender, evaluate
+from pathx.evaluation.cluster import measure_on_ray
+from pathx.evaluation.evaluate import contender, measure_images
 from pathx.evaluation.protocols import make_protocol
 from pathx.evaluation.records import RecordFile
 from pathx.images.folders import images_in
@@ -36,8 +36,8 @@ def setup(tmp_path: Path) -> tuple[Any, ...]:
 
 def test_the_figures_are_those_of_one_process(setup: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "join_cluster", Pretended().join_cluster())
-    made = evaluate_on_ray(loaded, *setup, batch_size=2, device="cpu")
-    local = evaluate(*setup, batch_size=2)
+    made = measure_on_ray(loaded, *setup, batch_size=2, device="cpu")
+    local = measure_images(*setup, batch_size=2)
     assert made.images == local.images and not made.unread
     for one in setup[2]:
         for measure in ("insertion", "deletion"):
@@ -48,17 +48,17 @@ def test_what_is_known_is_not_measured_again(
     setup: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     before = RecordFile(tmp_path / "records.jsonl")
-    evaluate(*setup, batch_size=2, records=before)
+    measure_images(*setup, batch_size=2, records=before)
     known = (tmp_path / "records.jsonl").read_bytes()
     monkeypatch.setattr(cluster, "join_cluster", Pretended().join_cluster())
     steps: list[int] = []
     again = RecordFile(tmp_path / "records.jsonl")
-    made = evaluate_on_ray(loaded, *setup, batch_size=2, device="cpu", records=again, progress=steps.append)
+    made = measure_on_ray(loaded, *setup, batch_size=2, device="cpu", records=again, progress=steps.append)
     assert (tmp_path / "records.jsonl").read_bytes() == known and len(made.images) == 5
     assert sum(steps) == 5 * 2
 
 
 def test_an_image_that_kills_costs_itself(setup: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "join_cluster", Pretended(["3.png"]).join_cluster())
-    made = evaluate_on_ray(loaded, *setup, batch_size=1, device="cpu")
+    made = measure_on_ray(loaded, *setup, batch_size=1, device="cpu")
     assert len(made.images) == 4 and [*made.unread.values()] == [DIED]

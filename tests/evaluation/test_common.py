@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("one_thread", "measured", "undrawn")
 @pytest.mark.usefixtures("drawn")
 def test_common_paths_from_pictures_and_from_results_are_the_same(pathx_: Pathx) -> None:
     settings = ("--model", "model.pt", "--depth", "all", "--width", 3)
-    done = pathx_("common", "pictures", *settings, "--by", "folder", "--layers", "1,3", "--out", "one")
+    done = pathx_("common", "pictures", *settings, "--group-by", "folder", "--layers", "1,3", "--out", "one")
     assert done.status == 0
     drawn = {file.name for file in Path("one").glob("*.png")}
     kinds = {"units-3.png", "units-1.png", "channels-1-1.png", "positions-1-1.png"}
@@ -27,7 +27,7 @@ def test_common_paths_from_pictures_and_from_results_are_the_same(pathx_: Pathx)
     files = sorted(map(str, Path("pictures").rglob("*.png")))
     pathx_("explain", *files, *settings, "--out", "explained", "--quiet")
     Path("model.pt").unlink()  # the network is not needed any more
-    assert pathx_("common", "explained", "--by", "folder", "--layers", "3", "--out", "other").status == 0
+    assert pathx_("common", "explained", "--group-by", "folder", "--layers", "3", "--out", "other").status == 0
     one, other = document("one/common.json"), document("other/common.json")
     assert one["schema"] == "pathx/common@1"
     assert one["classes"] == other["classes"] and one["overlap"] == other["overlap"]
@@ -76,7 +76,7 @@ def test_shares_are_counted_over_the_paths(pathx_: Pathx) -> None:
     settings = ("--model", "model.pt", "--depth", "all", "--width", 3)
     files = sorted(map(str, Path("pictures/cat").glob("*.png")))
     pathx_("explain", *files, *settings, "--out", "explained", "--quiet")
-    pathx_("common", "explained", "--by", "folder", "--threshold", "0.6", "--out", "out")
+    pathx_("common", "explained", "--group-by", "folder", "--threshold", "0.6", "--out", "out")
     paths = [json.loads(file.read_text()) for file in Path("explained").rglob("path.json")]
     paths = [path for path in paths if path["target"]["rank"] == 1 and "against" not in path]  # explain may add others
     (group,) = document("out/common.json")["classes"]
@@ -95,16 +95,20 @@ def test_shares_are_counted_over_the_paths(pathx_: Pathx) -> None:
 
 
 def test_one_class_is_the_same_as_itself(pathx_: Pathx) -> None:
-    done = pathx_("common", "pictures/cat", "--model", "model.pt", "--depth", 2, "--by", "prediction", "--out", "out")
+    done = pathx_(
+        "common", "pictures/cat", "--model", "model.pt", "--depth", 2, "--group-by", "prediction", "--out", "out"
+    )
     found = document("out/common.json")
     for matrix in (found["overlap"]["units"], found["overlap"]["channels"]):
         for number, row in enumerate(matrix):
             assert row[number] == 1 and all(0 <= value <= 1 for value in row)
     assert done.status == 0
-    done = pathx_("common", "pictures", "--model", "model.pt", "--depth", 2, "--by", "folder", "--out", "two")
+    done = pathx_("common", "pictures", "--model", "model.pt", "--depth", 2, "--group-by", "folder", "--out", "two")
     assert document("two/common.json")["overlap"]["classes"] == ["cat", "dog"]
     picture("single/cat/1.png", 3)
-    done = pathx_("common", "single", "--model", "model.pt", "--depth", 2, "--by", "folder", "--out", "single-out")
+    done = pathx_(
+        "common", "single", "--model", "model.pt", "--depth", 2, "--group-by", "folder", "--out", "single-out"
+    )
     assert done.status == 0 and "there is one class only, cat" in done.err
 
 

@@ -20,7 +20,7 @@ from pathx.errors import PathxError
 pytestmark = pytest.mark.usefixtures("one_thread", "here")
 RUNS = {
     "evaluate": ("--methods", "saliency,pathx,random", "--steps", "3"),
-    "sweep": ("--depth", "1,2", "--width", "1,2", "--steps", "3"),
+    "grid": ("--grid", "1,2/1,2", "--steps", "3"),
     "common": (),
     "units": (),
 }
@@ -68,7 +68,15 @@ def test_a_batch_that_does_not_fit_is_taken_in_parts(
     command: str, pathx_: Pathx, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     photos(9)
-    arguments = (command, "photos", "--model", scripted(network()), *RUNS[command], "--batch-size", "8")
+    arguments = (
+        command.replace("grid", "evaluate"),
+        "photos",
+        "--model",
+        scripted(network()),
+        *RUNS[command],
+        "--batch-size",
+        "8",
+    )
     done = pathx_(*arguments, "--out", "whole")
     assert done.status == 0, done.err
     sizes = short_of_memory(monkeypatch, 3)

@@ -114,7 +114,7 @@ def test_the_command_goes_on_from_its_records(pathx_: Pathx, here: Path, monkeyp
     for number in range(3):
         picture(f"photos/{number}.png", seed=number)
     Path("photos/bad.png").write_bytes(b"no image")
-    options = ("--model", model, "--units", "--depth", "2", "--width", "4", "--steps", "2", "--methods", "random")
+    options = ("--model", model, "--unit-orders", "--depth", "2", "--width", "4", "--steps", "2", "--methods", "random")
     done = pathx_("evaluate", "photos", *options, "--out", "out")
     assert done.status == 1
     assert "bad.png" in done.err

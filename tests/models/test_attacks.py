@@ -102,11 +102,11 @@ def calls(file: str) -> list[tuple[str, ...]]:
     size = ("--input-size", "3,8,8", "--mean", "0.5", "--std", "0.5", "--quiet")
     return [
         ("explain", "photo.png", "--model", file, *size),
-        ("layers", "--model", file, "--input-size", "3,8,8"),
+        ("models", file, "--input-size", "3,8,8"),
         ("explain", "photo.png", "--weights", file, "--quiet"),
         ("explain", "photo.png", "--labels", file, "--quiet"),
         ("explain", file, "--quiet"),
-        ("sheet", file),
+        ("redraw", file),
     ]
 
 
@@ -145,7 +145,7 @@ def test_no_file_beside_a_model_or_a_result_runs_code(here: Path, pathx_: Pathx,
             check(mark, name)
         for saved, good in whole.items():
             (folder / saved).write_bytes(content)
-            pathx_("sheet", "pathx-out/photo.png")
+            pathx_("redraw", "pathx-out/photo.png")
             (folder / saved).write_bytes(good)
             check(mark, name)
 

@@ -18,7 +18,7 @@ import pathx.models.catalogue
 import pathx.models.named
 from pathx import PathxError
 from pathx.cli import run
-from pathx.models.catalogue import TIMM_TABLE, catalogue, hidden_layers, layers_of, survey, survey_timm
+from pathx.models.catalogue import TIMM_TABLE, catalogue, describe_model, hidden_layers, survey, survey_timm
 from pathx.models.named import TABLE, model_names
 from pathx.models.torchvision import torchvision
 
@@ -143,7 +143,7 @@ def test_layers_need_no_weights(cache: Path, monkeypatch: pytest.MonkeyPatch) ->
         raise AssertionError("weights were fetched")
 
     monkeypatch.setattr(torch.hub, "download_url_to_file", offline)
-    found = layers_of("ResNet18", input_size=(3, 64, 96))
+    found = describe_model("ResNet18", input_size=(3, 64, 96)).layers
     assert [layer.layer for layer in found] == list(range(17, 0, -1))
     assert [tensor.shape for tensor in found[-1].tensors] == [(64, 32, 48)]
 
@@ -151,15 +151,15 @@ def test_layers_need_no_weights(cache: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_classes_follow_the_weights_that_are_asked_for(tmp_path: Path) -> None:
     state = torchvision.models.squeezenet1_0(weights=None, num_classes=7).state_dict()
     save_file(state, tmp_path / "seven.safetensors")
-    found = layers_of("squeezenet1_0", weights=tmp_path / "seven.safetensors", input_size=(3, 64, 64))
-    assert found[0].tensors[0].shape[0] == 7
+    found = describe_model("squeezenet1_0", weights=tmp_path / "seven.safetensors", input_size=(3, 64, 64))
+    assert len(found.labels) == 7
 
 
 def test_a_model_that_is_refused_has_no_layers() -> None:
     with pytest.raises(PathxError, match=r"silu in features\.0\.2"):
-        layers_of("efficientnet_b0")
+        describe_model("efficientnet_b0")
     with pytest.raises(PathxError, match="input_size must be three whole numbers above 0"):
-        layers_of("alexnet", input_size=(3, 0, 5))
+        describe_model("alexnet", input_size=(3, 0, 5))
 
 
 # timm

@@ -166,7 +166,10 @@ def test_json_stays_clean(pathx_: Pathx) -> None:
     assert document["model"]["origin"]["source"] == "python"
     assert "importing" in done.err and "building" in done.err
     assert (
-        pathx_("layers", "--model", "nets/net.py:build", "--input-size", "3,8,8").out.splitlines()[1].split()[2]
+        pathx_("models", "nets/net.py:build", "--input-size", "3,8,8")
+        .out.partition("\n\n")[2]
+        .splitlines()[1]
+        .split()[2]
         == "features.2"
     )
     for text, problem in (("{", "is not valid JSON"), ("[1]", "takes an object"), ('{"a": NaN}', "is not valid JSON")):

@@ -100,8 +100,8 @@ def test_timm_with_a_file(here: Path, pathx_: Pathx) -> None:
     assert pathx_("explain", "photo.png", "--model", "timm:resnet18", *options).status == 0
     (folder,) = Path("pathx-out/photo.png").iterdir()
     assert document(folder)["model"]["origin"] == {"source": "file", "name": "last.pth"}
-    assert "layer4.1.act2" in pathx_("layers", "--model", "timm:resnet18").out
-    seven = pathx_("layers", "--model", "timm:resnet18", "--model-args", '{"width": 8}')
+    assert "layer4.1.act2" in pathx_("models", "timm:resnet18").out
+    seven = pathx_("models", "timm:resnet18", "--model-args", '{"width": 8}')
     assert seven.status == 2
     assert "timm cannot build resnet18" in seven.err
 
@@ -152,7 +152,7 @@ def test_a_folder_of_save_pretrained(folder: str, pathx_: Pathx) -> None:
     assert loaded.preprocessing.mean == (0.1, 0.2, 0.3)
     picture()
     assert pathx_("explain", "photo.png", "--model", folder, "--depth", "1", "--no-pictures").status == 0
-    assert "resnet.encoder" in pathx_("layers", "--model", "./net").out
+    assert "resnet.encoder" in pathx_("models", "./net").out
 
 
 def test_by_name_from_the_cache(folder: str, cache: Path) -> None:

@@ -176,7 +176,7 @@ def test_the_command_line(here: Path, pathx_: Pathx) -> None:
     Path("net.json").write_text(json.dumps({"mean": 0, "std": 1, "labels": ["yes", "no"]}))
     done = pathx_("explain", "photo.png", "--model", "net.bin", "--depth", "1", "--no-pictures")
     assert done.status == 0, done.err
-    assert pathx_("layers", "--model", "net.bin").out.splitlines()[1].split()[3] == "4x6x6"
+    assert pathx_("models", "net.bin").out.splitlines()[5].split()[3] == "4x6x6"
     assert "is a whole model, not a state dict" in pathx_("explain", "photo.png", "--weights", "net.bin").err
 
 

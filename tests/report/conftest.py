@@ -59,7 +59,7 @@ FIGURES = {
 
 @pytest.fixture
 def measures(tmp_path: Path) -> list[Path]:
-    """An evaluation, a sweep and common units, hostile where they can be."""
+    """An evaluation, a grid and common units, hostile where they can be."""
     model = {"name": HOSTILE[0], "sha256": "0" * 64}
     about = {"pictures": 2, "model": model, "notes": [HOSTILE[1]], "unread": {HOSTILE[2]: "x"}, "protocol": "rise"}
     table = [["picture", "label", "predicted", "method", "insertion", "deletion"]]
@@ -70,7 +70,7 @@ def measures(tmp_path: Path) -> list[Path]:
     grid = [{"depth": depth, "width": width, **FIGURES} for depth in (1, 2) for width in (1, 5)]
     documents = {
         "evaluation": {"methods": {"pathx": FIGURES, HOSTILE[0]: FIGURES}, **about},
-        "sweep": {"grid": grid, "methods": {}, **about},
+        "grid": {"grid": grid, "methods": {}, **about},
         "common": {"layers": [{"layer": 2, "tensors": []}], "classes": classes, **about},
     }
     documents["common"]["overlap"] = {"classes": list(HOSTILE), "channels": [[0.5] * 4] * 4}

@@ -38,12 +38,12 @@ MADE: dict[str, tuple[str, ...]] = {
     "common": ("common", "photos", "--model", "model.pt", "--quiet"),
 }
 READ: dict[str, list[tuple[str, ...]]] = {
-    "explained/**/path.json": [("report", "explained"), ("sheet", "explained"), ("common", "explained", "--out", "c")],
-    "explained/**/contrast.json": [("report", "explained"), ("sheet", "explained")],
+    "explained/**/path.json": [("report", "explained"), ("redraw", "explained"), ("common", "explained", "--out", "c")],
+    "explained/**/contrast.json": [("report", "explained"), ("redraw", "explained")],
     "explained/index.jsonl": [("report", "explained"), ("merge", "explained"), (*EXPLAIN, "--out", "explained")],
     "explained/run.json": [("merge", "explained"), (*EXPLAIN, "--alpha", "0.1", "--out", "explained")],
-    "apart/**/decomposition.json": [("report", "apart"), ("sheet", "apart"), (*DECOMPOSE, "--out", "apart")],
-    "packed/index.jsonl": [("unpack", "packed", "into"), ("merge", "packed"), (*EXPLAIN, "--out", "packed")],
+    "apart/**/decomposition.json": [("report", "apart"), ("redraw", "apart"), (*DECOMPOSE, "--out", "apart")],
+    "packed/index.jsonl": [("merge", "packed", "--unpack", "into"), ("merge", "packed"), (*EXPLAIN, "--out", "packed")],
     "shards/run.1-of-2.json": [("merge", "shards")],
     "shards/index.1-of-2.jsonl": [("merge", "shards")],
     "units/units.json": [("report", "explained", "--units", "units"), (*EXPLAIN, "--units", "units", "--out", "with")],
@@ -244,7 +244,7 @@ def test_a_shard_unpacks_to_its_results_or_to_nothing(copied: Path, pathx_: Path
     line = json.loads(Path("packed/index.jsonl").read_text().splitlines()[0])
     file.write_bytes(SHARDS[kind](f"{line['explanations'][0]['folder']}/path.json"))
     before = {name for name in snapshot(copied) if "/into/" not in name}
-    done = pathx_("unpack", "packed", "into")
+    done = pathx_("merge", "packed", "--unpack", "into")
     assert done.status == 1 and "2 images could not be unpacked" in done.err and "unexpected" not in done.err, done
     assert {name for name in snapshot(copied) if "/into/" not in name} == before
     assert {Path(name).name for name in snapshot(copied / "into")} <= {"index.jsonl", "run.json", "path.json"}
@@ -256,7 +256,7 @@ def test_unpacking_replaces_no_file_of_others_and_follows_no_link(copied: Path, 
     folder = Path("into", line["explanations"][0]["folder"])
     folder.mkdir(parents=True)
     (folder / "path.json").write_text("mine")
-    done = pathx_("unpack", "packed", "into")
+    done = pathx_("merge", "packed", "--unpack", "into")
     assert done.status == 1 and f"{folder / 'path.json'} was not written by pathx" in done.err
     assert (folder / "path.json").read_text() == "mine"
     shutil.rmtree("into")
@@ -264,7 +264,7 @@ def test_unpacking_replaces_no_file_of_others_and_follows_no_link(copied: Path, 
     Path("outside").mkdir()
     for name in "ab":
         os.symlink(copied / "outside", f"into/photos/{name}")
-    assert pathx_("unpack", "packed", "into").status == 1
+    assert pathx_("merge", "packed", "--unpack", "into").status == 1
     assert not list(Path("outside").iterdir())
 
 
@@ -276,7 +276,7 @@ def test_only_shards_are_read(copied: Path, pathx_: Pathx, name: str) -> None:
         for made in line["explanations"]:
             made["pack"] = name
     index.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    done = pathx_("unpack", "packed", "into")
+    done = pathx_("merge", "packed", "--unpack", "into")
     assert done.status == 1 and "unexpected" not in done.err and "2 images could not be unpacked" in done.err
 
 
@@ -286,5 +286,5 @@ def test_names_that_are_no_text_stay_apart_in_tables(here: Path, pathx_: Pathx) 
         picture(f"photos/{os.fsdecode(name)}", seed=number)
     scripted(network())
     assert pathx_(*EXPLAIN, "--out", "out", "--pack", "parquet").status == 0
-    assert pathx_("unpack", "out", "into").status == 0
+    assert pathx_("merge", "out", "--unpack", "into").status == 0
     assert {os.fsencode(file.name) for file in Path("into/photos").iterdir()} == {b"\xfe.png", b"\xff.png"}

@@ -94,7 +94,7 @@ def test_reports_and_sheets_find_the_image_in_its_archive(pathx_: Pathx) -> None
     shard("x.tar", 2)
     ended = pathx_("explain", "x.tar", "--model", scripted(network()), "--depth", 2, "--save-tensors")
     assert ended.status == 0, ended.err
-    ended = pathx_("sheet", "pathx-out", "--colours", "orange-purple")
+    ended = pathx_("redraw", "pathx-out", "--colours", "orange-purple")
     assert ended.status == 0 and "note" not in ended.err, ended.err
     ended = pathx_("report", "pathx-out")
     assert ended.status == 0 and not ended.err, ended.err

@@ -21,6 +21,7 @@ from support.command_line import (
     INDEX,
     Finished,
     Pathx,
+    config,
     document,
     files,
     network,
@@ -72,7 +73,7 @@ def in_the_middle(phase: str, number: signal.Signals, *arguments: str) -> str:
 def test_a_killed_run_goes_on_and_writes_what_it_would_have_written(pathx_: Pathx) -> None:
     arguments = ("explain", photos(60), "--batch-size", "4")
     scripted(network())
-    in_the_middle("name", signal.SIGKILL, *arguments, "--workers", "2")
+    in_the_middle("name", signal.SIGKILL, *arguments, *config(workers=2))
     with open("pathx-out/index.jsonl", "a") as stream:
         stream.write('{"file": "photos/a/')  # and the disk lost the rest of a line
     documents = [Path("pathx-out", file) for file in files("pathx-out") if file.endswith("path.json")]
@@ -117,7 +118,7 @@ def test_only_what_is_whole_and_the_same_is_left_alone(pathx_: Pathx) -> None:
     arguments = ("--model", scripted(network()), "--target", "cat", "--batch-size", 3)
     assert remade(pathx_, *arguments) == everything
     assert remade(pathx_, *arguments) == []
-    assert remade(pathx_, *arguments, "--workers", 3) == []  # how it is made does not matter
+    assert remade(pathx_, *arguments, *config(workers=3)) == []  # how it is made does not matter
     assert remade(pathx_, *arguments, "--overwrite") == everything
     for changed in (("--depth", 1), ("--width", 2), ("--alpha", 0), ("--skips", "all"), ("--dtype", "float64")):
         assert remade(pathx_, *arguments, *changed) == everything
@@ -216,7 +217,7 @@ def test_nothing_rests_on_an_explanation_that_was_replaced(pathx_: Pathx) -> Non
         assert not Path("pathx-out", made["folder"]).parent.joinpath("contrast.json").exists()
     again = pathx_("decompose", *apart)
     assert again.documents == first.documents
-    replaced = "results with depth 1, width 1, skips adjacent in pathx-out/photos/a/0.png are replaced, "
+    replaced = "results with depth 1, width 1 in pathx-out/photos/a/0.png are replaced, "
     replaced += "as these settings are others; "
     assert again.err == f"pathx: note: {replaced}to keep both, choose another folder with --out\n"
 
@@ -224,7 +225,7 @@ def test_nothing_rests_on_an_explanation_that_was_replaced(pathx_: Pathx) -> Non
 def test_workers_change_nothing(pathx_: Pathx) -> None:
     folder, model = photos(16), scripted(network())
     for workers in (0, 1, 4):
-        options = ("--workers", workers, "--out", f"by{workers}", "--batch-size", 4)
+        options = (*config(workers=workers), "--out", f"by{workers}", "--batch-size", 4)
         assert pathx_("explain", folder, "--model", model, *options).status == 0
     assert tree("by0") == tree("by1") == tree("by4")
 

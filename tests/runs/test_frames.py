@@ -18,8 +18,6 @@ QUICK = (
     "--no-pictures",
     "--depth",
     "1",
-    "--workers",
-    "2",
     "--batch-size",
     "2",
 )
@@ -43,17 +41,17 @@ def test_every_tenth_frame_of_a_clip(pathx_: Pathx, here: Path, command: str, do
 
 def test_a_run_goes_on_with_frames_that_are_missing(pathx_: Pathx, here: Path) -> None:
     write_pages(Path("pages.gif"), 4)
-    assert pathx_("explain", "pages.gif", "--frames", *QUICK).status == 0
+    assert pathx_("explain", "pages.gif", "--every", 1, *QUICK).status == 0
     files = {file: file.stat().st_mtime_ns for file in Path("pathx-out").glob("pages.gif/*/*/path.json")}
     assert len(files) == 4
     gone = next(file for file in files if "frame-00002" in file.parts)
     before = gone.read_bytes()
     gone.unlink()
-    assert pathx_("explain", "pages.gif", "--frames", *QUICK).status == 0
+    assert pathx_("explain", "pages.gif", "--every", 1, *QUICK).status == 0
     assert gone.read_bytes() == before
     assert all(file.stat().st_mtime_ns == time for file, time in files.items() if file != gone)
     write_pages(Path("pages.gif"), 5)
-    assert pathx_("explain", "pages.gif", "--frames", *QUICK).status == 0
+    assert pathx_("explain", "pages.gif", "--every", 1, *QUICK).status == 0
     assert all(file.stat().st_mtime_ns != time for file, time in files.items() if file.exists())
 
 
@@ -62,7 +60,7 @@ def test_a_bad_clip_costs_itself(pathx_: Pathx, here: Path) -> None:
     Path("photos").mkdir()
     write_pages(Path("photos/a.tif"), 2)
     Path("photos/b.mp4").write_bytes(b"no video at all")
-    ended = pathx_("explain", "photos", "--frames", *QUICK)
+    ended = pathx_("explain", "photos", "--every", 1, *QUICK)
     assert ended.status == 1
     assert "photos/b.mp4 is damaged or no video" in ended.err.replace("\n", " ")
     errors = {line["name"]: "error" in line for line in index()}

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from support.command_line import ROOT, Pathx, document, files, network, picture, scripted
+from support.command_line import ROOT, Pathx, config, document, files, network, picture, scripted
 from support.faults import check_nothing_is_half_written, check_nothing_is_left_over, in_a_child, tree
 
 from pathx.images.read import UserImage, _Room
@@ -38,20 +38,20 @@ def lines() -> list[dict[str, Any]]:
 
 
 BASE = ("--depth", 2, "--width", 3, "--target", "cat", "--batch-size", 3)
-CHANGES: dict[str, tuple[object, ...]] = {
+CHANGES: dict[str, tuple[object, ...] | dict[str, object]] = {
     "depth": ("--depth", 1),
     "width": ("--width", 2),
     "alpha": ("--alpha", 0.2),
-    "skips": ("--skips", "all"),
+    "skips": ("--skips", "adjacent"),
     "dtype": ("--dtype", "float64"),
     "mean": ("--mean", 0.1),
     "std": ("--std", 0.5),
     "target": ("--target", "dog"),
-    "label": ("--label", "dog"),
+    "truth": {"truth": "dog"},
     "pictures": ("--no-pictures",),
     "tensors": ("--save-tensors",),
-    "colours": ("--colours", "orange-purple"),
-    "percentile": ("--percentile", 90),
+    "colours": {"colours": "orange-purple"},
+    "percentile": {"percentile": 90},
 }
 
 
@@ -60,7 +60,8 @@ def test_every_setting_that_matters_is_compared_by_itself(pathx_: Pathx, change:
     arguments = ("explain", photos(), "--model", scripted(network()), *BASE)
     assert pathx_(*arguments).status == 0
     assert pathx_(*arguments).err.startswith("pathx: 0 explained, 3 done before")
-    other = pathx_(*arguments, *CHANGES[change])
+    changed = CHANGES[change]
+    other = pathx_(*arguments, *(config(**changed) if isinstance(changed, dict) else changed))
     assert other.status == 0 and "done before" not in other.err, change
     assert len({line["run"] for line in lines()}) == 1
 
@@ -203,20 +204,21 @@ def test_results_among_the_photos_are_no_photos(pathx_: Pathx) -> None:
 # One bad image
 
 
-@pytest.mark.parametrize("command", ["evaluate", "sweep", "common"])
+@pytest.mark.parametrize("command", ["evaluate", "grid", "common"])
 def test_one_bad_image_costs_itself(pathx_: Pathx, command: str) -> None:
     photos(2)
     Path("photos/00.png").write_text("no picture")  # the first of all
     os.symlink("nowhere", "photos/dangling.png")
     options = ("--methods", "random", "--steps", 2) if command != "common" else ()
-    options += ("--depth", "1", "--width", "2") if command == "sweep" else ()
-    done = pathx_(command, "photos", "none.png", "--model", scripted(network()), *options, "--out", "out", "--quiet")
+    options += ("--grid", "1/2") if command == "grid" else ()
+    name = command.replace("grid", "evaluate")
+    done = pathx_(name, "photos", "none.png", "--model", scripted(network()), *options, "--out", "out", "--quiet")
     assert done.status == 1
     assert len(done.err.splitlines()) == 3 and all(line.startswith("pathx: ") for line in done.err.splitlines())
     document_ = next(Path("out").glob(f"{command.replace('evaluate', 'evaluation')}.json"))
     assert json.loads(document_.read_text())["pictures"] == 2
-    assert command != "sweep" or Path("out/sheet.png").exists()
-    assert pathx_(command, "none.png", "--model", "model.pt", *options).status == 2
+    assert command != "grid" or Path("out/sheet.png").exists()
+    assert pathx_(name, "none.png", "--model", "model.pt", *options).status == 2
 
 
 # Nothing waits for ever

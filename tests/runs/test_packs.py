@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.command_line import Pathx, network, picture, scripted
+from support.command_line import Pathx, config, network, picture, scripted
 from support.faults import killed_after
 
 from pathx.errors import PathxError
@@ -42,7 +42,7 @@ def in_folder(out: str) -> dict[str, bytes]:
 
 def check_unpacked(pathx_: Pathx, out: str, local: str) -> None:
     """Unpacked, they are the files of a run that does not pack, and the same lines but for their seconds."""
-    ended = pathx_("unpack", out, f"{out}-unpacked")
+    ended = pathx_("merge", out, "--unpack", f"{out}-unpacked")
     assert ended.status == 0, ended.err
     assert in_folder(f"{out}-unpacked") == in_folder(local)
     ours, theirs = index(f"{out}-unpacked"), index(local)
@@ -127,7 +127,7 @@ def test_a_damaged_shard_is_not_believed(pathx_: Pathx, kind: str) -> None:
 
 
 def test_a_killed_run_goes_on_and_leaves_no_half_of_a_shard(pathx_: Pathx) -> None:
-    arguments = ("explain", photos(12), "--model", scripted(network()), *QUICK, "--workers", 1, "--out")
+    arguments = ("explain", photos(12), "--model", scripted(network()), *QUICK, *config(workers=1), "--out")
     assert pathx_(*arguments, "local").status == 0
     killed_after(
         2, "pathx.results.store:ResultStore.put", (*arguments, "out", "--pack", "tar")

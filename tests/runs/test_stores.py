@@ -220,7 +220,7 @@ def test_one_image_and_what_cannot_be_in_a_store(place: str, pathx_: Pathx, here
     assert ended.status == 2 and "a folder of this machine" in ended.err
     ended = pathx_("report", f"{place}/one")
     assert ended.status == 2 and "copy" in ended.err
-    ended = pathx_("sheet", f"{place}/one")
+    ended = pathx_("redraw", f"{place}/one")
     assert ended.status == 2 and "copy" in ended.err
     assert not [file for file in here.iterdir() if ":" in file.name]
 
@@ -237,5 +237,5 @@ def test_shards_in_a_store(place: str, pathx_: Pathx, monkeypatch: pytest.Monkey
     fsspec.core.url_to_fs(out)[0].rm_file(f"{fsspec.core.url_to_fs(out)[1]}/{shards[0]}")
     ended = pathx_(*arguments, out, "--pack", "tar")
     assert ended.status == 0 and " 0 explained" not in ended.err and "done before" in ended.err
-    assert pathx_("unpack", out, "unpacked").status == 0
+    assert pathx_("merge", out, "--unpack", "unpacked").status == 0
     check_same(in_folder("unpacked"), in_folder("local"))

@@ -89,6 +89,13 @@ def scripted(module: nn.Module, file: str = "model.pt", sidecar: dict[str, Any] 
     return file
 
 
+def config(**values: object) -> tuple[str, str]:
+    """The option that takes these settings from a file."""
+    file = Path("-".join(map(str, (*values, *values.values()))) + ".toml").absolute()
+    file.write_text("".join(f"{name.replace('_', '-')} = {json.dumps(value)}\n" for name, value in values.items()))
+    return "--config", str(file)
+
+
 def files(folder: str | Path) -> set[str]:
     return {str(file.relative_to(folder)) for file in Path(folder).rglob("*") if not file.is_dir()}
 

@@ -37,8 +37,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "explain without pictures": ("explain", "photos", "--no-pictures", "--save-tensors", "--batch-size", "3"),
     "decompose": ("decompose", "photos", "--depth", "2", "--width", "2", "--batch-size", "2"),
     "evaluate": ("evaluate", "photos", "--methods", "saliency,random", "--steps", "3", "--batch-size", "2"),
-    "sweep": (
-        *("sweep", "photos", "--depth", "1,2", "--width", "1,2", "--methods", "saliency"),
+    "grid": (
+        *("evaluate", "photos", "--grid", "1,2/1,2", "--methods", "saliency"),
         *("--steps", "3", "--batch-size", "2"),
     ),
     "common": ("common", "photos", "--batch-size", "2"),
@@ -192,7 +192,7 @@ def _timeless(file: Path) -> Any:
     if file.suffix == ".jsonl":
         lines = [json.dumps(_without_seconds(json.loads(line))) for line in data.splitlines()]
         return sorted(lines)
-    if file.name in ("evaluation.json", "sweep.json"):
+    if file.name in ("evaluation.json", "grid.json"):
         return _without_seconds(json.loads(data))
     if file.suffix == ".csv":
         rows = list(csv.reader(data.decode().splitlines()))

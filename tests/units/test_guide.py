@@ -178,7 +178,7 @@ def test_channels_that_are_on_no_path_say_so(pathx_: Pathx) -> None:
     picture("photos/0.png")
     pathx_("units", "photos", "--model", "model.pt", "--width", "1", "--depth", "2", "--out", "units", "--quiet")
     lonely = next(place for place, entry in channels("units").items() if not entry["paths"]["images"])
-    done = pathx_("unit", *map(str, lonely), "--units", "units")
+    done = pathx_("units", "--show", *map(str, lonely), "--out", "units")
     assert done.status == 0
     assert "no references; on no path" in done.out
 

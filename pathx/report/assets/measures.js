@@ -1,4 +1,4 @@
-// Pages of evaluations, sweeps and common units.
+// Pages of evaluations, grids and common units.
 
 import {
   DATA,
@@ -46,7 +46,7 @@ function header() {
   );
 }
 
-/** Methods, or cells of a sweep, that have a figure. */
+/** Methods, or cells of a grid, that have a figure. */
 function items(measure) {
   const cells = (made.grid ?? []).map((cell) => [`depth ${cell.depth}, width ${cell.width}`, cell]);
   return [...cells, ...Object.entries(made.methods ?? {})]

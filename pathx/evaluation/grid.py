@@ -14,7 +14,7 @@ from pathx.pipeline import Prepared
 if TYPE_CHECKING:
     from PIL import Image
 
-SCHEMA = "pathx/sweep@1"
+SCHEMA = "pathx/grid@1"
 WIDTHS: tuple[int | str, ...] = (1, 4, 16, 64, 256, 1024)
 
 Grid = dict[str, list[Contender]]
@@ -27,7 +27,7 @@ def spread(network: Network) -> list[int | str]:
     return [*sorted({depth for depth in (1, 3, layers // 3, 2 * layers // 3) if 0 < depth < layers}), "all"]
 
 
-def grid(
+def make_grid(
     method: str,
     depths: Sequence[int | str],
     widths: Sequence[int | str],
@@ -56,8 +56,8 @@ def grid(
     }
 
 
-def document(result: Evaluation, cells: Grid) -> dict[str, Any]:
-    """sweep.json: what an evaluation says, with a list of cells in the place of the one path."""
+def grid_document(result: Evaluation, cells: Grid) -> dict[str, Any]:
+    """grid.json: what an evaluation says, with a list of cells in the place of the one path."""
     evaluated = result.document
     inside = {one.title for row in cells.values() for one in row}
     ran = [one for one in result.ran if one.title in inside]
@@ -70,7 +70,7 @@ def document(result: Evaluation, cells: Grid) -> dict[str, Any]:
         if found
     }
     others = {one.name: result.figures(one) for one in result.ran if one.title not in inside}
-    kept = ("protocol", "parameters", "pictures", "accuracy", "unread", "notes", "model", "created_by")
+    kept = ("protocol", "parameters", "pictures", "accuracy", "not_run", "unread", "notes", "model", "created_by")
     return {"schema": SCHEMA, "grid": found, "best": best, "methods": others} | {key: evaluated[key] for key in kept}
 
 

@@ -1,4 +1,4 @@
-"""How far a path goes and how many units it keeps where nobody says: named points from quick to full.
+"""How far a path goes and how many units it keeps unless somebody says otherwise: in every command and every function.
 
 Chosen for the path map by insertion minus deletion (protocol `rise`, ties at random) on half of the images of each network,
 SqueezeNet 1.1, MobileNetV2, a ResNet-20 and the CNN of the paper, and measured on the other half (docs/evaluation.md).
@@ -15,24 +15,6 @@ Layers that are vectors (fully connected ones) have no place in the image: `maps
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Detail:
-    """A named point: settings of `pathx.explain`, and what help says of them."""
-
-    depth: int | str
-    width: int | str
-    skips: str
-    text: str
-
-
-DETAILS = {
-    "quick": Detail("maps:3", 16, "all", "three layers of maps, 16 units each"),
-    "clear": Detail("maps:3", 64, "all", "three layers of maps, 64 units each"),
-    "full": Detail("half", 1024, "all", "half of all layers, 1024 units each; many times slower"),
-}
-"""Every point by the name that users choose it by, from quick to full."""
-
-DEFAULT = DETAILS["clear"]
+DEPTH = "maps:3"
+WIDTH = 64
+SKIPS = "all"

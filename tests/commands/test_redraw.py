@@ -1,4 +1,4 @@
-"""`pathx sheet`."""
+"""`pathx redraw`."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from support.command_line import (
 pytestmark = pytest.mark.usefixtures("one_thread", "here")
 
 
-def test_sheet_says_once_what_many_folders_lack(pathx_: Pathx) -> None:
+def test_redraw_says_once_what_many_folders_lack(pathx_: Pathx) -> None:
     pathx_("explain", picture(), "--model", scripted(network()), "--target", "top:3", "--out", "runs")
     for contrast in Path("runs").rglob("contrast.json"):
         contrast.unlink()
-    done = pathx_("sheet", "runs")
+    done = pathx_("redraw", "runs")
     first, second = done.err.splitlines()
     assert done.status == 1 and "has no tensors.safetensors to draw from: run again with --save-tensors" in first
     assert second == "pathx: the same is true of 4 more folders"  # three classes, and the first against two
 
 
-def test_sheet_redraws_pictures(pathx_: Pathx) -> None:
+def test_pictures_are_drawn_again(pathx_: Pathx) -> None:
     arguments = ("explain", picture(), "--model", scripted(network()), "--target", "cat", "--save-tensors")
     for depth in (1, 2):
         pathx_(*arguments, "--depth", depth, "--out", f"runs/{depth}")
     before = {file: Path("runs", file).read_bytes() for file in files("runs")}
-    done = pathx_("sheet", "runs", "--colors", "orange-purple", "--smoothing", 0)
+    done = pathx_("redraw", "runs", "--colors", "orange-purple", "--smoothing", 0)
     assert (done.status, done.err) == (0, "")
     assert done.out.splitlines() == [
         "runs/1/photo.png/cat/: figure.png, heatmap.png, overlay.png",
@@ -40,5 +40,5 @@ def test_sheet_redraws_pictures(pathx_: Pathx) -> None:
     ]
     changed = {file for file, data in before.items() if Path("runs", file).read_bytes() != data}
     assert changed == {file for file in before if file.endswith(".png")}
-    pathx_("sheet", "runs")
+    pathx_("redraw", "runs")
     assert {file: Path("runs", file).read_bytes() for file in before} == before

@@ -1,0 +1,88 @@
+"""One set of defaults everywhere, whose depth has enough layers of maps and never more layers than there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from inspect import signature
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.drawn_networks import networks
+from support.networks import Network
+from torch import nn
+from typer.main import get_command
+
+import pathx
+from pathx.cli import app
+from pathx.commands.options import Skips
+from pathx.defaults import DEPTH, SKIPS, WIDTH
+from pathx.engine.explain import check_depth, decompose_frozen, explain_frozen
+from pathx.engine.freeze import freeze
+from pathx.evaluation.check import check_image
+from pathx.evaluation.common import common_of_images
+from pathx.evaluation.methods import path_map
+from pathx.runs.settings import Settings
+from pathx.units.folder import Request
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@settings(max_examples=60)
+@given(networks(), st.integers(1, 4))
+def test_a_depth_has_its_maps_if_the_network_has_them(network: Network, count: int) -> None:
+    traced = freeze(network.module(), network.images(1, 0)).network
+    depth, placed = check_depth(f"maps:{count}", traced), traced.placed
+    assert 1 <= depth <= traced.depth == len(placed)
+    if any(placed):
+        assert sum(placed[:depth]) == min(count, sum(placed)) and placed[depth - 1]
+    assert traced.depth <= 2 * check_depth("half", traced) <= traced.depth + 1
+
+
+DEFAULTS = {"depth": DEPTH, "width": WIDTH, "skips": SKIPS, "alpha": None}
+COMMANDS = get_command(app).commands  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name for name in COMMANDS if name in ("explain", "decompose", "ablate", "units", "common", "check", "evaluate")],
+)
+def test_every_command_and_the_function_of_its_name_have_these_defaults(name: str) -> None:
+    options = {one.name: one.default for one in COMMANDS[name].params if one.name in DEFAULTS}
+    assert options == {**DEFAULTS, "width": str(WIDTH), "skips": Skips(SKIPS)}
+    home = import_module(pathx._HOME_OF[name])
+    taken = {
+        one.name: one.default for one in signature(getattr(home, name)).parameters.values() if one.name in DEFAULTS
+    }
+    assert taken == ({} if name == "ablate" else DEFAULTS)  # which takes a path that was found
+
+
+@pytest.mark.parametrize(
+    "function", [explain_frozen, decompose_frozen, common_of_images, check_image, path_map, Settings, Request]
+)
+def test_what_they_call_has_them_too(function: Callable[..., object]) -> None:
+    parameters = signature(function).parameters
+    assert {key: parameters[key].default for key in DEFAULTS} == DEFAULTS
+
+
+def test_vectors_are_run_through() -> None:
+    body = [nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Conv2d(2, 2, 3), nn.ReLU(), nn.Flatten()]
+    head = [nn.Linear(32, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3)]
+    model, images = nn.Sequential(*body, *head).eval(), torch.randn(1, 1, 8, 8)
+    assert freeze(model, images).network.placed == (False, False, False, True, True)
+    (found,) = pathx.explain(model, images, depth=DEPTH, width=64)
+    assert found.depth == 5 and found.mapped == (2, 1)
+    flat = nn.Sequential(nn.Flatten(), *[nn.Linear(64, 32), *head]).eval()
+    assert check_depth(DEPTH, freeze(flat, images).network) == 3
+
+
+@pytest.mark.parametrize("depth", ["maps:0", "maps:", "maps:-1", "halves", "maps:1.5"])
+def test_what_is_no_depth_is_refused(depth: str) -> None:
+    with pytest.raises(pathx.PathxError, match="is out of range"):
+        pathx.explain(
+            nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)).eval(),
+            torch.randn(1, 1, 2, 2),
+            depth=depth,
+        )
