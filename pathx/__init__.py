@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathx.runs.tasks import decompose_task
     from pathx.units.units import units
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = [
     "Ablation",
     "Contrast",

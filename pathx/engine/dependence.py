@@ -130,13 +130,18 @@ class Reading:
         held: by the same, the inputs that it reads as they were at the image.
         sources: by the number of each activation's node, the input that it gates.
         exact: "region" if the frozen network is the model in a whole region around the image, "image" if it is at the image alone.
+        because: an operation that holds something at the image, if any does.
     """
 
     states: dict[Value, Dependence]
     linear: dict[int, tuple[Value, ...]]
     held: dict[int, frozenset[Value]]
     sources: dict[int, Value]
-    exact: str
+    because: str | None
+
+    @property
+    def exact(self) -> str:
+        return "region" if self.because is None else "image"
 
 
 def read_graph(graph: Graph, nodes: Iterable[Node], logits: Value) -> Reading:
@@ -153,7 +158,7 @@ class _Reader:
     bases: dict[Value, Value] = field(default_factory=dict)
     scaled: dict[Value, bool] = field(default_factory=dict)
     sources: dict[int, Value] = field(default_factory=dict)
-    exact: str = "region"
+    because: str | None = None
 
     def read(self, logits: Value) -> Reading:
         graph = self.graph
@@ -177,7 +182,7 @@ class _Reader:
             for value, state in self.states.items()
         }
         sources = {index: source for index, source in self.sources.items() if index in linear}
-        return Reading(states, linear, held, sources, self.exact)
+        return Reading(states, linear, held, sources, self.because)
 
     def _varying(self, node: Node) -> list[Value]:
         """The inputs that depend on the image and are not locally constant, each once."""
@@ -250,7 +255,7 @@ class _Reader:
         source = self.sources.get(node.index)
         if source is not None:
             if node.kind in SMOOTH or varying != [source]:
-                self.exact = "image"
+                self.because = node.place
             return (source,)
         positions = _positions(node, self.states)
         if operation.refuses is not None and (reason := operation.refuses(node, positions)) is not None:
@@ -267,7 +272,7 @@ class _Reader:
         elif not linear or (len(linear) > 1 and not operation.jointly_linear):
             raise PathxError(_no_rule(node, " with these arguments computed from the image"), usage=True)
         if len(linear) < len(positions) or node.kind in NORMS:
-            self.exact = "image"
+            self.because = node.place
         frozen = any(self.states[value] is Dependence.FROZEN for value in node.inputs) or len(linear) < len(positions)
         if node.kind in SAME_FOR_ALL_IMAGES and frozen:
             raise PathxError(

@@ -54,13 +54,14 @@ def explain(
     width: Width = WIDTH,
     alpha: float | None = None,
     skips: str = SKIPS,
+    exact: str = "image",
     against: int | Sequence[int] | None = None,
 ) -> list[Explanation]:
     """Explain a batch of preprocessed images, one explanation each.
 
     Args:
-        model: any module whose operations are linear for a given input; ScriptModules and torch.export modules too. Or what
-            `pathx.load_model` gives, whose labels the figures then show.
+        model: an image classifier: any module, ScriptModules and torch.export modules too. Or what `pathx.load_model` gives, whose labels
+            the figures then show.
         images: (B, …) as the model takes them.
         target: the class to explain: None for the predicted one, a number, or one number per image.
         depth: how many hidden layers, from the output down, the path runs through; "half" of them, "all", or "maps:3" for
@@ -68,6 +69,8 @@ def explain(
         width: how many units a layer keeps at most: a number, "5%" of the layer, or "all".
         alpha: importance above which a unit may be kept; 1 / classes by default.
         skips: "adjacent" follows routes from layer to layer; "all" also those that jump over layers.
+        exact: "region" refuses every model but ReLU networks, whose numbers hold in a whole region around the image. Those of
+            others hold at the image alone: gates, norms and attention are held as they are there.
         against: why the target and not this class; a number, or one number per image. Importance is then taken over these
             two classes alone, so alpha is 1/2 by default, and everything in the explanation is about the difference of
             the two logits, target minus against: weight, bias, score, attribution, and each unit's weight,
@@ -76,6 +79,7 @@ def explain(
     """
     module, labels = opened(model)
     frozen = freeze(module, images)
+    check_exact(frozen.network, exact)
     targets = [None] * len(images) if target is against is None else targets_of(frozen.logits, target)
     wanted = list(enumerate(targets))
     others = None if against is None else targets_of(frozen.logits, against, "against")
@@ -272,6 +276,7 @@ def _explained(
             alpha=1 / asked.classes if alpha is None else float(alpha),
             skips=skips,
             hidden_layers=top,
+            exact=network.reading.exact,
             against=None if against is None else against[number // parts],
         )
         for number, numbers in enumerate(read)
@@ -380,6 +385,18 @@ def check_depth(depth: int | str, network: Network) -> int:
             usage=True,
         )
     return layers
+
+
+def check_exact(network: Network, exact: str) -> None:
+    """Refuse a network that is linear at the image alone, where more is asked for."""
+    if exact not in ("image", "region"):
+        raise PathxError(f"exact is 'image' or 'region', not {brief(exact)}", usage=True)
+    if exact == "region" and network.reading.because is not None:
+        raise PathxError(
+            f"the model is not a ReLU network: {network.reading.because} holds only at the image; leave out exact='region' to explain it "
+            "there",
+            usage=True,
+        )
 
 
 def check_settings(alpha: float | None, skips: str) -> None:

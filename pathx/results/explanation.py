@@ -346,6 +346,7 @@ def subject(explanation: Explanation, image: UserImage, model: ModelInfo) -> dic
             "sha256": model.sha256,
             "classes": model.classes,
             "hidden_layers": explanation.hidden_layers,
+            "exact": explanation.exact,
             **({"origin": dict(model.origin)} if model.origin else {}),
         },
     }

@@ -60,6 +60,7 @@ def read_explanation(folder: Path) -> Saved:
             score=document["linear_model"]["score"],
             logits=logits,
             hidden_layers=document["model"]["hidden_layers"],
+            exact=document["model"]["exact"],
             against=None if other is None else other["index"],
             **{key: document[key] for key in SETTINGS},
         )

@@ -12,7 +12,7 @@ _UNIT = {"tensor": str, "index": [int], "receptive_field": [int]}
 _UNIT |= dict.fromkeys(("activation", "weight", "contribution", "importance"), _NUMBER)
 PATH_SHAPE = {
     "image": {"file": str, "sha256": str, "width": int, "height": int},
-    "model": {"name": str, "weights": str, "sha256": str, "classes": int, "hidden_layers": int},
+    "model": {"name": str, "weights": str, "sha256": str, "classes": int, "hidden_layers": int, "exact": str},
     "target": {"index": int, "label": str, "logit": _NUMBER, "probability": _NUMBER, "rank": int},
     "depth": int,
     "width": (int, str),

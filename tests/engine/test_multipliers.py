@@ -183,7 +183,14 @@ def test_how_exact_a_network_is(part: str) -> None:
 
     torch.manual_seed(0)
     model = OnlyReLU(PARTS[part]).double().eval()
-    assert network_of(model, images()).reading.exact == ("region" if part == "nothing" else "image")
+    expected = "region" if part == "nothing" else "image"
+    assert network_of(model, images()).reading.exact == expected
+    assert pathx.explain(model, images())[0].exact == expected
+    if expected == "region":
+        assert pathx.explain(model, images(), exact="region")
+    else:
+        with pytest.raises(PathxError, match=r"is not a ReLU network: .* holds only at the image"):
+            pathx.explain(model, images(), exact="region")
 
 
 SPELLINGS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
