@@ -162,8 +162,8 @@ class Explanation:
         score: what the path sends to the target class.
         logits: the network's outputs for this image, one per class.
         hidden_layers: N, the number of hidden layers of the network.
-        exact: "region" where the numbers hold in a whole region around the image (ReLU networks), "image" where they hold at it alone:
-            gates, norms and attention are held as they are there.
+        exact: "region" where the numbers hold in a whole region around the image (ReLU networks), "image" where they hold at it
+            alone: gates, norms and attention are held as they are there.
         against: the class that the target is explained against, or None. Where there is one, everything here is about the
             difference of the two: target minus against.
         branch: of a feature of a decomposition, the layer that it is a unit of. The layers above belong to the whole path

@@ -60,8 +60,8 @@ def explain(
     """Explain a batch of preprocessed images, one explanation each.
 
     Args:
-        model: an image classifier: any module, ScriptModules and torch.export modules too. Or what `pathx.load_model` gives, whose labels
-            the figures then show.
+        model: an image classifier: any module, ScriptModules and torch.export modules too. Or what `pathx.load_model` gives,
+            whose labels the figures then show.
         images: (B, …) as the model takes them.
         target: the class to explain: None for the predicted one, a number, or one number per image.
         depth: how many hidden layers, from the output down, the path runs through; "half" of them, "all", or "maps:3" for
@@ -393,8 +393,8 @@ def check_exact(network: Network, exact: str) -> None:
         raise PathxError(f"exact is 'image' or 'region', not {brief(exact)}", usage=True)
     if exact == "region" and network.reading.because is not None:
         raise PathxError(
-            f"the model is not a ReLU network: {network.reading.because} holds only at the image; leave out exact='region' to explain it "
-            "there",
+            f"the model is not a ReLU network: {network.reading.because} holds only at the image; leave out exact='region' to "
+            "explain it there",
             usage=True,
         )
 
