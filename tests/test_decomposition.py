@@ -6,7 +6,6 @@ import itertools
 import math
 import pickle
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,7 +18,6 @@ import pathx
 from pathx import PathxError, decomposition
 from pathx.decomposition import ALIKE, decompose, grouped, patches
 from pathx.explanation import Unit
-from pathx.images.read import open_image
 from pathx.maps import overlaps
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -271,25 +269,6 @@ def test_wrong_calls(options: dict[str, int], message: str, monkeypatch: pytest.
 
 
 # Real photos
-
-
-def test_what_the_docs_say_of_the_fox_and_the_husky(shared_data: Path) -> None:
-    model = pathx.load_model()
-    photos = [shared_data / "imagenet" / name for name in ("n02119022_red_fox.JPEG", "n02109961_Eskimo_dog.JPEG")]
-    inputs = torch.stack([model.preprocessing(open_image(photo).pixels) for photo in photos])
-    few: dict[str, int | str] = {"depth": 3, "width": 5, "skips": "adjacent"}
-    fox, husky = decompose(model.module, inputs, **few)
-    assert (fox.layer, husky.layer) == (17, 17)
-    assert model.labels[fox.whole.target] == "dingo"
-    assert [len(group.features) for group in fox.groups] == [4, 1]
-    head, body = (group.place for group in fox.groups)
-    assert head is not None and body is not None
-    assert head.centre[0] > body.centre[0] + 30 and head.centre[1] < body.centre[1] - 30
-    assert [len(group.features) for group in husky.groups] == [5]
-    wider_fox, wider_husky = decompose(model.module, inputs, **few | {"width": 10})
-    assert (len(wider_fox.groups), len(wider_husky.groups)) == (3, 1)
-    (nearer,) = decompose(model.module, inputs[1:], from_layer=16, **few)
-    assert len(nearer.groups) == 2 and nearer.difference.exact
 
 
 # Patches of one channel

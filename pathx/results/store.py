@@ -277,7 +277,9 @@ def check_in_folders(place: str | Path) -> None:
         raise PathxError(f"{place} is in a store: copy it to a folder of this machine first", usage=True)
     _check_path(place)
     if any(Path(place).glob("results-*-*.tar")) or any(Path(place).glob("results-*-*.parquet")):
-        raise PathxError(f"{shown(place)} holds packed results: run `pathx unpack {place} FOLDER` first", usage=True)
+        raise PathxError(
+            f"{shown(place)} holds packed results: run `pathx merge {place} --unpack FOLDER` first", usage=True
+        )
 
 
 def _check_path(place: str | Path) -> None:

@@ -113,7 +113,7 @@ def test_models_as_json(cache: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert entries["vit_b_16"]["refused"] == "native_layer_norm in encoder.layers.encoder_layer_0.ln_1"
 
 
-# pathx layers
+# pathx models NAME
 
 
 def test_layers_of_a_small_network() -> None:

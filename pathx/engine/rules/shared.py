@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pathx.engine.record.operations import Value, filled, values_in
-from pathx.engine.rules.table import APPLIED, MATRICES, VIEWS, Call, Cotangents, Transpose, precise, record
+from pathx.engine.rules.table import APPLIED, MATRICES, VIEWS, WEIGHTED, Call, Cotangents, Transpose, precise, record
 from pathx.engine.window import Corners, Origin, Window
 
 # --- sums -----------------------------------------------------------------------------------------------------------
@@ -212,6 +212,8 @@ def _apply(call: Call, output: int, sources: list[Value], given: Any, image: Ten
 def _per_image(call: Call) -> list[Tensor]:
     """Tensors among the arguments that have the images of the batch in front: frozen ones, and some that are fixed."""
     tensors = [call.saved[value] for value in call.node.inputs if value in call.saved]
+    if call.node.kind in WEIGHTED:  # whatever their weights look like
+        return tensors
     rank = 1 + len(call.shapes[call.node.outputs[0]])  # type: ignore[index]
     ranks = {rank}
     if call.node.kind == "index_put":  # the rank of the part that is written

@@ -271,6 +271,9 @@ MATRICES = frozenset(["matmul", "bmm"])
 SPLITS = frozenset(["unbind", "split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "chunk"])
 """All their outputs are parts of their input. Of others, what follows the first output (indices, statistics) is frozen."""
 
+WEIGHTED = CONVOLUTIONS | MATRIX_PRODUCTS | {"linear"}
+"""Their fixed tensors are weights, which are the same for every image."""
+
 APPLIED = (COPIES | ELEMENTWISE | SPLITS | MATRICES | MATRIX_PRODUCTS | CONVOLUTIONS) | {
     *("permute", "transpose", "t", "slice", "select", "cat", "linear", "mean", "sum", "neg", "rsub", "roll", "flip"),
     *("constant_pad_nd", "avg_pool2d", "_adaptive_avg_pool2d"),
