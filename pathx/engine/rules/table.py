@@ -277,6 +277,9 @@ APPLIED = (COPIES | ELEMENTWISE | SPLITS | MATRICES | MATRIX_PRODUCTS | CONVOLUT
 }
 """Linear as they are, for any number of rows: what they make of tangents is what they are."""
 
+SHARED_WEIGHTS = {"mm": (0, 1), "addmm": (1, 2), "linear": (1, 2), "convolution": (1, 2)}
+"""Positions of tensors that are the same for every image, however long their first dimension is."""
+
 SAME_FOR_ALL_IMAGES = frozenset(["convolution", "native_batch_norm", "_prelu_kernel", "prelu", "mv", "addmv"]).union(
     ["index", "index_select", "index_put", "index_add", "index_copy", "index_fill"]
 )
