@@ -29,7 +29,9 @@ from pathx import PathxError
 from pathx.engine.branches import Branches
 from pathx.engine.freeze import Frozen, freeze
 from pathx.engine.linear import pull_to_input
-from pathx.engine.rules.table import OPERATIONS, known
+from pathx.engine.record.operations import Node, Scope, Value
+from pathx.engine.rules.norms import rms_norm
+from pathx.engine.rules.table import OPERATIONS, Call, known
 from pathx.engine.window import Window
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -507,7 +509,7 @@ def centred(x: Tensor, dims: Any) -> Tensor:
 
 
 def by_root(x: Tensor) -> Tensor:
-    return x / (x.square().mean(3, keepdim=True) + 0.1).sqrt().detach()
+    return x / (x.square().mean(-1, keepdim=True) + 0.1).sqrt().detach()
 
 
 ROWS_OF_NORMS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
@@ -524,9 +526,26 @@ ROWS_OF_NORMS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Te
         ),
     ),
     "native_group_norm, of one group": (lambda x: F.group_norm(x, 1, eps=0.1), lambda x: centred(x, (1, 2, 3))),
-    "_fused_rms_norm": (lambda x: F.rms_norm(x, (6,), fixed(6), 0.1), lambda x: by_root(x) * fixed(6)),
-    "_fused_rms_norm, without a weight": (lambda x: F.rms_norm(x, (6,), eps=0.1), by_root),
+    "rms norm": (lambda x: F.rms_norm(x, (6,), fixed(6), 0.1), lambda x: by_root(x) * fixed(6)),
+    "rms norm, without a weight": (lambda x: F.rms_norm(x, (6,), eps=0.1), by_root),
 }
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_a_norm_by_the_root_of_the_mean_square_that_is_one_operation(weighted: bool) -> None:
+    """As a GPU has it."""
+    x, weight = pictures(2, 3, 6), fixed(6) if weighted else None
+    source, made, scale = (Value(number) for number in range(3))
+    args = (source, [6], weight, 0.1)
+    node = Node(0, torch.ops.aten._fused_rms_norm.default, args, {}, (made, scale), Scope())
+    saved = {scale: (x.square().mean(2, keepdim=True) + 0.1).rsqrt()}
+    call = Call(node, args, {}, {source: (3, 6), made: (3, 6), scale: (3, 1)}, saved, 2, True)
+    rows, image = fixed(4, 3, 6, seed=2), torch.tensor([0, 1, 1, 0])
+    ((value, below),) = rms_norm(call, 0, Window.full(rows, torch.arange(4), image))
+    inputs = x[image].requires_grad_()
+    expected = torch.autograd.grad(by_root(inputs) * (1 if weight is None else weight), inputs, rows)[0]
+    assert value == source
+    assert_close(below.dense().data, expected)
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -537,7 +556,8 @@ def test_a_norm_is_what_autograd_says_of_its_detached_twin(name: str, place: str
     with torch.no_grad():
         frozen, logits = freeze(Above(function, place), images), Above(function, place)(images)
     expected = jacobian(Above(twin, place), images)
-    assert name.partition(",")[0] in {node.kind for node in frozen.network.nodes}
+    kind = name.partition(",")[0]
+    assert kind in {*(node.kind for node in frozen.network.nodes), "rms norm"}  # which is recorded as its parts here
     for windows in (True, False):
         with torch.no_grad():
             weight, bias = pulled(frozen, windows=windows)
@@ -553,7 +573,7 @@ def test_every_record_is_tried() -> None:
         network = freeze(Above(function), pictures(*shape)).network
         tried |= {node.kind for node in network.nodes if node.index in network.reading.linear}
     linear = {name for name, operation in OPERATIONS.items() if operation.transpose is not None}
-    tried |= {name.partition(",")[0] for name in ROWS_OF_NORMS}
+    tried |= {name.partition(",")[0] for name in ROWS_OF_NORMS} | {"_fused_rms_norm"}
     assert linear - tried <= ELSEWHERE
 
 
