@@ -73,6 +73,9 @@ class Seen(nn.Module):
 
 def pulled(frozen: Frozen, *, windows: bool) -> tuple[Tensor, Tensor]:
     """Weight and bias of every logit of every picture: (B, n, *input), (B, n)."""
+    if frozen.parts:  # the model takes the pictures of a batch together
+        weights, biases = zip(*(pulled(part, windows=windows) for part in frozen.parts), strict=True)
+        return torch.cat(weights), torch.cat(biases)
     network = frozen.network
     batch, count = len(frozen.images), network.outputs
     row, image = torch.arange(batch * count), torch.arange(batch).repeat_interleave(count)
@@ -109,6 +112,10 @@ def assert_as_autograd(model: nn.Module, images: Tensor, **tolerance: float) -> 
 
 def assert_boxes_go_down(frozen: Frozen, of: Callable[[Node], bool] = lambda node: True) -> None:
     """Through linear operations, windows of every kind are whole maps with zeros around them."""
+    for part in frozen.parts:
+        assert_boxes_go_down(part, of)
+    if frozen.parts:
+        return
     network = frozen.network
     for node in network.nodes:
         for output, made in enumerate(node.outputs):

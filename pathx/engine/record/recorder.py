@@ -220,6 +220,12 @@ class _Recorder(Mode):
         self.stored.setdefault(memory, []).append(known.value)
         return known
 
+    def _bring_changed(self, tensor: Tensor) -> _Known:
+        """Note what a tensor holds after it was written under another name, as a constant."""
+        known = self._there(tensor, self._fitted(tensor.detach()).clone(), None)
+        self.tensors[known.value] = tensor.detach().clone() if known.actual is None else known.actual
+        return known
+
     def _there(self, tensor: Tensor, actual: Tensor, name: str | None) -> _Known:
         """Note a tensor that is there, and what is computed with in its place."""
         shape, dtype = actual.shape, actual.dtype
@@ -361,8 +367,10 @@ class _Recorder(Mode):
             return arg, arg
         if isinstance(arg, Tensor):
             known = self.known.get(id(arg)) or self._bring(arg)
-            if known.stale:
+            if known.stale and not self.functional:
                 raise _Aliased
+            if known.stale:  # torch sorts out all that depends on the image, so this is as it is for any
+                known = self._bring_changed(arg)
             tensor = tensors[known.value] = arg if known.actual is None else known.actual
             return tensor, known.value
         if isinstance(arg, (list, tuple)):

@@ -11,7 +11,17 @@ import torch
 from torch import Tensor
 
 from pathx.engine.record.operations import Value, filled, values_in
-from pathx.engine.rules.table import APPLIED, MATRICES, VIEWS, WEIGHTED, Call, Cotangents, Transpose, precise, record
+from pathx.engine.rules.table import (
+    APPLIED,
+    MATRICES,
+    SHARED_WEIGHTS,
+    VIEWS,
+    Call,
+    Cotangents,
+    Transpose,
+    precise,
+    record,
+)
 from pathx.engine.window import Corners, Origin, Window
 
 # --- sums -----------------------------------------------------------------------------------------------------------
@@ -212,8 +222,6 @@ def _apply(call: Call, output: int, sources: list[Value], given: Any, image: Ten
 def _per_image(call: Call) -> list[Tensor]:
     """Tensors among the arguments that have the images of the batch in front: frozen ones, and some that are fixed."""
     tensors = [call.saved[value] for value in call.node.inputs if value in call.saved]
-    if call.node.kind in WEIGHTED:  # whatever their weights look like
-        return tensors
     rank = 1 + len(call.shapes[call.node.outputs[0]])  # type: ignore[index]
     ranks = {rank}
     if call.node.kind == "index_put":  # the rank of the part that is written
@@ -224,7 +232,9 @@ def _per_image(call: Call) -> list[Tensor]:
         if isinstance(leaf, Tensor) and leaf.dim() in ranks and len(leaf) == call.batch:
             tensors.append(leaf)
 
-    filled([*call.args, *call.kwargs.values()], look)
+    weights = SHARED_WEIGHTS.get(call.node.kind, ())
+    args = [arg for position, arg in enumerate(call.args) if position not in weights]
+    filled([*args, *call.kwargs.values()], look)
     return tensors
 
 
@@ -253,10 +263,11 @@ def push(call: Call, output: int, tangents: Mapping[Value, Tensor], image: Tenso
     for value, tangent in tangents.items():  # the transpose of the transpose
 
         def pull(cotangent: Tensor, value: Value = value) -> Tensor:
+            found = rule(call, output, Window.full(cotangent, row, image))
             below = [
-                window for source, window in rule(call, output, Window.full(cotangent, row, image)) if source == value
-            ]
-            return below[0].dense().data
+                window.dense().data for source, window in found if source == value
+            ]  # it may be read twice, or not at all
+            return sum(below, like.new_zeros(len(image), *call.shapes[value]))
 
         part = torch.func.vjp(pull, like.new_zeros(len(image), *shape))[1](tangent)[0]
         total = part if total is None else total + part

@@ -271,14 +271,14 @@ MATRICES = frozenset(["matmul", "bmm"])
 SPLITS = frozenset(["unbind", "split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "chunk"])
 """All their outputs are parts of their input. Of others, what follows the first output (indices, statistics) is frozen."""
 
-WEIGHTED = CONVOLUTIONS | MATRIX_PRODUCTS | {"linear"}
-"""Their fixed tensors are weights, which are the same for every image."""
-
 APPLIED = (COPIES | ELEMENTWISE | SPLITS | MATRICES | MATRIX_PRODUCTS | CONVOLUTIONS) | {
     *("permute", "transpose", "t", "slice", "select", "cat", "linear", "mean", "sum", "neg", "rsub", "roll", "flip"),
     *("constant_pad_nd", "avg_pool2d", "_adaptive_avg_pool2d"),
 }
 """Linear as they are, for any number of rows: what they make of tangents is what they are."""
+
+SHARED_WEIGHTS = {"mm": (0, 1), "addmm": (1, 2), "linear": (1, 2), "convolution": (1, 2)}
+"""Positions of tensors that are the same for every image, however long their first dimension is."""
 
 SAME_FOR_ALL_IMAGES = frozenset(["convolution", "native_batch_norm", "_prelu_kernel", "prelu", "mv", "addmv"]).union(
     ["index", "index_select", "index_put", "index_add", "index_copy", "index_fill"]

@@ -530,13 +530,13 @@ def test_a_refusal_that_the_model_catches_is_not_lost() -> None:
 
         def forward(self, x: Tensor) -> Tensor:
             try:
-                x = torch.sigmoid(x) * x
+                x = x if x.sum() > 0 else 2 * x
             except Exception:
                 x = -x
             result: Tensor = self.layers(x)
             return result
 
-    with pytest.raises(PathxError, match=r"sigmoid|multiplies"):
+    with pytest.raises(PathxError, match="decides by the values of its input"):
         pathx.explain(Catching(), torch.rand(1, 4), depth=1)
 
 

@@ -20,8 +20,8 @@ from pathx.engine.rules.table import Call
 from pathx.engine.window import Window
 
 REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
-    "divided": (lambda x: F.relu(x) / (1 + F.relu(x)), "div in the model itself divides by what it computed"),
-    "one over": (lambda x: 1 / F.relu(x), "reciprocal in the model itself is not linear"),
+    "divided": (lambda x: torch.ones(4) / (1 + F.relu(x)), "div in the model itself divides by what it computed"),
+    "one over": (lambda x: 1 / F.relu(x), "reciprocal in the model itself is neither linear nor an activation"),
     "rounded": (lambda x: torch.div(F.relu(x), 2, rounding_mode="floor"), "rounds what it computed from the image"),
     "normalised": (
         lambda x: F.batch_norm(F.relu(x), None, None, training=True),

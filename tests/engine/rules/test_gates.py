@@ -16,7 +16,7 @@ from torch.testing import assert_close
 import pathx
 from pathx import Explanation
 from pathx.engine.record.operations import Node, Scope, Value
-from pathx.engine.rules.table import OPERATIONS, Call
+from pathx.engine.rules.table import NORMS, OPERATIONS, SMOOTH, Call
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -327,6 +327,57 @@ def test_a_slope_is_autograds_and_nothing_at_a_bend_that_leads_nowhere(
             assert own == pytest.approx(theirs), point
 
 
+# By operation: its slope at h where it is h times something that is held, and else the tangent.
+HELD_SLOPES: dict[str, tuple[tuple[Any, ...], dict[str, Any], Activation | None]] = {
+    "silu": ((), {}, torch.sigmoid),
+    "gelu": ((), {}, lambda h: 0.5 * (1 + torch.erf(h / math.sqrt(2)))),
+    "gelu, by tanh": (
+        (),
+        {"approximate": "tanh"},
+        lambda h: 0.5 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (h + 0.044715 * h**3))),
+    ),
+    "hardswish": ((), {}, lambda h: F.relu6(h + 3) / 6),
+    "mish": ((), {}, lambda h: torch.tanh(torch.log(1 + torch.exp(h)))),
+    "pow": ((2,), {}, lambda h: h),
+    "pow, to the third": ((3,), {}, lambda h: h * h),
+    "square": ((), {}, lambda h: h),
+    "sigmoid": ((), {}, None),
+    "tanh": ((), {}, None),
+    "elu": ((), {}, None),
+    "elu, of another size": ((0.5,), {}, None),
+    "softplus": ((), {}, None),
+    "softplus, steeper": ((2.0, 10.0), {}, None),
+    "log_sigmoid_forward": ((), {}, None),
+}
+OVERLOADS = {"pow": "Tensor_Scalar"}
+
+
+@pytest.mark.parametrize("name", HELD_SLOPES)
+def test_a_smooth_activation_is_its_held_slope_or_its_tangent(name: str) -> None:
+    kind = name.partition(",")[0]
+    args, kwargs, slope = HELD_SLOPES[name]
+    op = getattr(getattr(torch.ops.aten, kind), OVERLOADS.get(kind, "default"))
+    h = torch.tensor([POINTS], dtype=torch.float64, requires_grad=True)
+    out = op(h, *args, **kwargs)
+    out = out[0] if isinstance(out, tuple) else out
+    expected = torch.autograd.grad(out.sum(), h)[0] if slope is None else slope(h.detach())
+    source, made = Value(0), Value(1)
+    node = Node(0, op, (source, *args), kwargs, (made,), Scope())
+    call = Call(node, (source, *args), kwargs, {source: (15,), made: (15,)}, {}, 1, True)
+    record = OPERATIONS[kind]
+    assert record.gate is not None
+    found = record.gate(call, h.detach())
+    assert found.given is not None
+    assert_close(found.given, expected, rtol=1e-9, atol=1e-12)
+    assert_close(found.gain, found.given * h.detach())
+    assert (found.offset is None) == (slope is not None)
+    assert_close(found.gain + (0 if found.offset is None else found.offset), out.detach(), rtol=1e-9, atol=1e-12)
+
+
+def test_every_smooth_activation_is_tried() -> None:
+    assert {name.partition(",")[0] for name in HELD_SLOPES} == SMOOTH
+
+
 def test_a_slope_for_every_channel() -> None:
     weight, h = torch.tensor([0.1, -0.5, 2.0]).double(), -torch.ones(2, 3, 2, 2).double()
     source = Value(0)
@@ -432,14 +483,16 @@ NONLINEAR = {
     "silu": F.silu, "mish": F.mish, "softplus": F.softplus, "tanh": torch.tanh, "sigmoid": torch.sigmoid, "exp": torch.exp,
     "logsumexp": lambda x: x.logsumexp(0), "prod": torch.prod, "var": torch.var, "std": torch.std, "glu": F.glu,
     "cumprod": lambda x: x.cumprod(0), "native_layer_norm": lambda x: F.layer_norm(x, (4,)), "softmax": lambda x: x.softmax(0),
-    "native_group_norm": lambda x: F.group_norm(x[None], 2), "linalg_vector_norm": torch.linalg.vector_norm,
+    "native_group_norm": lambda x: F.group_norm(x[None], 2), "linalg_vector_norm": torch.linalg.vector_norm, "square": torch.square,
+    "log_sigmoid_forward": F.logsigmoid,
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NONLINEAR)
 def test_nonlinear_operations_have_no_one_gradient_around_an_input(name: str) -> None:
     """Neither linear nor piecewise so: the gradient moves with the input."""
-    assert OPERATIONS[name].reading == "nonlinear" and OPERATIONS[name].transpose is None
+    assert OPERATIONS[name].reading == "nonlinear"
+    assert (OPERATIONS[name].transpose is not None) == (name in NORMS)
     gradients = []
     for x in (AT, AT + 1e-3 * SECOND):
         x = x.clone().requires_grad_()

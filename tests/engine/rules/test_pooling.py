@@ -42,10 +42,14 @@ def test_where_it_gains_nothing_it_is_left_to_torch() -> None:
 
 
 @pytest.mark.parametrize("pool", [F.max_pool2d, F.avg_pool2d, lambda x, _: F.adaptive_avg_pool2d(x, 2)])
-def test_images_without_channels_would_be_taken_for_channels(pool: object) -> None:
-    model = Function(lambda x: pool(F.relu(x), 2).flatten(1))  # type: ignore[operator]
-    with pytest.raises(PathxError, match=r"pool2d.* works along the batch"):
-        pathx.explain(model, numbers(2, 4, 4))
+def test_images_without_channels_are_taken_for_channels_and_explained_one_by_one(pool: object) -> None:
+    """Of a maximum pathx knows the places only where channels have a dimension."""
+    model = Function(lambda x: pool(F.relu(x), 2).flatten(1) + 1)  # type: ignore[operator]
+    if pool is F.max_pool2d:
+        with pytest.raises(PathxError, match=r"pool2d.* works along the batch"):
+            pathx.explain(model, numbers(2, 4, 4), depth=1)
+    else:
+        assert len(assert_as_autograd(model, numbers(2, 4, 4).double()).parts) == 2
 
 
 def test_of_equals_the_one_that_torch_names_is_taken() -> None:
@@ -156,11 +160,15 @@ def test_means_and_sums_over_any_dimensions(kind: str, dims: Any, keep: bool | N
 
 @pytest.mark.parametrize("dims", [1, 2, 3])
 def test_pools_know_channels_by_their_dimensions(dims: int) -> None:
-    """With a dimension less, images would be taken for channels, and with as many more for nothing that is known."""
+    """With a dimension less, images are taken for channels: they are then explained one by one, or not at all."""
     for name in ("max_pool", "avg_pool", "adaptive_avg_pool", "adaptive_max_pool"):
         pool = getattr(F, f"{name}{dims}d")
         right, wrong = pictures(2, 2, *(4,) * dims), pictures(2, *(4,) * dims)
+        model = Above(lambda x, pool=pool: pool(2 * x, 2))
         if dims > 1 or name == "avg_pool":
-            freeze(Above(lambda x, pool=pool: pool(2 * x, 2)), right)
-        with pytest.raises(PathxError, match=r"works along the batch|without the batch"):
-            freeze(Above(lambda x, pool=pool: pool(2 * x, 2)), wrong)
+            assert not freeze(model, right).parts
+        if "max" in name:
+            with pytest.raises(PathxError, match=r"works along the batch|without the batch"):
+                freeze(model, wrong)
+        else:
+            assert len(assert_as_autograd(model, wrong).parts) == 2

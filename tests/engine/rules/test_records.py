@@ -14,6 +14,7 @@ from support.pulled import (
     PLACES,
     Above,
     Seen,
+    assert_as_autograd,
     assert_boxes_go_down,
     assert_field,
     fixed,
@@ -26,10 +27,11 @@ from torch.testing import assert_close
 
 from pathx import PathxError
 from pathx.engine.branches import Branches
-from pathx.engine.dependence import Dependence
 from pathx.engine.freeze import Frozen, freeze
 from pathx.engine.linear import pull_to_input
-from pathx.engine.rules.table import OPERATIONS, known
+from pathx.engine.record.operations import Node, Scope, Value
+from pathx.engine.rules.norms import rms_norm
+from pathx.engine.rules.table import OPERATIONS, Call, known
 from pathx.engine.window import Window
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -456,14 +458,15 @@ PRODUCTS: dict[str, Callable[[Tensor], Tensor]] = {
     "addcmul, of three": lambda x: torch.addcmul(x, x, x.flip(3)),
     "scatter_reduce": lambda x: x.scatter_reduce(1, places(x, 1), x.flip(3), "prod"),
     "prod": lambda x: x.prod(1, keepdim=True),
-    "pow": lambda x: x**2,
     "einsum": lambda x: torch.einsum("bchw,bdhw->bcd", x, x),
 }
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products_of_what_was_computed_are_refused(name: str) -> None:
-    with pytest.raises(PathxError, match=r"no exact path|pathx has no rule for"):
+    with pytest.raises(
+        PathxError, match=r"multiplies two values|is neither linear nor an activation|pathx has no rule for"
+    ):
         freeze(Above(PRODUCTS[name]), pictures(*MAP))
 
 
@@ -478,16 +481,89 @@ MIXED: dict[str, Callable[[Tensor], Tensor]] = {
     "view": lambda x: x.view(4, 2, 7, 6).transpose(0, 1)[:, :2],
     "repeat": lambda x: x.repeat(2, 1, 1, 1)[1:3],
     "tril": lambda x: x[:, :2, 0, 0].tril(),
-    "bmm": lambda x: torch.bmm(x[:, :, 0].transpose(0, 1), fixed(4, 6, 3)).transpose(0, 1),
     "convolution": lambda x: F.conv1d(x[:, :2, 0].transpose(0, 1), fixed(2, 2, 3)),
-    "max_pool": lambda x: F.max_pool2d(x[:, :, :2, 0].permute(1, 2, 0)[None], 1)[0].permute(2, 0, 1),
+}
+# The batch leaves the front, and the images stay apart.
+APART: dict[str, Callable[[Tensor], Tensor]] = {
+    "bmm": lambda x: torch.bmm(x[:, :, 0].transpose(0, 1), fixed(4, 6, 3)).transpose(0, 1),
+    "view": lambda x: x.reshape(-1, 7, 6).cumsum(1).reshape(-1, 4, 7, 6),
+    "one after the other": lambda x: x.reshape(-1).mul(2).reshape(-1, 4, 7, 6),
 }
 
 
 @pytest.mark.parametrize("name", MIXED)
 def test_pictures_that_are_mixed_are_refused(name: str) -> None:
     with pytest.raises(PathxError, match=r"works along the batch|without the batch of 2 in front"):
-        freeze(Above(MIXED[name]), pictures(*MAP))
+        freeze(Above(MIXED[name]), fixed(*MAP))
+
+
+@pytest.mark.parametrize("name", APART)
+def test_pictures_that_stay_apart_are_explained_one_by_one_wherever_the_batch_is(name: str) -> None:
+    frozen = assert_as_autograd(Above(APART[name]), pictures(*MAP))
+    assert len(frozen.parts) == 2
+    assert_boxes_go_down(frozen)
+
+
+def centred(x: Tensor, dims: Any) -> Tensor:
+    """What a norm makes of its input, with the scale held."""
+    rest = x - x.mean(dims, keepdim=True)
+    return rest / (rest.square().mean(dims, keepdim=True) + 0.1).sqrt().detach()
+
+
+def by_root(x: Tensor) -> Tensor:
+    return x / (x.square().mean(-1, keepdim=True) + 0.1).sqrt().detach()
+
+
+ROWS_OF_NORMS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    # by operation, with its detached twin
+    "native_layer_norm": (
+        lambda x: F.layer_norm(x, (6,), fixed(6), fixed(6, seed=1), 0.1),
+        lambda x: centred(x, 3) * fixed(6) + fixed(6, seed=1),
+    ),
+    "native_layer_norm, of maps": (lambda x: F.layer_norm(x, (7, 6), eps=0.1), lambda x: centred(x, (2, 3))),
+    "native_group_norm": (
+        lambda x: F.group_norm(x, 2, fixed(4), fixed(4, seed=1), 0.1),
+        lambda x: centred(x.unflatten(1, (2, 2)), (2, 3, 4)).flatten(1, 2) * fixed(4, 1, 1) + fixed(4, 1, 1, seed=1),
+    ),
+    "native_group_norm, of one group": (lambda x: F.group_norm(x, 1, eps=0.1), lambda x: centred(x, (1, 2, 3))),
+    "rms norm": (lambda x: F.rms_norm(x, (6,), fixed(6), 0.1), lambda x: by_root(x) * fixed(6)),
+    "rms norm, without a weight": (lambda x: F.rms_norm(x, (6,), eps=0.1), by_root),
+}
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_a_norm_by_the_root_of_the_mean_square_that_is_one_operation(weighted: bool) -> None:
+    """As a GPU has it."""
+    x, weight = pictures(2, 3, 6), fixed(6) if weighted else None
+    source, made, scale = (Value(number) for number in range(3))
+    args = (source, [6], weight, 0.1)
+    node = Node(0, torch.ops.aten._fused_rms_norm.default, args, {}, (made, scale), Scope())
+    saved = {scale: (x.square().mean(2, keepdim=True) + 0.1).rsqrt()}
+    call = Call(node, args, {}, {source: (3, 6), made: (3, 6), scale: (3, 1)}, saved, 2, True)
+    rows, image = fixed(4, 3, 6, seed=2), torch.tensor([0, 1, 1, 0])
+    ((value, below),) = rms_norm(call, 0, Window.full(rows, torch.arange(4), image))
+    inputs = x[image].requires_grad_()
+    expected = torch.autograd.grad(by_root(inputs) * (1 if weight is None else weight), inputs, rows)[0]
+    assert value == source
+    assert_close(below.dense().data, expected)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", ROWS_OF_NORMS)
+def test_a_norm_is_what_autograd_says_of_its_detached_twin(name: str, place: str) -> None:
+    function, twin = ROWS_OF_NORMS[name]
+    images = pictures(*MAP)
+    with torch.no_grad():
+        frozen, logits = freeze(Above(function, place), images), Above(function, place)(images)
+    expected = jacobian(Above(twin, place), images)
+    kind = name.partition(",")[0]
+    assert kind in {*(node.kind for node in frozen.network.nodes), "rms norm"}  # which is recorded as its parts here
+    for windows in (True, False):
+        with torch.no_grad():
+            weight, bias = pulled(frozen, windows=windows)
+        assert_close(weight, expected)
+        assert_close(bias, logits - (weight * images[:, None]).flatten(2).sum(2), rtol=1e-7, atol=1e-10)
+    assert_boxes_go_down(frozen)
 
 
 def test_every_record_is_tried() -> None:
@@ -495,8 +571,9 @@ def test_every_record_is_tried() -> None:
     tried = set()
     for function, shape in CASES.values():
         network = freeze(Above(function), pictures(*shape)).network
-        tried |= {node.kind for node in network.nodes if network.reading.states[node.outputs[0]] is Dependence.VARIES}  # type: ignore[index]
+        tried |= {node.kind for node in network.nodes if node.index in network.reading.linear}
     linear = {name for name, operation in OPERATIONS.items() if operation.transpose is not None}
+    tried |= {name.partition(",")[0] for name in ROWS_OF_NORMS} | {"_fused_rms_norm"}
     assert linear - tried <= ELSEWHERE
 
 

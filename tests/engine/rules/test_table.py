@@ -24,9 +24,11 @@ from pathx.engine.rules.table import (
     FINAL,
     KEEP_FEATURES,
     MATRIX_PRODUCTS,
+    NORMS,
     OPERATIONS,
     SAME_FOR_ALL_IMAGES,
     SELF_MASKS,
+    SMOOTH,
     SPLITS,
     VIEWS,
 )
@@ -138,17 +140,22 @@ def test_an_ending_is_stripped_with_what_follows_it(final: str, after: str) -> N
 
 
 @pytest.mark.parametrize("final", ENDINGS)
-def test_an_ending_before_the_end_is_refused_for_what_it_is(final: str) -> None:
-    model = Model(lambda m, x: ENDINGS[final](m.body(x)) * 2, body=BODY)
-    with pytest.raises(PathxError, match=f"{final.strip('_')} in the model itself is not linear for a given input"):
-        pathx.explain(model, pictures(2, 4))
+def test_an_ending_before_the_end_is_an_activation_or_refused_for_what_it_is(final: str) -> None:
+    model = Model(lambda m, x: ENDINGS[final](m.body(x)) @ fixed(3, 3), body=BODY)
+    if "softmax" in final:
+        message = f"{final.strip('_')} in the model itself is neither linear nor an activation, and multiplies nothing"
+        with pytest.raises(PathxError, match=message):
+            pathx.explain(model, pictures(2, 4))
+    else:
+        layers = freeze(model, pictures(2, 4)).network.layers
+        assert [[gate.node.kind for gate in layer] for layer in layers] == [["relu"], [final]]
 
 
 def test_what_follows_an_ending_ends_nothing_by_itself() -> None:
     for name, after in FOLLOWING.items():
         model = Model(lambda m, x, after=after: after(m.body(x)), body=BODY)
         if name == "exp":
-            with pytest.raises(PathxError, match="exp in the model itself is not linear"):
+            with pytest.raises(PathxError, match="exp in the model itself is neither linear nor an activation"):
                 freeze(model, pictures(2, 4))
         else:
             with torch.no_grad():
@@ -166,10 +173,15 @@ def test_a_softmax_over_the_batch_is_none_over_classes() -> None:
 
 
 def test_a_record_says_one_thing() -> None:
-    """An operation is linear, or an activation, or has another reading; none of them twice."""
+    """An operation is linear, or an activation, or has another reading. Two are said of what is linear once more is held."""
     for name, operation in OPERATIONS.items():
         linear = operation.transpose is not None or operation.gate is not None
-        assert linear + (operation.reading is not None) <= 1, name
+        if name in SMOOTH | NORMS:
+            assert operation.reading == "nonlinear", name
+            assert (operation.gate is not None) == (name in SMOOTH), name
+        else:
+            assert linear + (operation.reading is not None) <= 1, name
+        assert operation.factors is None or {*operation.factors} <= {*operation.linear_in}, name
 
 
 def test_named_sets_name_records() -> None:

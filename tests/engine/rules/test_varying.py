@@ -69,7 +69,7 @@ TAKEN: dict[str, tuple[int, Callable[..., Tensor]]] = {
     "masked_fill": (1, lambda a: a.masked_fill(TRUE, 3.0)),
 }
 FIXED = [fixed(2, 3, 3, seed=seed) for seed in (1, 2, 3)]
-COMPUTED: list[Callable[[Tensor], Tensor]] = [lambda x: 2 * x, lambda x: x.flip(2) + 1, lambda x: x.flip(1) * 3]
+COMPUTED: list[Callable[[Tensor], Tensor]] = [lambda x: 2 * x, lambda x: x.flip(2) + 1, lambda x: x.flip(1) * 3 + 1]
 
 # Linear, but without a rule.
 WITHOUT = {
@@ -77,6 +77,10 @@ WITHOUT = {
     ("scatter, multiplied", (False, True)),
     ("scatter, multiplied", (True, False)),
 }
+
+
+# Which argument is held at the image where another one varies, too: divisors, and how much is taken of either end.
+HELD = {"div": 1, "lerp": 2, "addcdiv": 2, "addcdiv, by the default": 2}
 
 
 def mixed(name: str, varying: tuple[bool, ...]) -> Callable[[Tensor], Tensor]:
@@ -87,6 +91,20 @@ def mixed(name: str, varying: tuple[bool, ...]) -> Callable[[Tensor], Tensor]:
         return function(*(make(x) if own else some for own, make, some in zip(varying, COMPUTED, FIXED, strict=False)))
 
     return of
+
+
+def detached(name: str, varying: tuple[bool, ...]) -> Callable[[Tensor], Tensor]:
+    """The same with the argument detached that is held."""
+
+    def of(x: Tensor) -> Tensor:
+        made = [make(x) if own else some for own, make, some in zip(varying, COMPUTED, FIXED, strict=False)]
+        made[HELD[name]] = made[HELD[name]].detach()
+        return TAKEN[name][1](*made)
+
+    return of
+
+
+REFUSAL = r"multiplies two values|multiplies what it computed|divides by what it computed|with these arguments computed from the image"
 
 
 def cases() -> Iterator[tuple[str, tuple[bool, ...]]]:
@@ -105,8 +123,17 @@ def is_linear(function: Callable[[Tensor], Tensor]) -> bool:
 def test_what_is_linear_is_what_autograd_says_and_what_is_not_is_refused(name: str, varying: tuple[bool, ...]) -> None:
     function = mixed(name, varying)
     images, model = pictures(2, 3, 3), Above(function)
+    if name in HELD and varying[HELD[name]] and sum(varying) > 1:
+        twin = Above(detached(name, varying))
+        frozen = freeze(model, images)
+        assert frozen.network.reading.exact == "image"
+        weight, bias = pulled(frozen, windows=True)
+        assert_close(weight, jacobian(twin, images))
+        assert_close(bias, model(images) - (weight * images[:, None]).flatten(2).sum(2))
+        assert_boxes_go_down(frozen)
+        return
     if not is_linear(function) or (name, varying) in WITHOUT:
-        with pytest.raises(PathxError, match=r"no exact path|with these arguments computed from the image"):
+        with pytest.raises(PathxError, match=REFUSAL):
             freeze(model, images)
         return
     if name.startswith("copy") and not varying[1]:  # over what varies: nothing is left of it
@@ -223,16 +250,19 @@ def test_a_frozen_factor_is_that_of_each_image_as_in_the_detached_twin(
         assert_boxes_go_down(frozen)
 
 
-def test_windows_stay_small_below_products(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_stay_small_below_products() -> None:
     """A unit reaches one token below a fixed matrix, and below a frozen pattern its head and column of every token."""
-    monkeypatch.setitem(OPERATIONS, "sigmoid", Operation(reading="locally constant"))
-    frozen = freeze(Above(lambda x: torch.sigmoid(x @ TO_TOKENS) @ x), pictures(2, 2, TOKENS, WIDTH))
-    pattern, product = (node for node in frozen.network.nodes if node.kind == "matmul")
-    one, first = torch.ones(1, dtype=DOUBLE), SOME[1:]
-    ((_, below),) = frozen.pull(product, 0, Window.one_hot(one, first + 17, (2, TOKENS, WIDTH), first, first))
-    assert below.extent == (1, TOKENS, 1)
-    ((_, below),) = frozen.pull(pattern, 0, Window.one_hot(one, first + 8, (2, TOKENS, TOKENS), first, first))
-    assert below.extent == (1, 1, WIDTH)
+    images, one, first = pictures(2, 2, TOKENS, WIDTH), torch.ones(1, dtype=DOUBLE), SOME[1:]
+    functions: list[tuple[Callable[[Tensor], Tensor], int, tuple[int, ...]]] = [
+        (lambda x: torch.sigmoid(x @ TO_TOKENS) @ x, WIDTH, (1, TOKENS, 1)),
+        (lambda x: x @ TO_TOKENS, TOKENS, (1, 1, WIDTH)),
+    ]
+    for function, width, extent in functions:
+        frozen = freeze(Above(function), images)
+        product = [node for node in frozen.network.nodes if node.kind == "matmul"][-1]
+        unit = Window.one_hot(one, first + 8, (2, TOKENS, width), first, first)
+        ((_, below),) = frozen.pull(product, 0, unit)
+        assert below.extent == extent
 
 
 def silu(call: Call, h: Tensor) -> Slopes:
