@@ -8,9 +8,8 @@ cotangent per unit, pulled back from the box to the unit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -54,9 +53,14 @@ def _slopes(frozen: Frozen, above: tuple[Gate, Window], below: tuple[Gate, tuple
         parts = [_read_each(window, places).sum() for window in landed.get(gate.output, ())]
         return sum(parts, data.sum() * 0)
 
-    total, gradient = torch.func.vjp(read_units, frozen.images.new_zeros(box.data.shape))  # type: ignore[misc]
-    (slope,) = gradient(torch.ones_like(total))
-    return cast(Tensor, slope)
+    return gradient_of(read_units, frozen.images.new_zeros(box.data.shape))
+
+
+def gradient_of(function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
+    """By plain autograd: the gradients of `torch.func` import torch's compiler, which takes as long as torch itself."""
+    with torch.enable_grad():
+        probe = at.requires_grad_()
+        return torch.autograd.grad(function(probe), probe)[0]
 
 
 def _classes_of_units(rows: Rows) -> dict[Gate, tuple[Tensor, Tensor]]:

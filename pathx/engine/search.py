@@ -412,9 +412,14 @@ def _pays_to_push(inputs: Sequence[LayerInputs], candidates: int) -> bool:
     push = inputs[0].strategy.push
     if push in (0, math.inf):
         return push > 0
-    if inputs[0].rows.frozen.network.class_gates:
+    rows = sum(one.rows.count for one in inputs)
+    if inputs[0].rows.frozen.network.class_gates or rows * inputs[0].units < MANY:
         return False
     return candidates < push * sum(one.rows.count for one in inputs if one.is_whole)
+
+
+MANY = 1 << 24
+"""Numbers that rows may have as whole maps before it is asked whether pushing candidates up costs less."""
 
 
 def _by_classes(one: LayerInputs, W_prev: Tensor, units: Tensor, most: int) -> Tensor:

@@ -256,7 +256,8 @@ def test_a_run_warns_of_nothing(model: LoadedModel, tmp_path: Path, form: str) -
 
 @pytest.mark.usefixtures("two_threads")
 def test_what_is_wrong_with_the_model_is_raised(model: LoadedModel, tmp_path: Path) -> None:
-    smooth = replace(model, module=nn.Sequential(nn.Flatten(), nn.Linear(192, 4), nn.Sigmoid(), nn.Linear(4, 3)).eval())
-    with pytest.raises(PathxError, match="sigmoid"):
+    inner = nn.Sequential(nn.Flatten(), nn.Linear(192, 4), nn.ReLU(), nn.Softmax(1), nn.Linear(4, 3)).eval()
+    smooth = replace(model, module=inner)
+    with pytest.raises(PathxError, match="softmax"):
         list(explain_files(smooth, many(tmp_path / "photos", 6), tmp_path / "out", settings=Settings(batch_size=2)))
     assert not list((tmp_path / "out").rglob("path.json"))

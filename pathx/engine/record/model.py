@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
@@ -225,13 +224,21 @@ def run(mode: Mode) -> Any:
 @contextmanager
 def _unfused_attention() -> Iterator[None]:
     """Attention as the products and the softmax that it is made of, rather than one operation that nobody can look into."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
+    mha, cuda = torch.backends.mha, torch.backends.cuda
+    switches: list[tuple[Callable[[], bool], Callable[[bool], None]]] = [
+        (mha.get_fastpath_enabled, mha.set_fastpath_enabled),
+        (cuda.flash_sdp_enabled, cuda.enable_flash_sdp),
+        (cuda.mem_efficient_sdp_enabled, cuda.enable_mem_efficient_sdp),
+        (cuda.cudnn_sdp_enabled, cuda.enable_cudnn_sdp),
+    ]
+    before = [is_on() for is_on, _ in switches]
     try:
-        with sdpa_kernel(SDPBackend.MATH):
-            yield
+        for _, switch in switches:
+            switch(False)
+        yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
+        for was_on, (_, switch) in zip(before, switches, strict=True):
+            switch(was_on)
 
 
 def _plain(outputs: Any) -> Any:
