@@ -28,6 +28,7 @@ from pathx.engine.record.operations import Graph, Node, Value
 from pathx.engine.rules.geometry import Shapes
 from pathx.engine.rules.table import (
     BATCH_REMEDIES,
+    BOUNDS,
     COPIES,
     DECISIONS,
     LAST_DIMENSIONS,
@@ -169,6 +170,7 @@ class _Reader:
             for value in node.outputs:
                 rounded = value is not None and not graph.dtypes[value.index].is_floating_point
                 if value is not None and rounded and self.states[value] is Dependence.VARIES:
+                    self._refuse_by_record(node)  # not all integers are constant around an image: bits are not
                     self.states[value] = Dependence.FROZEN
             self._describe(node)
         needed, linear, held = {logits}, {}, {}
@@ -236,7 +238,8 @@ class _Reader:
         if known(node).gate is None:
             return None
         if node.kind not in SELF_MASKS:
-            return varying[0] if len(varying) == 1 and node.inputs.count(varying[0]) == 1 else None
+            alone = len(varying) == 1 and node.inputs.count(varying[0]) == 1
+            return varying[0] if alone and (node.args[0] == varying[0] or node.kind in BOUNDS) else None
         depending = [v for v in node.inputs if self.states[v] is not Dependence.FIXED]
         output = node.outputs[0]
         if len(depending) != 2 or output is None or len({self.bases.get(v, v) for v in depending}) != 1:
@@ -258,8 +261,7 @@ class _Reader:
                 self.because = node.place
             return (source,)
         positions = _positions(node, self.states)
-        if operation.refuses is not None and (reason := operation.refuses(node, positions)) is not None:
-            raise PathxError(f"pathx cannot explain the model: {node.place} {reason}", usage=True)
+        self._refuse_by_record(node)
         if operation.transpose is None:
             raise PathxError(self._refusal(node), usage=True)
         if any(_values_in(arg) for arg in node.kwargs.values()):
@@ -281,6 +283,11 @@ class _Reader:
             )
         inputs = dict.fromkeys(v for p in linear for v in _values_in(node.args[p]) if v in varying)
         return tuple(inputs)
+
+    def _refuse_by_record(self, node: Node) -> None:
+        refuses = known(node).refuses
+        if refuses is not None and (reason := refuses(node, _positions(node, self.states))) is not None:
+            raise PathxError(f"pathx cannot explain the model: {node.place} {reason}", usage=True)
 
     def _held_factor(self, node: Node, factors: tuple[int, int]) -> int:
         """The position of the factor that is held at the image."""
@@ -361,7 +368,7 @@ def check_batch(graph: Graph, nodes: Iterable[Node], reading: Reading) -> frozen
     Returns: the numbers of the nodes where it does, which are then read with their tensors whole.
     """
     batch = graph.shapes[graph.input.index][0]
-    whole = set()
+    whole, remedies = set(), []
     for node in nodes:
         if node.index not in reading.linear:
             continue
@@ -372,11 +379,13 @@ def check_batch(graph: Graph, nodes: Iterable[Node], reading: Reading) -> frozen
         if keeps_batch and odd is None:
             continue
         whole.add(node.index)
+        remedy = BATCH_REMEDIES.get(node.kind, "")
+        remedies += [remedy] if remedy else []
         if batch == 1:
             if known(node).saves is not None and node.index not in reading.sources and node.kind not in LAST_DIMENSIONS:
-                raise PathxError(_no_rule(node, " on tensors without the batch in front"), usage=True)
+                problem = f"pathx has no rule for {node.place} on tensors without the batch in front"
+                raise PathxError(f"{problem}; {[*remedies, 'keep the images in the first dimension'][0]}", usage=True)
             continue
-        remedy = BATCH_REMEDIES.get(node.kind, "")
         if not keeps_batch:
             problem = f"{node.place} works along the batch, so images are not explained one by one"
             raise ImagesTogether(f"{problem}; {remedy}" if remedy else problem, usage=True)

@@ -161,7 +161,9 @@ def test_a_file_that_is_no_relu_network_is_exact_at_the_image(pathx_: Pathx, for
 
 @pytest.mark.parametrize("name", ["regnet_y_400mf", "mobilenet_v3_small"])
 def test_a_name_that_is_no_relu_network_is_exact_at_the_image(pathx_: Pathx, name: str) -> None:
-    done = pathx_("explain", picture(), "--model", name, "--weights", "none", "--input-size", "3,64,64", "--format", "json")
+    done = pathx_(
+        "explain", picture(), "--model", name, "--weights", "none", "--input-size", "3,64,64", "--format", "json"
+    )
     assert done.status == 0 and json.loads(done.out)["model"]["exact"] == "image"
 
 

@@ -119,7 +119,15 @@ UNIT = {
 SCHEMA = {
     "schema": str,
     "image": {"file": str, "sha256": str, "width": int, "height": int},
-    "model": {"name": str, "weights": str, "sha256": str, "classes": int, "hidden_layers": int, "exact": str, "origin": dict},
+    "model": {
+        "name": str,
+        "weights": str,
+        "sha256": str,
+        "classes": int,
+        "hidden_layers": int,
+        "exact": str,
+        "origin": dict,
+    },
     "target": {"index": int, "label": str, "logit": float, "probability": float, "rank": int},
     "depth": int,
     "width": (int, str),

@@ -151,7 +151,8 @@ def mish(call: Call, h: Tensor) -> Slopes:
 @gate("pow", "square")
 def power(call: Call, h: Tensor) -> Slopes:
     """h² = h · h, as in StarReLU, and other powers."""
-    result = call.node.op(h, *call.args[1:], **call.kwargs)
+    rest = (call.values(arg) if isinstance(arg, Value) else arg for arg in call.args[1:])
+    result = call.node.op(h, *rest, **call.kwargs)
     return _gated(h, torch.where(h == 0, torch.zeros_like(h), result / h))
 
 

@@ -219,6 +219,9 @@ KEEP_FEATURES = (COPIES | VIEWS | MAP_POOLS | REDUCTIONS) | {
 SELF_MASKS = frozenset(["where", "masked_fill", "mul"])
 """Gates only where the mask was made from the very value that it masks."""
 
+BOUNDS = frozenset(["maximum", "minimum", "fmax", "fmin"])
+"""Gates of either argument, bounded by the other."""
+
 MOVES = VIEWS | {
     *("permute", "transpose", "t", "expand", "slice", "select", "cat", "stack", "constant_pad_nd", "roll", "flip"),
     *("index_select", "repeat", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle"),

@@ -104,7 +104,9 @@ def detached(name: str, varying: tuple[bool, ...]) -> Callable[[Tensor], Tensor]
     return of
 
 
-REFUSAL = "multiplies (two values|what it computed)|divides by what it computed|with these arguments computed from the image"
+REFUSAL = (
+    "multiplies (two values|what it computed)|divides by what it computed|with these arguments computed from the image"
+)
 
 
 def cases() -> Iterator[tuple[str, tuple[bool, ...]]]:
