@@ -105,6 +105,7 @@ PARTS: dict[str, Part] = {
     ),
     "layer norm": lambda net, x: net.layer_norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2),
     "group norm": lambda net, x: net.group_norm(x),
+    "instance norm": lambda net, x: F.instance_norm(x, weight=net.grn_weight.flatten(), bias=net.grn_bias.flatten()),
     "rms norm": lambda net, x: F.rms_norm(x.permute(0, 2, 3, 1), (6,), eps=1e-5).permute(0, 3, 1, 2),
     "l2 norm": lambda net, x: F.normalize(x, dim=1),
     "global response norm": response_norm,

@@ -186,9 +186,9 @@ def test_recurrent_cells(name: str) -> None:
 
 
 def test_normalisation_by_the_batch() -> None:
-    for layer in (nn.BatchNorm2d(4, track_running_stats=False), nn.InstanceNorm2d(4)):
-        model = nn.Sequential(nn.Conv2d(3, 4, 3), layer, nn.ReLU(), nn.Flatten(), nn.Linear(256, 3)).eval()
-        refuses(model, torch.randn(2, 3, 10, 10), "in 1 normalises by its batch's own statistics")
+    layer = nn.BatchNorm2d(4, track_running_stats=False)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), layer, nn.ReLU(), nn.Flatten(), nn.Linear(256, 3)).eval()
+    refuses(model, torch.randn(2, 3, 10, 10), "in 1 normalises by its batch's own statistics")
 
 
 def test_quantised_weights() -> None:
