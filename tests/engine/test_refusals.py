@@ -71,7 +71,7 @@ REFUSALS: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
         lambda m, x: m.b(F.relu(m.a(x))) if (m.a(x) > 0).any() else m.b(m.a(x)), f"{DECIDES} (.item(), .numpy() or `if`",
     ),
     "elements by value": (lambda m, x: m.b(F.relu(m.a(x)))[x[:, 0] > -9], "an operand of index in the model itself from the image"),
-    "nonzero": (lambda m, x: m.b(F.relu(m.a(x)))[x[:, 0].nonzero()[:, 0]], "an operand of index in the model itself from the image"),
+    "nonzero": (lambda m, x: m.b(F.relu(m.a(x)))[x[:, 0].nonzero()[:, 0]], "an operand of index in the model itself from"),
     "a product": (lambda m, x: m.b(F.relu(m.a(x) * m.c(x))), f"{TWO} (mul in the model itself)"),
     "a product of activations": (lambda m, x: m.b(F.relu(m.a(x)) * F.relu(m.c(x))), f"{TWO} (mul in the model itself)"),
     "a product of gates": (lambda m, x: m.b(m.a(x).sigmoid() * m.c(x).tanh()), f"{TWO} (mul in the model itself)"),

@@ -11,7 +11,17 @@ import torch
 from torch import Tensor
 
 from pathx.engine.record.operations import Value, filled, values_in
-from pathx.engine.rules.table import APPLIED, MATRICES, SHARED_WEIGHTS, VIEWS, Call, Cotangents, Transpose, precise, record
+from pathx.engine.rules.table import (
+    APPLIED,
+    MATRICES,
+    SHARED_WEIGHTS,
+    VIEWS,
+    Call,
+    Cotangents,
+    Transpose,
+    precise,
+    record,
+)
 from pathx.engine.window import Corners, Origin, Window
 
 # --- sums -----------------------------------------------------------------------------------------------------------
@@ -254,7 +264,9 @@ def push(call: Call, output: int, tangents: Mapping[Value, Tensor], image: Tenso
 
         def pull(cotangent: Tensor, value: Value = value) -> Tensor:
             found = rule(call, output, Window.full(cotangent, row, image))
-            below = [window.dense().data for source, window in found if source == value]  # it may be read twice, or not at all
+            below = [
+                window.dense().data for source, window in found if source == value
+            ]  # it may be read twice, or not at all
             return sum(below, like.new_zeros(len(image), *call.shapes[value]))
 
         part = torch.func.vjp(pull, like.new_zeros(len(image), *shape))[1](tangent)[0]

@@ -464,7 +464,9 @@ PRODUCTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products_of_what_was_computed_are_refused(name: str) -> None:
-    with pytest.raises(PathxError, match=r"multiplies two values|is neither linear nor an activation|pathx has no rule for"):
+    with pytest.raises(
+        PathxError, match=r"multiplies two values|is neither linear nor an activation|pathx has no rule for"
+    ):
         freeze(Above(PRODUCTS[name]), pictures(*MAP))
 
 
@@ -521,9 +523,7 @@ ROWS_OF_NORMS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Te
     "native_layer_norm, of maps": (lambda x: F.layer_norm(x, (7, 6), eps=0.1), lambda x: centred(x, (2, 3))),
     "native_group_norm": (
         lambda x: F.group_norm(x, 2, fixed(4), fixed(4, seed=1), 0.1),
-        lambda x: (
-            centred(x.unflatten(1, (2, 2)), (2, 3, 4)).flatten(1, 2) * fixed(4, 1, 1) + fixed(4, 1, 1, seed=1)
-        ),
+        lambda x: centred(x.unflatten(1, (2, 2)), (2, 3, 4)).flatten(1, 2) * fixed(4, 1, 1) + fixed(4, 1, 1, seed=1),
     ),
     "native_group_norm, of one group": (lambda x: F.group_norm(x, 1, eps=0.1), lambda x: centred(x, (1, 2, 3))),
     "rms norm": (lambda x: F.rms_norm(x, (6,), fixed(6), 0.1), lambda x: by_root(x) * fixed(6)),
