@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.cases import assert_same
+from support.modules import Function
 from support.twins import frozen_weight
 from torch import Tensor, nn
 from torch.testing import assert_close
@@ -105,6 +106,7 @@ PARTS: dict[str, Part] = {
     ),
     "layer norm": lambda net, x: net.layer_norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2),
     "group norm": lambda net, x: net.group_norm(x),
+    "instance norm": lambda net, x: F.instance_norm(x, weight=net.grn_weight.flatten(), bias=net.grn_bias.flatten()),
     "rms norm": lambda net, x: F.rms_norm(x.permute(0, 2, 3, 1), (6,), eps=1e-5).permute(0, 3, 1, 2),
     "l2 norm": lambda net, x: F.normalize(x, dim=1),
     "global response norm": response_norm,
@@ -172,6 +174,29 @@ def test_law_5_every_strategy_keeps_the_same_units(part: str, strategy: str) -> 
     for layer in found.path:
         contributions = torch.tensor([unit.contribution for unit in layer.units], dtype=torch.float64)
         assert_close(sum(edges.value.sum(1) for edges in layer.edges), contributions, rtol=1e-8, atol=1e-10)  # law 9
+
+
+TWICE: dict[str, Callable[[Tensor], Tensor]] = {
+    "stacked": lambda x: torch.stack([x, x], 1).flatten(1),
+    "mixed": lambda x: torch.lerp(x, x, 0.3),
+    "added up": lambda x: torch.addcmul(x, x, torch.arange(4.0).double()),
+}
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_law_5_what_an_operation_reads_twice_is_pushed_twice(name: str) -> None:
+    """Below weights that are as long as the batch, too."""
+    torch.manual_seed(0)
+    first, last = nn.Linear(5, 4).double(), nn.Linear(4, 3).double()
+    middle = nn.Linear(8 if name == "stacked" else 4, 4).double()
+    model = Function(lambda x: last(F.relu(middle(TWICE[name](F.relu(first(x)))))))
+    frozen = freeze(model, torch.randn(4, 5, dtype=torch.float64))
+    pulled, pushed = (
+        explain_frozen(frozen, [(0, 1), (3, 2)], depth="all", width=3, skips="all", strategy=Strategy(push=push))
+        for push in (0, math.inf)
+    )
+    for one, other in zip(pulled, pushed, strict=True):
+        assert_same(one, other)
 
 
 @pytest.mark.parametrize("part", ["nothing", "gelu", "squeeze and excite", "layer norm", "attention"])

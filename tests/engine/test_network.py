@@ -315,6 +315,25 @@ def test_writes_into_parts(name: str) -> None:
         assert one.attribution.sum().item() + one.bias == pytest.approx(one.score, rel=1e-10, abs=1e-12)
 
 
+def test_a_weight_that_is_copied_and_written_into_is_what_it_is_then() -> None:
+    """As Swin V2 has it, whose keys have no bias; the model's own stays as it was."""
+
+    def forward(m: Any, x: Tensor) -> Any:
+        bias = m.a.bias.clone()
+        bias[1:3].zero_()
+        return m.b(F.relu(F.linear(x, m.a.weight, bias)))
+
+    model = Model(forward, a=nn.Linear(5, 4), b=nn.Linear(4, 3)).double()
+    images, before = torch.randn(2, 5, dtype=torch.float64), model.a.bias.clone()  # type: ignore[union-attr, operator]
+    x = images.clone().requires_grad_()
+    logits = model(x)
+    (gradient,) = torch.autograd.grad(logits[:, 2].sum(), x)
+    found = pathx.explain(model, images, target=2, depth="all", width="all", alpha=0.0)
+    assert_close(torch.stack([one.weight for one in found]), gradient)
+    assert_close(torch.stack([one.logits for one in found]), logits.detach())
+    assert torch.equal(model.a.bias, before)  # type: ignore[union-attr, arg-type]
+
+
 # --- Outputs ----------------------------------------------------------------------------------------------------------
 
 ENDINGS: dict[str, Callable[[Tensor], Tensor]] = {

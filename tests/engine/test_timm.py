@@ -1,4 +1,4 @@
-"""ReLU networks that others wrote, tried against the laws. All of them: `python -m support.timm_networks FILE`."""
+"""Networks that others wrote, tried against the laws. All of them: `python -m support.timm_networks FILE`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ import pytest
 from support.timm_networks import walk
 
 WORK = ["test_resnet", "mobilenetv2_050", "dla46_c", "mnasnet_050", "regnetx_002", "mobilenet_edgetpu_100"]
-REFUSED = {"test_byobnet": "sigmoid", "lcnet_035": "hardswish", "rexnet_100": "silu"}
+WORK += [
+    "test_byobnet",
+    "lcnet_035",
+    "rexnet_100",
+    "test_convnext",
+    "test_efficientnet",
+    "ghostnet_050",
+]  # at the image
+REFUSED = dict.fromkeys(["coat_tiny", "sequencer2d_s"], "multiplies two values")
 
 
 @pytest.mark.slow

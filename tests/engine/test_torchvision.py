@@ -1,4 +1,4 @@
-"""Every classifier of torchvision is explained: in a region, or at the image where gates, norms and attention are held."""
+"""Every classifier that torchvision reports is explained: in a region, or at the image where multipliers are held."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HIDDEN_LAYERS = {
     **dict.fromkeys(["resnet50", "resnext50_32x4d", "wide_resnet50_2"], 1 + 3 * 16),
     **dict.fromkeys(["resnet101", "resnext101_32x8d", "resnext101_64x4d", "wide_resnet101_2"], 1 + 3 * 33),
     "resnet152": 1 + 3 * 50,
-    **dict.fromkeys(["squeezenet1_0", "squeezenet1_1"], 1 + 2 * 8),  # squeeze, then both expand; class maps are the output
+    **dict.fromkeys(["squeezenet1_0", "squeezenet1_1"], 1 + 2 * 8),  # squeeze, then both expand at once, then classes
     "densenet121": 1 + 2 * (6 + 12 + 24 + 16) + 3 + 1,
     "densenet161": 1 + 2 * (6 + 12 + 36 + 24) + 3 + 1,
     "densenet169": 1 + 2 * (6 + 12 + 32 + 32) + 3 + 1,

@@ -305,6 +305,12 @@ def _explain_failure(mode: Mode, error: Exception) -> NoReturn:
         ) from error
     if mode.stopped is not None or isinstance(error, PathxError):
         raise mode.stopped or error
+    if mode.functional and "mutating a non-functional tensor" in str(error):
+        raise PathxError(
+            "the model writes what it computed from the image into a tensor of its own, which it also reads elsewhere; "
+            "write it without the in-place operation",
+            usage=True,
+        ) from error
     if isinstance(model, (torch.jit.ScriptModule, torch.fx.GraphModule)):
         reason = _own_words(mode) or error
     line = (str(reason).strip().splitlines() or [type(reason).__name__])[-1].rstrip(". ")

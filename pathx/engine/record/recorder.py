@@ -141,7 +141,7 @@ _LAST: WeakKeyDictionary[nn.Module, _Last] = WeakKeyDictionary()
 class _Known(ref):  # type: ignore[type-arg]
     """A tensor that the model has, by weak reference: its id is unique only while it lives."""
 
-    __slots__ = ("actual", "key", "memory", "other", "stale", "value")
+    __slots__ = ("actual", "key", "memory", "moves", "other", "stale", "value")
 
     key: int
     value: Value  # what it holds now
@@ -149,6 +149,7 @@ class _Known(ref):  # type: ignore[type-arg]
     other: _Known | None  # another tensor on this memory
     actual: Tensor | None  # is computed with in its place: in another precision, or on another device
     stale: bool  # its memory was changed through another tensor
+    moves: bool  # by what depends on the image
 
 
 class _Recorder(Mode):
@@ -173,6 +174,7 @@ class _Recorder(Mode):
         self.steps: list[_Step] = []
         self.last = _LAST.get(model)  # None as soon as something is different
         self.on_operation = watch(value_at(0))
+        self.moving = {value_at(0)}  # where torch sorts out memory, the values that depend on the image
         self.first: dict[Hashable, Node] = {}  # the first node of each expression
         self.count = 0  # of values
         self.tensors: dict[Value, Tensor] = {}
@@ -249,7 +251,7 @@ class _Recorder(Mode):
             if key not in self.apart:
                 known.other = self.sharing.get(memory)
                 self.sharing[memory] = known
-        known.value, known.stale, known.actual = value, False, None
+        known.value, known.stale, known.moves, known.actual = value, False, False, None
         return known
 
     def _check(self, tensor: Tensor) -> None:
@@ -322,8 +324,9 @@ class _Recorder(Mode):
             for name, arg in options.items():
                 kwargs[name], noted_kwargs[name] = (arg, arg) if type(arg) in _PLAIN else self._argument(arg, tensors)
         in_place, op, step = traits.is_mutable, func, None
+        moves = self.functional and not self.moving.isdisjoint(tensors)
         if in_place:
-            op = self._out_of_place(traits, given)
+            op = self._out_of_place(traits, given, moves)
             # What its rule asks for is kept before it is written over.
             step = self._operation(op, tuple(noted), noted_kwargs, args[:1])
             self._keep_some(step, tensors)
@@ -343,6 +346,8 @@ class _Recorder(Mode):
             self.apart.update(map(id, seen))
         step = step or self._operation(op, tuple(noted), noted_kwargs, made)
         outputs: Any = step.node.outputs  # type: ignore[union-attr]
+        if moves:
+            self.moving.update(value for value in outputs if value is not None)
         if self.edits and outputs[0] in self.edits:
             edited = self.edits[outputs[0]](made[0])
             made[0], seen[0] = (one.copy_(edited) if in_place else edited.to(one) for one in (made[0], seen[0]))
@@ -367,9 +372,9 @@ class _Recorder(Mode):
             return arg, arg
         if isinstance(arg, Tensor):
             known = self.known.get(id(arg)) or self._bring(arg)
-            if known.stale and not self.functional:
+            if known.stale and (not self.functional or known.moves or known.value in self.moving):
                 raise _Aliased
-            if known.stale:  # torch sorts out all that depends on the image, so this is as it is for any
+            if known.stale:  # by what does not depend on the image
                 known = self._bring_changed(arg)
             tensor = tensors[known.value] = arg if known.actual is None else known.actual
             return tensor, known.value
@@ -397,7 +402,7 @@ class _Recorder(Mode):
             return arg.to(self.device) if arg.dim() and arg.device != self.device else arg
         return self.device if isinstance(arg, torch.device) and arg.type != "meta" else arg
 
-    def _out_of_place(self, traits: _Traits, given: tuple[Any, ...]) -> Any:
+    def _out_of_place(self, traits: _Traits, given: tuple[Any, ...], moves: bool) -> Any:
         """The operation that computes what an in-place one does. Other tensors on the memory that this writes are stale."""
         if traits.functional is None:
             raise _Aliased  # it writes into an argument in a way of its own
@@ -405,6 +410,7 @@ class _Recorder(Mode):
             other = self.sharing.get(memory_of(given[0]))
             while other is not None:
                 other.stale = other.key != id(given[0])
+                other.moves |= moves
                 other = other.other
         return traits.functional
 

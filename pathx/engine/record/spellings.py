@@ -192,12 +192,27 @@ def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor | None:
     return (tensor.unsqueeze(-1) == torch.arange(num_classes, device=tensor.device)).long()
 
 
+def _instances(
+    x: Tensor,
+    running_mean: Any = None,
+    running_var: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor | None:
+    """`instance_norm` by what an image is itself: every channel is a group. torch takes the batch for channels."""
+    return F.group_norm(x, x.shape[1], weight, bias, eps) if use_input_stats else None
+
+
 def _refuse_recurrent(*_: Any) -> None:
     raise PathxError("pathx has no rule for recurrent layers (nn.RNN): explain a network without them", usage=True)
 
 
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     Tensor.__deepcopy__: lambda tensor, memo: tensor.clone(),
+    F.instance_norm: _instances,
     F.one_hot: _one_hot,
     F.pad: _padded,
     aten.pad.default: _padded,

@@ -104,9 +104,7 @@ def detached(name: str, varying: tuple[bool, ...]) -> Callable[[Tensor], Tensor]
     return of
 
 
-REFUSAL = (
-    "multiplies (two values|what it computed)|divides by what it computed|with these arguments computed from the image"
-)
+REFUSAL = r"multiplies two values|multiplies what it computed|divides by what it computed|with these arguments computed"
 
 
 def cases() -> Iterator[tuple[str, tuple[bool, ...]]]:
