@@ -49,9 +49,11 @@ def _kind(stream: IO[bytes]) -> str:
     if start.startswith(b"PK"):
         try:
             archive = Archive(stream)
+            archive.check_sizes()
+        except Unsafe:
+            raise
         except Exception:  # RuntimeError mostly; OSError where damage sends the reader beyond the file; and others
             return "unknown"
-        archive.check_sizes()
         return _kind_of_archive(archive.names)
     if start.startswith(b"\x80"):
         return "pickle"
