@@ -57,7 +57,7 @@ def test_what_cannot_be_packed_or_unpacked_is_one_line(pathx_: Pathx) -> None:
     assert pathx_("explain", folder, "--model", model, *QUICK, "--pack", "tar").status == 0
     for command in ("report", "redraw"):
         ended = pathx_(command, "pathx-out")
-        assert ended.status == 2 and "pathx merge pathx-out --unpack FOLDER" in ended.err
+        assert ended.status == 2 and "run `pathx merge --unpack FOLDER` on it first" in ended.err
     ended = pathx_("merge", folder, "--unpack", "elsewhere")
     assert ended.status == 2 and "holds no packed results" in ended.err
     assert pathx_("merge", "pathx-out", "--unpack", "into").out == "into: the results of 3 images\n"
