@@ -278,7 +278,7 @@ def check_in_folders(place: str | Path) -> None:
     _check_path(place)
     if any(Path(place).glob("results-*-*.tar")) or any(Path(place).glob("results-*-*.parquet")):
         raise PathxError(
-            f"{shown(place)} holds packed results: run `pathx merge {place} --unpack FOLDER` first", usage=True
+            f"{shown(place)} holds packed results: run `pathx merge --unpack FOLDER` on it first", usage=True
         )
 
 
