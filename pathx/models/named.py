@@ -75,7 +75,6 @@ def load_named(name: str, weights: str | None, options: Mapping[str, Any]) -> Lo
         sha256 = sha256_of_state(module.state_dict())
     elif member in available.__members__:
         recipe = available[member]
-        _check_worth_a_download(name)
         state = _download(name, recipe)
         shown, sha256 = recipe.name, sha256_of_state(state)
         module = _trained(name, state, f"torchvision's {shown}")
@@ -133,14 +132,6 @@ def adapted(preprocessing: Preprocessing, options: Mapping[str, Any]) -> Preproc
     if changes.get("input_size", preprocessing.input_size) != preprocessing.input_size:
         changes["resize"] = None  # that of the model belongs to its own input size
     return replace(preprocessing, **changes)
-
-
-def _check_worth_a_download(name: str) -> None:
-    """Refuse a model that is always refused before its weights are fetched."""
-    refused = table()["models"].get(name, {}).get("refused")
-    if refused:
-        found = f"{name} cannot be explained: {refused} is not linear once the ReLUs are fixed"
-        raise PathxError(f"{found}; `pathx models` lists the models that can", usage=True)
 
 
 def _check_name(name: str) -> None:

@@ -58,16 +58,6 @@ def test_unknown_weights_list_the_known_ones() -> None:
     )
 
 
-def test_a_model_that_is_always_refused_is_not_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fetched(*arguments: Any, **options: Any) -> None:
-        raise AssertionError("nothing is to be downloaded")
-
-    monkeypatch.setattr(torch.hub, "load_state_dict_from_url", fetched)
-    monkeypatch.setattr(torch.hub, "download_url_to_file", fetched)
-    found = str(refusal("efficientnet_b0"))
-    assert found.startswith("efficientnet_b0 cannot be explained: silu in features.0.2 is not linear")
-
-
 def test_a_structure_needs_no_weights_and_takes_another_input_size() -> None:
     module, size = architecture("SqueezeNet1-1", (3, 64, 48))
     assert size == (3, 64, 48) and not module.training

@@ -83,7 +83,7 @@ def test_the_document_has_the_keys_of_the_schema_in_its_order() -> None:
     )
     assert {key: list(made[key]) for key in ("image", "model", "target", "linear_model", "created_by")} == {
         "image": ["file", "sha256", "width", "height"],
-        "model": ["name", "weights", "sha256", "classes", "hidden_layers"],
+        "model": ["name", "weights", "sha256", "classes", "hidden_layers", "exact"],
         "target": ["index", "label", "logit", "probability", "rank"],
         "linear_model": ["score", "bias", "attribution_sum", "residual"],
         "created_by": ["pathx", "torch", "torchvision", "device", "dtype"],
