@@ -1,4 +1,7 @@
-"""What pathx needs of torch and torch offers under private names only, and what happens where a release has no such thing."""
+"""Differences between releases of torch, from 2.4 on, and what torch offers under private names only.
+
+Each function says what happens where a release lacks the thing.
+"""
 
 from __future__ import annotations
 
@@ -21,3 +24,23 @@ def reset_version(tensor: Tensor, version: int) -> None:
     reset = getattr(getattr(torch._C, "_autograd", None), "_unsafe_set_version_counter", None)
     if reset is not None:
         reset((tensor,), (version,))
+
+
+def has_fp32_precision() -> bool:
+    """Whether torch has a precision setting per library and kind of product (from 2.9 on)."""
+    return hasattr(torch.backends.mkldnn, "matmul")
+
+
+def precision_switches(device: str) -> tuple[tuple[Any, str, str | bool], ...]:
+    """The settings that round the factors of float32 products: holder, name, and the value that rounds nothing.
+
+    Before torch 2.9 there are only the switches of TF32; `torch.set_float32_matmul_precision` covers the rest.
+    """
+    backends: Any = torch.backends
+    if has_fp32_precision():
+        parts = [backends.mkldnn.matmul, backends.mkldnn.conv]
+        parts += [] if device == "cpu" else [backends.cuda.matmul, backends.cudnn.conv]
+        return tuple((part, "fp32_precision", "ieee") for part in parts)
+    switches = [] if device == "cpu" else [(backends.cuda.matmul, "allow_tf32"), (backends.cudnn, "allow_tf32")]
+    switches += [(backends.mkldnn, "allow_tf32")] if hasattr(backends.mkldnn, "allow_tf32") else []
+    return tuple((holder, name, False) for holder, name in switches)

@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine.record": {"compat"},
     "engine.window": set(),
     "engine.rules": {"engine.record", "engine.window"},
-    "engine": {"engine.record", "engine.window", "engine.rules", "explanation"},
+    "engine": {"compat", "engine.record", "engine.window", "engine.rules", "explanation"},
     "images": set(),
     "maps": set(),
     "models": {"images"},

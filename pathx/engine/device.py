@@ -6,10 +6,11 @@ import gc
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
+from pathx.compat import has_fp32_precision, precision_switches
 from pathx.errors import PathxError
 
 One = TypeVar("One")
@@ -121,35 +122,31 @@ def exactly(device: torch.device) -> Iterator[None]:
             torch.set_default_dtype(dtype)
 
 
-# The settings of torch that products and convolutions listen to, by the library that computes them.
-_LIBRARIES = {library: tuple((library, kind) for kind in ("matmul", "conv", "rnn")) for library in ("cuda", "mkldnn")}
-
-
 @contextmanager
 def whole_products(device: torch.device) -> Iterator[None]:
     """Switch off what rounds the factors of products, where it is on; nothing is written where it is off already."""
-    settings = _LIBRARIES["mkldnn"] if device.type == "cpu" else _LIBRARIES["cuda"] + _LIBRARIES["mkldnn"]
-    before = {which: torch._C._get_fp32_precision_getter(*which) for which in settings}
-    rounding = [which for which, precision in before.items() if precision in _ROUNDED]
-    if not rounding:
+    switches = precision_switches(device.type)
+    before = [getattr(holder, name) for holder, name, _ in switches]
+    rounding = [switch for switch, value in zip(switches, before, strict=True) if value in _ROUNDED]
+    older = _older_switch()
+    if not rounding and (older in (None, "highest") or has_fp32_precision()):
         yield
         return
-    older = _older_switch()
-    # That one first: it moves some of the newer ones, and torch refuses to compute where the two disagree.
+    # The older switch first: it moves some of the newer ones, and torch refuses to compute where the two disagree.
     if older not in (None, "highest"):
         torch.set_float32_matmul_precision("highest")
-    for which in rounding:
-        torch._C._set_fp32_precision_setter(*which, "ieee")
+    for holder, name, full in rounding:
+        setattr(holder, name, full)
     try:
         yield
     finally:
         if older not in (None, "highest"):
             torch.set_float32_matmul_precision(older)
-        for which, precision in before.items():
-            _restore(which, precision)
+        for (holder, name, full), value in zip(switches, before, strict=True):
+            _restore(holder, name, full, value)
 
 
-_ROUNDED = ("tf32", "bf16")
+_ROUNDED = ("tf32", "bf16", True)
 
 
 def _older_switch() -> str | None:
@@ -160,9 +157,11 @@ def _older_switch() -> str | None:
         return None
 
 
-def _restore(which: tuple[str, str], precision: str) -> None:
-    """A setting as it was; one that followed a more general setting follows it again."""
-    if torch._C._get_fp32_precision_getter(*which) != precision or precision in _ROUNDED:
-        torch._C._set_fp32_precision_setter(*which, "none")
-        if torch._C._get_fp32_precision_getter(*which) != precision:
-            torch._C._set_fp32_precision_setter(*which, precision)
+def _restore(holder: Any, name: str, full: str | bool, value: str | bool) -> None:
+    """Set a switch back; one that followed a more general setting follows it again."""
+    if getattr(holder, name) == value and value not in _ROUNDED:
+        return
+    if full == "ieee":
+        setattr(holder, name, "none")
+    if getattr(holder, name) != value:
+        setattr(holder, name, value)
