@@ -7,7 +7,9 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from PIL import Image
+from torch import Tensor
 
 from pathx.drawing.grey import MAP_SIDE, encode_map, shrink
 from pathx.explanation import LayerTensor, PathLayer, Unit
@@ -113,7 +115,7 @@ def path_data(document: dict[str, Any]) -> dict[str, Any]:
         "edges": [edge for layer in layers for edge in _edges(layer)],
         "models": {},
         "pixels": {},
-        "places": [_place_map(layer, size) for layer in layers],
+        "places": [_encode_places(layer, size) for layer in layers],
     }
 
 
@@ -140,8 +142,20 @@ def _edges(layer: dict[str, Any]) -> list[list[Any]]:
     ]
 
 
-def _place_map(layer: dict[str, Any], size: tuple[int, int]) -> dict[str, Any] | None:
-    """The layer's part of the path map; None where its units have no place."""
+def path_map(document: dict[str, Any]) -> Tensor | None:
+    """The path map (H, W) of an explanation, from its document; None where no unit has a place."""
+    maps = [_layer_map(layer, input_size(document)) for layer in document["layers"]]
+    known = [one for one in maps if one is not None]
+    return torch.stack(known).sum(0) if known else None
+
+
+def _encode_places(layer: dict[str, Any], size: tuple[int, int]) -> dict[str, Any] | None:
+    values = _layer_map(layer, size)
+    return None if values is None else encode_map(shrink(values, MAP_SIDE // 2))
+
+
+def _layer_map(layer: dict[str, Any], size: tuple[int, int]) -> Tensor | None:
+    """The layer's part of the path map (H, W); None where its units have no place."""
     tensors = tuple(
         LayerTensor(tensor["name"], tuple(tensor["shape"]), tensor["places"] and tuple(map(tuple, tensor["places"])))
         for tensor in layer["tensors"]
@@ -149,7 +163,7 @@ def _place_map(layer: dict[str, Any], size: tuple[int, int]) -> dict[str, Any] |
     if not any(tensor.places for tensor in tensors):
         return None
     kept = PathLayer(layer["layer"], layer["below_alpha"], tensors, tuple(map(_unit, layer["units"])))
-    return encode_map(shrink(enlarged(laid(kept), size), MAP_SIDE // 2))
+    return enlarged(laid(kept), size)
 
 
 def _unit(entry: dict[str, Any]) -> Unit:

@@ -10,18 +10,23 @@ from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import quote
 
+from PIL import Image
+
+from pathx.drawing.render import heated
 from pathx.errors import PathxError
 from pathx.models.labels import slug
 from pathx.regular import MARKER
 from pathx.report.collect import Collected, ExplanationFiles
 from pathx.report.encoding import encode_jpeg
-from pathx.report.explanation import whole
+from pathx.report.explanation import path_map, whole
 from pathx.report.measures import measure_page, measure_title
 from pathx.report.page import is_page, page
 from pathx.report.saved import Photo, explanation_page
 from pathx.results.files import MARKER_SCHEMA, document_bytes, foreign, marked, replacing
 
-_THUMBNAIL = 240
+_THUMBNAIL = 300
+"""Pixels on the longer side of a small picture."""
+
 _OURS = re.compile(r"\d+(-.+-\d+-.*\.html|\.jpg)")
 
 
@@ -67,7 +72,7 @@ def write_gallery(found: Collected, file: Path, note: Callable[[str], None], adv
                 note(str(error))
                 continue
             if photo.image is not None:
-                new.put(image.thumbnail, encode_jpeg(photo.image, _THUMBNAIL))
+                new.put(image.thumbnail, encode_jpeg(_thumbnail(photo.image, image.best.document), _THUMBNAIL))
             else:
                 note(photo.problem)
             rows.append(_row(image, photo.image is not None))
@@ -152,11 +157,22 @@ def _pages(image: _Image, photo: Photo, around: dict[str, str | None], beside: C
         yield name, made
 
 
+def _thumbnail(photo: Image.Image, document: dict[str, Any]) -> Image.Image:
+    """What the network saw of a photo, with the path map on it as in overlay.png."""
+    heat = path_map(document)
+    if heat is None:
+        return photo
+    small = photo.convert("RGB")
+    small.thumbnail((3 * _THUMBNAIL, 3 * _THUMBNAIL), Image.Resampling.BILINEAR)
+    times = (small.width / photo.width, small.height / photo.height) * 2
+    left, top, right, bottom = (side * scale for side, scale in zip(document["region"], times, strict=True))
+    return heated(small, heat, (left, top, right, bottom), sigma=None, line=True).seen
+
+
 def _row(image: _Image, thumbnail: bool) -> dict[str, Any]:
     """What the gallery says of an image."""
-    document = image.best.document
-    target, model = document["target"], document["linear_model"]
-    top, logit = image.best.top, target["logit"]
+    document, top = image.best.document, image.best.top
+    target, removal = document["target"], document.get("removal") or {}
     return {
         "file": document["image"]["file"],
         "page": quote(image.pages[0]),
@@ -166,7 +182,7 @@ def _row(image: _Image, thumbnail: bool) -> dict[str, Any]:
         "target": target["label"],
         "probability": top[0][1] if top else target["probability"],
         "margin": top[0][1] - top[1][1] if len(top) > 1 else None,
-        "share": model["score"] / logit if logit else None,
+        "removal": {key: removal.get(key) for key in ("before", "after", "at_random")} if removal else None,
         "wrong": image.wrong,
         "classes": [whole(one.document)["label"] for one in image.found],
     }

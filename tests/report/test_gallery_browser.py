@@ -22,7 +22,8 @@ def row(number: int, **changes: Any) -> dict[str, Any]:
     truth, predicted = LABELS[number % 4], LABELS[(number // 7) % 4]
     about = {"file": f"photos/{truth}/{number:05}.png", "page": f"pages/{number}.html", "thumbnail": None}
     about |= {"truth": truth, "predicted": predicted, "target": predicted, "wrong": truth != predicted, "classes": []}
-    return about | {"probability": number % 100 / 100, "margin": number % 50 / 100, "share": number % 10 / 10} | changes
+    removal = {"before": 0.9, "after": number % 90 / 100, "at_random": 0.85}
+    return about | {"probability": number % 100 / 100, "margin": number % 50 / 100, "removal": removal} | changes
 
 
 def gallery(folder: Path, rows: list[dict[str, Any]]) -> Path:
@@ -66,11 +67,15 @@ def test_wrong_predictions_come_first_and_sorting_sorts(browser: Any, many: tupl
     file, rows = many
     wrong = [one for one in rows if one.get("wrong")]
     with opened(browser, file) as page:
-        assert wrong[0]["file"][-9:] in names(page)[0] and "labelled" in names(page)[0]
+        assert wrong[0]["file"][-9:] in names(page)[0] and f"is {wrong[0]['truth']}" in names(page)[0]
         page.get_by_label("Sort", exact=True).select_option("Least probable")
         assert "0\u00a0%" in names(page)[0]
         page.get_by_label("Sort", exact=True).select_option("Most probable")
         assert "99\u00a0%" in names(page)[0]
+        page.get_by_label("Sort", exact=True).select_option("Falls most without its path")
+        assert "without path0\u00a0%" in names(page)[0]
+        page.get_by_label("Sort", exact=True).select_option("Falls least without its path")
+        assert "without path89\u00a0%" in names(page)[0]
 
 
 def test_search_filters_and_the_confusion_matrix(browser: Any, many: tuple[Path, list[dict[str, Any]]]) -> None:
@@ -80,6 +85,7 @@ def test_search_filters_and_the_confusion_matrix(browser: Any, many: tuple[Path,
         def expect(fits: Any) -> None:
             assert told(page).startswith(f"{sum(map(fits, rows)):,} image")
 
+        page.get_by_text("Labels and predictions").click()
         page.get_by_label("Search", exact=True).fill("00042")
         expect(lambda one: "00042" in one["file"])
         page.get_by_label("Search", exact=True).fill("")
@@ -97,10 +103,6 @@ def test_search_filters_and_the_confusion_matrix(browser: Any, many: tuple[Path,
         button.click()
         expect(lambda one: (one.get("truth"), one.get("predicted")) == ("cat", "red fox"))
         page.get_by_role("button", name="Show all classes").click()
-        page.get_by_label("Probability from %").fill("95")
-        expect(lambda one: "error" in one or one["probability"] >= 0.95)
-        page.get_by_label("Margin up to %").fill("10")
-        expect(lambda one: "error" in one or (one["probability"] >= 0.95 and one["margin"] <= 0.1))
 
 
 def test_the_table_that_is_saved_is_what_is_shown_and_no_formula(browser: Any, tmp_path: Path) -> None:
@@ -116,6 +118,15 @@ def test_the_table_that_is_saved_is_what_is_shown_and_no_formula(browser: Any, t
     assert [one["file"] for one in found] == ["'" + rows[0]["file"], rows[1]["file"], "other.png"]
     assert found[1]["predicted"] == HOSTILE[1]
     assert [float(one["probability"]) for one in found] == [one["probability"] for one in rows]
+    assert [float(one["after"]) for one in found] == [one["removal"]["after"] for one in rows]
+
+
+def test_no_tile_is_clipped(browser: Any, many: tuple[Path, list[dict[str, Any]]]) -> None:
+    below = """() => [...document.querySelectorAll('.tile')].filter(tile => [...tile.querySelectorAll('.caption > *')]
+      .some(one => one.getBoundingClientRect().bottom > tile.getBoundingClientRect().bottom - 4)).length"""
+    for width in (390, 1280):
+        with opened(browser, many[0], width=width) as page:
+            assert page.locator(".tile .truth").count() and page.evaluate(below) == 0
 
 
 def test_keys_move_among_images_and_pages(browser: Any, tmp_path: Path) -> None:

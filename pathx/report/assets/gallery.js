@@ -7,7 +7,6 @@ import {
   choice,
   counted,
   make,
-  number,
   percent,
   remarks,
   rowHead,
@@ -17,34 +16,25 @@ import {
   text,
 } from "./dom.js";
 
-const TILE = 210;
-const HIGH = 262;
+const GAP = 14;
+const HIGH = 322; // of a tile, with the gap below
 const MOST_CLASSES = 24;
+const fall = (row) => (row.removal ? row.removal.before - row.removal.after : null);
 const SORTS = {
   first: ["Wrong first", (row) => [row.error ? 1 : row.wrong ? 0 : 2, row.at]],
-  file: ["File name", (row) => [row.file]],
+  falls: ["Falls most without its path", (row) => [-(fall(row) ?? -Infinity)]],
+  stays: ["Falls least without its path", (row) => [fall(row) ?? Infinity]],
   low: ["Least probable", (row) => [row.probability ?? Infinity]],
   high: ["Most probable", (row) => [-(row.probability ?? -1)]],
   margin: ["Closest call", (row) => [row.margin ?? Infinity]],
-  share: ["Largest share of the logit", (row) => [-(row.share ?? -Infinity)]],
+  file: ["File name", (row) => [row.file]],
 };
 const rows = DATA.rows.map((row, at) => ({
   ...row,
   at,
   words: [row.file, row.truth, row.predicted, row.error].join(" ").toLowerCase(),
 }));
-const state = {
-  words: "",
-  sort: "first",
-  truth: "",
-  predicted: "",
-  show: "all",
-  least: 0,
-  most: 1,
-  margin: 1,
-  share: -Infinity,
-  list: rows,
-};
+const state = { words: "", sort: "first", truth: "", predicted: "", show: "all", list: rows };
 
 const status = make("p", { class: "told", role: "status" });
 const inner = make("div", { class: "tiles-inner", role: "list", "aria-label": "Images" });
@@ -58,12 +48,7 @@ function filtered() {
     (state.show === "all" ||
       (state.show === "wrong" && row.wrong) ||
       (state.show === "right" && !row.error && row.truth && !row.wrong) ||
-      (state.show === "failed" && row.error)) &&
-    (row.error ||
-      ((row.probability ?? 0) >= state.least &&
-        (row.probability ?? 1) <= state.most &&
-        (state.margin >= 1 || (row.margin ?? 2) <= state.margin) &&
-        (row.share ?? -Infinity) >= state.share));
+      (state.show === "failed" && row.error));
   const key = SORTS[state.sort][1];
   const keyed = rows.filter(fits).map((row) => [key(row), row]);
   keyed.sort(([one], [other]) => {
@@ -83,7 +68,8 @@ function update() {
 }
 
 function columnsThatFit() {
-  return Math.max(1, Math.floor((view.clientWidth + 14) / (TILE + 14)));
+  const least = view.clientWidth < 500 ? 150 : 210;
+  return Math.max(1, Math.floor((view.clientWidth + GAP) / (least + GAP)));
 }
 
 /** Only the rows of tiles in view, and a few beyond, are in the page. */
@@ -95,11 +81,11 @@ function paintView() {
   const first = Math.max(0, Math.floor(top / HIGH) - 2) * across;
   const last = Math.min(state.list.length, (Math.floor(top / HIGH) + Math.ceil(innerHeight / HIGH) + 3) * across);
   const focused = document.activeElement?.dataset?.at;
-  const wide = (view.clientWidth - 14 * (across - 1)) / across;
+  const wide = (view.clientWidth - GAP * (across - 1)) / across;
   const tiles = [];
   for (let at = first; at < last; at += 1) {
     const one = tile(state.list[at], at);
-    one.style.transform = `translate(${(at % across) * (wide + 14)}px, ${Math.floor(at / across) * HIGH}px)`;
+    one.style.transform = `translate(${(at % across) * (wide + GAP)}px, ${Math.floor(at / across) * HIGH}px)`;
     one.style.width = `${wide}px`;
     tiles.push(one);
   }
@@ -130,14 +116,9 @@ function tile(row, at) {
   const picture = row.thumbnail
     ? make("img", { src: row.thumbnail, alt: "", decoding: "async" })
     : make("div", { class: "blank" }, "no photo");
-  const said = make("b", {}, text(row.predicted ?? row.target));
-  const facts = [
-    percent(row.probability),
-    row.margin === null || row.margin === undefined ? null : `margin ${percent(row.margin)}`,
-    row.share === null ? null : `path ${percent(row.share)}`,
-  ]
-    .filter(Boolean)
-    .join(" · ");
+  const { removal } = row;
+  const line = (tag, name, share) =>
+    make(tag, { class: "pair" }, make("span", {}, name), make("span", { class: "amount" }, percent(share)));
   return make(
     "div",
     item,
@@ -148,9 +129,10 @@ function tile(row, at) {
       make(
         "div",
         { class: "caption" },
-        said,
-        row.wrong ? make("span", { class: "truth" }, "✗ labelled ", text(row.truth)) : null,
-        make("span", { class: "numbers" }, facts),
+        line("b", text(row.predicted ?? row.target), row.probability),
+        row.truth ? make("span", { class: "truth" }, row.wrong ? ["✗ is ", text(row.truth)] : "✓ as labelled") : null,
+        removal ? line("div", "without path", removal.after) : null,
+        removal ? line("div", "at random", removal.at_random) : null,
         make("span", { class: "quiet" }, text(name)),
       ),
     ),
@@ -193,18 +175,6 @@ function set(changes) {
   update();
 }
 
-function bound(name, key, least, most, value) {
-  const input = make("input", {
-    type: "number",
-    min: least,
-    max: most,
-    step: "any",
-    value,
-    input: () => Number.isFinite(input.valueAsNumber) && set({ [key]: input.valueAsNumber / 100 }),
-  });
-  return make("label", { class: "field-label" }, make("span", {}, name), input);
-}
-
 function controls() {
   const search = make("input", {
     type: "search",
@@ -216,6 +186,7 @@ function controls() {
     { "aria-label": "Sort", change: () => set({ sort: sort.value }) },
     Object.entries(SORTS)
       .filter(([key]) => key !== "margin" || rows.some((row) => typeof row.margin === "number"))
+      .filter(([key]) => !["falls", "stays"].includes(key) || rows.some((row) => row.removal))
       .map(([value, [name]]) => make("option", { value }, name)),
   );
   const labelled = rows.some((row) => row.truth);
@@ -237,22 +208,20 @@ function controls() {
     labelled ? truths.label : null,
     predictions.label,
     shows.length > 1 ? choice("Show", shows, "all", (show) => set({ show })) : null,
-    bound("Probability from %", "least", 0, 100, 0),
-    bound("to %", "most", 0, 100, 100),
-    rows.some((row) => typeof row.margin === "number") ? bound("Margin up to %", "margin", 0, 100, 100) : null,
-    bound("Path carries from %", "share", -1000, 1000, ""),
     make("button", { type: "button", click: table }, "Save as CSV"),
   );
 }
 
 /** What is shown, as a file. Text that a spreadsheet would take for a formula is marked as text. */
 function table() {
-  const keys = ["file", "truth", "predicted", "probability", "margin", "share", "wrong", "error", "page"];
+  const keys = ["file", "truth", "predicted", "probability", "margin", "wrong", "error", "page"];
+  const removals = ["before", "after", "at_random"];
   const cell = (value) => {
     const plain = value === null || value === undefined ? "" : String(value);
     return `"${(typeof value === "string" && /^[=+\-@\t\r＝＋－＠]/.test(plain) ? `'${plain}` : plain).replaceAll('"', '""')}"`;
   };
-  const lines = [keys.join(","), ...state.list.map((row) => keys.map((key) => cell(row[key])).join(","))];
+  const cells = (row) => [...keys.map((key) => row[key]), ...removals.map((key) => row.removal?.[key])];
+  const lines = [[...keys, ...removals].join(","), ...state.list.map((row) => cells(row).map(cell).join(","))];
   const address = URL.createObjectURL(new Blob([`${lines.join("\r\n")}\r\n`], { type: "text/csv" }));
   const link = make("a", { href: address, download: "pathx.csv" });
   link.click();
@@ -288,7 +257,7 @@ function confusion() {
   const hidden = busy.size - classes.length;
   return make(
     "details",
-    { class: "card", open: busy.size <= 12 },
+    { class: "card" },
     make(
       "summary",
       {},
