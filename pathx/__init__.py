@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathx.engine.ablate import Ablation, ablate
     from pathx.engine.explain import explain
     from pathx.evaluation.documents import check, common, evaluate
-    from pathx.explanation import Edges, Explanation, PathLayer, Unit
+    from pathx.explanation import Edges, Explanation, PathLayer, Removal, Unit
     from pathx.models.catalogue import describe_model, models
     from pathx.models.load import load_model
     from pathx.report.build import report
@@ -34,6 +34,7 @@ __all__ = [
     "Explanation",
     "PathLayer",
     "PathxError",
+    "Removal",
     "Unit",
     "ablate",
     "check",
@@ -60,7 +61,7 @@ _HOMES = {
     "pathx.engine.ablate": ("Ablation", "ablate"),
     "pathx.engine.explain": ("explain",),
     "pathx.evaluation.documents": ("check", "common", "evaluate"),
-    "pathx.explanation": ("Edges", "Explanation", "PathLayer", "Unit"),
+    "pathx.explanation": ("Edges", "Explanation", "PathLayer", "Removal", "Unit"),
     "pathx.models.catalogue": ("describe_model", "models"),
     "pathx.models.load": ("load_model",),
     "pathx.report.build": ("report",),

@@ -135,6 +135,43 @@ class PathLayer:
         return {**{name: kept for name, kept in self.__dict__.items() if name[0] != "_"}, **written}
 
 
+@dataclass(frozen=True)
+class Effect:
+    """The probability of a class in the network as it is, without some units, and without as many others.
+
+    Args:
+        before: in the network as it is.
+        after: with the units set to zero.
+        at_random: the mean over random draws of other units; None where there was nothing to draw from.
+    """
+
+    before: float
+    after: float
+    at_random: float | None
+
+
+@dataclass(frozen=True)
+class Removal(Effect):
+    """What becomes of the explained class when the path's units are set to zero in the real network.
+
+    `before`, `after` and `at_random` are probabilities of the explained class.
+
+    Args:
+        units: how many units the path has.
+        of_active: how many units are active in the layers of the path; theirs are among them.
+        draws: how many random draws `at_random` is the mean of.
+        random_units: how many units each draw removes: as many active ones of each layer as the path has there, none of
+            them on the path. Fewer than `units` where a layer has fewer others.
+        against: the same probabilities of the class that the target is explained against.
+    """
+
+    units: int
+    of_active: int
+    draws: int
+    random_units: int
+    against: Effect | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Origin:
     """What an explanation was made from, to look into it further: references, not copies.
@@ -168,6 +205,7 @@ class Explanation:
             difference of the two: target minus against.
         branch: of a feature of a decomposition, the layer that it is a unit of. The layers above belong to the whole path
             and are not on its map.
+        removal: what becomes of the class without the path's units, where that was asked for.
         origin: the model and the input, where `pathx.explain` made it; explanations of whole folders keep neither.
     """
 
@@ -186,6 +224,7 @@ class Explanation:
     exact: str = "region"
     against: int | None = None
     branch: int | None = None
+    removal: Removal | None = None
     origin: Origin | None = field(default=None, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:

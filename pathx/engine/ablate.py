@@ -1,24 +1,270 @@
-"""What becomes of the answer without some units: they are changed in the network itself, and all its gates follow."""
+"""What becomes of the answer without some units: they are set to zero, and everything above them is computed again."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from pathx.engine.device import exactly
+from pathx.engine.device import exactly, is_out_of_memory
 from pathx.engine.explain import Loaded, class_logits, opened, targets_of
-from pathx.engine.freeze import freeze, network_and_tensors
+from pathx.engine.freeze import Frozen, freeze
 from pathx.engine.network import Gate, Network
+from pathx.engine.record.operations import Node, Value, filled
 from pathx.errors import PathxError
-from pathx.explanation import Explanation, Unit
+from pathx.explanation import Effect, Explanation, Removal, Unit
 
 if TYPE_CHECKING:
     UnitPlace = Unit | tuple[str, Sequence[int]]
+
+DRAWS = 8
+"""How many random choices of other units a removal is compared with."""
+
+AT_ONCE = 1 << 22
+"""How many numbers of input the runs that are computed at once may have: 27 images of 3 x 224 x 224."""
+
+
+# --- Running the network again ---------------------------------------------------------------------------------------
+
+
+class Rerun:
+    """A frozen network run again from some of its gates up. Nothing is held there: every gate, norm and route follows.
+
+    What lies below these gates is not touched by removing units of theirs, and is computed once at most.
+
+    Args:
+        gates: the gates whose units may be set to something else.
+    """
+
+    def __init__(self, frozen: Frozen, gates: Sequence[Gate]) -> None:
+        self._frozen, self.gates = frozen, tuple(gates)
+        network = frozen.network
+        self._edited = {gate.output: number for number, gate in enumerate(gates)}
+        follows: set[Value] = set()  # values that change with the units of the gates
+        for node in network.nodes:
+            if not follows.isdisjoint(node.inputs) or not self._edited.keys().isdisjoint(node.outputs):
+                follows.update(value for value in node.outputs if value is not None)
+        self._values = {**frozen.brought, **frozen.kept, network.graph.input: frozen.images}
+        self._above = self._needed([network.logits], follows)
+        entering = {value for node in self._above for value in node.inputs} - follows
+        entering |= {value for value in self._edited if not self._reads(network.producers[value], follows)}
+        for node in self._needed(entering, set(network.producers) - self._values.keys()):
+            self._compute(node, self._values)
+        self._entering = {value: self._values[value] for value in entering}
+        self._above = [node for node in self._above if not entering.intersection(node.outputs)]
+        self._last = {value: node.index for node in self._above for value in (*node.inputs, *node.outputs) if value}
+
+    @staticmethod
+    def _reads(node: Node, values: set[Value]) -> bool:
+        return not values.isdisjoint(node.inputs)
+
+    def _needed(self, wanted: Iterable[Value], among: set[Value]) -> list[Node]:
+        """The nodes that have to run for some values, in order: those that make values of a set."""
+        producers, found = self._frozen.network.producers, {}
+        stack = [value for value in wanted if value in among]
+        while stack:
+            node = producers[stack.pop()]
+            if node.index not in found:
+                found[node.index] = node
+                stack.extend(value for value in node.inputs if value in among)
+        return [found[index] for index in sorted(found)]
+
+    def _compute(self, node: Node, values: dict[Value, Tensor]) -> None:
+        """Run one operation: what it makes is put among the values."""
+
+        def actual(leaf: object) -> object:
+            return values[leaf] if isinstance(leaf, Value) else leaf
+
+        made = node.op(*filled(node.args, actual), **{name: filled(arg, actual) for name, arg in node.kwargs.items()})
+        several = made if isinstance(made, (tuple, list)) else (made,)
+        dtypes, device = self._frozen.network.graph.dtypes, self._frozen.images.device
+        for value, tensor in zip(node.outputs, several, strict=True):
+            if value is not None:
+                values[value] = tensor.to(device, dtypes[value.index])  # whatever precision the model's code asks for
+
+    def logits(self, masks: Sequence[Tensor], fillings: Sequence[Tensor] | None = None) -> Tensor:
+        """(R, B, C) logits of R runs.
+
+        Args:
+            masks: for every gate (R, B, *shape), True at the units that are set to zero.
+            fillings: for every gate what they are set to instead, (*shape) or anything that fits it.
+        """
+        runs, size = len(masks[0]), max(1, AT_ONCE // self._frozen.images.numel())
+        while True:
+            try:
+                parts = [[mask[first : first + size] for mask in masks] for first in range(0, runs, size)]
+                return torch.cat([self._run(part, fillings) for part in parts])
+            except Exception as error:
+                if size == 1:
+                    raise
+                size = min(size, runs) // 2 if is_out_of_memory(error) else 1  # torch cannot map some operation
+
+    def _run(self, masks: Sequence[Tensor], fillings: Sequence[Tensor] | None) -> Tensor:
+        def one(masks: Sequence[Tensor]) -> Tensor:
+            return self._logits(masks, fillings)
+
+        if len(masks[0]) == 1:
+            return one([mask[0] for mask in masks])[None]
+        mapped: Tensor = torch.vmap(one)(list(masks))
+        return mapped
+
+    def _logits(self, masks: Sequence[Tensor], fillings: Sequence[Tensor] | None) -> Tensor:
+        values = dict(self._entering)
+
+        def edit(value: Value) -> None:
+            number = self._edited[value]
+            output, shape = values[value], self.gates[number].shape
+            filling = output.new_zeros(()) if fillings is None else fillings[number]
+            values[value] = torch.where(masks[number], filling, output.reshape(-1, *shape)).reshape(output.shape)
+
+        for output in self._edited.keys() & values.keys():
+            edit(output)
+        for node in self._above:
+            self._compute(node, values)
+            for output in self._edited.keys() & node.outputs:
+                edit(output)
+            for value in values.keys() & {*node.inputs, *node.outputs}:
+                if self._last[value] == node.index and value != self._frozen.network.logits:
+                    del values[value]
+        return class_logits(values[self._frozen.network.logits].reshape(len(self._frozen.images), -1))
+
+
+def logits_without(frozen: Frozen, masks: Mapping[str, Tensor], fillings: Mapping[str, Tensor] | None = None) -> Tensor:
+    """(R, B, C) logits of R runs of the real network in which some units are set to zero.
+
+    Args:
+        masks: by the name of a gate, (R, B, *shape): True at the units that are set to zero.
+        fillings: by the name of a gate, what they are set to instead.
+    """
+    if frozen.parts:  # one image after the other
+        runs = [
+            logits_without(part, {name: mask[:, number : number + 1] for name, mask in masks.items()}, fillings)
+            for number, part in enumerate(frozen.parts)
+        ]
+        return torch.cat(runs, 1)
+    gates = [gate for gate in frozen.network.gates.values() if gate.name in masks]
+    with exactly(frozen.images.device):
+        zero = frozen.images.new_zeros(())
+        given = None if not fillings else [fillings.get(gate.name, zero) for gate in gates]
+        return Rerun(frozen, gates).logits([masks[gate.name] for gate in gates], given)
+
+
+# --- The proof of a path ---------------------------------------------------------------------------------------------
+
+
+def removals(
+    frozen: Frozen, explanations: Sequence[Explanation], images: Sequence[int] | None = None
+) -> list[Removal | None]:
+    """What becomes of the class of each explanation without its path, and without as many other units at random.
+
+    The random draws follow from the image and the path: they are the same in any batch and on any device. None for an
+    explanation whose class has no finite logit without its units.
+
+    Args:
+        images: of every explanation the number of its image in the frozen batch; one explanation per image by default.
+    """
+    images = range(len(explanations)) if images is None else images
+    found: list[Removal | None] = [None] * len(explanations)
+    waiting = list(range(len(explanations)))
+    while waiting:  # one explanation of every image at a time
+        first: dict[int, int] = {}
+        for number in waiting:
+            first.setdefault(images[number], number)
+        waiting = [number for number in waiting if number not in first.values()]
+        drawn = {image: Draws.of(frozen, image, explanations[number]) for image, number in first.items()}
+        logits = logits_without(frozen, _masks(frozen, drawn)).double().cpu()
+        for image, number in first.items():
+            found[number] = _removal(explanations[number], drawn[image], logits[:, image])
+    return found
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The units that are removed of one image.
+
+    Args:
+        units: of every layer of the path, the units of each run as numbers in the layer: the path's first, then draws.
+        active: how many units are active in these layers.
+    """
+
+    units: dict[int, list[Tensor]]
+    active: int
+
+    @classmethod
+    def of(cls, frozen: Frozen, image: int, explanation: Explanation) -> Draws:
+        own, number = (frozen.parts[image], 0) if frozen.parts else (frozen, image)
+        paths = {layer.layer: layer.contributions()[0].cpu() for layer in explanation.path}
+        seed = hashlib.sha256(own.images[number].cpu().float().contiguous().numpy().tobytes())
+        for layer, path in paths.items():
+            seed.update(f"{layer}:{path.sort().values.tolist()}".encode())
+        units, active = {}, 0
+        for layer, path in paths.items():
+            gains = [own.slopes(gate).gain[number].flatten() for gate in own.network.layers[layer - 1]]
+            others = torch.cat(gains).cpu() != 0
+            active += int(others.sum())
+            others[path] = False
+            seeds = [hashlib.sha256(seed.digest() + f"{layer}:{draw}".encode()).digest() for draw in range(DRAWS)]
+            units[layer] = [path, *(_draw(others, len(path), int.from_bytes(one[:7], "big")) for one in seeds)]
+        return cls(units, active)
+
+    def count(self, run: int) -> int:
+        """How many units a run is without."""
+        return sum(len(runs[run]) for runs in self.units.values())
+
+
+def _draw(eligible: Tensor, count: int, seed: int) -> Tensor:
+    """The numbers of so many eligible units at random; of all where there are no more.
+
+    Numbers are drawn until enough of them are eligible, so that one unit more or less, as rounding has it on another device,
+    does not change the others.
+    """
+    if int(eligible.sum()) <= count:
+        return eligible.nonzero().flatten()
+    generator, chosen = torch.Generator().manual_seed(seed), dict[int, None]()
+    while len(chosen) < count:
+        tried = torch.randint(len(eligible), (max(1024, len(eligible) // 8),), generator=generator)
+        chosen.update(dict.fromkeys(tried[eligible[tried]].tolist()))
+    return torch.tensor(list(chosen)[:count], dtype=torch.long)
+
+
+def _masks(frozen: Frozen, drawn: Mapping[int, Draws]) -> dict[str, Tensor]:
+    """By the name of a gate, (1 + DRAWS, B, *shape) which units each run is without."""
+    masks = {}
+    batch, device = len(frozen.images), frozen.images.device
+    for layer in sorted({layer for one in drawn.values() for layer in one.units}):
+        gates = frozen.network.layers[layer - 1]
+        sizes = [gate.units for gate in gates]
+        mask = torch.zeros(1 + DRAWS, batch, sum(sizes), dtype=torch.bool)
+        for image, one in drawn.items():
+            for run, units in enumerate(one.units.get(layer, ())):
+                mask[run, image, units] = True
+        for gate, part in zip(gates, mask.to(device).split(sizes, 2), strict=True):
+            masks[gate.name] = part.reshape(1 + DRAWS, batch, *gate.shape)
+    return masks
+
+
+def _removal(explanation: Explanation, drawn: Draws, logits: Tensor) -> Removal | None:
+    """The removal of a path, from logits (1 + DRAWS, C) of the runs."""
+    if not bool(logits[0].isfinite().all()):
+        return None
+    before = explanation.logits.detach().cpu().double().flatten().softmax(0)
+    after, others = logits[0].softmax(0), logits[1:].softmax(1)
+    random_units = drawn.count(1) if bool(others.isfinite().all()) else 0
+
+    def effect(target: int) -> tuple[float, float, float | None]:
+        at_random = float(others[:, target].mean()) if random_units else None
+        return float(before[target]), float(after[target]), at_random
+
+    against = None if explanation.against is None else Effect(*effect(explanation.against))
+    draws = DRAWS if random_units else 0
+    return Removal(*effect(explanation.target), drawn.count(0), drawn.active, draws, random_units, against)
+
+
+# --- Any units -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,20 +322,15 @@ def ablate(
     module, _ = opened(model)
     frozen = freeze(module, images)
     images, network = frozen.images, frozen.network
-    with exactly(images.device):
-        chosen = _chosen(network, images, list(units), path)
-        masks = _kept_only(network, chosen) if keep else chosen
-        gates = [gate for gate in network.gates.values() if gate.name in masks]
-        active = torch.zeros(len(images), dtype=torch.long, device=images.device)
-        for gate in gates:
-            active += ((frozen.activation(gate) != 0) & masks[gate.name]).flatten(1).sum(1)
-
-        def change(gate: Gate, output: Tensor) -> Tensor:
-            return torch.where(masks[gate.name], _filling(gate, output, (means or {}).get(gate.name)), output)
-
-        edits = {gate.output: partial(change, gate) for gate in gates}
-        changed = network_and_tensors(module, images, edits)[1][network.logits]
-        before, after = (class_logits(logits.reshape(len(images), -1)) for logits in (frozen.logits, changed))
+    chosen = _chosen(network, images, list(units), path)
+    masks = _kept_only(network, chosen) if keep else chosen
+    gates = {gate.name: gate for gate in network.gates.values() if gate.name in masks}
+    active = torch.zeros(len(images), dtype=torch.long, device=images.device)
+    for name, gate in gates.items():
+        active += ((frozen.activation(gate) != 0) & masks[name]).flatten(1).sum(1)
+    fillings = {name: _filling(gates[name], images, mean) for name, mean in (means or {}).items() if name in gates}
+    before = class_logits(frozen.logits)
+    after = logits_without(frozen, {name: mask[None] for name, mask in masks.items()}, fillings)[0]
     targets = targets_of(before, target)
     wrong = next((one for one in targets if not 0 <= one < before.shape[1]), None)
     if wrong is not None:
@@ -162,11 +403,9 @@ def _check_index(gate: Gate, index: tuple[int, ...]) -> None:
         raise PathxError(f"{gate.name} [{place}] is out of range: its shape is {shape}, counted from 0", usage=True)
 
 
-def _filling(gate: Gate, output: Tensor, mean: Tensor | None) -> Tensor:
-    """What units are set to, in a shape that fits the gate's output."""
-    if mean is None:
-        return torch.zeros((), dtype=output.dtype, device=output.device)
-    mean = torch.as_tensor(mean).to(output)
+def _filling(gate: Gate, images: Tensor, mean: Tensor) -> Tensor:
+    """What the units of a gate are set to, in a shape that fits its output."""
+    mean = torch.as_tensor(mean).to(images)
     if mean.shape == gate.shape:
         return mean
     if mean.dim() == 1 and len(mean) == gate.shape[0]:

@@ -56,6 +56,7 @@ def explain(
     skips: str = SKIPS,
     exact: str = "image",
     against: int | Sequence[int] | None = None,
+    removal: bool = False,
 ) -> list[Explanation]:
     """Explain a batch of preprocessed images, one explanation each.
 
@@ -76,6 +77,8 @@ def explain(
             the two logits, target minus against: weight, bias, score, attribution, and each unit's weight,
             contribution and edges. The share of the difference that the path carries is
             `score / (logits[target] - logits[against])`; it may have the other sign.
+        removal: also see what becomes of the class without the path's units, and without as many others at random
+            (`Explanation.removal`). The upper part of the network is run nine more times for that.
     """
     module, labels = opened(model)
     frozen = freeze(module, images)
@@ -84,6 +87,11 @@ def explain(
     wanted = list(enumerate(targets))
     others = None if against is None else targets_of(frozen.logits, against, "against")
     explanations = explain_frozen(frozen, wanted, depth=depth, width=width, alpha=alpha, skips=skips, against=others)
+    if removal:
+        from pathx.engine.ablate import removals
+
+        found = removals(frozen, explanations)
+        explanations = [replace(made, removal=one) for made, one in zip(explanations, found, strict=True)]
     own = images.detach().clone()  # the caller's buffer may hold other images later
     return Explanations(
         replace(made, origin=Origin(module, image, labels)) for made, image in zip(explanations, own, strict=True)

@@ -34,6 +34,7 @@ class Frozen:
         images: (B, …) the images.
         logits: (B, outputs).
         kept: the values of the forward pass that rules need: gates, routes, weights.
+        brought: the model's own tensors, and constants of its code.
         compact: rows that are known to be empty may be dropped, so shapes depend on data; off where that costs a
             synchronisation.
         parts: the network at each of the images, where it takes the images of a batch together.
@@ -45,6 +46,7 @@ class Frozen:
     kept: dict[Value, Tensor]
     compact: bool
     parts: tuple[Frozen, ...] = ()
+    brought: dict[Value, Tensor] = field(default_factory=dict)
     _calls: dict[int, Call] = field(default_factory=dict)
     _slopes: dict[int, Slopes] = field(default_factory=dict)
 
@@ -159,8 +161,9 @@ def _freeze(model: nn.Module, images: Tensor) -> Frozen:
     network, tensors = network_and_tensors(model, images)
     tensors[network.graph.input] = images
     kept = {value: _tensor_of(value, network, tensors) for value in network.needed}
+    brought = {value: tensors[value] for value in (*network.graph.parameters.values(), *network.graph.constants)}
     logits = kept[network.logits].reshape(len(images), -1)
-    return Frozen(network, images, logits, kept, compact=_as_on_the_cpu(images.device))
+    return Frozen(network, images, logits, kept, compact=_as_on_the_cpu(images.device), brought=brought)
 
 
 def _tensor_of(value: Value, network: Network, tensors: dict[Value, Tensor]) -> Tensor:

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,7 @@ from pathx.results.files import (
 from pathx.results.schema import PATH_SCHEMA
 
 if TYPE_CHECKING:
-    from pathx.explanation import Explanation, PathLayer, Unit
+    from pathx.explanation import Explanation, PathLayer, Removal, Unit
 
 SCHEMA = PATH_SCHEMA
 TENSORS_SCHEMA = "pathx/tensors@1"
@@ -321,6 +321,7 @@ def path_document(
             "attribution_sum": attribution_sum,
             "residual": explanation.score - explanation.bias - attribution_sum,
         },
+        "removal": removal_document(explanation.removal),
         "region": list(region),
         "input": list(explanation.attribution.shape),
         "pixel_map": pixel_map_document(explanation),
@@ -368,6 +369,13 @@ def target_document(explanation: Explanation, index: int, label: str) -> dict[st
         "probability": float(logits.softmax(0)[index]),
         "rank": 1 + int((logits > logit).sum()),
     }
+
+
+def removal_document(removal: Removal | None) -> dict[str, Any] | None:
+    """What a document says of the network without the path's units; None where nobody asked."""
+    keys = ("units", "of_active", "before", "after", "at_random", "draws", "random_units", "against")
+    plain = {} if removal is None else asdict(removal)
+    return {key: plain[key] for key in keys} if plain else None
 
 
 def made_by(explanation: Explanation, device: str) -> dict[str, str]:

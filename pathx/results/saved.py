@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from pathx.contrast import Contrast
 from pathx.decomposition import Decomposition, Difference, Feature, Group, Remainder
 from pathx.errors import PathxError, parse_json, shown
-from pathx.explanation import Explanation, LayerTensor, PathLayer, Unit
+from pathx.explanation import Effect, Explanation, LayerTensor, PathLayer, Removal, Unit
 from pathx.maps import Place, Places
 from pathx.results.explanation import SETTINGS
 from pathx.results.files import FILES, PATH, read_document
@@ -62,6 +62,7 @@ def read_explanation(folder: Path) -> Saved:
             hidden_layers=document["model"]["hidden_layers"],
             exact=document["model"]["exact"],
             against=None if other is None else other["index"],
+            removal=_removal(document.get("removal")),
             **{key: document[key] for key in SETTINGS},
         )
         left, top, right, bottom = about["region"]
@@ -138,6 +139,13 @@ def _layer(entry: dict[str, Any], about: dict[str, Any]) -> PathLayer:
         for tensor, places in zip(entry["tensors"], about["places"], strict=True)
     )
     return PathLayer(entry["layer"], entry["below_alpha"], tensors, tuple(map(_unit, entry["units"])))
+
+
+def _removal(entry: dict[str, Any] | None) -> Removal | None:
+    if entry is None:
+        return None
+    against = entry.get("against")
+    return Removal(**{**entry, "against": None if against is None else Effect(**against)})
 
 
 def _places(entry: list[list[float]] | None) -> Places | None:

@@ -24,6 +24,9 @@ PATH_SHAPE = {
 }
 """What a path.json holds at least: types by name, and a list of one type for lists of any length."""
 
+_EFFECT = {"before": _NUMBER, "after": _NUMBER, "at_random": (*_NUMBER, type(None))}
+_REMOVAL = {**dict.fromkeys(("units", "of_active", "draws", "random_units"), int), **_EFFECT}
+
 _MADE = {"folder": str, "files?": [str], "document?": str, "sha256?": str, "pack?": str, "at?": [int]}
 LINE_SHAPE = {
     **dict.fromkeys(("command", "run", "name", "file"), str),
@@ -48,6 +51,11 @@ def path_misfit(document: dict[str, Any]) -> str | None:
     wrong = misfit(document, PATH_SHAPE)
     if wrong is None and not 0 < document["model"]["classes"] <= _MOST_CLASSES:
         wrong = "the number of classes is out of range"
+    removal = document.get("removal")
+    if wrong is None and removal is not None:
+        wrong = misfit(removal, _REMOVAL, "removal")
+        if wrong is None and removal.get("against") is not None:
+            wrong = misfit(removal["against"], _EFFECT, "against")
     for tensor in (tensor for layer in document["layers"] for tensor in layer["tensors"]) if wrong is None else ():
         shape = tensor["shape"]
         if not all(size > 0 for size in shape) or math.prod(shape) > _MOST_UNITS or max(shape[1:], default=0) > _SIDE:

@@ -1,0 +1,281 @@
+"""The proof of a path: its units set to zero in the real network, compared with hooks on the eager model."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.branching import fire
+from support.small import images, network, seeded
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+import pathx
+from pathx.engine.ablate import DRAWS, Draws, logits_without, removals
+from pathx.engine.explain import explain_frozen
+from pathx.engine.freeze import freeze
+from pathx.explanation import Removal
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+LAYERS = {1: "1", 2: "3", 3: "6"}
+"""The ReLUs of `network` by their layers."""
+
+
+def probabilities_by_hand(model: nn.Module, image: Tensor, units: dict[str, Tensor]) -> Tensor:
+    """The model's own probabilities with units of its modules, by flat numbers, set to zero."""
+    hooks = [
+        model.get_submodule(name).register_forward_hook(lambda _, args, out, numbers=numbers: without(out, numbers))
+        for name, numbers in units.items()
+    ]
+    try:
+        with torch.no_grad():
+            return model(image[None])[0].double().softmax(0)
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def active_units(model: nn.Sequential, image: Tensor) -> dict[int, set[int]]:
+    """By layer, the numbers of the units whose ReLU passes anything on."""
+    found, value = {}, image[None]
+    names = {name: layer for layer, name in LAYERS.items()}
+    with torch.no_grad():
+        for name, module in model.named_children():
+            value = module(value)
+            if name in names:
+                found[names[name]] = {*value.flatten().nonzero().flatten().tolist()}
+    return found
+
+
+@given(st.integers(0, 30), st.integers(1, 3), st.sampled_from([1, 4, 12, "all"]), st.sampled_from([None, 0, 3]))
+def test_removal_is_what_hooks_on_the_model_do(seed: int, depth: int, width: int | str, target: int | None) -> None:
+    model, inputs = network(), images(2, seed)
+    settings = {"depth": depth, "width": width, "target": target}
+    made = pathx.explain(model, inputs, removal=True, **settings)  # type: ignore[arg-type]
+    frozen = freeze(model, inputs)
+    for number, one in enumerate(made):
+        removal, active = one.removal, active_units(model, inputs[number])  # type: ignore[arg-type]
+        assert removal is not None
+        draws = Draws.of(frozen, number, one).units
+        paths = {layer.layer: {*layer.contributions()[0].tolist()} for layer in one.path}
+        assert removal.units == sum(map(len, paths.values()))
+        assert removal.of_active == sum(len(active[layer]) for layer in paths)
+        random = []
+        for run in range(1 + DRAWS):
+            units = {LAYERS[layer]: several[run] for layer, several in draws.items()}
+            after = float(probabilities_by_hand(model, inputs[number], units)[one.target])
+            for layer, several in draws.items():
+                drawn = several[run].tolist()
+                assert len({*drawn}) == len(drawn)
+                if run == 0:
+                    assert {*drawn} == paths[layer]
+                else:
+                    assert {*drawn} <= active[layer] - paths[layer]
+                    assert len(drawn) == min(len(paths[layer]), len(active[layer] - paths[layer]))
+            if run == 0:
+                assert removal.after == pytest.approx(after)
+            else:
+                random.append(after)
+        assert removal.before == pytest.approx(one.probability)
+        assert removal.random_units == sum(len(several[1]) for several in draws.values())
+        if removal.random_units:
+            assert removal.at_random == pytest.approx(sum(random) / DRAWS)
+            assert removal.draws == DRAWS
+        else:
+            assert removal.at_random is None
+            assert removal.draws == 0
+
+
+def test_draws_are_the_same_in_any_batch_and_differ_between_images() -> None:
+    model, inputs = network(), images(5, 3)
+    together = pathx.explain(model, inputs, width=6, removal=True)
+    alone = [pathx.explain(model, inputs[number : number + 1], width=6, removal=True)[0] for number in range(5)]
+    for one, other in zip(together, alone, strict=True):
+        assert_close(vars_of(one.removal), vars_of(other.removal))
+    frozen, other = freeze(model, inputs), freeze(model, inputs[2:3])
+    (mine,) = pathx.explain(model, inputs[2:3], width=6)
+    drawn, again = Draws.of(frozen, 2, mine), Draws.of(other, 0, mine)
+    assert [part.tolist() for part in drawn.units[2]] == [part.tolist() for part in again.units[2]]
+    draws = {tuple(sorted(part.tolist())) for part in drawn.units[2]}
+    assert len(draws) == 1 + DRAWS
+    elsewhere = Draws.of(frozen, 1, together[1])
+    assert [part.tolist() for part in drawn.units[2][1:]] != [part.tolist() for part in elsewhere.units[2][1:]]
+
+
+def vars_of(removal: Removal | None) -> list[float]:
+    assert removal is not None
+    return [removal.before, removal.after, removal.at_random or 0.0, removal.units, removal.of_active]
+
+
+def test_several_classes_of_an_image_are_removed_one_by_one() -> None:
+    model, inputs = network(), images(3, 5)
+    frozen = freeze(model, inputs)
+    wanted = [(0, 1), (2, 0), (2, 3), (2, 1), (0, 2)]
+    made = explain_frozen(frozen, wanted, width=5)
+    found = removals(frozen, made, [image for image, _ in wanted])
+    for (image, target), one in zip(wanted, found, strict=True):
+        (alone,) = pathx.explain(model, inputs[image : image + 1], target=target, width=5, removal=True)
+        assert_close(vars_of(one), vars_of(alone.removal))
+
+
+def test_units_are_zero_in_the_forward_pass_and_the_gates_above_follow() -> None:
+    """A unit that holds the next gate shut is removed: the gate opens, which no frozen network shows."""
+    model = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 1), nn.ReLU(), nn.Linear(1, 2)).double().eval()
+    with torch.no_grad():
+        for parameter, values in zip(
+            model.parameters(), ([[1], [1]], [0, 0], [[1, -2]], [0.5], [[1], [0]], [0, 0]), strict=True
+        ):
+            parameter.copy_(torch.tensor(values))
+    frozen = freeze(model, torch.ones(1, 1).double())
+    mask = torch.tensor([[[False, True]], [[True, False]], [[False, False]]])
+    found = logits_without(frozen, {"1": mask})
+    assert found.tolist() == [[[1.5, 0.0]], [[0.0, 0.0]], [[0.0, 0.0]]]
+    seen: list[Tensor] = []
+    model[3].register_forward_hook(lambda _, args, out: seen.append(out))
+    probabilities_by_hand(model, torch.ones(1).double(), {"1": torch.tensor([1])})
+    assert seen[-1].tolist() == [[1.5]]
+
+
+def test_a_path_that_keeps_everything_has_nothing_to_draw_from() -> None:
+    model, inputs = network(), images()
+    frozen = freeze(model, inputs)
+    (made,) = pathx.explain(model, inputs, depth=2, width="all", alpha=0.0)
+    everything = [
+        torch.cat([frozen.slopes(gate).gain.flatten() for gate in frozen.network.layers[layer.layer - 1]]).nonzero()
+        for layer in made.path
+    ]
+    assert sum(map(len, everything)) == sum(len(layer.units) for layer in made.path)
+    (found,) = removals(frozen, [made])
+    assert found is not None
+    assert (found.at_random, found.draws, found.random_units) == (None, 0, 0)
+    assert found.units == found.of_active
+
+
+def test_against_another_class_both_probabilities_are_followed() -> None:
+    model, inputs = network(), images(2, 7)
+    made = pathx.explain(model, inputs, target=1, against=2, width=4, removal=True)
+    for image, one in zip(inputs, made, strict=True):
+        units = {LAYERS[layer.layer]: layer.contributions()[0] for layer in one.path}
+        after = probabilities_by_hand(model, image, units)
+        removal = one.removal
+        assert removal is not None
+        assert removal.against is not None
+        assert (removal.after, removal.against.after) == pytest.approx((float(after[1]), float(after[2])))
+        assert removal.against.before == pytest.approx(float(one.logits.softmax(0)[2]))
+        assert removal.against.at_random is not None
+
+
+@pytest.mark.parametrize("classes", [1, 2])
+@pytest.mark.parametrize("target", [0, 1])
+def test_one_logit_counts_as_two_classes(classes: int, target: int) -> None:
+    model, inputs = network(classes=classes), images(1, 2)
+    (made,) = pathx.explain(model, inputs, target=target, width=4, removal=True)
+    mask = {
+        LAYERS[layer.layer]: torch.zeros(math.prod(layer.tensors[0].shape)).index_fill(0, layer.contributions()[0], 1)
+        for layer in made.path
+    }
+    edits = {name: numbers.nonzero().flatten() for name, numbers in mask.items()}
+    logits = logits_by_hand(model, inputs[0], edits)
+    both = torch.cat([torch.zeros(1).double(), logits]) if classes == 1 else logits
+    assert made.removal is not None
+    assert made.removal.after == pytest.approx(float(both.softmax(0)[target]))
+
+
+def logits_by_hand(model: nn.Module, image: Tensor, units: dict[str, Tensor]) -> Tensor:
+    found: list[Tensor] = []
+    last = list(model.children())[-1].register_forward_hook(lambda _, args, out: found.append(out[0]))
+    probabilities_by_hand(model, image, units)
+    last.remove()
+    return found[0]
+
+
+def test_layers_of_several_tensors_are_one_pool_to_draw_from() -> None:
+    model = fire()
+    inputs = torch.randn(2, 2, 5, 5, generator=seeded(4), dtype=torch.float64)
+    frozen = freeze(model, inputs)
+    made = pathx.explain(model, inputs, depth="all", width=9, removal=True)
+    for number, one in enumerate(made):
+        draws = Draws.of(frozen, number, one).units
+        found = []
+        for run in range(1 + DRAWS):
+            with torch.no_grad():
+                first = without(torch.relu(model.first(inputs[number : number + 1])), draws[1][run])
+                both = torch.cat([torch.relu(part(first)).flatten(1) for part in (model.narrow, model.wide)], 1)
+                found.append(float(model.top(without(both, draws[2][run]))[0].softmax(0)[one.target]))
+        assert one.removal is not None
+        assert one.removal.after == pytest.approx(found[0])
+        assert one.removal.at_random == pytest.approx(sum(found[1:]) / DRAWS)
+
+
+def without(value: Tensor, numbers: Tensor) -> Tensor:
+    """One image's value with units by their flat numbers set to zero."""
+    flat = value.flatten().clone()
+    flat[numbers] = 0
+    return flat.reshape(value.shape)
+
+
+@pytest.mark.parametrize("kind", ["eager", "traced for one image", "scripted", "exported"])
+def test_every_kind_of_model_gives_the_same_numbers(kind: str) -> None:
+    model, inputs = network(), images(2, 9)
+    made = {
+        "eager": lambda: model,
+        "traced for one image": lambda: torch.jit.trace(model, inputs[:1]),
+        "scripted": lambda: torch.jit.script(model),
+        "exported": lambda: torch.export.export(model, (inputs[:1],)).module(),
+    }[kind]()
+    for number in range(2):
+        (one,) = pathx.explain(made, inputs[number : number + 1], width=5, removal=True)
+        (expected,) = pathx.explain(model, inputs[number : number + 1], width=5, removal=True)
+        assert_close(vars_of(one.removal), vars_of(expected.removal))
+
+
+class Attention(nn.Module):
+    """A residual block of attention and a gated product, whose multipliers all depend on what is below."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Conv2d(3, 8, 2, 2)
+        self.act = nn.SiLU()
+        self.norm = nn.LayerNorm(8)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.up, self.gelu, self.down = nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens = self.act(self.embed(images)).flatten(2).transpose(1, 2)
+        normed = self.norm(tokens)
+        tokens = tokens + self.attention(normed, normed, normed, need_weights=False)[0]
+        tokens = tokens + self.down(self.gelu(self.up(tokens)))
+        return self.head(tokens.mean(1))
+
+
+def test_attention_norms_and_smooth_gates_follow() -> None:
+    torch.manual_seed(1)
+    model, inputs = Attention().double().eval(), images(2, 1)
+    made = pathx.explain(model, inputs, depth="all", width=10, removal=True)
+    for image, one in zip(inputs, made, strict=True):
+        units = {}
+        for layer in one.path:
+            (tensor,) = layer.tensors
+            units[tensor.name] = layer.contributions()[0]
+        after = probabilities_by_hand(model, image, units)
+        assert one.removal is not None
+        assert one.removal.after == pytest.approx(float(after[one.target]))
+
+
+def test_a_class_layer_is_never_removed() -> None:
+    """SqueezeNet's own map of the class belongs to the output."""
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Conv2d(6, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 1), nn.ReLU()
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()).double().eval()
+    inputs = images(1, 4)
+    (made,) = pathx.explain(model, inputs, width=5, removal=True)
+    assert {unit.tensor for layer in made.path for unit in layer.units} == {"1", "3"}
+    units = {layer.tensors[0].name: layer.contributions()[0] for layer in made.path}
+    after = probabilities_by_hand(model, inputs[0], units)
+    assert made.removal is not None
+    assert made.removal.after == pytest.approx(float(after[made.target]))
+    assert made.removal.of_active == sum(int((value > 0).sum()) for value in (model[:2](inputs), model[:4](inputs)))
