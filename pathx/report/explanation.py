@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 import shlex
 from collections.abc import Sequence
@@ -11,7 +12,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from pathx.drawing.colours import glow_table
 from pathx.drawing.grey import MAP_SIDE, encode_map, shrink
+from pathx.drawing.render import Drawing
 from pathx.explanation import LayerTensor, PathLayer, Unit
 from pathx.maps import enlarged, laid
 from pathx.report.encoding import encode_photo
@@ -47,6 +50,7 @@ def explanation_data(
         "kind": "explanation",
         **{key: document[key] for key in ("image", "model", "target", "alpha", "skips")},
         "against": document.get("against"),
+        "removal": document.get("removal"),
         "whole": whole(document),
         "own": {"depth": document["depth"], "width": document["width"]},
         "command": command(document),
@@ -55,6 +59,7 @@ def explanation_data(
         "photo": shown,
         "region": [left, top, right, bottom],
         "input": [width, height],
+        "glow": base64.b64encode(glow_table(Drawing().colours)).decode(),
         "paths": _paths(document, growth),
         "unit_maps": {} if growth is None else growth["unit_maps"],
         **{"features": None, "contrasts": [], "check": None, "references": {}, "others": [], "around": None, **more},
@@ -124,7 +129,7 @@ def _layer(layer: dict[str, Any]) -> dict[str, Any]:
     return {
         "layer": layer["layer"],
         "below_alpha": layer["below_alpha"],
-        "tensors": [{"name": tensor["name"], "shape": tensor["shape"]} for tensor in layer["tensors"]],
+        "tensors": [{key: tensor[key] for key in ("name", "shape", "places")} for tensor in layer["tensors"]],
         "edges_share": layer.get("edges_share"),
         "units": [{**unit, "tensor": names[unit["tensor"]]} for unit in layer["units"][:MOST_UNITS]],
         "kept": len(layer["units"]),

@@ -40,13 +40,13 @@ class References:
                         self._known.setdefault((sha256, tensor["name"], channel["channel"]), (channel, seen))
 
     def of(self, channels: Iterable[tuple[str, int]], sha256: str) -> dict[str, dict[str, Any]]:
-        """By `tensor channel`, what is known of the channels asked for, the first ones up to a limit.
+        """By `tensor[channel]`, what is known of the channels asked for, the first ones up to a limit.
 
         Args:
             sha256: of the model; what was gathered of others is left out.
         """
         wanted = [(sha256, *channel) for channel in dict.fromkeys(channels) if (sha256, *channel) in self._known]
-        return {f"{place[1]} {place[2]}": self._of(place) for place in wanted[:MOST_CHANNELS]}
+        return {f"{place[1]}[{place[2]}]": self._of(place) for place in wanted[:MOST_CHANNELS]}
 
     def _of(self, place: tuple[str, str, int]) -> dict[str, Any]:
         if place not in self._shown:

@@ -27,8 +27,8 @@ def units(photo: Path, channels: int = 1, **changes: Any) -> dict[str, Any]:
 def test_a_channel_has_words_and_crops_of_what_it_saw(tmp_path: Path) -> None:
     file = picture(tmp_path / "photo.png", (20, 20))
     found = References([units(file)]).of([("relu", 0), ("relu", 99), ("other", 0), ("relu", 0)], "ours")
-    assert list(found) == ["relu 0"] and found["relu 0"]["words"] == "cat 0"
-    (crop,) = found["relu 0"]["crops"]
+    assert list(found) == ["relu[0]"] and found["relu[0]"]["words"] == "cat 0"
+    (crop,) = found["relu[0]"]["crops"]
     assert crop["src"].startswith("data:image/") and (crop["file"], crop["label"]) == (str(file), "cat")
 
 
@@ -39,15 +39,15 @@ def test_what_is_of_another_model_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", [{"sha256": "0" * 64}, {"file": "nowhere.png"}])
 def test_an_image_that_is_gone_or_another_has_no_crop(tmp_path: Path, change: dict[str, str]) -> None:
     found = References([units(picture(tmp_path / "photo.png"), **change)]).of([("relu", 0)], "ours")
-    assert found == {"relu 0": {"words": "cat 0", "crops": []}}
+    assert found == {"relu[0]": {"words": "cat 0", "crops": []}}
 
 
 def test_a_page_holds_no_more_channels_than_it_can_show(tmp_path: Path) -> None:
     several = References([units(picture(tmp_path / "photo.png"), MOST_CHANNELS + 5, file="nowhere.png")])
     found = several.of([("relu", number) for number in range(MOST_CHANNELS + 5)], "ours")
-    assert list(found) == [f"relu {number}" for number in range(MOST_CHANNELS)]
+    assert list(found) == [f"relu[{number}]" for number in range(MOST_CHANNELS)]
 
 
 def test_a_document_that_is_none_adds_nothing(tmp_path: Path) -> None:
     good = units(picture(tmp_path / "photo.png"))
-    assert list(References([{}, {"preprocessing": 3}, good]).of([("relu", 0)], "ours")) == ["relu 0"]
+    assert list(References([{}, {"preprocessing": 3}, good]).of([("relu", 0)], "ours")) == ["relu[0]"]

@@ -1,6 +1,7 @@
 // What is known of a unit: its numbers, what feeds it and what it feeds; two pinned ones side by side.
 
-import { DATA, copyButton, counted, make, number, percent, rowHead, signed, tableOf, text } from "./dom.js";
+import { DATA, channelKey, copyButton, counted, make, number, percent, rowHead, signed, tableOf, text } from "./dom.js";
+import { nameField } from "./names.js";
 import { sum, unitName } from "./paths.js";
 
 const STRONGEST = 6;
@@ -59,12 +60,13 @@ function nodeCard(node, units, path, react) {
       ["share of the layer", percent(node.value / total)],
     ]),
     node.kind === "channel" ? crops(first.name, first.index[0]) : null,
+    node.kind === "channel" ? nameField(first.name, first.index[0], react.renamed) : null,
   );
 }
 
 /** What a channel looks for: where it matters most in other images. */
 export function crops(name, channel) {
-  const known = DATA.references[`${name} ${channel}`];
+  const known = DATA.references[channelKey(name, channel)];
   if (!known) return null;
   return make(
     "figure",
@@ -103,6 +105,7 @@ function unitCard(unit, units, path, pin, react) {
       ["sees", field.length === 4 ? `x ${field[0]}–${field[2]}, y ${field[1]}–${field[3]}` : "everything"],
     ]),
     crops(unit.name, unit.index[0]),
+    nameField(unit.name, unit.index[0], react.renamed),
     links(
       "feeds",
       up.map(([, , above, to, value]) => [above === null ? null : `${above}:${to}`, value]),

@@ -90,6 +90,18 @@ export function percent(share) {
   return `${value.toFixed(digits).replace("-", "−")}\u00a0%`;
 }
 
+/** A channel as pathx names it: `features.3[7]`. */
+export function channelKey(tensor, channel) {
+  return `${tensor}[${channel}]`;
+}
+
+/** Hand the reader a file. */
+export function saveFile(name, type, content) {
+  const address = URL.createObjectURL(new Blob([content], { type }));
+  make("a", { href: address, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 1000);
+}
+
 /** "1 unit", "3 units". */
 export function counted(count, noun) {
   return `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;

@@ -19,34 +19,26 @@ import {
 import { facts, makeDetail } from "./detail.js";
 import { makeFlow } from "./flow.js";
 import { makePhoto } from "./photo.js";
+import { namesButton } from "./names.js";
 import { cutPath, sum, unitName, unitsOf } from "./paths.js";
 import { extras } from "./extras.js";
 
 const state = { width: DATA.own.width, depth: DATA.own.depth, path: null, units: new Map(), pinned: [] };
-const react = { pin, look, go };
+const react = { pin, look, go, renamed: () => flow.redraw() };
 const photo = makePhoto();
 const flow = makeFlow(DATA.whole, react);
 const detail = makeDetail(react);
 const told = make("p", { class: "told" });
 const table = scrolling("Units of the path");
 
+const EXACT = {
+  region: "Exact in a region: the numbers hold for every image around this one that opens the same gates.",
+  image: "Exact at this image: gates, norms and attention are held as they are here; around it the numbers differ.",
+};
+
 function header() {
   const { target, model } = DATA;
-  const score = ownScore();
-  const tiles = [
-    [
-      "probability",
-      percent(target.probability),
-      target.rank === 1 ? "the predicted class" : `rank ${target.rank} of ${model.classes}`,
-    ],
-    [
-      "the path carries",
-      percent(score / DATA.whole.logit),
-      `${number(score)} of ${DATA.whole.name} ${number(DATA.whole.logit)}`,
-    ],
-    ["depth", `${DATA.own.depth}`, `of ${counted(model.hidden_layers, "hidden layer")}`],
-    ["width", String(DATA.own.width), "units of a layer at most"],
-  ];
+  const place = target.rank === 1 ? "the predicted class" : `rank ${target.rank} of ${model.classes}`;
   return make(
     "header",
     { class: "top" },
@@ -61,6 +53,7 @@ function header() {
       " like",
     ),
     make("h1", {}, text(DATA.whole.label)),
+    make("p", { class: "over" }, `${percent(target.probability)}, ${place}`),
     DATA.others.length
       ? make(
           "nav",
@@ -69,13 +62,8 @@ function header() {
           DATA.others.map(([label, to]) => make("a", { href: to }, text(label))),
         )
       : null,
-    make(
-      "dl",
-      { class: "tiles" },
-      tiles.map(([name, value, more]) =>
-        make("div", {}, make("dt", {}, name), make("dd", {}, make("strong", {}, value), make("span", {}, more))),
-      ),
-    ),
+    proof(),
+    make("p", { class: "quiet" }, EXACT[model.exact]),
     make(
       "details",
       { class: "again" },
@@ -92,10 +80,37 @@ function header() {
   );
 }
 
+/** What becomes of the class in the real network without the path's units, in words and as bars. */
+function proof() {
+  const { removal } = DATA;
+  if (!removal) return null;
+  const rows = [
+    ["the network as it is", removal.before],
+    ["without the path", removal.after],
+    ["without as many others", removal.at_random],
+  ].filter(([, share]) => typeof share === "number");
+  return make(
+    "section",
+    { class: "proof card", "aria-label": "Proof by removal" },
+    make("p", {}, text(DATA.proof)),
+    make("dl", { class: "bars" }, rows.map(([name, share]) => bar(name, share))),
+  );
+}
+
+function bar(name, share) {
+  const inner = make("span", {});
+  inner.style.width = `${100 * share}%`;
+  return make("div", {}, make("dt", {}, name), make("dd", {}, make("span", { class: "rail" }, inner), percent(share)));
+}
+
 function settings() {
   const { model, target, image } = DATA;
+  const score = ownScore();
   return [
     ["class", `${target.index} of ${model.classes}`],
+    ["depth", `${DATA.own.depth} of ${counted(model.hidden_layers, "layer")}`],
+    ["width", `at most ${DATA.own.width} units of a layer`],
+    ["the path carries", `${number(score)} of ${DATA.whole.name} ${number(DATA.whole.logit)}`],
     ["weights", model.weights],
     ["alpha", number(DATA.alpha)],
     ["skips", DATA.skips],
@@ -331,15 +346,11 @@ document.body.append(
       "div",
       { class: "look" },
       card("The image", {}, photo.element),
-      card("The unit", { class: "detail" }, detail.element),
+      card("The unit", { class: "detail" }, detail.element, namesButton()),
     ),
-    make(
-      "div",
-      { class: "path" },
-      flowCard(),
-      ...extras(),
-      make("details", { class: "card" }, make("summary", {}, "The path as a table"), table),
-    ),
+    flowCard(),
+    ...extras(),
+    make("details", { class: "card" }, make("summary", {}, "The path as a table"), table),
   ),
   make("footer", {}, `Made by ${DATA.created_by}. This page needs no network and sends nothing.`),
 );

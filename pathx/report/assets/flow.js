@@ -3,20 +3,22 @@
 import { announce, counted, draw, make, number, percent, signed } from "./dom.js";
 import { columnsOf, reach, ribbonsOf, sum } from "./paths.js";
 import {
-  BOX,
   FOOT,
-  TALL,
   TOP,
   classSide,
+  columnNames,
   cutShape,
+  fitting,
+  heading,
+  imageSide,
   label,
   patterns,
-  imageSide,
+  pictureShape,
   placed,
   ribbonShape,
-  shortened,
   sidesOf,
   spoken,
+  underLabel,
 } from "./shapes.js";
 
 /** The flow as an `element`, and what can be done with it.
@@ -46,65 +48,55 @@ export function makeFlow(target, react) {
     light(null);
   }
 
-  function drawing(columns, { width, boxes, at }) {
-    const height = TOP + TALL + FOOT;
-    const svg = draw("svg", {
-      width,
-      height,
-      viewBox: `0 0 ${width} ${height}`,
-      role: "group",
-      "aria-label": summary(columns),
-      keydown: key,
-    });
-    svg.append(patterns());
-    const sides = sidesOf(state.ribbons, boxes, columns, target);
-    svg.append(
-      draw(
-        "g",
-        { class: "ribbons" },
-        state.ribbons.map((ribbon) => ribbonShape(ribbon, sides, boxes)),
-      ),
+  function drawing(columns, places) {
+    const height = TOP + places.tall + FOOT;
+    const sides = sidesOf(state.ribbons, places.boxes, columns, target);
+    const names = columnNames(columns);
+    const ribbons = state.ribbons.map((ribbon) => ribbonShape(ribbon, sides, places));
+    return draw(
+      "svg",
+      {
+        width: places.width,
+        height,
+        viewBox: `0 0 ${places.width} ${height}`,
+        role: "group",
+        "aria-label": summary(columns),
+        keydown: key,
+      },
+      patterns(),
+      draw("g", { class: "ribbons" }, ribbons),
+      places.narrow ? null : imageSide(columns, state.path, places),
+      classSide(target, sides, places),
+      columns.map((column, place) => columnShape(column, places.at(place), names[place], sides, places)),
     );
-    svg.append(imageSide(columns, state.path, boxes, at(-1)), classSide(target, sides, boxes));
-    columns.forEach((column, place) => svg.append(columnShape(column, place, boxes, sides, at)));
-    return svg;
   }
 
-  function columnShape(column, place, boxes, sides, at) {
-    const x = at(place);
+  function columnShape(column, x, [name, more], sides, places) {
     const total = sum(column.nodes.map((one) => one.value));
-    const names = column.tensors.map((tensor) => tensor.name);
-    const head = draw("g", { class: "head" });
-    head.append(
-      draw("text", { x, y: 16, class: "strong" }, `layer ${column.layer}`),
-      draw(
-        "text",
-        { x, y: 32 },
-        draw("title", {}, names.join(", ")),
-        shortened(names[0] ?? "", Math.floor((at(1) - at(0)) / 7) - (names.length > 1 ? 3 : 0)),
-        names.length > 1 ? ` +${names.length - 1}` : "",
-      ),
-      draw("text", { x, y: 47 }, counted(column.kept, "unit") + (column.below_alpha ? " *" : "")),
-    );
+    const letters = Math.floor(places.step / 6.5) - 1;
+    const units = counted(column.kept, "unit") + (column.below_alpha ? " *" : "");
+    const lines = places.narrow
+      ? [fitting(`layer ${column.layer}`, letters), null, String(column.kept)]
+      : [`layer ${column.layer}`, fitting(name, letters - more.length) + more, units];
+    const head = heading(x, lines);
+    head.append(draw("title", {}, column.tensors.map((tensor) => tensor.name).join(", ")));
     const foot = draw("g", { class: "foot" });
+    const facts = { class: "strong", "data-sum": total, "data-layer": column.layer };
     foot.append(
-      draw(
-        "text",
-        { x, y: TOP + TALL + 20, class: "strong", "data-sum": total, "data-layer": column.layer },
-        signed(total, 3),
-      ),
-      draw("text", { x, y: TOP + TALL + 36 }, percent(total / target.logit)),
+      draw("text", { x, y: TOP + places.tall + 20, ...facts }, signed(total, places.narrow ? 2 : 3)),
+      draw("text", { x, y: TOP + places.tall + 36 }, percent(total / target.logit)),
     );
     return draw(
       "g",
       { class: "column" },
       head,
-      column.nodes.map((one) => nodeShape(one, boxes.get(one.id), sides)),
+      column.nodes.map((one) => nodeShape(one, places.boxes.get(one.id), sides, places)),
       foot,
     );
   }
 
-  function nodeShape(one, box, sides) {
+  function nodeShape(one, box, sides, places) {
+    const { bar, step, picture, narrow } = places;
     const incoming = sides.left.get(one.id);
     const shape = draw("g", {
       class: `node ${one.value < 0 ? "against" : "for"} ${one.kind}`,
@@ -120,25 +112,24 @@ export function makeFlow(target, react) {
       focus: () => focused(one.id),
       click: () => act(one),
     });
-    if (incoming?.rest) shape.append(cutShape(incoming.rest, box));
+    const { x, y, height, top, row } = box;
+    if (incoming?.rest) shape.append(cutShape(incoming.rest, box, places));
     shape.append(
-      draw("rect", { class: "hit", x: box.x - 4, y: box.y - 2, width: BOX + 50, height: Math.max(box.height + 4, 8) }),
-      draw("rect", {
-        class: "box",
-        x: box.x,
-        y: box.y,
-        width: BOX,
-        height: box.height,
-        rx: Math.min(3, box.height / 2),
-      }),
+      draw("rect", { class: "hit", x: x - 2, y: top - 1, width: step - 20, height: row + 2 }),
+      draw("rect", { class: "box", x, y, width: bar, height, rx: Math.min(3, height / 2) }),
     );
-    if (box.height >= 9)
-      shape.append(draw("text", { class: "name", x: box.x + BOX + 4, y: box.y + box.height / 2 + 4 }, label(one)));
-    if (one.kind === "channel" || one.kind === "more")
-      shape.append(
-        draw("text", { class: "sign", x: box.x + BOX / 2, y: box.y + box.height / 2 + 4 }, box.height >= 11 ? "+" : ""),
-      );
-    return shape;
+    const alone = one.kind === "more" || one.kind === "unlisted";
+    const shown = alone ? null : pictureShape(one, box, places);
+    if (shown) shape.append(shown);
+    const start = x + bar + 3 + (shown ? picture + 4 : 2);
+    const letters = Math.floor((x + step - start - 26) / 6);
+    const middle = top + row / 2;
+    if (narrow && !alone) return shape;
+    const line = (kind, y, words) => draw("text", { class: kind, x: start, y }, fitting(words, letters));
+    const words = draw("g", { class: "words", "aria-hidden": "true" });
+    words.append(line("name", alone ? middle + 4 : middle - 2, label(one)));
+    if (!alone) words.append(line("under", middle + 12, underLabel(one)));
+    return [shape, words];
   }
 
   function act(one) {

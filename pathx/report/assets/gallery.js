@@ -10,6 +10,7 @@ import {
   percent,
   remarks,
   rowHead,
+  saveFile,
   scrolling,
   shadedCell,
   tableOf,
@@ -222,10 +223,7 @@ function table() {
   };
   const cells = (row) => [...keys.map((key) => row[key]), ...removals.map((key) => row.removal?.[key])];
   const lines = [[...keys, ...removals].join(","), ...state.list.map((row) => cells(row).map(cell).join(","))];
-  const address = URL.createObjectURL(new Blob([`${lines.join("\r\n")}\r\n`], { type: "text/csv" }));
-  const link = make("a", { href: address, download: "pathx.csv" });
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(address), 1000);
+  saveFile("pathx.csv", "text/csv", `${lines.join("\r\n")}\r\n`);
 }
 
 /** Labels against predictions; the classes that are confused most, where there are many. */

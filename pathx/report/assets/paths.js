@@ -1,7 +1,7 @@
 // The path as nodes and ribbons: which units stand together, what flows between them, and what is cut off.
 
 /** Nodes that a column shows at first; the weakest beyond them are one. */
-const SHOWN = 16;
+const SHOWN = 8;
 
 /** One depth of one of the page's paths: its layers from the output down, and its linear model where that is known. */
 export function cutPath(path, depth) {
@@ -22,6 +22,7 @@ export function unitsOf(path) {
         position,
         name: tensor.name,
         shape: tensor.shape,
+        places: tensor.places,
       });
     });
   }

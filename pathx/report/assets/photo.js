@@ -1,7 +1,9 @@
 // The photo with a map on it, the frame of what the network saw, and the fields of units.
 
-import { DATA, choice, draw, make, number } from "./dom.js";
-import { addMaps, paint, readMap } from "./maps.js";
+import { DATA, choice, draw, make } from "./dom.js";
+import { addMaps, blur, gradient, paint, readMap } from "./maps.js";
+
+const SMOOTHING = 0.025; // of the shorter side: as overlays of pixels have it
 
 /** The photo as an element with the methods `show(path)` and `fields(list)`. */
 export function makePhoto() {
@@ -31,12 +33,8 @@ export function makePhoto() {
     height: `${(100 * (bottom - top)) / size.height}%`,
   });
 
-  const opacity = slider("Opacity", 0, 100, 85, (value) => (canvas.style.opacity = value / 100));
+  const opacity = slider("Opacity", 0, 100, 100, (value) => (canvas.style.opacity = value / 100));
   const compare = slider("Compare", 0, 100, 0, divide);
-  const frame = make("input", { type: "checkbox", change: () => marks.classList.toggle("unframed", !frame.checked) });
-  frame.checked = true;
-  const grey = make("input", { type: "checkbox", change: () => photo.classList.toggle("pale", grey.checked) });
-
   function divide(value) {
     const place = ((value / 100) * size.width - left) / (right - left);
     canvas.style.clipPath = value > 0 ? `inset(0 0 0 ${Math.max(0, Math.min(100, 100 * place))}%)` : "none";
@@ -70,18 +68,20 @@ export function makePhoto() {
       ? `what ${state.own.name} saw`
       : { path: "the path map", pixels: "the pixel map", none: "no map" }[state.kind];
     canvas.hidden = !read.length;
-    canvas.classList.toggle("crisp", state.kind === "pixels" && !state.own);
-    const scale = read.length ? paint(canvas, addMaps(read)) : null;
+    const pixels = state.kind === "pixels" && !state.own;
+    const summed = read.length ? addMaps(read) : null;
+    const scale = summed ? paint(canvas, pixels || state.own ? blur(summed, SMOOTHING) : summed, !pixels) : null;
     const missing = state.kind !== "none" && !read.length;
+    const bar = make("span", { class: "bar", "aria-hidden": "true" });
+    const against = summed?.values.some((value) => value < -scale / 20);
+    bar.style.backgroundImage = gradient(against ? -1 : 0);
+    const words =
+      `${what[0].toUpperCase()}${what.slice(1)}: gold supports the class${against ? ", blue counts against it" : ""}` +
+      `${pixels ? "; smoothed" : "; the line holds half of the support"}.`;
     legend.replaceChildren(
-      make("span", { class: "bar", "aria-hidden": "true" }),
-      missing
-        ? `For this path ${what} is not in the files.`
-        : scale
-          ? `${what[0].toUpperCase()}${what.slice(1)}: red supports the class, blue counts against it; the strongest colour is ${number(scale, 3)}.`
-          : "The photo alone.",
+      ...(scale ? [bar] : []),
+      missing ? `For this path ${what} is not in the files.` : scale ? words : "The photo alone.",
     );
-    legend.classList.toggle("plain", !scale);
     stage.setAttribute("aria-label", `${DATA.image.file}, ${missing ? "without a map" : `with ${what}`}`);
   }
 
@@ -138,10 +138,7 @@ export function makePhoto() {
     choice("Map", offered, state.kind, switchMap),
     opacity.label,
     compare.label,
-    DATA.photo ? make("label", { class: "check" }, frame, "Frame") : null,
-    DATA.photo ? make("label", { class: "check" }, grey, "Grey photo") : null,
   );
-  canvas.style.opacity = 0.85;
   divide(0);
   boxes([]);
 

@@ -1,16 +1,50 @@
-// The shapes of the flow: where columns, boxes and ribbons are, and how they are drawn.
+// The shapes of the flow: where columns, bars and ribbons are, and how they are drawn.
 
-import { counted, draw, number, signed } from "./dom.js";
+import { DATA, channelKey, counted, draw, number, signed } from "./dom.js";
+import { nameOf } from "./names.js";
 import { cutOff, sum, unitName } from "./paths.js";
 
 export const TOP = 58;
-export const TALL = 400;
 export const FOOT = 46;
-export const BOX = 14;
-const GAP = 5;
-const STEP = 98;
-const SIDE = 84;
-const STUB = 26;
+const BARS = 300; // of a column, added up
+const GAP_BETWEEN = 5;
+const EDGE = 4;
+
+/** Where columns and bars are, and how large their pictures.
+ *
+ *  In each column the bars add up to one height, or all columns share one scale; a bar is as tall as its contribution, in
+ *  a row that is tall enough for its picture. Narrow flows leave out the side of the image, and words. */
+export function placed(columns, target, room, sameScale) {
+  const narrow = room < 560;
+  const least = narrow ? 44 : 112;
+  const image = narrow ? 0 : 118; // from its side to the first layer
+  const bar = narrow ? 8 : 14;
+  const width = Math.max(room - 2, 2 * EDGE + image + least * columns.length + bar);
+  const step = (width - 2 * EDGE - image - bar) / columns.length;
+  const at = (place) => EDGE + (place < 0 ? 0 : image + step * place);
+  const picture = Math.min(narrow ? 30 : 40, step - bar - 8);
+  const gross = columns.map((column) => sum(column.nodes.map((one) => Math.abs(one.value))));
+  const largest = Math.max(...gross, Math.abs(target.logit), 1e-30);
+  const rows = columns.map((column, place) =>
+    column.nodes.map((one) => {
+      const height = Math.max(2, (Math.abs(one.value) * BARS) / (sameScale ? largest : gross[place] || 1));
+      return { one, height, row: Math.max(height, one.units.length && one.kind !== "more" ? picture : 14) };
+    }),
+  );
+  const needed = rows.map((column) => sum(column.map(({ row }) => row)) + GAP_BETWEEN * (column.length - 1));
+  const tall = Math.max(BARS, ...needed);
+  const boxes = new Map();
+  rows.forEach((column, place) => {
+    const gap = column.length > 1 ? (tall - sum(column.map(({ row }) => row))) / (column.length - 1) : 0;
+    let y = TOP;
+    for (const { one, height, row } of column) {
+      boxes.set(one.id, { x: at(place), y: y + (row - height) / 2, height, top: y, row });
+      y += row + gap;
+    }
+  });
+  boxes.set("class", { x: at(columns.length), y: TOP, height: tall });
+  return { width, tall, bar, step, picture, narrow, boxes, at };
+}
 
 export function patterns() {
   const hatched = draw(
@@ -18,44 +52,12 @@ export function patterns() {
     { id: "hatched", width: 5, height: 5, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
     draw("rect", { width: 1.6, height: 5, class: "hatch" }),
   );
-  return draw("defs", {}, hatched);
+  const { photo } = DATA;
+  const size = photo && { width: photo.width, height: photo.height };
+  return draw("defs", {}, hatched, photo ? draw("image", { id: "photo", href: photo.src, ...size }) : null);
 }
 
-/** Where columns and boxes are. In each column the boxes fill the height, or all columns share one scale. */
-export function placed(columns, target, room, sameScale) {
-  const width = Math.max(room - 2, 2 * SIDE + STEP * (columns.length + 1));
-  const step = (width - 2 * SIDE) / (columns.length + 1);
-  const at = (place) => SIDE + step * (place + 1);
-  const gross = columns.map((column) => sum(column.nodes.map((one) => Math.abs(one.value))));
-  const largest = Math.max(...gross, Math.abs(target.logit), 1e-30);
-  const boxes = new Map();
-  columns.forEach((column, place) => {
-    const free = TALL - GAP * (column.nodes.length - 1);
-    const unit = sameScale ? free / largest : free / (gross[place] || 1);
-    const heights = fitted(
-      column.nodes.map((one) => Math.abs(one.value) * unit),
-      free,
-    );
-    let y = TOP;
-    column.nodes.forEach((one, row) => {
-      boxes.set(one.id, { x: at(place) - BOX / 2, y, height: heights[row] });
-      y += heights[row] + GAP;
-    });
-  });
-  boxes.set("class", { x: at(columns.length) - BOX / 2, y: TOP, height: TALL });
-  return { width, boxes, at };
-}
-
-/** Heights of at least a few pixels that together are not more than what is free. */
-function fitted(heights, free) {
-  const least = Math.min(2.5, free / heights.length);
-  const raised = heights.map((height) => Math.max(least, height));
-  const over = sum(raised) - free;
-  const spare = sum(raised.map((height) => height - least));
-  return over > 0 && spare > 0 ? raised.map((height) => height - ((height - least) * over) / spare) : raised;
-}
-
-/** Where on the two sides of each box its ribbons are, and what is cut off. */
+/** Where on the two sides of each bar its ribbons are, and what is cut off. */
 export function sidesOf(ribbons, boxes, columns, target) {
   const left = new Map();
   const right = new Map();
@@ -80,14 +82,8 @@ export function sidesOf(ribbons, boxes, columns, target) {
     for (const one of column.nodes) {
       const box = boxes.get(one.id);
       const out = ribbons.filter((ribbon) => ribbon.from === one);
-      side(
-        one.id,
-        box,
-        out,
-        (ribbon) => (ribbon.to ? boxes.get(ribbon.to.id).y : 0),
-        out.length ? cutOff(one.value, out) : 0,
-        right,
-      );
+      const above = (ribbon) => (ribbon.to ? boxes.get(ribbon.to.id).y : 0);
+      side(one.id, box, out, above, out.length ? cutOff(one.value, out) : 0, right);
       const incoming = ribbons.filter((ribbon) => ribbon.to === one);
       const rest = known && column.layer !== lowest ? cutOff(one.value, incoming) : 0;
       side(one.id, box, incoming, (ribbon) => boxes.get(ribbon.from.id).y, rest, left);
@@ -98,135 +94,165 @@ export function sidesOf(ribbons, boxes, columns, target) {
   return { left, right };
 }
 
-export function ribbonShape(ribbon, sides, boxes) {
+export function ribbonShape(ribbon, sides, { boxes, bar }) {
   const upper = ribbon.to ? ribbon.to.id : "class";
   const from = sides.right.get(ribbon.from.id)[ribbon.key];
   const to = sides.left.get(upper)[ribbon.key];
-  const x0 = boxes.get(ribbon.from.id).x + BOX;
-  const x1 = boxes.get(upper).x;
-  const shape = draw("path", {
-    class: `ribbon ${ribbon.value < 0 ? "against" : "for"}`,
-    d: band(x0, from, x1, to),
-    "data-key": ribbon.key,
-    "data-from": ribbon.from.id,
-    "data-to": ribbon.to ? ribbon.to.id : "class",
-    "data-value": ribbon.value,
-  });
-  shape.append(
-    draw(
-      "title",
-      {},
-      `${signed(ribbon.value)}: ${label(ribbon.from)} of layer ${ribbon.from.layer} through ${ribbon.to ? `${label(ribbon.to)} of layer ${ribbon.to.layer}` : "the class"}`,
-    ),
+  const through = ribbon.to ? `${label(ribbon.to)} of layer ${ribbon.to.layer}` : "the class";
+  return draw(
+    "path",
+    {
+      class: `ribbon ${ribbon.value < 0 ? "against" : "for"}`,
+      d: band(boxes.get(ribbon.from.id).x + bar, from, boxes.get(upper).x, to),
+      "data-key": ribbon.key,
+      "data-from": ribbon.from.id,
+      "data-to": upper,
+      "data-value": ribbon.value,
+    },
+    draw("title", {}, `${signed(ribbon.value)}: ${label(ribbon.from)} of layer ${ribbon.from.layer} through ${through}`),
   );
-  return shape;
 }
 
 /** What the deepest layer gets from the pixels and from the bias of the layers below. */
-export function imageSide(columns, path, boxes, x) {
+export function imageSide(columns, path, { boxes, bar, tall, at }) {
   const group = draw("g", { class: "image-side" });
-  group.append(
-    draw(
-      "g",
-      { class: "head" },
-      draw("text", { x, y: 16, class: "strong" }, "image"),
-      path.model ? null : draw("text", { x, y: 32 }, "not in the files"),
-    ),
-  );
+  const x = at(-1);
+  group.append(heading(x, ["image", path.model ? null : "not in the files"]));
   if (!path.model || !columns.length) return group;
   const deepest = sum(columns[0].nodes.map((one) => one.value));
   const parts = [
     ["pixels", path.model.attribution_sum],
     ["bias", path.model.bias],
     ["routes that jump", deepest - path.model.score],
-  ];
-  const shown = parts.filter(
+  ].filter(
     ([name, value]) =>
       Number.isFinite(value) && (name === "pixels" || Math.abs(value) > 1e-4 * Math.abs(path.model.score)),
   );
-  const gross = sum(shown.map(([, value]) => Math.abs(value))) || 1;
+  const gross = sum(parts.map(([, value]) => Math.abs(value))) || 1;
   const rows = columns[0].nodes.map((one) => boxes.get(one.id));
   const end = { x: rows[0].x - 9, top: rows[0].y, bottom: rows.at(-1).y + rows.at(-1).height };
-  const free = TALL - 12 * (shown.length - 1);
-  const heights = fitted(
-    shown.map(([, value]) => (free * Math.abs(value)) / gross),
-    free,
-  );
+  const free = tall - 26 * (parts.length - 1);
   let y = TOP;
   let into = end.top;
-  shown.forEach(([name, value], row) => {
+  for (const [name, value] of parts) {
+    const height = Math.max(2, (free * Math.abs(value)) / gross);
     const part = ((end.bottom - end.top) * Math.abs(value)) / gross;
     const kind = `${value < 0 ? "against" : "for"} ${name === "pixels" ? "" : "constant"}`;
     group.append(
       draw("path", {
         class: `band ${kind}`,
-        d: band(x + BOX / 2, [y, y + heights[row]], end.x, [into, into + part]),
+        d: band(x + bar, [y, y + height], end.x, [into, into + part]),
         "data-part": name,
         "data-value": value,
       }),
-      draw("rect", {
-        class: `box ${kind}`,
-        x: x - BOX / 2,
-        y,
-        width: BOX,
-        height: heights[row],
-        rx: Math.min(3, heights[row] / 2),
-      }),
-      draw("text", { class: "aside", x: x - BOX / 2 - 5, y: y + heights[row] / 2 - 2 }, name),
-      draw("text", { class: "aside", x: x - BOX / 2 - 5, y: y + heights[row] / 2 + 12 }, signed(value, 3)),
+      draw("rect", { class: `box ${kind}`, x, y, width: bar, height, rx: Math.min(3, height / 2) }),
+      draw("text", { class: "name", x: x + bar + 5, y: y + height / 2 + 4 }, `${name} ${signed(value, 3)}`),
     );
-    y += heights[row] + 12;
+    y += height + 26;
     into += part;
-  });
+  }
   group.append(draw("line", { class: "brace", x1: end.x, x2: end.x, y1: end.top, y2: end.bottom }));
   return group;
 }
 
-/** What a box gets from elsewhere than the path. */
-export function cutShape({ top, bottom, value }, { x }) {
-  const height = Math.max(0.5, bottom - top);
-  const place = { x: x - STUB, y: top, width: STUB, height };
+/** What a bar gets from elsewhere than the path. */
+export function cutShape({ top, bottom, value }, { x }, { narrow }) {
+  const width = narrow ? 8 : 22;
+  const place = { x: x - width, y: top, width, height: Math.max(0.5, bottom - top) };
   const words = `${signed(value)} from biases, units that were not kept, and ribbons too weak to list`;
   return draw("rect", { class: "cut", ...place, "data-cut": value, fill: "url(#hatched)" }, draw("title", {}, words));
 }
 
 /** The class: what the path brings to it, and how much of its logit does not come from the path. */
-export function classSide(target, sides, boxes) {
+export function classSide(target, sides, places) {
+  const { boxes, bar, tall, narrow } = places;
   const { x, y, height } = boxes.get("class");
-  const centre = x + BOX / 2;
+  const end = x + bar;
   const group = draw("g", { class: "whole", "data-id": "class" });
-  const name = draw("text", { x: centre, y: 32 }, draw("title", {}, target.label), ending(target.label, 15));
-  group.append(draw("g", { class: "head" }, draw("text", { x: centre, y: 16, class: "strong" }, "class"), name));
+  const name = draw("text", { x: end, y: 32 }, draw("title", {}, target.label), fitting(target.label, narrow ? 9 : 16));
+  group.append(draw("g", { class: "head end" }, draw("text", { x: end, y: 16, class: "strong" }, "class"), name));
   const rest = sides.left.get("class").rest;
-  if (rest) {
-    group.append(
-      cutShape(rest, { x }),
-      draw("text", { class: "aside inner", x: x - STUB - 4, y: (rest.top + rest.bottom) / 2 - 2 }, "cut off"),
-      draw(
-        "text",
-        { class: "aside inner", x: x - STUB - 4, y: (rest.top + rest.bottom) / 2 + 12 },
-        signed(rest.value, 3),
-      ),
-    );
-  }
+  if (rest) group.append(cutShape(rest, { x }, places));
+  const logit = `${narrow ? "" : target.name === "the logit" ? "logit " : "Δ logit "}${number(target.logit, 3)}`;
   group.append(
-    draw("rect", { class: `box ${target.logit < 0 ? "against" : "for"}`, x, y, width: BOX, height, rx: 3 }),
+    draw("rect", { class: `box ${target.logit < 0 ? "against" : "for"}`, x, y, width: bar, height, rx: 3 }),
     draw(
       "g",
-      { class: "foot" },
-      draw(
-        "text",
-        { x: centre, y: TOP + TALL + 20, class: "strong" },
-        `${target.name === "the logit" ? "logit" : "Δ logit"} ${number(target.logit, 3)}`,
-      ),
-      draw("text", { x: centre, y: TOP + TALL + 36 }, "is 100 %"),
+      { class: "foot end" },
+      draw("text", { x: end, y: TOP + tall + 20, class: "strong" }, logit),
+      rest && !narrow ? draw("text", { x: end, y: TOP + tall + 36 }, `${number(rest.value, 3)} not by the path`) : null,
     ),
   );
   return group;
 }
 
-function ending(name, most) {
-  return name.length > most ? `${name.slice(0, most - 1)}…` : name;
+/** What a node looks like: where its channel mattered most in other images, or the patch of this one that it looks at. */
+export function pictureShape(one, box, { bar, picture }) {
+  const place = { x: box.x + bar + 3, y: box.top + (box.row - picture) / 2, width: picture, height: picture };
+  const unit = one.units[0];
+  const crop = DATA.references[channelKey(unit.name, unit.index[0])]?.crops[0];
+  if (crop)
+    return draw("image", { class: "picture", ...place, href: crop.src, preserveAspectRatio: "xMidYMid slice" });
+  const patch = DATA.photo && patchOf(one.units);
+  if (!patch) return null;
+  const inner = draw("use", { href: "#photo" });
+  return draw("svg", { class: "picture", ...place, viewBox: patch.join(" ") }, inner);
+}
+
+/** The part of the photo that the strongest of some units looks at, [x, y, width, height].
+ *
+ *  It lies in the middle of the unit's receptive field, and is no more than a third of the input. */
+function patchOf(units) {
+  const unit = units.reduce((best, one) => (Math.abs(one.contribution) > Math.abs(best.contribution) ? one : best));
+  if (unit.receptive_field.length !== 4) return null;
+  const [wide, high] = DATA.input;
+  const [a, b, c, d] = unit.receptive_field;
+  const side = Math.min(c - a, d - b, Math.min(wide, high) / 3);
+  const inside = (middle, most) => Math.max(0, Math.min(most - side, middle - side / 2));
+  const [x, y] = centreOf(unit);
+  const [left, top, right, bottom] = DATA.region;
+  const across = (right - left) / wide;
+  const down = (bottom - top) / high;
+  return [left + across * inside(x, wide), top + down * inside(y, high), side * across, side * down];
+}
+
+/** What a unit looks at in the middle, (x, y) in pixels of the network's input. */
+function centreOf(unit) {
+  const [left, top, right, bottom] = unit.receptive_field;
+  if (!unit.places || unit.index.length !== 3) return [(left + right) / 2, (top + bottom) / 2];
+  const [down, across] = unit.places;
+  return [across[0] + across[1] * unit.index[2], down[0] + down[1] * unit.index[1]];
+}
+
+/** Lines at the top of a column. */
+export function heading(x, lines) {
+  return draw(
+    "g",
+    { class: "head" },
+    lines.map((line, row) => line && draw("text", { x, y: [16, 32, 47][row], class: row ? "" : "strong" }, line)),
+  );
+}
+
+/** The names of columns without what all of them share, so that what tells them apart fits. */
+export function columnNames(columns) {
+  const names = columns.map((column) => column.tensors.map((tensor) => tensor.name));
+  const all = [...new Set(names.flat())];
+  const words = all.map((name) => name.split(/(?<=[._])/));
+  const shared = (side) => {
+    let count = 0;
+    const word = (list) => (side < 0 ? list.at(-1 - count) : list[count]);
+    while (all.length > 1 && words.every((list) => list.length > count + 1 && word(list) === word(words[0]))) count += 1;
+    return sum(Array.from({ length: count }, (_, at) => (side < 0 ? words[0].at(-1 - at) : words[0][at]).length));
+  };
+  const [head, tail] = [shared(1), shared(-1)];
+  return names.map((own) => {
+    const short = own.map((name) => name.slice(head, name.length - tail).replace(/[._]$/, ""));
+    return [short[0] ?? "", short.length > 1 ? ` +${short.length - 1}` : ""];
+  });
+}
+
+export function fitting(name, most) {
+  return name.length > most ? `${name.slice(0, Math.max(1, most - 1))}…` : name;
 }
 
 function band(x0, [a, b], x1, [c, d]) {
@@ -239,8 +265,15 @@ export function label(one) {
   if (one.kind === "more") return `${one.units.length} more`;
   if (one.kind === "unlisted") return `${one.count} not listed`;
   const unit = one.units[0];
-  if (one.kind === "channel") return `${unit.index[0]} ×${one.units.length}`;
-  return unit.index.length > 1 ? `${unit.index[0]} [${unit.index.slice(1).join(",")}]` : String(unit.index[0]);
+  const channel = nameOf(unit.name, unit.index[0]) || String(unit.index[0]);
+  if (one.kind === "channel") return `${channel} ×${one.units.length}`;
+  return unit.index.length > 1 ? `${channel} [${unit.index.slice(1).join(",")}]` : channel;
+}
+
+/** The second line of a node: what its channel looks for, where that is known, or what it contributes. */
+export function underLabel(one) {
+  const unit = one.units[0];
+  return (unit && DATA.references[channelKey(unit.name, unit.index[0])]?.words) || signed(one.value, 3);
 }
 
 export function spoken(one, target) {
@@ -251,8 +284,4 @@ export function spoken(one, target) {
   if (one.kind === "channel")
     return `Channel ${one.units[0].index[0]} of ${one.units[0].name}, layer ${one.layer}, ${counted(one.units.length, "unit")}, ${amount}; opens`;
   return `Unit ${unitName(one.units[0])}, layer ${one.layer}, ${amount}; pins`;
-}
-
-export function shortened(name, most) {
-  return name.length > most ? `…${name.slice(1 - most)}` : name;
 }
