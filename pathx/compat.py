@@ -5,11 +5,15 @@ Each function says what happens where a release lacks the thing.
 
 from __future__ import annotations
 
+import zipfile
+from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor
+
+from pathx.errors import PathxError
 
 
 @cache
@@ -44,3 +48,23 @@ def precision_switches(device: str) -> tuple[tuple[Any, str, str | bool], ...]:
     switches = [] if device == "cpu" else [(backends.cuda.matmul, "allow_tf32"), (backends.cudnn, "allow_tf32")]
     switches += [(backends.mkldnn, "allow_tf32")] if hasattr(backends.mkldnn, "allow_tf32") else []
     return tuple((holder, name, False) for holder, name in switches)
+
+
+def record_sizes(reader: Any, stream: IO[bytes]) -> Callable[[str], int]:
+    """How many bytes a record of a torch archive has. Where torch's reader does not tell, the zip directory does."""
+    if hasattr(reader, "get_record_size"):
+        size: Callable[[str], int] = reader.get_record_size
+        return size
+    with zipfile.ZipFile(stream) as archive:
+        sizes = {info.filename.partition("/")[2]: info.file_size for info in archive.infolist()}
+    return sizes.__getitem__
+
+
+def export_reader() -> Callable[..., Any]:
+    """The function that reads `.pt2` files; releases before torch 2.9 write and read other files."""
+    try:
+        from torch.export.pt2_archive._package import load_pt2
+    except ImportError as error:
+        remedy = "use torch 2.9 or newer, or save the model with torch.jit.save"
+        raise PathxError(f"torch {torch.__version__} cannot read torch.export files: {remedy}", usage=True) from error
+    return load_pt2

@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": {"compat", "engine.record", "engine.window", "engine.rules", "explanation"},
     "images": set(),
     "maps": set(),
-    "models": {"images"},
+    "models": {"compat", "images"},
     "models.catalogue": {"models", "images", "engine"},
     "models.operations": {"engine.rules"},
     "explanation": {"maps"},

@@ -21,6 +21,7 @@ from typing import IO, Any
 import torch
 from torch import Tensor, nn
 
+from pathx.compat import export_reader, record_sizes
 from pathx.errors import parse_json
 from pathx.models.operations import Unsafe, check_operations
 
@@ -45,17 +46,18 @@ class Archive:
         self._reader: Any = torch._C.PyTorchFileReader(stream)  # type: ignore[call-arg, arg-type, unused-ignore]
         self._room = stream.seek(0, io.SEEK_END)
         self.names: tuple[str, ...] = tuple(self._reader.get_all_records())
+        self._size = record_sizes(self._reader, stream)
 
     def check_sizes(self) -> None:
         """Raise Unsafe if the records expand to far more than the file: torch compresses nothing but the text of programs."""
-        if sum(map(self._reader.get_record_size, self.names)) > _EXPANDED + _TIMES * self._room:
+        if sum(map(self._size, self.names)) > _EXPANDED + _TIMES * self._room:
             raise Unsafe("expands to far more than its size, as no file that torch writes does")
 
     def read(self, name: str) -> bytes:
         """A record, no larger than its file but for a little text."""
         if name not in self.names:  # the reader itself does not mind upper and lower case
             raise Unsafe(f"it has no {name}")
-        if self._reader.get_record_size(name) > _EXPANDED + self._room:
+        if self._size(name) > _EXPANDED + self._room:
             raise Unsafe(f"{name} says that it is larger than the file")
         content: bytes = self._reader.get_record(name)
         return content
@@ -66,8 +68,7 @@ class Archive:
 
 def load_export(archive: Archive) -> tuple[nn.Module, str]:
     """The network of a torch.export archive and the sidecar in it; raises anything where the file is damaged or unsafe."""
-    from torch.export.pt2_archive._package import load_pt2
-
+    load_pt2 = export_reader()
     fresh = remade(archive)
     with _silent("torch.export"), _silent("torch._export"):
         # Not torch.export.load, which would go on to read an older layout with another reader.
