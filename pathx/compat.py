@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import torch
 from torch import Tensor
@@ -28,6 +29,12 @@ def reset_version(tensor: Tensor, version: int) -> None:
     reset = getattr(getattr(torch._C, "_autograd", None), "_unsafe_set_version_counter", None)
     if reset is not None:
         reset((tensor,), (version,))
+
+
+def force_eager() -> AbstractContextManager[None]:
+    """Run compiled code as it was written. Before torch 2.6 a dispatch mode has that effect by itself."""
+    stance = getattr(torch.compiler, "set_stance", None)
+    return nullcontext() if stance is None else cast("AbstractContextManager[None]", stance("force_eager"))
 
 
 def has_fp32_precision() -> bool:

@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pathx.compat import reset_version
+from pathx.compat import force_eager, reset_version
 from pathx.engine.record.spellings import FUNCTIONS
 from pathx.errors import PathxError
 
@@ -256,7 +256,7 @@ def _plain(outputs: Any) -> Any:
 
 def _uncompiled() -> AbstractContextManager[Any]:
     """No compiled code, which a mode cannot look into; without torch._dynamo loaded there is none."""
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+    return force_eager() if "torch._dynamo" in sys.modules else nullcontext()
 
 
 class _Escapes(TorchFunctionMode):
