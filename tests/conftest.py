@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +21,20 @@ settings.register_profile("explore", deadline=None, suppress_health_check=_slow)
 settings.load_profile("reproducible")
 
 torch.set_num_threads(2)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line at the end: how many tests were skipped, and why."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(_why_skipped(report.longrepr[2]) for report in skipped)
+    if reasons:
+        listed = "; ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+        terminalreporter.write_line(f"{len(skipped)} skipped: {listed}")
+
+
+def _why_skipped(text: str) -> str:
+    missing = re.search(r"could not import '([\w.]+)'", text)
+    return f"without {missing[1].split('.')[0]}" if missing else text.removeprefix("Skipped: ")
 
 
 @pytest.fixture(scope="session")

@@ -130,6 +130,8 @@ def follow(
 
 def _summarise(tally: Tally, plan: Plan, out: str, *, many: bool, quiet: bool, stopped: bool) -> None:
     index = (Address(out) if is_stored(out) else Path(out)) / index_name(plan.shard)
+    if isinstance(index, Path) and not index.exists():  # the last shard has merged it
+        index = index.with_name(index_name(None))
     if tally.total == 0 and plan.shard is not None and not quiet:
         complain(f"note: no image falls to shard {plan.shard}")
     if plan.indexed and not quiet and (many or tally.kept):

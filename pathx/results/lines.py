@@ -37,8 +37,8 @@ class JsonLines:
 
     def append(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Add lines in one write: all of them or none. Raises OSError."""
-        data = _bytes(lines)
-        with _locked(self.file) as descriptor:
+        data = lines_bytes(lines)
+        with self.locked() as descriptor:
             before = _mended(descriptor)
             try:
                 if os.write(descriptor, data) < len(data):
@@ -53,14 +53,29 @@ class JsonLines:
 
     def rewrite(self, change: Callable[[list[Line]], Iterable[Mapping[str, Any]]]) -> None:
         """Replace the lines, while nobody adds any. Raises OSError or PathxError."""
-        with _locked(self.file) as descriptor:
+        with self.locked() as descriptor:
             before = _read(descriptor)
-            after = _bytes(change(_parsed(before)))
+            after = lines_bytes(change(_parsed(before)))
             if after != before:
                 replace_file(self.file, after)
 
+    @contextmanager
+    def locked(self) -> Iterator[int]:
+        """The file, opened for appending; nobody else appends to it or replaces it meanwhile, where the file system has locks."""
+        while True:
+            descriptor = os.open(self.file, _FLAGS, 0o666)
+            try:
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    raise OSError(errno.EINVAL, NOT_REGULAR, os.fspath(self.file))
+                lock(descriptor)
+                if _is_still(self.file, descriptor):
+                    yield descriptor
+                    return
+            finally:
+                os.close(descriptor)
 
-def _bytes(lines: Iterable[Mapping[str, Any]]) -> bytes:
+
+def lines_bytes(lines: Iterable[Mapping[str, Any]]) -> bytes:
     return "".join(json.dumps(line) + "\n" for line in lines).encode()
 
 
@@ -89,22 +104,6 @@ def _mended(descriptor: int) -> int:
     if end != size:
         os.ftruncate(descriptor, end)
     return end
-
-
-@contextmanager
-def _locked(file: Path) -> Iterator[int]:
-    """A file opened for appending that nobody else appends to or replaces meanwhile, where the file system has locks."""
-    while True:
-        descriptor = os.open(file, _FLAGS, 0o666)
-        try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise OSError(errno.EINVAL, NOT_REGULAR, os.fspath(file))
-            lock(descriptor)
-            if _is_still(file, descriptor):
-                yield descriptor
-                return
-        finally:
-            os.close(descriptor)
 
 
 def _is_still(file: Path, descriptor: int) -> bool:

@@ -39,7 +39,8 @@ LINE_SHAPE = {
 
 RUN_SHAPE = {
     **{"command?": str, "run?": str, "model?": dict, "settings?": dict, "preprocessing?": dict},
-    "pictures?": [str],
+    "images?": [str],
+    "finished?": bool,
 }
 """What a run.json holds."""
 
@@ -83,7 +84,7 @@ def misfit(value: Any, shape: Any, place: str = "the document") -> str | None:
         if not isinstance(value, list):
             return f"{place} is no list"
         return next((wrong for one in value if (wrong := misfit(one, shape[0], place)) is not None), None)
-    if not isinstance(value, shape) or isinstance(value, bool):
+    if not isinstance(value, shape) or (isinstance(value, bool) and shape is not bool):
         return f"{place} is of another type"
     if isinstance(value, (int, float)) and not (-_LARGEST < value < _LARGEST or _is_large(value)):
         return f"{place} is out of range"

@@ -191,11 +191,12 @@ class RemoteStore(ResultStore):
             entries = sorted(listed, key=lambda entry: (_modified(entry), entry["name"]))
             names = [posixpath.basename(entry["name"].rstrip("/")) for entry in entries]
             for number, name in enumerate(filter(_RECORDS.fullmatch, names)):
-                system.get_file(f"{path}/{name}", str(self.records / name))
-                os.utime(self.records / name, (number, number))  # as old as they are there
+                with suppress(FileNotFoundError):  # another shard has merged it since
+                    system.get_file(f"{path}/{name}", str(self.records / name))
+                    os.utime(self.records / name, (number, number))  # as old as they are there
             for found in filter(None, map(_PART.fullmatch, sorted(names))):
                 self._parts.setdefault(found[1], []).append(found[0])
-                with (self.records / found[1]).open("ab") as stream:
+                with suppress(FileNotFoundError), (self.records / found[1]).open("ab") as stream:
                     stream.write(system.cat_file(f"{path}/{found[0]}"))
 
     def read(self, name: str, place: tuple[int, int] | None) -> Any:

@@ -27,7 +27,7 @@ from pathx.results.result import Result
 from pathx.results.store import ResultStore, result_store
 from pathx.runs.computing import Computer
 from pathx.runs.index import Index, KeptImage
-from pathx.runs.run import Delivery, Plan, check_kept, index_of, record
+from pathx.runs.run import Delivery, Plan, check_kept, index_of, merge_last_shard, record
 from pathx.runs.settings import Settings
 from pathx.runs.stop import Stop
 from pathx.runs.tasks import EXPLAIN, Computed, Job, Task
@@ -104,6 +104,7 @@ def explain_on_ray(
                 yield from delivery.results(results)
                 stop.check()
             record(index.finish, file=index.file)
+    merge_last_shard(plan, out, note)
 
 
 def _done_before(images: Sequence[ImageFile], index: Index) -> Iterator[KeptImage]:

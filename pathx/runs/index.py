@@ -1,4 +1,4 @@
-"""index.jsonl: a line for every image that a run met, and what is needed to go on with a run or to join its shards.
+"""index.jsonl: a line for every image that a run met, and what is needed to go on with a run or to merge its shards.
 
 The folders of results are what counts; the index follows them. A line is appended once the files that it names are whole,
 in a single write, so a crash costs the last lines at most, and their images are made again.
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pathx.errors import PathxError, shown
 from pathx.regular import read_regular, written_by_pathx
-from pathx.results.files import foreign, hold, is_held, read_document, replace_file, replacing
-from pathx.results.lines import JsonLines, Line
+from pathx.results.files import foreign, hold, is_held, read_document, remove, replace_file, replacing
+from pathx.results.lines import JsonLines, Line, lines_bytes
 from pathx.results.packs import change_results, unpack
 from pathx.results.result import Kind, Result, State
 from pathx.results.schema import LINE_SHAPE, RUN_SHAPE, misfit
@@ -62,7 +62,7 @@ class Index:
         self.store, self.out = store, store.records
         self.file, self._record_file = self.out / index_name(shard), self.out / RUN.format(_suffix(shard))
         self._record = {"schema": RUN_SCHEMA, **record, "shard": None if shard is None else str(shard)}
-        self._record["pictures"] = list(names)
+        self._record |= {"finished": False, "images": list(names)}
         self._key = record["command"], record["run"]
         self.begun = self.distrusted = False
         self._lines = JsonLines(self.file)
@@ -88,7 +88,7 @@ class Index:
         """What is to be replaced by this run, where that was made with other settings; else nothing."""
         if not self._others:
             return ""
-        count = sum(self._is_other(self._known.get((self._key[0], name))) for name in self._record["pictures"])
+        count = sum(self._is_other(self._known.get((self._key[0], name))) for name in self._record["images"])
         return f"results of {count} images with {', '.join(self._others)}" if count else ""
 
     @cached_property
@@ -148,12 +148,12 @@ class Index:
         self.begun = True
         with replacing(self.out) as new:
             self._check_others()
-            record = (json.dumps(self._record, indent=1) + "\n").encode()
+            record = _record_bytes(self._record)
             if not self._record_file.is_file() or read_regular(self._record_file) != record:
                 new.put(self._record_file.name, record)
                 new.commit()
             self._held = hold(self._record_file)
-        coming = {(self._key[0], name) for name in self._record["pictures"]}
+        coming = {(self._key[0], name) for name in self._record["images"]}
 
         def stays(line: Line) -> bool:
             if self.distrusted and (line["command"], line["run"]) == self._key:
@@ -173,11 +173,13 @@ class Index:
         self._lines.append([line])
         self.store.log(self.file, line)
 
-    def finish(self) -> None:
-        """Drop lines that later ones replaced."""
+    def finish(self, *, complete: bool = True) -> None:
+        """Drop lines that later ones replaced, and say in run.json whether every image of the run has its line."""
         if self.file.exists():
             self._lines.rewrite(lambda lines: _latest(lines).values())
-            self.store.publish([self.file])
+        if complete:
+            replace_file(self._record_file, _record_bytes({**self._record, "finished": True}))
+        self.store.publish([self.file, self._record_file])
 
     def close(self) -> None:
         """Let other runs have the folder."""
@@ -188,7 +190,7 @@ class Index:
 
 @dataclass(frozen=True)
 class MergedIndex:
-    """What an output folder holds after its shards were joined.
+    """What an output folder holds after its shards were merged.
 
     Args:
         done: how many images have all of their results.
@@ -204,49 +206,89 @@ class MergedIndex:
 
 
 def merge(out: str | Path) -> MergedIndex:
-    """Join the indexes of shards into index.jsonl, one line per image, and say what is missing.
+    """Merge the indexes of shards into index.jsonl, one line per image, and say what is missing.
 
-    The files of the shards go when nothing is missing any more; until then a shard can be run again, and joined again.
+    The files of the shards go once nothing is missing; until then a shard can be run again, and merged again.
     """
-    store = result_store(out)
-    store.open()
-    with closing(store):
-        return _merged(store)
+    with closing(result_store(out)) as store:
+        store.open()
+        if not _shard_records(store.records) and not (store.records / index_name(None)).is_file():
+            raise PathxError(f"{store.place} holds no index to merge: give the folder that `out` named", usage=True)
+        return _merge(store)
 
 
-def _merged(store: ResultStore) -> MergedIndex:
-    out = store.records
-    records = {
-        Shard(*map(int, found.groups())): out / found[0] for found in map(_SHARD.fullmatch, _names(out)) if found
-    }
-    if not records and not (out / index_name(None)).is_file():
-        raise PathxError(f"{store.place} holds no index to join: give the folder that `out` named", usage=True)
-    contents = {shard: _record(file) for shard, file in records.items()}
-    lines = _latest(line for line in _lines_of(out) if _whole(store, line))
-    missing = {
-        (content["command"], name): None
-        for content in contents.values()
-        for name in content["pictures"]
-        if (content["command"], name) not in lines
-    }
-    counts = {shard.count for shard in records}
-    missed = (Shard(number, count) for count in sorted(counts) for number in range(1, count + 1))
-    absent = list(islice((str(shard) for shard in missed if shard not in records), _LISTED))
-    ordered = dict(sorted(lines.items()))
-    JsonLines(out / index_name(None)).rewrite(lambda _: ordered.values())
-    if contents and not missing and not absent:
-        whole = next(iter(contents.values())) | {"shard": None}
-        whole["pictures"] = sorted({name for content in contents.values() for name in content["pictures"]})
-        replace_file(out / RUN.format(""), (json.dumps(whole, indent=1) + "\n").encode())
-        for shard, file in records.items():
-            (out / index_name(shard)).unlink(missing_ok=True)
-            file.unlink(missing_ok=True)
-        gone = [name for shard, file in records.items() for name in (file.name, index_name(shard))]
-    else:
-        gone = []
-    store.publish([out / index_name(None), out / RUN.format("")], gone)
+def merge_if_finished(out: str | Path) -> bool:
+    """Merge the shards of a run if all of them have finished; whether they are merged now.
+
+    Every shard calls this after its last write. The one that ends last finds all of them finished. Where two end together
+    and both find that, the second waits for the first, and then finds nothing left to merge.
+    """
+    with closing(result_store(out)) as store:
+        store.open()
+        records = _shard_records(store.records)
+        contents = {shard: _read_record(file) for shard, file in records.items()}
+        runs = {content.get("run") for content in contents.values()}
+        whole = len(runs) == 1 and all(content.get("finished") is True for content in contents.values())
+        if whole := whole and not _absent(contents, _read_record(store.records / RUN.format(""))):
+            _merge(store)
+        return whole or not records
+
+
+def _merge(store: ResultStore) -> MergedIndex:
+    out, index, gone = store.records, JsonLines(store.records / index_name(None)), list[str]()
+    with index.locked(), replacing(out) as new:  # no other run appends to the index, and nobody else merges
+        records = _shard_records(out)
+        contents = {shard: _record(file) for shard, file in records.items()}
+        lines = _latest(line for line in _lines_of(out) if _whole(store, line))
+        missing = {
+            (content["command"], name): None
+            for content in contents.values()
+            for name in content["images"]
+            if (content["command"], name) not in lines
+        }
+        before = _read_record(out / RUN.format(""))
+        absent = _absent(contents, before)
+        ordered = dict(sorted(lines.items()))
+        new.put(index.file.name, lines_bytes(ordered.values()))
+        if contents and not missing and not absent:
+            whole = next(iter(contents.values()))
+            same = [before] if before.get("run") == whole["run"] else []
+            names = sorted({name for content in (*same, *contents.values()) for name in content["images"]})
+            whole |= {"shard": None, "finished": True, "images": names}
+            new.put(RUN.format(""), _record_bytes(whole))
+            gone = [name for shard, file in records.items() for name in (file.name, index_name(shard))]
+        new.commit()
+        remove(out, gone)
+    store.publish([index.file, out / RUN.format("")], gone)
     failed = tuple((line["file"], line["error"]) for line in ordered.values() if "error" in line)
     return MergedIndex(len(ordered) - len(failed), failed, tuple(name for _, name in missing), tuple(absent))
+
+
+def _absent(contents: dict[Shard, dict[str, Any]], merged: dict[str, Any]) -> list[str]:
+    """The shards that have not been started; none where a run that was merged before is being done again, in part.
+
+    Args:
+        contents: of each shard's run.json.
+        merged: content of the run.json without a shard.
+    """
+    known = {*merged.get("images", ())} if merged.get("finished") is True else set()
+    if all(
+        content.get("run") == merged.get("run") and known.issuperset(content["images"]) for content in contents.values()
+    ):
+        return []
+    counts = {shard.count for shard in contents}
+    every = (Shard(number, count) for count in sorted(counts) for number in range(1, count + 1))
+    return list(islice((str(shard) for shard in every if shard not in contents), _LISTED))
+
+
+def _shard_records(out: Path) -> dict[Shard, Path]:
+    """The run.json files of shards."""
+    found = filter(None, map(_SHARD.fullmatch, _names(out)))
+    return {Shard(*map(int, one.groups())): out / one[0] for one in found}
+
+
+def _record_bytes(record: dict[str, Any]) -> bytes:
+    return (json.dumps(record, indent=1) + "\n").encode()
 
 
 @dataclass(frozen=True)
@@ -341,7 +383,7 @@ def _plain(value: Any) -> Any:
 
 def _record(file: Path) -> dict[str, Any]:
     content = _read_record(file)
-    if "command" not in content or "pictures" not in content:
+    if "command" not in content or "images" not in content:
         raise PathxError(f"{shown(file)} is damaged: run that shard again")
     return content
 

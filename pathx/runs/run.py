@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from signal import SIGINT
@@ -27,7 +28,7 @@ from pathx.results.files import NoRoomError, check_folder
 from pathx.results.result import Result, State
 from pathx.results.store import ResultStore, result_store
 from pathx.runs.computing import Computer
-from pathx.runs.index import Index, KeptImage
+from pathx.runs.index import Index, KeptImage, merge_if_finished
 from pathx.runs.settings import Settings
 from pathx.runs.shards import Shard
 from pathx.runs.stop import Stop
@@ -104,6 +105,7 @@ def explain_files(
         plan = plan if pack is None else replace(plan, indexed=True)
         yield from _explain(model, job, plan, store, stop, note)
     stop.check()
+    merge_last_shard(plan, out, note)
 
 
 def _explain(
@@ -146,7 +148,13 @@ def _explain(
     if index is not None and plan.shard is not None and not index.begun:  # none of the images fell to this one
         record(index.begin, file=index.file)
     if index is not None and index.begun:
-        record(index.finish, file=index.file)
+        record(partial(index.finish, complete=not stop.asked), file=index.file)
+
+
+def merge_last_shard(plan: Plan, out: str | Path, note: Callable[[str], None]) -> None:
+    """Merge the shards of a run if this one was the last to finish."""
+    if plan.shard is not None and merge_if_finished(out):
+        note(f"all shards have finished and are merged: {shown(out)}")
 
 
 Read = Input | Unreadable | KeptImage

@@ -41,7 +41,10 @@ def test_a_shard_without_pictures_has_been_run_all_the_same(pathx_: Pathx) -> No
     arguments = ("explain", photos(1), "--model", scripted(network()))
     done = [pathx_(*arguments, "--shard", f"{number}/3") for number in (1, 2, 3)]
     assert [one.status for one in done] == [0, 0, 0]
-    assert sum(one.err == f"pathx: note: no image falls to shard {at}/3\n" for at, one in enumerate(done, 1)) == 2
+    assert sum(f"pathx: note: no image falls to shard {at}/3\n" in one.err for at, one in enumerate(done, 1)) == 2
+    merged = "pathx: note: all shards have finished and are merged: pathx-out\n"
+    assert [merged in one.err for one in done] == [False, False, True]
+    assert len(lines("pathx-out")) == 1 and not list(Path("pathx-out").glob("*-of-*"))
     assert pathx_("merge", "pathx-out").out == "pathx-out/index.jsonl: 1 images, 1 done, 0 failed\n"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from support.indexes import index, line, write_many
 
 from pathx.errors import PathxError
-from pathx.runs.index import merge
+from pathx.runs.index import merge, merge_if_finished
 from pathx.runs.shards import Shard
 
 
@@ -122,7 +123,7 @@ def test_shards_are_joined_and_their_files_go(tmp_path: Path) -> None:
     assert (merged.done, merged.failed, merged.missing, merged.shards) == (3, (), (), ())
     assert {file.name for file in tmp_path.iterdir() if file.is_file()} == {"index.jsonl", "run.json"}
     assert [one["name"] for one in lines(tmp_path / "index.jsonl")] == ["a", "b", "c"]
-    assert json.loads((tmp_path / "run.json").read_text())["pictures"] == ["a", "b", "c"]
+    assert json.loads((tmp_path / "run.json").read_text())["images"] == ["a", "b", "c"]
     assert merge(tmp_path) == merged
     assert index(tmp_path, "a").known("a") is not None
 
@@ -149,7 +150,67 @@ def test_what_is_missing_is_said_and_nothing_is_thrown_away(tmp_path: Path) -> N
     assert len(lines(tmp_path / "index.jsonl")) == 4
 
 
+def run_shard(out: Path, number: int, *names: str, complete: bool = True) -> None:
+    one = index(out, *names, shard=Shard(number, 2))
+    one.begin()
+    for name in names:
+        one.append(line(out, name))
+    one.finish(complete=complete)
+    one.close()
+
+
+def record(out: Path, name: str) -> Any:
+    return json.loads((out / name).read_text())
+
+
+def records(out: Path) -> set[str]:
+    return {file.name for file in out.iterdir() if file.is_file()}
+
+
+def test_the_last_shard_merges_and_only_where_all_have_finished(tmp_path: Path) -> None:
+    run_shard(tmp_path, 1, "a", "c")
+    assert not merge_if_finished(tmp_path)
+    run_shard(tmp_path, 2, "b", complete=False)  # was stopped, or is running
+    assert not merge_if_finished(tmp_path)
+    assert "index.jsonl" not in records(tmp_path)
+    run_shard(tmp_path, 2, "b")
+    assert merge_if_finished(tmp_path)
+    assert records(tmp_path) == {"index.jsonl", "run.json"}
+    assert record(tmp_path, "run.json")["finished"] is True
+    assert merge_if_finished(tmp_path)  # by a shard that ended at the same time
+
+
+def test_a_shard_of_a_merged_run_that_is_done_again_is_merged_into_it(tmp_path: Path) -> None:
+    run_shard(tmp_path, 1, "a", "c")
+    run_shard(tmp_path, 2, "b")
+    assert merge_if_finished(tmp_path)
+    before = (tmp_path / "index.jsonl").read_bytes()
+    run_shard(tmp_path, 1, "a", "c")
+    assert merge_if_finished(tmp_path)
+    assert (tmp_path / "index.jsonl").read_bytes() == before
+    assert record(tmp_path, "run.json")["images"] == ["a", "b", "c"]
+    run_shard(tmp_path, 1, "a", "d")  # an image that is new: what is new in the other shard is missing
+    assert not merge_if_finished(tmp_path)
+    assert merge(tmp_path).shards == ("2/2",)
+
+
+def test_shards_that_end_together_lose_nothing(tmp_path: Path) -> None:
+    """Threads have locks of their own, as each opens the file for itself."""
+    for attempt in range(10):
+        out = tmp_path / str(attempt)
+        names = {number: [f"{number}.{count}" for count in range(3)] for number in (1, 2)}
+
+        def end(number: int, out: Path = out, names: dict[int, list[str]] = names) -> bool:
+            run_shard(out, number, *names[number])
+            return merge_if_finished(out)
+
+        with ThreadPoolExecutor(2) as both:
+            assert any(both.map(end, (1, 2)))
+        assert records(out) == {"index.jsonl", "run.json"}
+        assert [one["name"] for one in lines(out / "index.jsonl")] == sorted(names[1] + names[2])
+
+
 def test_a_folder_without_an_index(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "none"):
-        with pytest.raises(PathxError, match="holds no index to join: give the folder that `out` named"):
+        with pytest.raises(PathxError, match="holds no index to merge: give the folder that `out` named"):
             merge(folder)
