@@ -11,8 +11,17 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from pathx.defaults import DEPTH, SKIPS, WIDTH
-from pathx.engine.explain import Loaded, brief, decompose_frozen, explain_frozen, opened, targets_of, whole_number
+from pathx.defaults import DEPTH, EXACT, SKIPS, WIDTH
+from pathx.engine.explain import (
+    Loaded,
+    brief,
+    check_exact,
+    decompose_frozen,
+    explain_frozen,
+    opened,
+    targets_of,
+    whole_number,
+)
 from pathx.engine.freeze import Frozen, freeze
 from pathx.errors import PathxError
 from pathx.explanation import Explanation, PathLayer, Unit
@@ -33,7 +42,7 @@ tells them apart.
 MOST_FEATURES = 256
 """A layer that keeps more units is refused: each would be followed alone."""
 
-EXACT = 1e-4
+ROUNDING = 1e-4
 """The parts sum to the whole where what is missing is less than this share of them: rounding in float32."""
 
 
@@ -173,17 +182,19 @@ def decompose(
     width: int | str = WIDTH,
     alpha: float | None = None,
     skips: str = SKIPS,
+    exact: str = EXACT,
 ) -> list[Decomposition]:
     """Take apart the decision for each of a batch of preprocessed images.
 
     Args:
-        model, images, target, depth, width, alpha, skips: as for `pathx.explain`.
+        model, images, target, depth, width, alpha, skips, exact: as for `pathx.explain`.
         from_layer: the layer whose units are the features, counted from the input; the top one by default.
         features: how many groups of features to keep at most, the strongest; all by default.
         group: put features of one channel at neighbouring places, and those that look at the same spot, into one group.
     """
     module, _ = opened(model)
     frozen = freeze(module, images)
+    check_exact(frozen.network, exact)
     wanted = list(enumerate(targets_of(frozen.logits, target)))
     return decompose_wanted(
         frozen,
@@ -290,7 +301,7 @@ def _difference(whole: Explanation, parts: list[Explanation]) -> Difference:
         score=score,
         bias=math.fsum(part.bias for part in parts) - whole.bias,
         attribution=missing / size if size else None,
-        exact=missing <= EXACT * scale and abs(score) <= EXACT * largest,
+        exact=missing <= ROUNDING * scale and abs(score) <= ROUNDING * largest,
     )
 
 

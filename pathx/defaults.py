@@ -18,3 +18,5 @@ from __future__ import annotations
 DEPTH = "maps:3"
 WIDTH = 64
 SKIPS = "all"
+EXACT = "image"
+"""Explain every classifier; "region" refuses all but ReLU networks."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pathx.engine.device import in_parts, resolve_device, resolve_dtype
-from pathx.engine.explain import class_logits, explain_frozen
+from pathx.engine.explain import check_exact, class_logits, explain_frozen
 from pathx.engine.freeze import Frozen, freeze
 from pathx.engine.network import Network
 from pathx.engine.replay import Classifier
@@ -148,6 +148,10 @@ class Prepared:
     def labels(self) -> tuple[str, ...]:
         """One per class."""
         return self.model.labels_for(self.network.outputs)
+
+    def check_exact(self, exact: str, note: Callable[[str], None]) -> None:
+        """Refuse a network whose numbers hold at the image alone where more is asked for; tell `note` that they do."""
+        check_exact(self.network, exact, note)
 
     @property
     def about(self) -> dict[str, Any]:

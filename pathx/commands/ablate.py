@@ -11,7 +11,7 @@ import typer
 from pathx.commands import options
 from pathx.commands.command import command
 from pathx.commands.options import Format, Option
-from pathx.commands.output import about, complain, print_table, say
+from pathx.commands.output import about, complain, notes, print_table, say
 from pathx.errors import PathxError
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def ablate(
 
     found = images_in(images)
     ready = device.prepare(model.load())
+    ready.check_exact(settings["exact"], notes(False))
     wanted = None if target is None else resolve_target(target, ready.labels)
     means = None if units is None else _means(units, ready)
     failed = False

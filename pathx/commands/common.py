@@ -69,7 +69,9 @@ def common(
 
     finished = all(map(is_finished, folders))
     if finished and path != options.PathOptions():
-        raise PathxError("these are finished explanations: leave --depth, --width, --alpha and --skips out", usage=True)
+        raise PathxError(
+            "these are finished explanations: leave --depth, --width, --alpha, --skips and --exact out", usage=True
+        )
     loaded = None if finished else model.load(quiet)
     watch = partial(progress_bar, "explaining", quiet=quiet)
     document = common(loaded, folders, out=out, **how, note=notes(quiet), watch=watch)

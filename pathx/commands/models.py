@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from pathx.models.catalogue import ModelFacts
 
 
+_WHERE = {"region": "in a region", "image": "at the image"}
+
+
 class Source(str, Enum):
     torchvision = "torchvision"
     timm = "timm"
@@ -50,10 +53,10 @@ def models(
 ) -> None:
     """List models to explain, or show the layers or labels of one.
 
-    Of those that are listed: their hidden layers, parameters, input size, and where their default weights are: bundled
-    with pathx, cached on this machine, or to be downloaded on first use. Of one: where it comes from, its preprocessing and
-    its hidden layers from the output to the input; depth D takes the first D. What a unit sees is its receptive field,
-    width x height in pixels.
+    Of those that are listed: their hidden layers, whether numbers are exact in a region around an image (ReLU networks) or at
+    the image alone, parameters, input size, and where their default weights are: bundled with pathx, cached on this machine, or
+    to be downloaded on first use. Of one: where it comes from, its preprocessing and its hidden layers from the output to the
+    input; depth D takes the first D. What a unit sees is its receptive field, width x height in pixels.
     """
     if name is None or re.search(r"[*?\[]", name) or (source is Source.timm and not name.startswith("timm:")):
         if labels is not None:
@@ -80,13 +83,16 @@ def _list(pattern: str | None, source: Source, everything: bool, format: Format)
     if format is Format.json:
         say(json.dumps([asdict(entry) for entry in entries]))
         return
-    headings = ("model", "hidden layers", "parameters", "input", "weights")
+    headings = ("model", "hidden layers", "exact", "parameters", "input", "weights")
     rows = [
-        (entry.name, str(entry.hidden_layers), millions(entry.parameters), shape(entry.input_size), entry.weights)
-        for entry in entries
-        if entry.refused is None
+        (
+            *(one.name, str(one.hidden_layers), _WHERE[one.exact]),
+            *(millions(one.parameters), shape(one.input_size), one.weights),
+        )
+        for one in entries
+        if one.exact is not None
     ]
-    print_table(headings, rows, right={1, 2})
+    print_table(headings, rows, right={1, 3})
     if everything:
         say()
         print_table(("refused", "because of"), [(e.name, e.refused) for e in entries if e.refused is not None])
@@ -104,7 +110,7 @@ def _describe(facts: ModelFacts, format: Format) -> None:
         resized = "" if seen.resize is None else f", resized to {seen.resize} ({seen.interpolation})"
         mean, std = (",".join(f"{value:g}" for value in values) for values in (seen.mean, seen.std))
         say(f"input {shape(seen.input_size)}{resized}, mean {mean}, std {std}")
-    say(f"{len(facts.layers)} hidden layers")
+    say(f"{len(facts.layers)} hidden layers, exact {_WHERE[facts.exact]}")
     say()
     rows = [
         (

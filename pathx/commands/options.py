@@ -15,7 +15,7 @@ import typer
 
 from pathx.commands import parsing
 from pathx.commands.output import notes
-from pathx.defaults import DEPTH, SKIPS, WIDTH
+from pathx.defaults import DEPTH, EXACT, SKIPS, WIDTH
 from pathx.drawing.colours import COLOURS, HEATS
 from pathx.evaluation.choices import METHODS, PROTOCOLS, TIES
 
@@ -35,6 +35,14 @@ class Skips(str, Enum):
 
 
 _SKIPS = Skips(SKIPS)
+
+
+class Exact(str, Enum):
+    image = "image"
+    region = "region"
+
+
+_EXACT = Exact(EXACT)
 
 
 class Dtype(str, Enum):
@@ -154,6 +162,9 @@ class PathOptions:
     )
     alpha: Annotated[str | None, Option("Importance a unit must exceed to be kept. [default: 1/classes]", "A")] = None
     skips: Annotated[Skips, Option("Follow routes from layer to layer, or also those that jump.")] = _SKIPS
+    exact: Annotated[
+        Exact, Option("Where the numbers must hold: at the image, or in a region around it (ReLU networks only).")
+    ] = _EXACT
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -163,6 +174,7 @@ class PathOptions:
             "width": parsing.width(self.width),
             "alpha": parsing.alpha(self.alpha),
             "skips": self.skips.value,
+            "exact": self.exact.value,
         }
 
 

@@ -74,6 +74,7 @@ ARGUMENTS = {
     "device": "--device",
     "dtype": "--dtype",
     "every": "--every",
+    "exact": "--exact",
     "input_size": "--input-size",
     "mean": "--mean",
     "model": "--model",

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from pathx.defaults import DEPTH, SKIPS, WIDTH
+from pathx.defaults import DEPTH, EXACT, SKIPS, WIDTH
 from pathx.engine.branches import Branches, Kept, Link
 from pathx.engine.device import exactly
 from pathx.engine.fields import boxes, places
@@ -54,7 +54,7 @@ def explain(
     width: Width = WIDTH,
     alpha: float | None = None,
     skips: str = SKIPS,
-    exact: str = "image",
+    exact: str = EXACT,
     against: int | Sequence[int] | None = None,
     removal: bool = False,
 ) -> list[Explanation]:
@@ -395,16 +395,23 @@ def check_depth(depth: int | str, network: Network) -> int:
     return layers
 
 
-def check_exact(network: Network, exact: str) -> None:
-    """Refuse a network that is linear at the image alone, where more is asked for."""
+AT_THE_IMAGE = (
+    "gates, norms and attention are held as they are at this image; the numbers are exact at this image, not around it."
+)
+
+
+def check_exact(network: Network, exact: str, note: Callable[[str], None] = lambda text: None) -> None:
+    """Refuse a network that is linear at the image alone where more is asked for; where not, tell `note` of it."""
     if exact not in ("image", "region"):
         raise PathxError(f"exact is 'image' or 'region', not {brief(exact)}", usage=True)
     if exact == "region" and network.reading.because is not None:
         raise PathxError(
-            f"the model is not a ReLU network: {network.reading.because} holds only at the image; leave out exact='region' to "
+            f"the model is not a ReLU network: {network.reading.because} holds only at the image; leave out `exact` region to "
             "explain it there",
             usage=True,
         )
+    if network.reading.exact == "image":
+        note(AT_THE_IMAGE)
 
 
 def check_settings(alpha: float | None, skips: str) -> None:

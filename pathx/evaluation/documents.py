@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pathx.defaults import DEPTH, SKIPS, WIDTH
+from pathx.defaults import DEPTH, EXACT, SKIPS, WIDTH
 from pathx.errors import PathxError
 from pathx.evaluation import plots
 from pathx.evaluation.check import Checked, check_image, pieces
@@ -67,6 +67,7 @@ def check(
     width: int | str = WIDTH,
     alpha: float | None = None,
     skips: str = SKIPS,
+    exact: str = EXACT,
     device: str = "auto",
     dtype: str = "float32",
     note: Note = unheard,
@@ -81,6 +82,7 @@ def check(
         check_folder(out)
     (file, *_) = images_in([str(image)])
     prepared = prepare(model, device=device, dtype=dtype)
+    prepared.check_exact(exact, note)
     with watch(pieces(prepared.network)) as progress:
         found = check_image(prepared, file, depth=depth, width=width, alpha=alpha, skips=skips, progress=progress)
     if out is not None:
@@ -114,6 +116,7 @@ def common(
     width: int | str = WIDTH,
     alpha: float | None = None,
     skips: str = SKIPS,
+    exact: str = EXACT,
     device: str = "auto",
     dtype: str = "float32",
     batch_size: int = 8,
@@ -141,6 +144,7 @@ def common(
         images = images_in(list(map(str, folders)), out)
         path: dict[str, Any] = {"depth": depth, "width": width, "alpha": alpha, "skips": skips}
         prepared = prepare(model, device=device, dtype=dtype)
+        prepared.check_exact(exact, note)
         with watch(len(images)) as progress:
             found = common_of_images(prepared, images, by=by, **path, batch_size=batch_size, progress=progress)
     shown = _shown_layers(found, layers), _shown_classes(found, classes)
@@ -237,6 +241,7 @@ def evaluate(
     width: int | str = WIDTH,
     alpha: float | None = None,
     skips: str = SKIPS,
+    exact: str = EXACT,
     device: str = "auto",
     dtype: str = "float32",
     batch_size: int = 8,
@@ -263,6 +268,7 @@ def evaluate(
     others = [] if unit_orders else [contender(n, protocol, **(path if n in PATHS else {})) for n in names]
     files = images_in(list(map(str, images)), out)
     prepared = prepare(model, device=device, dtype=dtype)
+    prepared.check_exact(exact, note)
     if unit_orders:
         orders = chosen_orders(methods)
         with watch(len(files)) as progress:

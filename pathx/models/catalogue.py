@@ -1,7 +1,7 @@
-"""What there is to explain: torchvision's models at a glance, and the hidden layers of one network.
+"""What there is to explain: the models of torchvision and timm at a glance, and the hidden layers of one network.
 
-Tracing every model takes a minute, so data/models.json holds what that gave for one release of torchvision;
-`python -m pathx.models.catalogue` writes it again. A name that is not in it is traced when it is asked for.
+Tracing takes minutes to hours, so tables in data/ hold what it gave for one release of each library: models.json, which
+`python -m pathx.models.catalogue` writes again, and timm.json, which `python -m support.timm_networks` of the tests does.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from torch import nn
 
 from pathx.engine.fields import extent
 from pathx.engine.freeze import network_of
-from pathx.engine.network import Gate
+from pathx.engine.network import Gate, Network
 from pathx.errors import PathxError
 from pathx.models.bundled import DEFAULT_MODEL
 from pathx.models.factories import is_factory
@@ -32,20 +31,25 @@ from pathx.models.load import is_file, load_model
 from pathx.models.named import TABLE, architecture, as_name, model_names, no_initialisation, table, weights_file
 from pathx.models.preprocessing import Preprocessing
 
+TIMM_TABLE = TABLE.with_name("timm.json")
+
 
 @dataclass(frozen=True)
 class CatalogueEntry:
-    """One of torchvision's classifiers.
+    """A classifier of torchvision or timm.
 
     Args:
         hidden_layers: None where the model is refused.
-        refused: the operation and module that rule it out, such as `silu in features.0.2`, or None.
+        exact: "region" where its numbers hold in a whole region around an image (ReLU networks), "image" where they hold at it
+            alone; None where the model is refused.
+        refused: why, such as `mul in stages.3`, or None.
         input_size: (channels, height, width) that its default weights are made for.
         weights: `bundled`, `cached`, `download` or `hub` (Hugging Face's): where its default weights are.
     """
 
     name: str
     hidden_layers: int | None
+    exact: str | None
     refused: str | None
     parameters: int
     input_size: tuple[int, ...]
@@ -54,7 +58,7 @@ class CatalogueEntry:
 
 @dataclass(frozen=True)
 class HiddenTensor:
-    """The units of one ReLU.
+    """The units of one activation.
 
     Args:
         receptive_field: (width, height) in pixels that a unit sees at most; empty where the input is no image.
@@ -71,7 +75,7 @@ class HiddenLayer:
     """A hidden layer.
 
     Args:
-        tensors: the ReLUs that form it.
+        tensors: the activations that form it.
     """
 
     layer: int
@@ -82,19 +86,45 @@ class HiddenLayer:
         return sum(tensor.units for tensor in self.tensors)
 
 
-def catalogue(*, refused: bool = False) -> Iterator[CatalogueEntry]:
-    """torchvision's classifiers that pathx explains, by name; with `refused` also those it does not."""
+def models(pattern: str | None = None, *, source: str = "torchvision", refused: bool = False) -> list[CatalogueEntry]:
+    """The models of torchvision or timm that pathx explains, by name.
+
+    A model of another release than that of the table is built and traced, which takes a while.
+
+    Args:
+        pattern: such as `resnet*`.
+        refused: also those that it does not explain.
+    """
+    listed = timm_catalogue(pattern) if source == "timm" else catalogue(pattern)
+    return [entry for entry in listed if refused or entry.refused is None]
+
+
+def catalogue(pattern: str | None = None) -> Iterator[CatalogueEntry]:
+    """torchvision's classifiers."""
     known_release, known = table()["torchvision"], table()["models"]
     for name in known if _release() == known_release else model_names():
-        facts = known.get(name) or survey(name)
-        if refused or facts["refused"] is None:
-            settings = {key: facts[key] for key in ("hidden_layers", "refused", "parameters")}
-            size = tuple(facts["input_size"])
-            yield CatalogueEntry(name, **settings, input_size=size, weights=_whereabouts(name, facts["file"]))
+        if fnmatch(name, pattern or "*"):
+            facts = known.get(name) or survey(name)
+            yield _entry(name, facts, _whereabouts(name, facts["file"]))
+
+
+def timm_catalogue(pattern: str | None = None) -> Iterator[CatalogueEntry]:
+    """timm's networks."""
+    known: dict[str, Any] = json.loads(TIMM_TABLE.read_text())["models"]
+    names = list(known) if pattern is None else library("timm").list_models(pattern)
+    if not names:
+        raise PathxError(f"timm has no model that matches {pattern!r}: try a pattern such as 'resnet*'", usage=True)
+    for name in names:
+        yield _entry(f"timm:{name}", known.get(name) or survey_timm(name), "hub")
+
+
+def _entry(name: str, facts: Mapping[str, Any], weights: str) -> CatalogueEntry:
+    settings = {key: facts[key] for key in ("hidden_layers", "exact", "refused", "parameters")}
+    return CatalogueEntry(name, **settings, input_size=tuple(facts["input_size"]), weights=weights)
 
 
 def _release(library: str = "torchvision") -> str:
-    """Of a library that is installed."""
+    """The installed release of a library."""
     return version(library).partition("+")[0]
 
 
@@ -106,74 +136,43 @@ def _whereabouts(name: str, file: str) -> str:
 
 
 def survey(name: str) -> dict[str, Any]:
-    """What the table says about one of torchvision's models, found out."""
+    """The table's line about one of torchvision's models, found by tracing it."""
     module, size = architecture(name)
-    return {**_facts(module, size, size), "file": weights_file(name)}
-
-
-def _facts(module: nn.Module, size: tuple[int, ...], traced: tuple[int, ...]) -> dict[str, Any]:
-    """How many hidden layers a network has, or why it is refused, traced on an input that may be smaller than its own."""
-    facts: dict[str, Any] = {"hidden_layers": None, "refused": None}
-    try:
-        facts["hidden_layers"] = network_of(module, torch.zeros(1, *traced)).depth
-    except PathxError as error:
-        found = re.search(r": (\w+ in \S+)", str(error))
-        facts["refused"] = found.group(1) if found else str(error)
-    parameters = sum(parameter.numel() for parameter in module.parameters())
-    return {**facts, "parameters": parameters, "input_size": list(size)}
-
-
-TIMM_TABLE = TABLE.with_name("timm.json")
-"""What tracing gave for one release of timm; `python -m pathx.models.catalogue timm` adds what is missing."""
-_ENOUGH = 96  # pixels: the number of hidden layers does not depend on the size, and tracing does
-
-
-def timm_catalogue(pattern: str | None = None, *, refused: bool = False) -> Iterator[CatalogueEntry]:
-    """timm's networks that pathx explains; with `refused` also those it does not.
-
-    Args:
-        pattern: such as `resnet*`. Names that match and are not in the table are built and traced, which takes a while.
-    """
-    known: dict[str, Any] = json.loads(TIMM_TABLE.read_text())["models"]
-    if pattern is None:
-        names: Sequence[str] = list(known)
-    else:
-        names = library("timm").list_models(pattern)
-        if not names:
-            raise PathxError(f"timm has no model that matches {pattern!r}: try a pattern such as 'resnet*'", usage=True)
-    for name in names:
-        facts = known.get(name) or survey_timm(name)
-        if refused or facts["refused"] is None:
-            size = tuple(facts["input_size"])
-            settings = {key: facts[key] for key in ("hidden_layers", "refused", "parameters")}
-            yield CatalogueEntry(f"timm:{name}", **settings, input_size=size, weights="hub")
+    return {**trace(module, size), "input_size": list(size), "file": weights_file(name)}
 
 
 def survey_timm(name: str) -> dict[str, Any]:
-    """What the table says about one of timm's networks, found out."""
+    """The table's line about one of timm's networks, found by tracing it."""
     timm = library("timm")
     config = timm.get_pretrained_cfg(name)
-    size = tuple(config.input_size) if config else (3, 224, 224)
-    traced = size if config and config.fixed_input_size else (size[0], _ENOUGH, _ENOUGH)
+    size = list(config.input_size) if config else [3, 224, 224]
     try:
         with no_initialisation():
             module = timm_network(timm, name, {})
     except PathxError as error:
-        return {"hidden_layers": None, "refused": str(error), "parameters": 0, "input_size": list(size)}
-    facts = _facts(module, size, traced)
-    return _facts(module, size, size) if "cannot run on" in (facts["refused"] or "") else facts
+        return {"hidden_layers": None, "exact": None, "refused": str(error), "parameters": 0, "input_size": size}
+    return {**trace(module, size), "input_size": size}
 
 
-def models(pattern: str | None = None, *, source: str = "torchvision", refused: bool = False) -> list[CatalogueEntry]:
-    """The models of torchvision or timm that pathx explains, by name.
+def trace(module: nn.Module, size: Sequence[int]) -> dict[str, Any]:
+    """How many hidden layers a network has and how exact its numbers are, or why it is refused."""
+    parameters = sum(parameter.numel() for parameter in module.parameters())
+    try:
+        network = network_of(module, torch.zeros(1, *size))
+    except PathxError as error:
+        return {"hidden_layers": None, "exact": None, "refused": refusal(error), "parameters": parameters}
+    return {
+        "hidden_layers": network.depth,
+        "exact": network.reading.exact,
+        "refused": None,
+        "parameters": parameters,
+    }
 
-    Args:
-        pattern: such as `resnet*`; of timm's, those that match are looked at even if they are not in the table.
-        refused: also those that it does not.
-    """
-    if source == "timm":
-        return list(timm_catalogue(pattern, refused=refused))
-    return [entry for entry in catalogue(refused=refused) if fnmatch(entry.name, pattern or "*")]
+
+def refusal(error: PathxError) -> str:
+    """The operation and module that rule a network out, as its refusal names them; otherwise all that it says."""
+    found = re.search(r"(?:: |\()(\w+ in [\w.]+)", str(error))
+    return found[1] if found else str(error)
 
 
 @dataclass(frozen=True)
@@ -184,6 +183,8 @@ class ModelFacts:
         source: where it comes from: `torchvision`, `timm`, `file`, …
         weights: which they are, or for a name of torchvision where its default weights are.
         preprocessing: None for a file that does not say it.
+        exact: "region" where the numbers hold in a whole region around an image (ReLU networks), "image" where they hold at it
+            alone.
         layers: from the output to the input.
     """
 
@@ -193,6 +194,7 @@ class ModelFacts:
     parameters: int
     preprocessing: Preprocessing | None
     labels: tuple[str, ...]
+    exact: str
     layers: tuple[HiddenLayer, ...]
 
 
@@ -225,6 +227,7 @@ def describe_model(
     source, used = loaded.origin.get("source", "file"), loaded.weights
     if fetched and source == "torchvision":
         used = _whereabouts(loaded.name, weights_file(loaded.name))
+    network = network_of(loaded.module, torch.zeros(1, *loaded.preprocessing.input_size))
     return ModelFacts(
         name,
         source,
@@ -232,37 +235,25 @@ def describe_model(
         sum(parameter.numel() for parameter in loaded.module.parameters()),
         loaded.preprocessing if known else None,
         loaded.labels,
-        tuple(hidden_layers(loaded.module, loaded.preprocessing.input_size)),
+        network.reading.exact,
+        tuple(hidden_layers(network)),
     )
 
 
-def hidden_layers(model: nn.Module, input_size: tuple[int, ...]) -> list[HiddenLayer]:
-    """The hidden layers of a network, from the output to the input.
-
-    Args:
-        input_size: of one input, as (channels, height, width).
-    """
-    network = network_of(model, torch.zeros(1, *input_size))
+def hidden_layers(network: Network) -> list[HiddenLayer]:
+    """The hidden layers of a network, from the output to the input."""
 
     def tensor(gate: Gate) -> HiddenTensor:
-        seen = extent(network.fields.get(gate.source), input_size)
+        seen = extent(network.fields.get(gate.source), network.shape(network.graph.input))
         return HiddenTensor(gate.name, gate.shape, gate.units, seen)
 
     numbered = reversed(list(enumerate(network.layers, start=1)))
     return [HiddenLayer(number, tuple(map(tensor, gates))) for number, gates in numbered]
 
 
-def main(source: str = "torchvision") -> None:
-    """Write the table again for the torchvision that is installed, or add to that of timm what is missing."""
-    facts: dict[str, Any] = {}
-    if source == "timm":
-        facts = dict(json.loads(TIMM_TABLE.read_text())["models"])
-    names = library("timm").list_models() if source == "timm" else model_names()
-    for name in names:
-        if name not in facts:
-            facts[name] = survey_timm(name) if source == "timm" else survey(name)
-            print(name, facts[name], flush=True)
-            write_table(TIMM_TABLE if source == "timm" else TABLE, source, facts)  # at once: timm takes hours
+def main() -> None:
+    """Write the table again for the torchvision that is installed."""
+    write_table(TABLE, "torchvision", {name: survey(name) for name in model_names()})
 
 
 def write_table(file: Path, source: str, facts: Mapping[str, Any]) -> None:
@@ -272,4 +263,4 @@ def write_table(file: Path, source: str, facts: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

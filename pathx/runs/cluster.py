@@ -97,9 +97,12 @@ def explain_on_ray(
                 cluster = stack.enter_context(join_cluster(address, actors, settings.device))
                 batches = _batches(plan, done, cluster, settings)
             record(index.begin, file=index.file)
+            told: set[str] = set()  # every process may have the same to say
             for results, line, notes in _outcomes(cluster, stages, batches, store) if batches else ():
-                for text in notes:
-                    note(text)
+                for text in dict.fromkeys(notes):
+                    if text not in told:
+                        told.add(text)
+                        note(text)
                 record(index.append, line, file=index.file)
                 yield from delivery.results(results)
                 stop.check()

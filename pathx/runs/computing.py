@@ -7,7 +7,7 @@ from pathlib import Path
 from time import perf_counter
 
 from pathx.engine.device import ALONE, is_out_of_memory, release_memory, resolve_batch_size
-from pathx.engine.explain import class_logits
+from pathx.engine.explain import check_exact, class_logits
 from pathx.engine.freeze import Frozen, freeze, network_of
 from pathx.errors import PathxError
 from pathx.models.load import LoadedModel
@@ -21,7 +21,7 @@ class Computer:
 
     Args:
         out: the folder that results are written to.
-        note: is told when memory is short.
+        note: is told when memory is short, and once where the numbers hold at the image alone.
     """
 
     def __init__(self, model: LoadedModel, job: Job, out: Path, note: Callable[[str], None]) -> None:
@@ -29,6 +29,7 @@ class Computer:
         self._job, self._out, self._note = job, out, note
         self.size = self._at_once = resolve_batch_size(job.settings.batch_size, self._prepared.device)
         self._checked = self.size == 1
+        self._exactness_checked = False
 
     def compute(self, inputs: Sequence[Input]) -> dict[str, tuple[Computed, float]]:
         """By name: what is to be written of each image, or why nothing is, and the image's share of the seconds."""
@@ -81,7 +82,11 @@ class Computer:
         return [outcome for one in batch for outcome in self._explain(self._freeze([one]), [one])]
 
     def _freeze(self, batch: Sequence[Input]) -> Frozen:
-        return freeze(self._prepared.module, self._prepared.stack(batch))
+        frozen = freeze(self._prepared.module, self._prepared.stack(batch))
+        if not self._exactness_checked:
+            check_exact(frozen.network, self._job.settings.exact, self._note)
+            self._exactness_checked = True
+        return frozen
 
     def _takes_several(self, batch: Sequence[Input]) -> bool:
         """Whether a network runs on several images at once; a file may have been traced or exported for one."""

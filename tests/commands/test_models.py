@@ -26,7 +26,7 @@ def test_one_model_as_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "squeezenet1_1: pathx, weights bundled, 1.2 M parameters, 1000 labels"
     assert lines[1].startswith("input 3x64x64") and "mean 0.485,0.456,0.406" in lines[1]
-    assert lines[2:4] == ["17 hidden layers", ""]
+    assert lines[2:4] == ["17 hidden layers, exact in a region", ""]
     assert [line.split() for line in lines[4:7]] == [
         ["depth", "layer", "tensor", "shape", "units", "sees"],
         ["1", "17", "features.12.expand1x1_activation", "256x3x3", "2304", "64x64"],
@@ -36,7 +36,9 @@ def test_one_model_as_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert called("models", "squeezenet1_1", "--input-size", "3,64,64", "--format", "json") == 0
     document = json.loads(capsys.readouterr().out)
-    assert document["hidden_layers"] == 17 and document["preprocessing"]["input_size"] == [3, 64, 64]
+    assert (document["hidden_layers"], document["exact"]) == (17, "region") and document["preprocessing"][
+        "input_size"
+    ] == [3, 64, 64]
     assert document["layers"][-1] == {
         "layer": 1,
         "tensors": [{"name": "features.1", "shape": [64, 31, 31], "units": 61504, "receptive_field": [3, 3]}],
@@ -49,7 +51,10 @@ def test_a_name_is_described_without_its_weights(capsys: pytest.CaptureFixture[s
     assert called("models", "resnet18") == 0
     first, second, third, *_ = capsys.readouterr().out.splitlines()
     assert first.startswith("resnet18: torchvision, weights ") and first.endswith("11.7 M parameters, 1000 labels")
-    assert second.startswith("input 3x224x224, resized to 256 (bilinear), mean") and third == "17 hidden layers"
+    assert (
+        second.startswith("input 3x224x224, resized to 256 (bilinear), mean")
+        and third == "17 hidden layers, exact in a region"
+    )
     assert called("models", "resnot18") == 2
     assert capsys.readouterr().err.count("\n") == 1
 
@@ -68,7 +73,7 @@ def test_models_of_timm(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("timm")
     assert called("models", "--from", "timm", "resnet1[08]*") == 0
     rows = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()}
-    assert rows["timm:resnet18"] == ["17", "11.7", "M", "3x224x224", "hub"]
+    assert rows["timm:resnet18"] == ["17", "in", "a", "region", "11.7", "M", "3x224x224", "hub"]
     assert called("models", "--from", "timm", "resnot*") == 2
     assert "timm has no model that matches 'resnot*'" in capsys.readouterr().err
     assert called("models", "squeeze*") == 0

@@ -18,6 +18,7 @@ import pathx.models.catalogue
 import pathx.models.named
 from pathx import PathxError
 from pathx.cli import run
+from pathx.engine.freeze import network_of
 from pathx.models.catalogue import TIMM_TABLE, catalogue, describe_model, hidden_layers, survey, survey_timm
 from pathx.models.named import TABLE, model_names
 from pathx.models.torchvision import torchvision
@@ -63,10 +64,10 @@ def test_names_that_the_table_does_not_know_are_looked_into(monkeypatch: pytest.
     (tmp_path / "models.json").write_text(json.dumps(table))
     monkeypatch.setattr(pathx.models.named, "TABLE", tmp_path / "models.json")
     monkeypatch.setattr(pathx.models.catalogue, "model_names", lambda: ["alexnet", "efficientnet_b0", "squeezenet1_0"])
-    assert [(entry.name, entry.hidden_layers, entry.refused) for entry in catalogue(refused=True)] == [
-        ("alexnet", 7, None),
-        ("efficientnet_b0", 33, None),
-        ("squeezenet1_0", 17, None),
+    assert [(entry.name, entry.hidden_layers, entry.exact, entry.refused) for entry in catalogue()] == [
+        ("alexnet", 7, "region", None),
+        ("efficientnet_b0", 33, "image", None),
+        ("squeezenet1_0", 17, "region", None),
     ]
 
 
@@ -88,8 +89,9 @@ def test_models_as_text(cache: Path, capsys: pytest.CaptureFixture[str]) -> None
     heading, *lines = capsys.readouterr().out.splitlines()
     assert heading.split("  ")[0] == "model"
     rows = {line.split()[0]: line.split()[1:] for line in lines}
-    assert rows["vgg16"] == ["15", "138.4", "M", "3x224x224", "download"]
-    assert rows["squeezenet1_1"] == ["17", "1.2", "M", "3x224x224", "bundled"]
+    assert rows["vgg16"] == ["15", "in", "a", "region", "138.4", "M", "3x224x224", "download"]
+    assert rows["squeezenet1_1"] == ["17", "in", "a", "region", "1.2", "M", "3x224x224", "bundled"]
+    assert rows["vit_b_16"][:4] == ["12", "at", "the", "image"]
     assert {*rows} == {*model_names()}
 
 
@@ -99,6 +101,7 @@ def test_models_as_json(cache: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert entries["resnet18"] == {
         "name": "resnet18",
         "hidden_layers": 17,
+        "exact": "region",
         "refused": None,
         "parameters": 11689512,
         "input_size": [3, 224, 224],
@@ -116,7 +119,7 @@ def test_layers_of_a_small_network() -> None:
         nn.Linear(6, 2),
     )  # fmt: skip
     network(torch.zeros(1, 3, 15, 11))
-    found = hidden_layers(network, (3, 15, 11))
+    found = hidden_layers(network_of(network, torch.zeros(1, 3, 15, 11)))
     tensors = [
         (layer.layer, *((t.name, t.shape, t.units, t.receptive_field) for t in layer.tensors)) for layer in found
     ]
@@ -128,7 +131,8 @@ def test_layers_of_a_small_network() -> None:
 
 
 def test_vectors_have_no_receptive_field() -> None:
-    (layer,) = hidden_layers(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), (3,))
+    network = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    (layer,) = hidden_layers(network_of(network, torch.zeros(1, 3)))
     assert [(tensor.shape, tensor.receptive_field) for tensor in layer.tensors] == [((4,), ())]
 
 

@@ -16,6 +16,7 @@ OTHER: dict[str, Any] = {
     "width": 9,
     "alpha": 0.3,
     "skips": "adjacent",
+    "exact": "region",
     "dtype": "float64",
     "save_tensors": True,
     "label": "cat",
