@@ -16,7 +16,7 @@ from benchmarks import report
 from benchmarks.measure import ROOT, THREADS, Effort, limit_memory, machine
 from benchmarks.parts import PARTS
 
-IN_README = ("literal", "everyday", "complete")
+IN_README = ("literal", "path")
 
 
 def main() -> None:

@@ -111,4 +111,5 @@ def _no_boxes() -> object:
 TRICKS: dict[str, Callable[[], object]] = {
     "windows": _strategy(windows=False),
     "listing units under windows": _strategy(few=0.0),
+    "products without zeros": _strategy(sparse=0.0),
 }

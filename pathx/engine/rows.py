@@ -230,24 +230,24 @@ def read_window(window: Window, places: tuple[Tensor, ...], here: Tensor | None,
     start = spaced(len(data), data.stride(0), -before, data.device)
     start = start if corner is None else start - corner
     step: Tensor | None = None
-    outside = None if here is None else ~here[:, None]
+    inside = None if here is None else here[:, None]
     for dim in reversed(range(len(places))):  # the last often has a stride of 1
         stride, origin, place = data.stride(dim + 1), window.origin[dim], places[dim]
         if stride:
             step = times(place, stride) if step is None else torch.add(step, place, alpha=stride)
         if not window.covers(dim):
             first = origin if isinstance(origin, int) else origin.numbers.reshape(*sets, 1)
-            beyond = (place[:, None] < first) | (place[:, None] >= first + window.extent[dim])
-            outside = beyond if outside is None else outside | beyond
+            within = (place[:, None] >= first) & (place[:, None] < first + window.extent[dim])
+            inside = within if inside is None else inside & within
     step = torch.zeros_like(places[0]) if step is None else step
     if prod(sets) * step.shape[1] > SMALL:  # half as many bytes
         start, step = start.int(), step.int()
     index = start.reshape(*sets, 1) + step[:, None]
     span = 1 + sum((length - 1) * stride for length, stride in zip(data.shape, data.stride(), strict=True))
     memory = data.as_strided((span,), (1,), data.storage_offset())
-    if outside is not None:
-        index.masked_fill_(outside, 0)
+    if inside is not None:
+        index *= inside
     values = memory.index_select(0, index.reshape(-1)).reshape(index.shape)
     return (
-        values if outside is None else values.masked_fill_(outside, 0.0)
+        values if inside is None else values.masked_fill_(~inside, 0.0)
     )  # not a product: it may be infinite elsewhere

@@ -34,13 +34,16 @@ class Strategy:
         most: how many numbers an intermediate result may have.
         few: where windows cover less than this part of a layer, only the units under them are looked at.
         push: push candidates up where they are fewer than so many times the rows that are whole maps; 0 for never.
+        sparse: multiply a large table of units by units without its zeros where less than this part of it is not zero; more
+            than 1 for every table, 0 for never. On a CPU alone.
     """
 
     slack: int | None = None
     windows: bool = True
     most: int = 1 << 26
     few: float = 0.25
-    push: float = 2.0
+    push: float = 1.0
+    sparse: float = 0.1
 
     def first_slack(self, width: int) -> int:
         return width // 32 + 6 if self.slack is None else self.slack
@@ -75,7 +78,7 @@ def most_important(
             bounds = bounds.without(~torch.stack([one.is_reached() for one in inputs]).any(0))
             skip_unreached = True
         count *= MORE
-    W = torch.gather(W, 1, place[:, :, None].expand(-1, -1, W.shape[2]))
+    W = W.reshape(-1, W.shape[2]).index_select(0, _flat_index(place, W.shape[1])).unflatten(0, place.shape)
     valid = margin > _limits(threshold, margin)
     target_minus_mean, weight = (part * valid for part in branches.weigh(W))
     return Kept(
@@ -91,6 +94,13 @@ def most_important(
         slope_times_h=slope_times_h.gather(1, place),
         links=links,
     )
+
+
+def _flat_index(place: Tensor, size: int) -> Tensor:
+    """(Q * n,) places (Q, n) in rows of `size` as places in all rows one after the other."""
+    if len(place) > 1:
+        place = place + spaced(len(place), size, 0, place.device)[:, None]
+    return place.reshape(-1)
 
 
 # --- importance as a margin -------------------------------------------------------------------------------------------
@@ -386,7 +396,7 @@ def _multiply_out(inputs: Sequence[LayerInputs], units: Tensor, most: int) -> tu
     """W = W_prev · J at units (Q, n), as (Q, n, C), and the columns of J; none where the table of them would not fit."""
     if _pays_to_push(inputs, units.shape[1]):
         pushed = push_columns([one.rows for one in inputs], list(inputs[0].on_gates(units)))
-        products = [_times(columns, one.rows.W) for columns, one in zip(pushed, inputs, strict=True)]
+        products = [_times(columns, one) for columns, one in zip(pushed, inputs, strict=True)]
         pairs = zip(pushed, inputs, strict=True)
         return add(products), tuple(Link(one.rows.layer, columns, one.rows.weight) for columns, one in pairs)
     parts, links = [], []
@@ -397,14 +407,23 @@ def _multiply_out(inputs: Sequence[LayerInputs], units: Tensor, most: int) -> tu
             continue
         columns = one.columns(units)
         links.append(Link(rows.layer, columns, rows.weight))
-        parts.append(_times(columns, rows.W))
+        parts.append(_times(columns, one))
     return add(parts), tuple(links) if len(links) == len(inputs) else ()
 
 
-def _times(columns: Tensor, W: Tensor | None) -> Tensor:
+def _times(columns: Tensor, one: LayerInputs) -> Tensor:
     """(Q, n, C) columns (Q, K, n), turned, times W (Q, K, C); as they are where the rows are the classes."""
-    turned = columns.transpose(1, 2)
-    return turned if W is None else torch.bmm(turned, W)
+    turned, rows, sparse = columns.transpose(1, 2), one.rows, one.strategy.sparse
+    if rows.W is None:
+        return turned
+    may_skip = rows.frozen.compact and (sparse > 1 or turned[0].numel() > LARGE)
+    if may_skip and int(turned.count_nonzero()) < sparse * turned.numel():
+        return torch.stack([torch.sparse.mm(own.to_sparse(), W) for own, W in zip(turned, rows.W, strict=True)])
+    return torch.bmm(turned, rows.W)
+
+
+LARGE = 1 << 18
+"""Tables of fewer numbers are multiplied with their zeros. In wide paths most units do not reach each other."""
 
 
 def _pays_to_push(inputs: Sequence[LayerInputs], candidates: int) -> bool:

@@ -39,6 +39,7 @@ STRATEGIES = {
     "units under windows alone": (Strategy(few=math.inf), True),
     "units under windows alone, certificates that fail, as on a GPU": (Strategy(few=math.inf, slack=0), False),
     "every unit of a layer": (Strategy(few=0.0), True),
+    "products without zeros": (Strategy(sparse=math.inf), True),
     "rows in turns": (Strategy(most=200), True),
     "rows in turns, as on a GPU": (Strategy(most=200), False),
     "rows of classes one at a time": (Strategy(most=1), True),
