@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from pathx.defaults import DEPTH, EXACT, SKIPS, WIDTH
+from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
 from pathx.engine.explain import (
     Loaded,
     brief,
@@ -183,11 +183,12 @@ def decompose(
     alpha: float | None = None,
     skips: str = SKIPS,
     exact: str = EXACT,
+    importance: str = IMPORTANCE,
 ) -> list[Decomposition]:
     """Take apart the decision for each of a batch of preprocessed images.
 
     Args:
-        model, images, target, depth, width, alpha, skips, exact: as for `pathx.explain`.
+        model, images, target, depth, width, alpha, skips, exact, importance: as for `pathx.explain`.
         from_layer: the layer whose units are the features, counted from the input; the top one by default.
         features: how many groups of features to keep at most, the strongest; all by default.
         group: put features of one channel at neighbouring places, and those that look at the same spot, into one group.
@@ -206,6 +207,7 @@ def decompose(
         width=width,
         alpha=alpha,
         skips=skips,
+        importance=importance,
     )
 
 
@@ -220,12 +222,14 @@ def decompose_wanted(
     width: int | str = WIDTH,
     alpha: float | None = None,
     skips: str = SKIPS,
+    importance: str = IMPORTANCE,
 ) -> list[Decomposition]:
     """Take apart (image, class) pairs of a frozen batch, in one pass for the wholes and one for the parts."""
     most = None if features is None else whole_number(features)
     if features is not None and (most is None or most < 1):
         raise PathxError(f"{brief(features)} features are out of range; use 1 or more", usage=True)
-    wholes = explain_frozen(frozen, wanted, depth=depth, width=width, alpha=alpha, skips=skips)
+    how: dict[str, Any] = {"depth": depth, "width": width, "alpha": alpha, "skips": skips, "importance": importance}
+    wholes = explain_frozen(frozen, wanted, **how)
     asked = None if from_layer is None else whole_number(from_layer)
     if from_layer is not None and asked is None:
         raise PathxError(
@@ -240,7 +244,7 @@ def decompose_wanted(
                 f"use a width of at most {MOST_FEATURES}",
                 usage=True,
             )
-    parts = decompose_frozen(frozen, wanted, from_layer=layer, depth=depth, width=width, alpha=alpha, skips=skips)
+    parts = decompose_frozen(frozen, wanted, from_layer=layer, **how)
     return [
         _put_together(whole, [replace(part, branch=layer) for part in own], layer, reason, most, group)
         for whole, own in zip(wholes, parts, strict=True)

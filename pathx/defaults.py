@@ -20,3 +20,4 @@ WIDTH = 64
 SKIPS = "all"
 EXACT = "image"
 """Explain every classifier; "region" refuses all but ReLU networks."""
+IMPORTANCE = "paper"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from pathx.defaults import IMPORTANCE
 from pathx.errors import PathxError
 
 if TYPE_CHECKING:
@@ -201,6 +202,8 @@ class Explanation:
         hidden_layers: N, the number of hidden layers of the network.
         exact: "region" where the numbers hold in a whole region around the image (ReLU networks), "image" where they hold at it
             alone: gates, norms and attention are held as they are there.
+        importance: what units were ranked by: "paper", the softmax over the classes of what they send to each, or "effect", their
+            first-order effect on the log-odds of the target.
         against: the class that the target is explained against, or None. Where there is one, everything here is about the
             difference of the two: target minus against.
         branch: of a feature of a decomposition, the layer that it is a unit of. The layers above belong to the whole path
@@ -222,6 +225,7 @@ class Explanation:
     skips: str
     hidden_layers: int
     exact: str = "region"
+    importance: str = IMPORTANCE
     against: int | None = None
     branch: int | None = None
     removal: Removal | None = None
@@ -328,6 +332,7 @@ class Explanation:
             width=self.width,
             alpha=self.alpha,
             skips=self.skips,
+            importance=self.importance,
         )
         return made
 

@@ -17,8 +17,8 @@ from typer.main import get_command
 
 import pathx
 from pathx.cli import app
-from pathx.commands.options import Exact, Skips
-from pathx.defaults import DEPTH, EXACT, SKIPS, WIDTH
+from pathx.commands.options import Exact, Importance, Skips
+from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
 from pathx.engine.explain import check_depth, decompose_frozen, explain_frozen
 from pathx.engine.freeze import freeze
 from pathx.evaluation.check import check_image
@@ -41,7 +41,7 @@ def test_a_depth_has_its_maps_if_the_network_has_them(network: Network, count: i
     assert traced.depth <= 2 * check_depth("half", traced) <= traced.depth + 1
 
 
-PATH = {"depth": DEPTH, "width": WIDTH, "skips": SKIPS, "alpha": None}
+PATH = {"depth": DEPTH, "width": WIDTH, "skips": SKIPS, "alpha": None, "importance": IMPORTANCE}
 DEFAULTS = {**PATH, "exact": EXACT}
 COMMANDS = get_command(app).commands  # type: ignore[attr-defined]
 
@@ -52,7 +52,8 @@ COMMANDS = get_command(app).commands  # type: ignore[attr-defined]
 )
 def test_every_command_and_the_function_of_its_name_have_these_defaults(name: str) -> None:
     options = {one.name: one.default for one in COMMANDS[name].params if one.name in DEFAULTS}
-    assert options == {**DEFAULTS, "width": str(WIDTH), "skips": Skips(SKIPS), "exact": Exact(EXACT)}
+    named = {"skips": Skips(SKIPS), "exact": Exact(EXACT), "importance": Importance(IMPORTANCE)}
+    assert options == {**DEFAULTS, "width": str(WIDTH), **named}
     home = import_module(pathx._HOME_OF[name])
     taken = {
         one.name: one.default for one in signature(getattr(home, name)).parameters.values() if one.name in DEFAULTS

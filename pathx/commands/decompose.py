@@ -69,7 +69,8 @@ def _print_decomposition(known: Guide | None, done: Result, first: bool) -> None
     console.print(Text(f"taken apart at layer {made.layer}: {made.reason}"))
     if made.groups:
         headings = _HEADINGS if console.width >= _WIDE else _NARROW_HEADINGS
-        rows = _feature_rows(made, done.document["model"]["classes"], console.width, headings)
+        classes = None if whole.importance == "effect" else done.document["model"]["classes"]
+        rows = _feature_rows(made, classes, console.width, headings)
         print_table(headings, rows, right={1, 2, 3})
     if known is not None:
         units = [(group_letter(at), made.features[group.features[0]].unit) for at, group in enumerate(made.groups)]
@@ -85,7 +86,9 @@ def _print_decomposition(known: Guide | None, done: Result, first: bool) -> None
     console.print(Text(f"{done.folder}{os.sep}: {files}\n"), soft_wrap=True)
 
 
-def _feature_rows(made: Decomposition, classes: int, width: int, headings: Sequence[str]) -> list[tuple[str, ...]]:
+def _feature_rows(
+    made: Decomposition, classes: int | None, width: int, headings: Sequence[str]
+) -> list[tuple[str, ...]]:
     """A row for every group of features, which belong together."""
     from pathx.drawing.sheets import group_letter
     from pathx.drawing.words import percent, ranges

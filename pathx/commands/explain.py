@@ -56,8 +56,12 @@ def _print_explanation(known: Guide | None, done: Result, first: bool) -> None:
         print_image(console, done.file, done.predictions)
     print_target(console, document, explanation)
     classes = document["model"]["classes"] if explanation.against is None else 2
-    print_table(_HEADINGS, _path_rows(explanation, classes, console.width), right=range(4))
-    console.print(f"importance: times 1/{classes}, which a unit has that makes no difference")
+    by_effect = explanation.importance == "effect"
+    print_table(_HEADINGS, _path_rows(explanation, None if by_effect else classes, console.width), right=range(4))
+    if by_effect:
+        console.print("importance: first-order effect on the log-odds of the class")
+    else:
+        console.print(f"importance: times 1/{classes}, which a unit has that makes no difference")
     if any(layer.below_alpha and layer.units for layer in explanation.path):
         console.print("* no unit was above alpha; the best one was kept")
     if not explanation.path[-1].units and explanation.skips == "adjacent":
@@ -74,7 +78,7 @@ def _print_explanation(known: Guide | None, done: Result, first: bool) -> None:
     console.print(Text(f"{done.folder}{os.sep}: {files}\n"), soft_wrap=True)
 
 
-def _path_rows(explanation: Explanation, classes: int, width: int) -> list[tuple[str, ...]]:
+def _path_rows(explanation: Explanation, classes: int | None, width: int) -> list[tuple[str, ...]]:
     """The strongest units of each layer, and what share of all that the layer's kept units send each of them sends."""
     room = width - sum(len(heading) + 2 for heading in _HEADINGS[:-1])
     rows: list[tuple[str, ...]] = []

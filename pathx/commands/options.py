@@ -15,7 +15,7 @@ import typer
 
 from pathx.commands import parsing
 from pathx.commands.output import notes
-from pathx.defaults import DEPTH, EXACT, SKIPS, WIDTH
+from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
 from pathx.drawing.colours import COLOURS, HEATS
 from pathx.evaluation.choices import METHODS, PROTOCOLS, TIES
 
@@ -43,6 +43,14 @@ class Exact(str, Enum):
 
 
 _EXACT = Exact(EXACT)
+
+
+class Importance(str, Enum):
+    paper = "paper"
+    effect = "effect"
+
+
+_IMPORTANCE = Importance(IMPORTANCE)
 
 
 class Dtype(str, Enum):
@@ -160,11 +168,17 @@ class PathOptions:
     width: Annotated[str, Option("Units kept per layer at most: a number, a share such as 5%, or all.", "K|P%|all")] = (
         str(WIDTH)
     )
-    alpha: Annotated[str | None, Option("Importance a unit must exceed to be kept. [default: 1/classes]", "A")] = None
+    alpha: Annotated[
+        str | None, Option("Importance a unit must exceed to be kept. [default: 1/classes; 0 for effects]", "A")
+    ] = None
     skips: Annotated[Skips, Option("Follow routes from layer to layer, or also those that jump.")] = _SKIPS
     exact: Annotated[
         Exact, Option("Where the numbers must hold: at the image, or in a region around it (ReLU networks only).")
     ] = _EXACT
+    importance: Annotated[
+        Importance,
+        Option("Rank units as the paper does, or by their first-order effect on the log-odds of the class."),
+    ] = _IMPORTANCE
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -175,6 +189,7 @@ class PathOptions:
             "alpha": parsing.alpha(self.alpha),
             "skips": self.skips.value,
             "exact": self.exact.value,
+            "importance": self.importance.value,
         }
 
 

@@ -296,8 +296,10 @@ def print_target(console: Console, document: dict[str, Any], explanation: Explan
     console.print(Text(carried_line(explanation)))
 
 
-def relative(importance: float, classes: int) -> str:
-    """An importance as times that of a unit that makes no difference, 1/classes: `1.472x`."""
+def relative(importance: float, classes: int | None) -> str:
+    """An importance as times that of a unit that makes no difference, 1/classes: `1.472x`. An effect as it is."""
+    if classes is None:
+        return f"{importance:+.3f}"
     times = importance * classes
     return f"{times:.3f}x" if times < 100 else f"{times:.0f}x"
 

@@ -95,7 +95,7 @@ def _growth_of(model: LoadedModel, settings: Settings) -> Callable[[ExplanationF
         except PathxError:
             return None  # the page says that the photo is gone
         frozen = freeze(module, tensor_of(image, model.preprocessing)[None].to(device, dtype))
-        how = {key: document[key] for key in ("depth", "width", "alpha", "skips")}
+        how = {key: document[key] for key in ("depth", "width", "alpha", "skips", "importance")}
         how["against"] = [document["against"]["index"]] if document.get("against") else None
         (explanation,) = explain_frozen(frozen, [(0, document["target"]["index"])], **how)
         return grow(frozen, explanation)

@@ -159,16 +159,19 @@ def comparison_sheet(explanations: Sequence[Explanation], view: View, drawing: D
     Weak ones are magnified, as their captions say. Settings that fill a grid of depths and widths are laid out so.
     """
     tile = view.tile()
-    ordered = sorted(explanations, key=lambda made: (made.depth, _width_order(made), made.alpha, made.skips))
+    ordered = sorted(
+        explanations, key=lambda made: (made.depth, _width_order(made), made.alpha, made.skips, made.importance)
+    )
     heats = [heat_of(made, drawing) for made in ordered]
     scale = heat_scale(heats, drawing)
     depths, widths = {made.depth for made in ordered}, {made.width for made in ordered}
-    told_apart = len({(made.alpha, made.skips) for made in ordered}) > 1
+    told_apart = len({(made.alpha, made.skips, made.importance) for made in ordered}) > 1
     is_grid = len(ordered) == len(depths) * len(widths) and 1 < len(widths) <= 6
     panels = []
     for made, values in zip(ordered, heats, strict=True):
         factor = magnified(values, scale, drawing)
-        details = (f"score {made.score:.4g}", *([f"alpha {made.alpha:.4g}, skips {made.skips}"] if told_apart else []))
+        how = f"alpha {made.alpha:.4g}, skips {made.skips}, importance {made.importance}"
+        details = (f"score {made.score:.4g}", *([how] if told_apart else []))
         drawn = tile.overlay(made, drawing, scale=scale / factor)
         panels.append(Panel(drawn, f"depth {made.depth}, width {made.width}", (*details, *_strength(factor))))
     return sheet(

@@ -32,7 +32,9 @@ def ranges(numbers: Iterable[int]) -> str:
 
 def settings_line(explanation: Explanation) -> str:
     """How an explanation was made."""
-    return f"depth {explanation.depth} of {explanation.hidden_layers}, width {explanation.width}, skips {explanation.skips}"
+    depth = f"depth {explanation.depth} of {explanation.hidden_layers}"
+    ranked = "" if explanation.importance == "paper" else f", importance {explanation.importance}"
+    return f"{depth}, width {explanation.width}, skips {explanation.skips}{ranked}"
 
 
 def units_line(explanation: Explanation) -> str:

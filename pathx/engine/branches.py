@@ -26,6 +26,7 @@ class Branches:
         single_logit: the network has one logit.
         one_per_image: there is one branch for every image of the batch, in order.
         parts: into how many branches each pair was split.
+        log_odds: (Q, C) the gradient of the target's log-odds by the logits, where units are ranked by their effect on it.
     """
 
     image: Tensor
@@ -36,6 +37,7 @@ class Branches:
     single_logit: bool = False
     one_per_image: bool = False
     parts: int = 1
+    log_odds: Tensor | None = None
 
     def __len__(self) -> int:
         return self.image.shape[0]
@@ -51,6 +53,7 @@ class Branches:
             logits=logits,
             one_per_image=False,
             parts=parts,
+            log_odds=None if self.log_odds is None else self.log_odds[parent],
         )
 
     @cached_property
@@ -61,7 +64,9 @@ class Branches:
 
     @cached_property
     def target_minus_mean(self) -> Tensor:
-        """(Q, C) the target minus the mean of the other classes."""
+        """(Q, C) the target minus the mean of the other classes, or minus their mean by probability for effects."""
+        if self.log_odds is not None:
+            return self.log_odds
         return (-self.others_mean).scatter_(1, self.target[:, None], 1.0)
 
     @cached_property
@@ -75,12 +80,16 @@ class Branches:
         return target.scatter_(1, 1 - self.target[:, None], -1.0) if against else target
 
     @cached_property
-    def _both(self) -> Tensor:
+    def both(self) -> Tensor:
+        """(Q, C, 2) the target minus the mean, and what is explained."""
         return torch.stack([self.target_minus_mean, self.explained], 2)
 
     def weigh(self, W: Tensor) -> tuple[Tensor, Tensor]:
-        """(Q, K) each: the rows of W (Q, K, C) as target minus mean, and as what is explained."""
-        difference, explained = torch.bmm(W, self._both).unbind(2)
+        """(Q, K) each: the rows of W as target minus mean, and as what is explained.
+
+        W is (Q, K, C); (Q, K, 2) where units are ranked by effect, which takes no more than these two.
+        """
+        difference, explained = (torch.bmm(W, self.both) if self.log_odds is None else W).unbind(2)
         return difference, explained
 
 
@@ -118,7 +127,7 @@ class Kept:
         place: (Q, K) where each was among the candidates, for `links`.
         margin: (Q, K) log-odds of the importance against 1/C.
         valid: (Q, K) which entries are units; others only fill up the shape.
-        W: (Q, K, C) what each unit's output sends to every class.
+        W: (Q, K, C) what each unit's output sends to every class; for effects (Q, K, 2), see `Branches.weigh`.
         target_minus_mean: (Q, K) the same for the target minus the mean of the other classes; 0 for entries that are none.
         weight: (Q, K) the same for what is explained.
         slope_times_h: (Q, K) what the unit passes on.

@@ -11,13 +11,13 @@ from functools import partial
 from math import prod
 from numbers import Real
 from types import MethodType
-from typing import Protocol, SupportsIndex, cast
+from typing import Any, Protocol, SupportsIndex, cast
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from pathx.defaults import DEPTH, EXACT, SKIPS, WIDTH
+from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
 from pathx.engine.branches import Branches, Kept, Link
 from pathx.engine.device import exactly
 from pathx.engine.fields import boxes, places
@@ -56,6 +56,7 @@ def explain(
     skips: str = SKIPS,
     exact: str = EXACT,
     against: int | Sequence[int] | None = None,
+    importance: str = IMPORTANCE,
     removal: bool = False,
 ) -> list[Explanation]:
     """Explain a batch of preprocessed images, one explanation each.
@@ -68,7 +69,7 @@ def explain(
         depth: how many hidden layers, from the output down, the path runs through; "half" of them, "all", or "maps:3" for
             as many as hold three layers of feature maps.
         width: how many units a layer keeps at most: a number, "5%" of the layer, or "all".
-        alpha: importance above which a unit may be kept; 1 / classes by default.
+        alpha: importance above which a unit may be kept; by default 1 / classes, and 0 for effects.
         skips: "adjacent" follows routes from layer to layer; "all" also those that jump over layers.
         exact: "region" refuses every model but ReLU networks, whose numbers hold in a whole region around the image. Those of
             others hold at the image alone: gates, norms and attention are held as they are there.
@@ -77,6 +78,9 @@ def explain(
             the two logits, target minus against: weight, bias, score, attribution, and each unit's weight,
             contribution and edges. The share of the difference that the path carries is
             `score / (logits[target] - logits[against])`; it may have the other sign.
+        importance: what units are ranked by. "paper": the softmax over the classes of what a unit sends to each, at the target.
+            "effect": the unit's first-order effect on the log-odds of the target, which is then what `importance` says of a
+            unit: the target's weight minus those of the other classes by their probability, times the activation.
         removal: also see what becomes of the class without the path's units, and without as many others at random
             (`Explanation.removal`). The upper part of the network is run nine more times for that.
     """
@@ -86,7 +90,8 @@ def explain(
     targets = [None] * len(images) if target is against is None else targets_of(frozen.logits, target)
     wanted = list(enumerate(targets))
     others = None if against is None else targets_of(frozen.logits, against, "against")
-    explanations = explain_frozen(frozen, wanted, depth=depth, width=width, alpha=alpha, skips=skips, against=others)
+    how: dict[str, Any] = {"depth": depth, "width": width, "alpha": alpha, "skips": skips, "importance": importance}
+    explanations = explain_frozen(frozen, wanted, **how, against=others)
     if removal:
         from pathx.engine.ablate import removals
 
@@ -177,6 +182,7 @@ def explain_frozen(
     alpha: float | None = None,
     skips: str = SKIPS,
     against: Sequence[int] | None = None,
+    importance: str = IMPORTANCE,
     strategy: Strategy | None = None,
 ) -> list[Explanation]:
     """Explain (image, class) pairs of a frozen batch, all in one pass.
@@ -186,7 +192,7 @@ def explain_frozen(
         against: for every pair the class that it is explained against, as for `explain`.
     """
     layers = check_depth(depth, frozen.network)
-    return _explained(frozen, wanted, None, layers, width, alpha, skips, against, strategy)[0]
+    return _explained(frozen, wanted, None, layers, width, alpha, skips, against, importance, strategy)[0]
 
 
 def decompose_frozen(
@@ -199,6 +205,7 @@ def decompose_frozen(
     alpha: float | None = None,
     skips: str = SKIPS,
     against: Sequence[int] | None = None,
+    importance: str = IMPORTANCE,
     strategy: Strategy | None = None,
 ) -> list[list[Explanation]]:
     """For each (image, class) pair, one explanation per unit kept in one layer, all in one pass.
@@ -220,7 +227,9 @@ def decompose_frozen(
             f"choose one of these, or a greater depth",
             usage=True,
         )
-    explanations, parents = _explained(frozen, wanted, split, layers, width, alpha, skips, against, strategy)
+    explanations, parents = _explained(
+        frozen, wanted, split, layers, width, alpha, skips, against, importance, strategy
+    )
     features: list[list[Explanation]] = [[] for _ in wanted]
     for explanation, parent in zip(explanations, parents, strict=True):
         if explanation.path[top - split].units:  # with fixed shapes there are entries that stand for nothing
@@ -237,27 +246,33 @@ def _explained(
     alpha: float | None,
     skips: str,
     against: Sequence[int] | None,
+    importance: str,
     strategy: Strategy | None,
 ) -> tuple[list[Explanation], list[int]]:
     """Explanations, and which of the wanted pairs each is about."""
     network = frozen.network
-    check_settings(alpha, skips)
+    check_settings(alpha, skips, importance)
     logits = class_logits(frozen.logits)
     _check_classes(wanted, against, logits.shape[1])
     if frozen.parts:  # one image after the other
         explanations, parents = [], []
         for number, (image, target) in enumerate(wanted):
             other = None if against is None else [against[number]]
-            own, _ = _explained(frozen.parts[image], [(0, target)], split, layers, width, alpha, skips, other, strategy)
+            own, _ = _explained(
+                frozen.parts[image], [(0, target)], split, layers, width, alpha, skips, other, importance, strategy
+            )
             explanations += own
             parents += [number] * len(own)
         return explanations, parents
     device = frozen.images.device
     classes = _classes(wanted, logits)
     asked = _branches(wanted, classes, against, frozen)
+    if importance == "effect":
+        asked = replace(asked, log_odds=_log_odds(asked, logits))
+    threshold = (alpha or 0.0) if importance == "effect" else threshold_of(alpha, asked.classes)
     top = network.depth
     widths = {n: layer_width(width, network, n) for n in range(top - layers + 1, top + 1)}
-    settings = PathSettings(layers, widths, alpha, skips, split, strategy or Strategy())
+    settings = PathSettings(layers, widths, threshold, skips, split, strategy or Strategy())
     with exactly(device):
         paths = find_paths(frozen, asked, settings)
         branches = paths.branches
@@ -265,7 +280,7 @@ def _explained(
         attribution = model.weight * (frozen.images if branches.one_per_image else frozen.images[branches.image])
         parts = len(branches) // len(wanted)  # of each pair, where branches were split
         read = _read(paths, model, attribution, logits[asked.image], classes, parts)
-    threshold = threshold_of(alpha, asked.classes)
+    default_alpha = 0.0 if importance == "effect" else 1 / asked.classes
     valid = {kept.layer: kept.valid for kept in paths.layers}
     described = [_describe(frozen, branches, kept, valid) for kept in paths.layers]
     explanations = [
@@ -281,7 +296,8 @@ def _explained(
             logits=logits[wanted[number // parts][0]],
             depth=layers,
             width=width if isinstance(width, str) else int(width),
-            alpha=1 / asked.classes if alpha is None else float(alpha),
+            alpha=default_alpha if alpha is None else float(alpha),
+            importance=importance,
             skips=skips,
             hidden_layers=top,
             exact=network.reading.exact,
@@ -357,6 +373,14 @@ def _branches(
     return Branches(image, torch.zeros_like(classes), 2, dtype, pairs, one_per_image=whole)
 
 
+def _log_odds(asked: Branches, logits: Tensor) -> Tensor:
+    """(Q, C) the gradient of the target's log-odds by the logits: 1 at the target, -p_c / (1 - p_target) at the others."""
+    if asked.classes == 2:
+        return asked.target_minus_mean
+    others = logits[asked.image].to(asked.dtype).scatter(1, asked.target[:, None], -math.inf)
+    return (-others.softmax(1)).scatter(1, asked.target[:, None], 1.0)
+
+
 def _check_classes(wanted: Sequence[tuple[int, int | None]], against: Sequence[int] | None, classes: int) -> None:
     """Refuse classes that the model does not have, and a class against itself."""
     targets = [target for _, target in wanted if target is not None]
@@ -414,8 +438,10 @@ def check_exact(network: Network, exact: str, note: Callable[[str], None] = lamb
         note(AT_THE_IMAGE)
 
 
-def check_settings(alpha: float | None, skips: str) -> None:
+def check_settings(alpha: float | None, skips: str, importance: str = IMPORTANCE) -> None:
     """Refuse settings that no network could honour."""
+    if not isinstance(importance, str) or importance not in ("paper", "effect"):
+        raise PathxError(f"importance is 'paper' or 'effect', not {brief(importance)}", usage=True)
     if alpha is not None and not (isinstance(alpha, Real) and not isinstance(alpha, bool) and 0 <= alpha < 1):
         raise PathxError(f"alpha {brief(alpha)} is out of range; use 0 or more, less than 1", usage=True)
     if not isinstance(skips, str) or skips not in ("adjacent", "all"):
@@ -467,7 +493,7 @@ def _describe(
     own = (kept.units, kept.valid, kept.slope_times_h, kept.weight, kept.margin)  # not all of it: W is large
 
     def one(branch: int, below: bool) -> PathLayer:
-        numbers = partial(_numbers, branches.classes, branch, *own)
+        numbers = partial(_numbers, None if branches.log_odds is not None else branches.classes, branch, *own)
         return PathLayer.later(
             *(kept.layer, below, tensors),
             partial(_units, tensors, fields, size, numbers),
@@ -478,10 +504,15 @@ def _describe(
     return one
 
 
-def _numbers(classes: int, branch: int, *known: Tensor) -> tuple[Tensor, Tensor]:
-    """The real units of one layer by their numbers in it (K,), and (K, 4) what is known of each."""
+def _numbers(classes: int | None, branch: int, *known: Tensor) -> tuple[Tensor, Tensor]:
+    """The real units of one layer by their numbers in it (K,), and (K, 4) what is known of each.
+
+    Args:
+        classes: None where units are ranked by effect, which is the importance then.
+    """
     units, valid, gain, sent, margins = (part[branch] for part in known)
-    numbers = torch.stack([gain, sent, sent * gain, importance_of(margins, classes)], 1)
+    importance = margins if classes is None else importance_of(margins, classes)
+    numbers = torch.stack([gain, sent, sent * gain, importance], 1)
     return units[valid], numbers[valid]
 
 

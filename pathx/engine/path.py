@@ -7,7 +7,10 @@ With W_prev the matrix of what the units kept above send to every class (the ide
     3.  path⁽ⁿ⁾ = the `width` most important units with an importance above alpha; the most important one if there is none
     4.  W_prev = W[:, path⁽ⁿ⁾]
 
-for n = N, N - 1, … Steps 1 to 3 are `most_important` of search.py; the rows of the Jacobian are in rows.py.
+for n = N, N - 1, … With importance="effect", step 2 ranks units by (W_target - sum of p_c / (1 - p_target) · W_c over the other
+classes c) · h⁽ⁿ⁾ instead, the first-order effect of a unit on the log-odds of the target, and step 3 keeps what is above 0.
+
+Steps 1 to 3 are `most_important` of search.py; the rows of the Jacobian are in rows.py.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import torch
 from pathx.engine.branches import Branches, Kept
 from pathx.engine.freeze import Frozen
 from pathx.engine.rows import Rows, class_rows, unit_rows
-from pathx.engine.search import LayerInputs, Strategy, most_important, threshold_of
+from pathx.engine.search import LayerInputs, Strategy, most_important
 
 
 @dataclass(frozen=True)
@@ -30,14 +33,14 @@ class PathSettings:
     Args:
         depth: how many layers, from the output down.
         widths: how many units layer n may keep.
-        alpha: importance above which a unit may be kept; None for 1/C.
+        threshold: margin, or effect, above which a unit may be kept.
         skips: "all" follows routes that jump over layers too; "adjacent" only those from layer to layer.
         split: the layer where every branch is split into one branch per kept unit, if any.
     """
 
     depth: int
     widths: dict[int, int]
-    alpha: float | None
+    threshold: float
     skips: str
     split: int | None = None
     strategy: Strategy = field(default_factory=Strategy)
@@ -60,7 +63,6 @@ class Paths:
 def find_paths(frozen: Frozen, branches: Branches, settings: PathSettings) -> Paths:
     """Algorithm 1 for every (image, target) at once."""
     top = frozen.network.depth
-    threshold = threshold_of(settings.alpha, branches.classes)
     path: list[Kept] = []
     jumping: list[Rows] = []
     rows = class_rows(frozen, branches)  # path of layer N + 1: all logits; W_prev is the identity
@@ -68,7 +70,7 @@ def find_paths(frozen: Frozen, branches: Branches, settings: PathSettings) -> Pa
     for n in range(top, top - settings.depth, -1):
         reaching = [one for one in (*jumping, rows) if one.lands & 1 << n] or [rows]
         inputs = [LayerInputs(one, n, settings.strategy) for one in reaching]
-        kept = most_important(inputs, branches, settings.widths[n], threshold, settings.strategy)
+        kept = most_important(inputs, branches, settings.widths[n], settings.threshold, settings.strategy)
         path.append(edges.fit(kept, pairs=len(branches) // branches.parts))
         if settings.skips == "all":
             jumping = [one for one in (*jumping, rows) if one.lands & ((1 << n) - 1)]

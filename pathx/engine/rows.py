@@ -50,6 +50,7 @@ class Rows:
         layer: the hidden layer that they start from; None for the logits.
         image: (Q,) the image of every branch.
         W: (Q, K, C) what each row sends to every class, W_prev of Algorithm 1; None where the rows are the classes.
+            (Q, K, 2) where units are ranked by effect, see `Branches.weigh`.
         target_minus_mean: (Q, K) what each sends to the target minus the mean of the other classes.
         weight: (Q, K) what each sends to the explained logit.
         shared: the rows are the same for every branch, because nothing in them was frozen at an image yet.
@@ -73,6 +74,11 @@ class Rows:
     def sets(self) -> int:
         """How many sets of K rows there are: 1 where branches share them, else Q."""
         return 1 if self.shared else len(self.image)
+
+    @property
+    def both(self) -> Tensor:
+        """(Q, 2, K) what each sends to the target minus the mean of the other classes, and to the explained logit."""
+        return torch.stack([self.target_minus_mean, self.weight], 1)
 
     @cached_property
     def lands(self) -> int:
@@ -135,9 +141,13 @@ def class_rows(frozen: Frozen, branches: Branches) -> Rows:
         index = index if shared else index.expand(len(branches), -1)
     start = (Start(value, shape, index),)
     if network.outputs > 1:
-        difference, explained = branches.target_minus_mean, branches.explained
-        return Rows(frozen, None, start, branches.image, None, difference, explained, shared)
+        effects = None if branches.log_odds is None else branches.both
+        return Rows(
+            frozen, None, start, branches.image, effects, branches.target_minus_mean, branches.explained, shared
+        )
     W = torch.arange(2, dtype=branches.dtype, device=index.device).expand(len(branches), 1, 2)  # the logits (0, y)
+    if branches.log_odds is not None:
+        W = torch.bmm(W, branches.both)
     return Rows(frozen, None, start, branches.image, W, *branches.weigh(W), shared)
 
 

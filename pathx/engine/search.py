@@ -61,6 +61,8 @@ def most_important(
     Args:
         inputs: what the layers above, or the logits, send to this layer.
     """
+    if branches.log_odds is not None:
+        return most_effective(inputs, branches, width, threshold, strategy)
     bounds = _bounds_under_windows(inputs, strategy.few) or _bounds_of_layer(inputs, branches)
     count, skip_unreached = width + strategy.first_slack(width), False
     while True:
@@ -78,6 +80,62 @@ def most_important(
             bounds = bounds.without(~torch.stack([one.is_reached() for one in inputs]).any(0))
             skip_unreached = True
         count *= MORE
+    return _kept(inputs, branches, threshold, (units, slope_times_h, W, links), margin, place)
+
+
+MOST_EFFECT_EDGES = 1 << 18
+"""Rows times units for which edges are computed with effects: they take rows one by one, where effects take their sum."""
+
+
+def most_effective(
+    inputs: Sequence[LayerInputs], branches: Branches, width: int, threshold: float, strategy: Strategy
+) -> Kept:
+    """The `width` units of a layer with the largest effect on the target's log-odds that is above the threshold.
+
+    To first order that is one number for every unit, so what is a bound in `most_important` is exact here.
+    """
+    from_units = [one for one in inputs if one.rows.layer is not None]
+    with_edges = all(one.rows.count * width <= MOST_EFFECT_EDGES for one in from_units)
+    listed = _bounds_under_windows(inputs, strategy.few) if with_edges else None
+    if listed is not None:
+        units, slope_times_h = listed.largest(width)
+        W, links = _multiply_out(inputs, units, strategy.most)
+    else:
+        sums = weighted_sums(inputs, [one.rows.both for one in inputs])
+        units, slope_times_h = _bounds_of_layer(inputs, branches, sums[:, 0]).largest(width)
+        W = sums.gather(2, units[:, None].expand(-1, 2, -1)).transpose(1, 2)
+        links = _effect_links(inputs, units, W[:, :, 1], strategy.most) if with_edges else ()
+    effect = W[:, :, 0] * slope_times_h
+    effect, place = effect.masked_fill_(effect == 0, -math.inf).sort(dim=1, descending=True, stable=True)
+    return _kept(inputs, branches, threshold, (units, slope_times_h, W, links), effect, place)
+
+
+def _effect_links(inputs: Sequence[LayerInputs], units: Tensor, weight: Tensor, most: int) -> tuple[Link, ...]:
+    """The columns of the Jacobian at units (Q, n); from the logits, one row for what they send to the explained one."""
+    from_units = [one for one in inputs if one.rows.layer is not None]
+    W, links = _multiply_out(from_units, units, most) if from_units else (None, ())
+    if len(from_units) == len(inputs) or (from_units and not links):
+        return links
+    direct = weight if W is None else weight - W[:, :, 1]
+    return (*links, Link(None, direct[:, None], torch.ones_like(direct[:, :1])))
+
+
+def _kept(
+    inputs: Sequence[LayerInputs],
+    branches: Branches,
+    threshold: float,
+    candidates: tuple[Tensor, Tensor, Tensor, tuple[Link, ...]],
+    margin: Tensor,
+    place: Tensor,
+) -> Kept:
+    """The best of the candidates of a layer.
+
+    Args:
+        candidates: units, what they pass on, W, and the columns of the Jacobian.
+        margin: (Q, K) falling.
+        place: (Q, K) where each is among the candidates.
+    """
+    units, slope_times_h, W, links = candidates
     W = W.reshape(-1, W.shape[2]).index_select(0, _flat_index(place, W.shape[1])).unflatten(0, place.shape)
     valid = margin > _limits(threshold, margin)
     target_minus_mean, weight = (part * valid for part in branches.weigh(W))
@@ -158,6 +216,11 @@ def read_certificate(margin: Tensor, width: int, unseen: Tensor, threshold: floa
     return not any_doubtful, any_zero
 
 
+def read_tie(last: Tensor) -> bool:
+    """Whether the last unit that is kept ties with the first that is not, (Q, 2), in any branch. The one read of a layer."""
+    return bool(((last[:, 0] == last[:, 1]) & last[:, 0].isfinite()).any())
+
+
 def _limits(threshold: float, margin: Tensor) -> Tensor:
     """(K,) what margins must be above: the first is kept in any case, if it makes a difference at all."""
     width, dtype = margin.shape[1], margin.dtype
@@ -201,17 +264,41 @@ class _Bounds:
             place = place.gather(1, order)
         return units, self.slope_times_h.gather(1, place), top.values[:, count] if count < size else None
 
+    def largest(self, width: int) -> tuple[Tensor, Tensor]:
+        """(Q, n) the units with the largest values other than 0 in the order of their numbers, and what they pass on.
+
+        Of units that tie, those with the lower numbers.
+        """
+        value = self.bound.masked_fill(self.bound == 0, -math.inf)
+        width, size = min(width, value.shape[1]), value.shape[1]
+        top = value.topk(min(width + 1, size), dim=1)
+        place = top.indices[:, :width]
+        if width < size and read_tie(top.values[:, width - 1 :]):
+            numbered = None if self.units is None else self.units.argsort(dim=1)
+            place = (value if numbered is None else value.gather(1, numbered)).argsort(
+                dim=1, descending=True, stable=True
+            )
+            place = (place if numbered is None else numbered.gather(1, place))[:, :width]
+        units = place if self.units is None else self.units.gather(1, place)
+        units, order = units.sort(dim=1)
+        return units, self.slope_times_h.gather(1, place.gather(1, order))
+
     def without(self, left_out: Tensor) -> _Bounds:
         return _Bounds(self.bound.masked_fill(left_out, -math.inf), self.slope_times_h, self.units)
 
 
-def _bounds_of_layer(inputs: Sequence[LayerInputs], branches: Branches) -> _Bounds:
-    """Bounds of all units of a layer."""
+def _bounds_of_layer(inputs: Sequence[LayerInputs], branches: Branches, sums: Tensor | None = None) -> _Bounds:
+    """Bounds of all units of a layer.
+
+    Args:
+        sums: (Q, units) what they send to the target minus the mean of the other classes, where that is known.
+    """
     frozen = inputs[0].rows.frozen
     slope_times_h = join([frozen.slopes(gate).gain.flatten(1) for gate in inputs[0].gates], 1)
     if not branches.one_per_image:
         slope_times_h = slope_times_h.index_select(0, branches.image)
-    sums = weighted_sums(inputs, [one.rows.target_minus_mean[:, None] for one in inputs])[:, 0]
+    if sums is None:
+        sums = weighted_sums(inputs, [one.rows.target_minus_mean[:, None] for one in inputs])[:, 0]
     bound = (sums * slope_times_h).masked_fill_(slope_times_h == 0, -math.inf)
     return _Bounds(bound, slope_times_h)
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pathx.defaults import DEPTH, SKIPS, WIDTH
+from pathx.defaults import DEPTH, IMPORTANCE, SKIPS, WIDTH
 from pathx.engine.explain import check_depth, explain_frozen
 from pathx.engine.freeze import freeze
 from pathx.engine.network import Network
@@ -108,6 +108,7 @@ def check_image(
     width: int | str = WIDTH,
     alpha: float | None = None,
     skips: str = SKIPS,
+    importance: str = IMPORTANCE,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Checked:
     """Check explanations of one image's predicted class.
@@ -120,7 +121,7 @@ def check_image(
         raise error
 
     ((seen,),) = prepared.see([image], 1, failed)
-    settings = {"depth": depth, "width": width, "alpha": alpha, "skips": skips}
+    settings = {"depth": depth, "width": width, "alpha": alpha, "skips": skips, "importance": importance}
     (explanation,) = _explain(prepared.module, seen.input[None], seen.target, settings)
     findings = {"completeness": completeness(explanation)}
     progress(1)

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Any
 
-from pathx.defaults import DEPTH, SKIPS, WIDTH
+from pathx.defaults import DEPTH, IMPORTANCE, SKIPS, WIDTH
 from pathx.errors import PathxError, shown
 from pathx.evaluation import shortcuts
 from pathx.explanation import LayerTensor
@@ -215,6 +215,7 @@ def common_of_images(
     width: int | str = WIDTH,
     alpha: float | None = None,
     skips: str = SKIPS,
+    importance: str = IMPORTANCE,
     batch_size: int = 8,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Common:
@@ -227,6 +228,7 @@ def common_of_images(
         progress(1)
 
     settings: dict[str, Any] = {"depth": depth, "width": width, "alpha": alpha, "skips": skips}
+    settings["importance"] = importance
     for _, batch in read_batches(images, prepared.model.preprocessing, prepared.batch_size(batch_size), failed):
         for part, frozen, explanations in prepared.explain_predictions(batch, dict(settings), failed):
             for read, explanation in zip(part, explanations, strict=True):
@@ -262,7 +264,7 @@ def common_of_results(folders: Sequence[str | Path], *, by: str = "prediction") 
             continue
         about = {
             "model": {key: document["model"][key] for key in ("name", "weights", "sha256", "classes")},
-            "settings": {key: document[key] for key in ("depth", "width", "alpha", "skips")},
+            "settings": {key: document[key] for key in ("depth", "width", "alpha", "skips", "importance")},
         }
         kind = json.dumps(about)
         kinds.setdefault(kind, about)
@@ -315,4 +317,6 @@ def _trail(document: Mapping[str, Any]) -> Trail:
 
 def _described(about: Mapping[str, Any]) -> str:
     settings = about["settings"]
-    return f"{about['model']['name']}, depth {settings['depth']}, width {settings['width']}, skips {settings['skips']}"
+    return f"{about['model']['name']}, " + ", ".join(
+        f"{key} {settings[key]}" for key in ("depth", "width", "skips", "importance")
+    )

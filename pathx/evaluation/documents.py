@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pathx.defaults import DEPTH, EXACT, SKIPS, WIDTH
+from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
 from pathx.errors import PathxError
 from pathx.evaluation import plots
 from pathx.evaluation.check import Checked, check_image, pieces
@@ -68,6 +68,7 @@ def check(
     alpha: float | None = None,
     skips: str = SKIPS,
     exact: str = EXACT,
+    importance: str = IMPORTANCE,
     device: str = "auto",
     dtype: str = "float32",
     note: Note = unheard,
@@ -83,8 +84,9 @@ def check(
     (file, *_) = images_in([str(image)])
     prepared = prepare(model, device=device, dtype=dtype)
     prepared.check_exact(exact, note)
+    path: dict[str, Any] = {"depth": depth, "width": width, "alpha": alpha, "skips": skips, "importance": importance}
     with watch(pieces(prepared.network)) as progress:
-        found = check_image(prepared, file, depth=depth, width=width, alpha=alpha, skips=skips, progress=progress)
+        found = check_image(prepared, file, **path, progress=progress)
     if out is not None:
         lines = found.findings["randomisation"].figures.get("layers")
         if lines and _can_plot(note):
@@ -117,6 +119,7 @@ def common(
     alpha: float | None = None,
     skips: str = SKIPS,
     exact: str = EXACT,
+    importance: str = IMPORTANCE,
     device: str = "auto",
     dtype: str = "float32",
     batch_size: int = 8,
@@ -142,7 +145,13 @@ def common(
         found = common_of_results(folders, by=by)
     else:
         images = images_in(list(map(str, folders)), out)
-        path: dict[str, Any] = {"depth": depth, "width": width, "alpha": alpha, "skips": skips}
+        path: dict[str, Any] = {
+            "depth": depth,
+            "width": width,
+            "alpha": alpha,
+            "skips": skips,
+            "importance": importance,
+        }
         prepared = prepare(model, device=device, dtype=dtype)
         prepared.check_exact(exact, note)
         with watch(len(images)) as progress:
@@ -242,6 +251,7 @@ def evaluate(
     alpha: float | None = None,
     skips: str = SKIPS,
     exact: str = EXACT,
+    importance: str = IMPORTANCE,
     device: str = "auto",
     dtype: str = "float32",
     batch_size: int = 8,
@@ -260,7 +270,7 @@ def evaluate(
             What is returned is unit-orders.json.
         measure: measures the images, such as on a cluster.
     """
-    path: dict[str, Any] = {"depth": depth, "width": width, "alpha": alpha, "skips": skips}
+    path: dict[str, Any] = {"depth": depth, "width": width, "alpha": alpha, "skips": skips, "importance": importance}
     folder = None if out is None else Path(out)
     if folder is not None:
         check_folder(folder)
@@ -290,7 +300,7 @@ def evaluate(
     if grid is not None:
         depths, widths = (spread(prepared.network), WIDTHS) if isinstance(grid, str) else grid
         method = "pathx" if "pathx" in methods and "path_map" not in methods else "path_map"
-        cells = make_grid(method, depths, widths, protocol, alpha=alpha, skips=skips)
+        cells = make_grid(method, depths, widths, protocol, alpha=alpha, skips=skips, importance=importance)
     contenders = [*(one for row in cells.values() for one in row), *others]
     name = "evaluation" if grid is None else "grid"
     if folder is not None:

@@ -346,7 +346,7 @@ def _check(prepared: Prepared, result: Evaluation) -> None:
         if one.name in PATHS:
             check_depth(one.settings["depth"], prepared.network)
             check_width(one.settings["width"])
-            check_settings(one.settings["alpha"], one.settings["skips"])
+            check_settings(*(one.settings[key] for key in ("alpha", "skips", "importance")))
 
 
 def subject_of(prepared: Prepared, batch: Sequence[SeenImage]) -> Subject:

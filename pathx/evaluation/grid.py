@@ -32,14 +32,13 @@ def make_grid(
     depths: Sequence[int | str],
     widths: Sequence[int | str],
     protocol: str,
-    *,
-    alpha: float | None,
-    skips: str,
+    **settings: Any,
 ) -> Grid:
     """A contender for every depth and width.
 
     Args:
         method: a member of PATHS.
+        settings: of every path, beside these.
     """
     return {
         str(depth): [
@@ -47,8 +46,7 @@ def make_grid(
                 *(method, protocol, f"depth {depth}, width {width}"),
                 depth=depth,
                 width=width,
-                alpha=alpha,
-                skips=skips,
+                **settings,
             )
             for width in dict.fromkeys(widths)
         ]
@@ -62,7 +60,8 @@ def grid_document(result: Evaluation, cells: Grid) -> dict[str, Any]:
     inside = {one.title for row in cells.values() for one in row}
     ran = [one for one in result.ran if one.title in inside]
     found = [
-        {key: one.settings[key] for key in ("depth", "width", "alpha", "skips")} | result.figures(one) for one in ran
+        {key: one.settings[key] for key in ("depth", "width", "alpha", "skips", "importance")} | result.figures(one)
+        for one in ran
     ]
     best = {
         measure: {key: pick(found, key=lambda cell: cell[measure]["mean"])[key] for key in ("depth", "width")}

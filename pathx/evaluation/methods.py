@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathx.defaults import DEPTH, SKIPS, WIDTH
+from pathx.defaults import DEPTH, IMPORTANCE, SKIPS, WIDTH
 from pathx.engine.explain import explain_frozen
 from pathx.engine.freeze import Frozen, freeze
 from pathx.engine.replay import Classifier
@@ -63,9 +63,10 @@ def pathx(
     width: int | str = WIDTH,
     alpha: float | None = None,
     skips: str = SKIPS,
+    importance: str = IMPORTANCE,
 ) -> Tensor:
     """The pixel map: the attribution of the path's linear model."""
-    explanations = _explained(subject, depth=depth, width=width, alpha=alpha, skips=skips)
+    explanations = _explained(subject, depth=depth, width=width, alpha=alpha, skips=skips, importance=importance)
     return torch.stack([explanation.attribution for explanation in explanations])
 
 
@@ -76,9 +77,10 @@ def path_map(
     width: int | str = WIDTH,
     alpha: float | None = None,
     skips: str = SKIPS,
+    importance: str = IMPORTANCE,
 ) -> Tensor:
     """Where the path's units look. It has no channels, so each of them gets an equal part."""
-    explanations = _explained(subject, depth=depth, width=width, alpha=alpha, skips=skips)
+    explanations = _explained(subject, depth=depth, width=width, alpha=alpha, skips=skips, importance=importance)
     return _planes(torch.stack([explanation.path_map() for explanation in explanations]), subject.images)
 
 

@@ -48,7 +48,7 @@ def explanation_data(
         left, top, right, bottom = left * across, top * down, right * across, bottom * down
     return {
         "kind": "explanation",
-        **{key: document[key] for key in ("image", "model", "target", "alpha", "skips")},
+        **{key: document[key] for key in ("image", "model", "target", "alpha", "skips", "importance")},
         "against": document.get("against"),
         "removal": document.get("removal"),
         "whole": whole(document),
@@ -84,7 +84,7 @@ def command(document: dict[str, Any]) -> str:
     words += ["--target", str(document["target"]["index"])]
     if document.get("against"):
         words += ["--against", str(document["against"]["index"])]
-    for name in ("depth", "width", "alpha", "skips"):
+    for name in ("depth", "width", "alpha", "skips", "importance"):
         words += [f"--{name}", str(document[name])]
     return shlex.join(word.encode("utf-8", "replace").decode() for word in words)
 

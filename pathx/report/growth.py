@@ -30,7 +30,7 @@ def grow(frozen: Frozen, explanation: Explanation, image: int = 0) -> Growth:
         frozen: the network at a batch of images, and
         image: which of them the explanation is about.
     """
-    how: dict[str, Any] = {"alpha": explanation.alpha, "skips": explanation.skips}
+    how: dict[str, Any] = {key: getattr(explanation, key) for key in ("alpha", "skips", "importance")}
     how["against"] = None if explanation.against is None else [explanation.against]
     deepest = max(explanation.depth, min(DEPTH, explanation.hidden_layers))
     paths = []

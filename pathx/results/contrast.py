@@ -112,6 +112,7 @@ def contrast_document(
         "width": first.width,
         "alpha": first.alpha,
         "skips": first.skips,
+        "importance": first.importance,
         "targets": targets,
         "pairs": [
             {"first": targets[0]["index"], "second": target["index"], **_pair_document(pair), "folder": place}

@@ -168,6 +168,7 @@ def _document(
         "width": whole.width,
         "alpha": whole.alpha,
         "skips": whole.skips,
+        "importance": whole.importance,
         "layer": made.layer,
         "reason": made.reason,
         "below_alpha": made.below_alpha,

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 SCHEMA = PATH_SCHEMA
 TENSORS_SCHEMA = "pathx/tensors@1"
 MOST_EDGES = 1000  # that path.json lists of a layer
-SETTINGS = ("depth", "width", "alpha", "skips")
+SETTINGS = ("depth", "width", "alpha", "skips", "importance")
 EARLIER = "an earlier version of the image"
 
 
@@ -313,6 +313,7 @@ def path_document(
         "width": explanation.width,
         "alpha": explanation.alpha,
         "skips": explanation.skips,
+        "importance": explanation.importance,
         "complete": explanation.complete,
         "layers": [layer_document(layer) for layer in explanation.path],
         "linear_model": {
@@ -457,8 +458,8 @@ def _tensors(explanation: Explanation, document: dict[str, Any], region: Sequenc
     `weights.n`              (K,) float64
 
     The metadata is one entry `pathx` of JSON (several entries would be written in random order, and two runs would
-    differ): schema, image, region, model, target, depth, width, alpha, skips, layers (each with its tensors,
-    and for each of those the centre and step of its places, down and across, or null).
+    differ): schema, image, region, model, target, depth, width, alpha, skips, importance, layers (each with its
+    tensors, and for each of those the centre and step of its places, down and across, or null).
     """
     tensors = {
         "attribution": explanation.attribution.detach().cpu().contiguous(),
@@ -475,7 +476,7 @@ def _tensors(explanation: Explanation, document: dict[str, Any], region: Sequenc
         tensors[f"tensors.{layer.layer}"] = torch.tensor([order[unit.tensor] for unit in layer.units])
         tensors[f"weights.{layer.layer}"] = torch.tensor([unit.weight for unit in layer.units], dtype=torch.float64)
     about = {"schema": TENSORS_SCHEMA, "image": document["image"], "region": list(region)}
-    about |= {key: document[key] for key in ("model", "target", "depth", "width", "alpha", "skips")}
+    about |= {key: document[key] for key in ("model", "target", *SETTINGS)}
     about["layers"] = [
         {**{key: listed[key] for key in ("layer", "tensors")}, "places": [tensor.places for tensor in layer.tensors]}
         for layer, listed in zip(explanation.path, document["layers"], strict=True)

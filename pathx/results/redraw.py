@@ -131,7 +131,9 @@ class _Redrawing:
                 alike[about["image"]["sha256"], about["model"]["sha256"], about["target"]["index"]].append(saved)
         taken: set[str] = set()
         for (sha256, _, _), several in alike.items():
-            ways = {(e.depth, e.width, e.alpha, e.skips): e for e in (saved.explanation for saved in several)}
+            ways = {
+                (e.depth, e.width, e.alpha, e.skips, e.importance): e for e in (saved.explanation for saved in several)
+            }
             if len(ways) < 2:
                 continue
             about = several[0].document

@@ -18,6 +18,7 @@ PATH_SHAPE = {
     "width": (int, str),
     "alpha": _NUMBER,
     "skips": str,
+    "importance": str,
     "layers": [{"layer": int, "tensors": [{"name": str, "shape": [int]}], "units": [_UNIT]}],
     "linear_model": {"score": _NUMBER, "bias": _NUMBER},
     "files": dict,

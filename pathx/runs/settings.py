@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pathx.defaults import DEPTH, EXACT, SKIPS, WIDTH
+from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
 from pathx.drawing.render import Drawing
 from pathx.errors import PathxError
 
@@ -45,6 +45,7 @@ class Settings:
     alpha: float | None = None
     skips: str = SKIPS
     exact: str = EXACT
+    importance: str = IMPORTANCE
     device: str = "auto"
     dtype: str = "float32"
     batch_size: int | str = "auto"

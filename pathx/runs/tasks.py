@@ -78,7 +78,7 @@ class Job:
     def check(self) -> None:
         """Refuse settings that no image could be explained with."""
         check_width(self.settings.width)
-        check_settings(self.settings.alpha, self.settings.skips)
+        check_settings(self.settings.alpha, self.settings.skips, self.settings.importance)
         check_workers(self.settings.workers)
 
 
@@ -145,7 +145,7 @@ class Batch:
     @property
     def how(self) -> dict[str, Any]:
         """The settings that the engine takes."""
-        return {key: getattr(self.settings, key) for key in ("depth", "width", "alpha", "skips")}
+        return {key: getattr(self.settings, key) for key in ("depth", "width", "alpha", "skips", "importance")}
 
     def differences(self) -> Iterator[Explanation]:
         """Of each image with several classes, the first explained against each other."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pathx.defaults import DEPTH, SKIPS, WIDTH
+from pathx.defaults import DEPTH, IMPORTANCE, SKIPS, WIDTH
 from pathx.engine.explain import check_depth
 from pathx.engine.network import Gate
 from pathx.engine.units import fields_of
@@ -51,6 +51,7 @@ class Request:
     width: int | str = WIDTH
     alpha: float | None = None
     skips: str = SKIPS
+    importance: str = IMPORTANCE
     by: str = "contribution"
     top: int = 16
     layers: tuple[int, ...] = ()
@@ -59,7 +60,7 @@ class Request:
     @property
     def path(self) -> dict[str, Any]:
         """The settings that the engine takes."""
-        return {"depth": self.depth, "width": self.width, "alpha": self.alpha, "skips": self.skips}
+        return {key: getattr(self, key) for key in ("depth", "width", "alpha", "skips", "importance")}
 
 
 @dataclass(eq=False)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pathx.defaults import DEPTH, EXACT, SKIPS, WIDTH
+from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
 from pathx.evaluation.documents import Note, Watch, unheard, unwatched
 from pathx.images.folders import images_in
 from pathx.models.load import LoadedModel
@@ -48,6 +48,7 @@ def units(
     alpha: float | None = None,
     skips: str = SKIPS,
     exact: str = EXACT,
+    importance: str = IMPORTANCE,
     shard: Shard | None = None,
     device: str = "auto",
     dtype: str = "float32",
@@ -72,7 +73,9 @@ def units(
     files = images_in(list(map(str, images)), out)
     prepared = prepare(model, device=device, dtype=dtype)
     prepared.check_exact(exact, note)
-    request = Request(depth, width, alpha, skips, by=by, top=top, layers=tuple(layers), channels=tuple(channels))
+    request = Request(
+        depth, width, alpha, skips, importance, by=by, top=top, layers=tuple(layers), channels=tuple(channels)
+    )
     stop = Stop()
     with watch(len(files)) as progress, stop.on_signals():
         one = Pass(prepared, files, request, out, shard=shard, batch_size=batch_size, progress=progress, stop=stop)

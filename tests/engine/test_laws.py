@@ -58,8 +58,10 @@ def test_an_explanation_says_how_it_was_made(case: Case) -> None:
         assert found.depth == len(found.path) == (layers if case.options["depth"] == "all" else case.options["depth"])
         assert found.complete == (found.depth == layers)
         assert found.width == case.options["width"]
-        assert found.alpha == (1 / case.network.classes if case.options["alpha"] is None else case.options["alpha"])
+        default = 0.0 if case.options["importance"] == "effect" else 1 / case.network.classes
+        assert found.alpha == (default if case.options["alpha"] is None else case.options["alpha"])
         assert found.skips == case.options["skips"]
+        assert found.importance == case.options["importance"]
 
 
 @settings(max_examples=30)
@@ -144,7 +146,8 @@ def test_against_another_class_the_engine_equals_the_literal_method(case: Case) 
     for mine, theirs, other in zip(case.explain(), case.reference(), others, strict=True):
         assert_equals_reference(mine, theirs)
         assert mine.against == other
-        assert mine.alpha == (0.5 if case.options["alpha"] is None else case.options["alpha"])
+        default = 0.0 if case.options["importance"] == "effect" else 0.5
+        assert mine.alpha == (default if case.options["alpha"] is None else case.options["alpha"])
         terms = mine.attribution
         scale = max(float(terms.abs().sum()) + abs(mine.bias), abs(mine.score))
         assert abs(float(terms.sum()) + mine.bias - mine.score) <= 1e-10 * scale
@@ -153,7 +156,7 @@ def test_against_another_class_the_engine_equals_the_literal_method(case: Case) 
 @settings(max_examples=30)
 @given(contrasts())
 def test_everything_kept_against_another_class_is_the_gradient_of_the_difference(case: Case) -> None:
-    whole = {**case.options, "depth": "all", "width": "all", "alpha": 0.0, "skips": "all"}
+    whole = {**case.options, "depth": "all", "width": "all", "alpha": 0.0, "skips": "all", "importance": "paper"}
     pairs = zip(case.images, case.options["target"], case.options["against"], strict=True)
     for found, (image, target, other) in zip(replace(case, options=whole).explain(), pairs, strict=True):
         expected = gradient(case.network, image, target)

@@ -26,7 +26,7 @@ def test_weight_bias_and_score_are_those_of_the_deepest_units(seed: int, width: 
     model, frozen = frozen_fire(seed=seed)
     frozen.compact = compact
     asked = branches([1, 3, 0], images=[1, 0, 1])
-    paths = find_paths(frozen, asked, PathSettings(depth, {1: width, 2: width}, None, "adjacent"))
+    paths = find_paths(frozen, asked, PathSettings(depth, {1: width, 2: width}, 0.0, "adjacent"))
     found, deepest = linear_model(frozen, paths), paths.layers[-1]
     for branch, image in enumerate(asked.image.tolist()):
         x = frozen.images[image : image + 1].clone().requires_grad_()

@@ -90,6 +90,18 @@ def assert_edges_sum_to_contributions(found: Explanation) -> None:
         assert_close(sum(edges.value.sum(1) for edges in layer.edges), contributions, **CLOSE)
 
 
+@settings(max_examples=20)
+@given(cases())
+def test_effects_without_edges_are_the_same(case: Case) -> None:
+    case = replace(case, options={**case.options, "importance": "effect"})
+    expected = case.reference()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pathx.engine.search, "MOST_EFFECT_EDGES", 0)
+        for mine, theirs in zip(case.explain(), expected, strict=True):
+            assert_equals_reference(mine, theirs)
+            assert not any(layer.edges for layer in mine.path[1:])
+
+
 @settings(max_examples=40)
 @given(cases(images=2))
 def test_law_9_the_edges_are_those_of_the_literal_method(case: Case) -> None:
@@ -205,7 +217,7 @@ def test_on_a_gpu_nothing_depends_on_data_and_no_tensor_stays_behind(skips: str,
         widths = dict.fromkeys(range(1, layers + 1), 3)
         read = ReadCertificates()
         patch.setattr(pathx.engine.search, "read_certificate", read)
-        how = PathSettings(layers, widths, None, skips, strategy=Strategy(slack=1, most=most))
+        how = PathSettings(layers, widths, 0.0, skips, strategy=Strategy(slack=1, most=most))
         paths = find_paths(frozen, branches, how)
         model_of_path = linear_model(frozen, paths)
     assert read.devices <= {"cuda"}
@@ -246,8 +258,8 @@ def test_the_host_reads_once_per_layer_and_once_at_the_end(batch: int, case: Cas
         frozen = freeze(case.network.module(), images)
         wanted = [(image, None) for image in range(batch)]
         with Transfers() as read:
-            explain_frozen(frozen, wanted, **options)
-    assert read.count <= certificates + 1
+            found = explain_frozen(frozen, wanted, **options)
+    assert read.count <= (len(found[0].path) if options["importance"] == "effect" else certificates) + 1
 
 
 def test_reading_is_counted() -> None:
@@ -328,7 +340,7 @@ def test_numbers_of_a_model_that_ran_on_the_cpu_are_not_left_there() -> None:
     with FakeTensorMode(), _Operators():
         frozen = freeze(_on_cuda(model), torch.empty(2, 6, device="cuda"))
         branches = Branches(torch.arange(2, device="cuda"), torch.zeros(2, dtype=torch.long, device="cuda"), 5)
-        paths = find_paths(frozen, branches, PathSettings(1, {1: 2}, None, "adjacent", strategy=Strategy(slack=9)))
+        paths = find_paths(frozen, branches, PathSettings(1, {1: 2}, 0.0, "adjacent", strategy=Strategy(slack=9)))
         assert linear_model(frozen, paths).weight.device.type == "cuda"
 
 
@@ -375,5 +387,5 @@ def test_a_chain_looks_back_at_no_layer_but_the_last() -> None:
     model = nn.Sequential(*parts, nn.Linear(2, 2)).double().eval()
     frozen = freeze(model, torch.ones(1, 2, dtype=torch.float64))
     branches = Branches(torch.tensor([0]), torch.tensor([0]), 2, torch.float64)
-    paths = find_paths(frozen, branches, PathSettings(4, dict.fromkeys(range(1, 7), 1), None, "all"))
+    paths = find_paths(frozen, branches, PathSettings(4, dict.fromkeys(range(1, 7), 1), 0.0, "all"))
     assert [kept.layer for kept in paths.layers] == [6, 5, 4, 3] and not paths.jumping

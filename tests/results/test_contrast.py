@@ -25,7 +25,7 @@ def test_the_first_of_several_targets_is_compared_with_each_other(tmp_path: Path
     document = json.loads((done.folder / "contrast.json").read_text())
     assert document == done.document and done.folder == tmp_path / "out" / "photo.png"
     assert " ".join(document) == (
-        "schema image model reason depth width alpha skips targets pairs colour_scale files created_by region"
+        "schema image model reason depth width alpha skips importance targets pairs colour_scale files created_by region"
     )
     assert [target["label"] for target in document["targets"]] == ["dog", "cat", "cup"]
     assert [(pair["first"], pair["second"]) for pair in document["pairs"]] == [(2, 0), (2, 3)]

@@ -48,8 +48,8 @@ def test_a_folder_per_feature_and_a_document_that_tells_the_same(tmp_path: Path)
     assert document == done.document
     made = done.decomposition
     assert " ".join(document) == (
-        "schema image model target depth width alpha skips layer reason below_alpha whole features overlap grouping groups "
-        "others difference colour_scale files created_by region"
+        "schema image model target depth width alpha skips importance layer reason below_alpha whole features overlap grouping "
+        "groups others difference colour_scale files created_by region"
     )
     whole = json.loads((done.folder / "path.json").read_text())
     assert whole["linear_model"]["score"] == document["whole"]["score"] == made.whole.score

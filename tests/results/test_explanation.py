@@ -78,7 +78,7 @@ def names(folder: Path) -> set[str]:
 def test_the_document_has_the_keys_of_the_schema_in_its_order() -> None:
     made = document(explanation())
     assert " ".join(made) == (
-        "schema image model target depth width alpha skips complete layers linear_model removal region input "
+        "schema image model target depth width alpha skips importance complete layers linear_model removal region input "
         "pixel_map files created_by"
     )
     assert {key: list(made[key]) for key in ("image", "model", "target", "linear_model", "created_by")} == {
@@ -309,6 +309,7 @@ def test_what_is_still_true_stays_and_nothing_else(tmp_path: Path) -> None:
         {"width": 4},
         {"alpha": 0.2},
         {"skips": "all"},
+        {"importance": "effect"},
         {"target": 1},
         {"logits": torch.tensor([3.0, -1.0, 2.1, 2.5])},
         {"attribution": torch.zeros(3, 8, 8, dtype=torch.float64)},

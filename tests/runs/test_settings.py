@@ -17,6 +17,7 @@ OTHER: dict[str, Any] = {
     "alpha": 0.3,
     "skips": "adjacent",
     "exact": "region",
+    "importance": "effect",
     "dtype": "float64",
     "save_tensors": True,
     "label": "cat",

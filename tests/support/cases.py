@@ -55,6 +55,7 @@ def cases(draw: st.DrawFn, drawn: st.SearchStrategy[Network] | None = None, imag
         "width": draw(st.integers(1, 6) | st.just("all")),
         "alpha": draw(st.none() | st.just(0.0) | st.floats(0.05, 0.9)),
         "skips": draw(SKIPS),
+        "importance": draw(st.sampled_from(["paper", "effect"])),
     }
     seed = draw(SEEDS)
     return Case(network, seed, network.images(images, seed), options)

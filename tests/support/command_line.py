@@ -133,6 +133,7 @@ SCHEMA = {
     "width": (int, str),
     "alpha": float,
     "skips": str,
+    "importance": str,
     "complete": bool,
     "layers": [
         {

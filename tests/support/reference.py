@@ -257,6 +257,7 @@ def explain(
     skips: str = "adjacent",
     against: int | None = None,
     only: tuple[int, int] | None = None,
+    importance: str = "paper",
 ) -> Reference:
     """Algorithm 1 and the linear model of its path.
 
@@ -264,6 +265,7 @@ def explain(
         against: the classes are the target and this one alone, and what is explained is the difference of the two.
         only: fix the path in one layer to one unit (layer, flat index), as a decomposition does, and drop what jumps
             over that layer.
+        importance: "effect" ranks units by their first-order effect on the log-odds of the target instead.
     """
     frozen = freeze(network, image)
     layers = hidden_layers(network)
@@ -275,7 +277,13 @@ def explain(
     if against is not None:
         start, at, explained = start[[target, against]], 0, torch.tensor([1.0, -1.0], dtype=FLOAT)
     classes = len(start)
-    alpha = 1 / classes if alpha is None else alpha
+    by_effect = importance == "effect"
+    default = 0.0 if by_effect else 1 / classes
+    alpha = default if alpha is None else alpha
+    # The gradient of log p_t - log(1 - p_t) by the logits: 1 at the target, -p_c / (1 - p_t) elsewhere.
+    p = (logits if against is None else logits[[target, against]]).softmax(0)
+    others = p.clone().index_fill_(0, torch.tensor(at), 0.0)
+    log_odds = torch.eye(classes, dtype=FLOAT)[at] - others / others.sum()
 
     # What was sent so far: from the logits, then from the kept units of each layer, W_prev (classes, kept) and the full
     # Jacobian of those units, where it lands.
@@ -300,16 +308,18 @@ def explain(
             edges[above] = (through.sum(0, keepdim=True) if above is None else through).T
 
         # 2. Importance.
-        margin = margins(W * h, at)
-        importance = importance_of(margin, classes)
+        margin = log_odds @ W * h if by_effect else margins(W * h, at)
+        shown = margin if by_effect else importance_of(margin, classes)
 
         # 3. Keep. A unit that is not active, or sends nothing to any class, is no candidate.
-        live = (slopes != 0) & (W * h != 0).any(0)  # a unit with z = 0 can never be kept
+        live = (slopes != 0) & (
+            margin != 0 if by_effect else (W * h != 0).any(0)
+        )  # a unit with z = 0 can never be kept
         if only is not None and n == only[0]:
             live = torch.arange(len(h)) == only[1]
             sent = []
         ranked = sorted(live.nonzero().flatten().tolist(), key=lambda unit: (-float(margin[unit]), unit))
-        least = threshold(alpha, classes)
+        least = alpha if by_effect else threshold(alpha, classes)
         passing = [unit for unit in ranked if margin[unit] > least]
         kept = (passing if width == "all" else passing[: int(width)]) or ranked[:1]
         gaps = [abs(float(margin[unit]) - least) for unit in ranked]
@@ -327,7 +337,7 @@ def explain(
                 activation=float(activation[unit]),
                 weight=float(explained @ W[:, unit] / slopes[unit]),
                 contribution=float(explained @ W[:, unit] * h[unit]),
-                importance=float(importance[unit]),
+                importance=float(shown[unit]),
             )
             for unit in kept
         )

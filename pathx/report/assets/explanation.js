@@ -114,6 +114,7 @@ function settings() {
     ["weights", model.weights],
     ["alpha", number(DATA.alpha)],
     ["skips", DATA.skips],
+    ["importance", DATA.importance],
     ["image", `${image.width} × ${image.height}`],
     ["made by", DATA.created_by],
   ].map(([name, value]) => [name, text(value)]);
