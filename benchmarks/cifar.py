@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)
 LABELS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-SEED, EPOCHS, BATCH, RATE = 0, 4, 128, 3e-3
+SEED, PARTS, EPOCHS, BATCH, RATE = 0, 2, 4, 128, 3e-3
 
 
 class SqueezeExcite(nn.Module):
@@ -178,8 +178,8 @@ def train(network: nn.Module, images: Tensor, labels: Tensor) -> None:
 def main(folder: Path, out: Path, *names: str) -> None:
     from safetensors.torch import save_file
 
-    images = torch.cat([read_images(folder / f"data_batch_{number}.png") for number in range(1, 6)])
-    labels = read_labels(folder / "train_lables.json")
+    images = torch.cat([read_images(folder / f"data_batch_{number}.png") for number in range(1, PARTS + 1)])
+    labels = read_labels(folder / "train_lables.json")[: len(images)]
     test, truth = read_images(folder / "test_batch.png"), read_labels(folder / "test_lables.json")
     out.mkdir(parents=True, exist_ok=True)
     for name in names or NETWORKS:
@@ -188,7 +188,7 @@ def main(folder: Path, out: Path, *names: str) -> None:
         train(network, images, labels)
         with torch.no_grad():
             right = torch.cat([network(batch).argmax(1) for batch in test.split(500)]) == truth
-        about = {"accuracy": float(right.float().mean()), "seed": SEED, "epochs": EPOCHS}
+        about = {"accuracy": float(right.float().mean()), "seed": SEED, "epochs": EPOCHS, "images": len(images)}
         about["parameters"] = sum(parameter.numel() for parameter in network.parameters())
         save_file(network.state_dict(), out / f"{name}.safetensors")
         (out / f"{name}.json").write_text(json.dumps(about) + "\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +29,15 @@ from pathx.engine.path import PathSettings, find_paths
 from pathx.engine.search import Strategy
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def all_edges() -> Iterator[None]:
+    """Edges of effects however many there are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pathx.engine.search, "MOST_EFFECT_EDGES", 1 << 24)
+        yield
+
 
 STRATEGIES = {
     "as it comes": (Strategy(), True),
