@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pathx.errors import shown
+from pathx.report.atlas import atlas_page
 from pathx.report.collect import Collected, collect
 from pathx.report.gallery import write_gallery
 from pathx.report.made import Report
@@ -28,7 +29,7 @@ def report(
     """Make the report of finished results and return its first page.
 
     One explanation gives a single page, `report.html` beside its path.json; more give a gallery, `report/index.html`
-    in the first of the folders. Measurements give pages of their own.
+    in the first of the folders. Measurements give pages of their own, and units an atlas of their channels.
 
     Args:
         results: folders of results, or documents in them.
@@ -43,13 +44,14 @@ def report(
     for one in found.explanations:
         if (made := growth(one)) is not None:
             write_growth(one, made)
-    many = len(found.explanations) + len(found.failures) + len(found.measures) > 1
-    if many or (not found.explanations and not found.measures):
+    others = [*found.measures, *([] if found.explanations or found.measures else found.units)]
+    if len(found.explanations) + len(found.failures) + len(others) != 1 or found.failures:
         return write_gallery(found, _gallery_file(results, out), note, advance)
     if found.explanations:
         return _single(found, out, note)
-    (file, document) = found.measures[0]
-    return Report(measure_page(file, document, found.references)).save(out or file.with_name(REPORT))
+    (file, document) = others[0]
+    write = measure_page if found.measures else atlas_page
+    return Report(write(file, document, found.references)).save(out or file.with_name(REPORT))
 
 
 def _gallery_file(results: Sequence[str | Path], out: str | Path | None) -> Path:

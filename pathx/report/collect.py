@@ -15,6 +15,7 @@ from pathx.errors import PathxError, shown
 from pathx.report.references import References
 from pathx.results.files import read_document
 from pathx.results.lines import JsonLines
+from pathx.results.names import read_names
 from pathx.results.schema import PATH_SCHEMA, PATH_SHAPE, misfit
 
 MEASURES = ("evaluation.json", "grid.json", "common.json")
@@ -47,7 +48,7 @@ class Collected:
         failures: (file, reason) of images that could not be explained.
         measures: files of evaluations, grids and common units, with what they say.
         checks: what every check.json says.
-        units: what every units.json says of the channels of a network.
+        units: every units.json, with what it says of the channels of a network.
         problems: what could not be read, and why.
     """
 
@@ -55,13 +56,17 @@ class Collected:
     failures: list[tuple[str, str]] = field(default_factory=list)
     measures: list[tuple[Path, dict[str, Any]]] = field(default_factory=list)
     checks: list[dict[str, Any]] = field(default_factory=list)
-    units: list[dict[str, Any]] = field(default_factory=list)
+    units: list[tuple[Path, dict[str, Any]]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     @cached_property
     def references(self) -> References:
         """What the units found say of channels."""
-        return References(self.units)
+        return References([document for _, document in self.units])
+
+    def names(self, folder: Path, sha256: str) -> dict[str, str]:
+        """What people call the channels of a model: from beside an explanation, folders above it, and those of units."""
+        return read_names([folder, *folder.resolve().parents, *(file.parent for file, _ in self.units)], sha256)
 
 
 def collect(results: Sequence[str | Path]) -> Collected:
@@ -80,7 +85,7 @@ def collect(results: Sequence[str | Path]) -> Collected:
     made.problems.extend(_units_of_others(made))
     made.explanations[:] = [_informed(found, lines) for found in made.explanations]
     made.failures.extend((str(line.get("file")), str(line["error"])) for line in lines.values() if "error" in line)
-    if not (made.explanations or made.failures or made.measures or made.checks):
+    if not (made.explanations or made.failures or made.measures or made.checks or made.units):
         reason = made.problems[0] if made.problems else "no path.json anywhere in it"
         raise PathxError(f"{shown(results[0])} holds no results of pathx: {reason}", usage=True)
     return made
@@ -99,10 +104,10 @@ def _documents(root: Path) -> Iterator[Path]:
 def _add(made: Collected, file: Path) -> None:
     try:
         document = read_document(file)
-        if file.name in ("check.json", "units.json"):
-            (made.checks if file.name == "check.json" else made.units).append(document)
-        elif file.name in MEASURES:
-            made.measures.append((file, document))
+        if file.name == "check.json":
+            made.checks.append(document)
+        elif file.name == "units.json" or file.name in MEASURES:
+            (made.units if file.name == "units.json" else made.measures).append((file, document))
         else:
             made.explanations.append(_explanation(file, document))
     except PathxError as error:
@@ -134,7 +139,7 @@ def _units_of_others(made: Collected) -> Iterator[str]:
     """Units that were gathered of a model that none of the results is of."""
     documents = [*(found.document for found in made.explanations), *(document for _, document in made.measures)]
     known = {str(_model(document).get("sha256")) for document in documents}
-    for model in map(_model, made.units):
+    for model in (_model(document) for _, document in made.units):
         if documents and str(model.get("sha256")) not in known:
             yield f"the units are of another model ({shown(str(model.get('name')))}); they are not shown"
 

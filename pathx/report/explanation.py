@@ -37,7 +37,7 @@ def explanation_data(
         document: what path.json says.
         photo: None where it is gone.
         notes: what a reader must know of the page.
-        more: what else there is: `features`, `contrasts`, `check`, `references`, labels and addresses of `others`, and
+        more: what else there is: `features`, `contrasts`, `check`, `references`, `names`, labels and addresses of `others`, and
             `around`, the addresses of the `index`, the `previous` and the `next` page.
     """
     shown, (height, width) = None, input_size(document)
@@ -62,7 +62,16 @@ def explanation_data(
         "glow": base64.b64encode(glow_table(Drawing().colours)).decode(),
         "paths": _paths(document, growth),
         "unit_maps": {} if growth is None else growth["unit_maps"],
-        **{"features": None, "contrasts": [], "check": None, "references": {}, "others": [], "around": None, **more},
+        **{
+            "features": None,
+            "contrasts": [],
+            "check": None,
+            "references": {},
+            "names": {},
+            "others": [],
+            "around": None,
+            **more,
+        },
     }
 
 

@@ -6,9 +6,10 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from PIL import Image
 
@@ -16,18 +17,20 @@ from pathx.drawing.render import heated
 from pathx.errors import PathxError
 from pathx.models.labels import slug
 from pathx.regular import MARKER
+from pathx.report.atlas import Shown, atlas_page, atlas_title
 from pathx.report.collect import Collected, ExplanationFiles
 from pathx.report.encoding import encode_jpeg
 from pathx.report.explanation import path_map, whole
 from pathx.report.measures import measure_page, measure_title
 from pathx.report.page import is_page, page
-from pathx.report.saved import Photo, explanation_page
+from pathx.report.saved import Photo, channels_of, explanation_page
 from pathx.results.files import MARKER_SCHEMA, document_bytes, foreign, marked, replacing
+from pathx.results.names import channel_key
 
 _THUMBNAIL = 300
 """Pixels on the longer side of a small picture."""
 
-_OURS = re.compile(r"\d+(-.+-\d+-.*\.html|\.jpg)")
+_OURS = re.compile(r"\d+(-.+-\d+-.*\.html|\.jpg)|(evaluation|grid|common|units)-\d+\.html")
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,23 +80,36 @@ def write_gallery(found: Collected, file: Path, note: Callable[[str], None], adv
                 note(photo.problem)
             rows.append(_row(image, photo.image is not None))
             advance(1)
-        measures = []
-        for number, (path, document) in enumerate(found.measures, 1):
+        shown = _channels_shown(images)
+        others = [(path, document, measure_title, measure_page) for path, document in found.measures]
+        others += [(path, document, atlas_title, partial(atlas_page, shown=shown)) for path, document in found.units]
+        links = []
+        for number, (path, document, title, write) in enumerate(others, 1):
             name = f"{base}pages/{path.stem}-{number}.html"
             try:
-                new.put(name, measure_page(path, document, found.references).encode())
+                new.put(name, write(path, document, found.references).encode())
             except PathxError as error:
                 problems.append(str(error))
                 note(str(error))
                 continue
-            measures.append({"title": measure_title(path), "page": quote(name)})
+            links.append({"title": title(path), "page": quote(name)})
         rows += [{"file": name, "error": reason} for name, reason in found.failures]
-        data = {"kind": "gallery", "rows": rows, "measures": measures, "notes": problems[:50]}
+        data = {"kind": "gallery", "rows": rows, "links": links, "notes": problems[:50]}
         new.put(file.name, page("gallery.js", "pathx report", data, pictures="'self' file: data:").encode())
-        new.commit(
-            _stale(file.parent, base, {image.thumbnail for image in images} | {n for i in images for n in i.pages})
-        )
+        written = {image.thumbnail for image in images} | {name for image in images for name in image.pages}
+        new.commit(_stale(file.parent, base, written | {unquote(link["page"]) for link in links}))
     return file
+
+
+def _channels_shown(images: Sequence[_Image]) -> Shown:
+    """By channel, the explanations whose path it is on, and their pages."""
+    shown: dict[str, list[tuple[str, str]]] = {}
+    for image in images:
+        for one, name in zip(image.found, image.pages, strict=True):
+            for channel in channels_of(one.document):
+                place = one.document["image"]["file"], quote(PurePath(name).name)
+                shown.setdefault(channel_key(*channel), []).append(place)
+    return shown
 
 
 def _check_own(file: Path, base: str, images: Sequence[_Image]) -> None:

@@ -13,6 +13,7 @@ from pathx.images.read import open_image
 from pathx.models.preprocessing import Preprocessing
 from pathx.report.encoding import encode_small
 from pathx.results.files import UNFIT
+from pathx.results.names import channel_key
 
 MOST_CHANNELS, _CROPS, _SIDE = 48, 4, 72
 
@@ -39,14 +40,17 @@ class References:
                     if channel["references"]:
                         self._known.setdefault((sha256, tensor["name"], channel["channel"]), (channel, seen))
 
-    def of(self, channels: Iterable[tuple[str, int]], sha256: str) -> dict[str, dict[str, Any]]:
-        """By `tensor[channel]`, what is known of the channels asked for, the first ones up to a limit.
+    def of(
+        self, channels: Iterable[tuple[str, int]], sha256: str, most: int = MOST_CHANNELS
+    ) -> dict[str, dict[str, Any]]:
+        """By `tensor[channel]`, what is known of the first channels asked for.
 
         Args:
             sha256: of the model; what was gathered of others is left out.
+            most: how many channels at most.
         """
         wanted = [(sha256, *channel) for channel in dict.fromkeys(channels) if (sha256, *channel) in self._known]
-        return {f"{place[1]}[{place[2]}]": self._of(place) for place in wanted[:MOST_CHANNELS]}
+        return {channel_key(*place[1:]): self._of(place) for place in wanted[:most]}
 
     def _of(self, place: tuple[str, str, int]) -> dict[str, Any]:
         if place not in self._shown:

@@ -91,7 +91,8 @@ def explanation_page(
             "features": _features(folder, notes),
             "contrasts": _contrasts(folder, document, notes),
             "check": _check(document, beside.checks),
-            "references": beside.references.of(_channels(document), document["model"]["sha256"]),
+            "references": beside.references.of(channels_of(document), document["model"]["sha256"]),
+            "names": beside.names(folder, document["model"]["sha256"]),
         }
         data = explanation_data(document, photo.image, _read_growth(found), notes, around=around, others=others, **more)
         return page("explanation.js", f"{data['whole']['label']}: {document['image']['file']}", data), tuple(notes)
@@ -104,7 +105,7 @@ def _try(file: Path) -> dict[str, Any]:
         return {}
 
 
-def _channels(document: dict[str, Any]) -> list[tuple[str, int]]:
+def channels_of(document: dict[str, Any]) -> list[tuple[str, int]]:
     """The channels of a path, those first that carry most of their layer."""
     found: dict[tuple[str, int], float] = {}
     for layer in document["layers"]:

@@ -20,6 +20,7 @@ from pathx.errors import PathxError, shown
 from pathx.images.read import UserImage, open_image
 from pathx.pipeline import tensor_of
 from pathx.results.files import UNFIT, created_by, document_bytes, read_document, replacing
+from pathx.results.names import read_names
 from pathx.results.schema import misfit
 from pathx.units.references import SCHEMA, Channel, Reference, Units
 
@@ -226,7 +227,7 @@ _SHAPE = {
 
 
 def read_units(folder: str | Path) -> Units:
-    """What was gathered into a folder."""
+    """What was gathered into a folder, with the names that a names.json there gives to channels."""
     file = Path(folder) / DOCUMENT
     if not os.path.exists(file):
         raise PathxError(
@@ -241,7 +242,7 @@ def read_units(folder: str | Path) -> Units:
     if (wrong := misfit(document, _SHAPE)) is not None:
         raise PathxError(f"{shown(file)} is damaged ({wrong}): gather the units again", usage=True)
     try:
-        return Units.read(document)
+        return Units.read(document).named(read_names([file.parent], document["model"]["sha256"]))
     except UNFIT as error:
         raise PathxError(
             f"{shown(file)} is damaged ({type(error).__name__}): gather the units again", usage=True

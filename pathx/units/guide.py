@@ -43,7 +43,8 @@ class Guide:
     @cached_property
     def key(self) -> str:
         """The same where the same would be shown."""
-        return hashlib.sha256(read_regular(self.folder / DOCUMENT)).hexdigest()
+        names = repr(sorted((place, one.given) for place, one in self.units.channels.items() if one.given))
+        return hashlib.sha256(read_regular(self.folder / DOCUMENT) + names.encode()).hexdigest()
 
     @property
     def nothing(self) -> str:

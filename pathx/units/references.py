@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
+
+from pathx.results.names import channel_key
 
 SCHEMA = "pathx/units@1"
 
@@ -45,6 +47,7 @@ class Channel:
         share: its mean share of its layer's contributions there, by magnitude; 0 where it was on none.
         classes: how often for which predicted class, the most frequent first.
         mean: its mean activation over all images.
+        given: what people call it, from names.json.
     """
 
     layer: int
@@ -55,6 +58,7 @@ class Channel:
     share: float
     classes: tuple[tuple[str, int], ...]
     mean: float
+    given: str = ""
 
     @property
     def name(self) -> str:
@@ -68,7 +72,11 @@ class Channel:
 
     @property
     def words(self) -> str:
-        """`tabby 9, tiger cat 4, lynx 2 of 16`."""
+        """`tabby 9, tiger cat 4, lynx 2 of 16`, after the name that people gave it."""
+        return f"{self.given}: {self._class_words}" if self.given else self._class_words
+
+    @property
+    def _class_words(self) -> str:
         if not self.counts:
             return "no references"
         shown = ", ".join(f"{label} {count}" for label, count in self.counts[:3])
@@ -84,7 +92,7 @@ class Channel:
         """Its entry in units.json."""
         return {
             "channel": self.channel,
-            "words": self.words,
+            "words": self._class_words,
             "entropy": self.entropy,
             "mean": self.mean,
             "paths": {"images": self.images, "share": self.share, "classes": [list(pair) for pair in self.classes]},
@@ -126,6 +134,14 @@ class Units:
         """The channels of a ReLU that were on paths, by what they carried in all."""
         own = [channel for (name, _), channel in self.channels.items() if name == tensor and channel.references]
         return sorted(own, key=lambda channel: (-channel.images * channel.share, channel.channel))
+
+    def named(self, names: Mapping[str, str]) -> Units:
+        """The same with the names that people gave, by `tensor[channel]`."""
+        channels = {
+            place: replace(channel, given=names.get(channel_key(*place), ""))
+            for place, channel in self.channels.items()
+        }
+        return replace(self, channels=channels)
 
     def document(self, created_by: Mapping[str, Any]) -> dict[str, Any]:
         """units.json."""

@@ -28,7 +28,7 @@ def row(number: int, **changes: Any) -> dict[str, Any]:
 
 def gallery(folder: Path, rows: list[dict[str, Any]]) -> Path:
     file = folder / "index.html"
-    data = {"kind": "gallery", "rows": rows, "measures": [], "notes": []}
+    data = {"kind": "gallery", "rows": rows, "links": [], "notes": []}
     file.write_text(made_page("gallery.js", "x", data, pictures="'self' file: data:"), encoding="utf-8")
     return file
 

@@ -63,8 +63,8 @@ def test_explanations_have_a_strip_and_words(pathx_: Pathx, units: str) -> None:
     assert f"{tensor} [{place}] looks for {known[tensor, index[0]]['words']}" in told
     assert height(the("with/photo.png/*/figure.png")) > height(the("without/photo.png/*/figure.png"))
     shown = data_of(the("with/photo.png/*/report.html"))["references"]
-    assert shown[f"{tensor} {index[0]}"]["words"] == known[tensor, index[0]]["words"]
-    assert shown[f"{tensor} {index[0]}"]["crops"]
+    assert shown[f"{tensor}[{index[0]}]"]["words"] == known[tensor, index[0]]["words"]
+    assert shown[f"{tensor}[{index[0]}]"]["crops"]
 
 
 def test_features_have_strips_and_words(pathx_: Pathx, units: str) -> None:
@@ -80,20 +80,20 @@ def test_features_have_strips_and_words(pathx_: Pathx, units: str) -> None:
         assert height(the(f"with/photo.png/*/{name}")) > height(the(f"without/photo.png/*/{name}"))
     page = data_of(the("with/photo.png/*/report.html"))
     assert page["features"]["items"]
-    assert page["references"][f"{unit['tensor']} {unit['index'][0]}"]["words"] == words
+    assert page["references"][f"{unit['tensor']}[{unit['index'][0]}]"]["words"] == words
 
 
 def test_a_report_of_finished_results_shows_them(pathx_: Pathx, units: str) -> None:
     pathx_("explain", "photos", *OPTIONS, "--out", "out", "--quiet")
     assert pathx_("report", "out", "--units", units, "--quiet").status == 0
-    pages = list(Path("out/report/pages").glob("*.html"))
+    pages = list(Path("out/report/pages").glob("[0-9]*.html"))
     assert len(pages) == 5
     known = channels(units)
     for page in pages:
         shown = data_of(page)["references"]
         assert shown
         for place, entry in shown.items():
-            tensor, channel = place.rsplit(" ", 1)
+            tensor, channel = place.removesuffix("]").rsplit("[", 1)
             assert entry["words"] == known[tensor, int(channel)]["words"]
 
 

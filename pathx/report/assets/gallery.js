@@ -290,11 +290,11 @@ document.body.append(
     { class: "top" },
     make("p", { class: "over" }, "pathx report"),
     make("h1", {}, counted(rows.length, "image")),
-    DATA.measures.length
+    DATA.links.length
       ? make(
           "nav",
-          { "aria-label": "Measurements" },
-          DATA.measures.map((one) => make("a", { href: one.page }, text(one.title))),
+          { "aria-label": "Other pages" },
+          DATA.links.map((one) => make("a", { href: one.page }, text(one.title))),
         )
       : null,
     remarks(DATA.notes),
