@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -45,18 +45,74 @@ class Unit:
     receptive_field: tuple[int, ...]
 
 
+Places = tuple[tuple[float, float], tuple[float, float]]
+"""Down and across, (centre, step): what row 0 of a grid looks at, and how far it is to row 1."""
+
+
 @dataclass(frozen=True)
-class LayerTensor:
-    """One ReLU of a hidden layer, with the shape of its output for one image.
+class Grid:
+    """Where the units of a tensor are on a grid, where they are no map (channels, height, width): tokens, channels last.
+
+    The flat index of a unit, divided by `inner`, counts the entries of `cells`, from the start again after the last one.
 
     Args:
-        places: down and across, (centre, step): the field of row y has its centre at `centre + step * y`, in pixels of
-            the model's input. None for vectors, and wherever units look at the whole image alike.
+        cells: row * width + column of each entry; -1 for what has no place, such as a class token. None for
+            0, 1, …, height * width - 1.
+    """
+
+    height: int
+    width: int
+    inner: int
+    cells: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class LayerTensor:
+    """One activation of a hidden layer, with the shape of its output for one image.
+
+    Args:
+        places: the field of a unit in row y has its centre at `centre + step * y`, in pixels of the model's input; columns
+            likewise. None for vectors, and wherever units look at the whole image alike.
+        grid: the row and column of every unit; None where these are the last two dimensions of a map (channels, height, width).
     """
 
     name: str
     shape: tuple[int, ...]
-    places: tuple[tuple[float, float], tuple[float, float]] | None = None
+    places: Places | None = None
+    grid: Grid | None = None
+
+    @property
+    def channel_dim(self) -> int:
+        """Which number of a unit's index is its channel: the first of (channel, y, x), the last of (token, i)."""
+        return 0 if self.grid is None or self.grid.inner == 1 else len(self.shape) - 1
+
+    @staticmethod
+    def read(entry: dict[str, Any]) -> LayerTensor:
+        """From a document."""
+        places, grid = entry.get("places"), entry.get("grid")
+        cells = grid and grid["cells"]
+        return LayerTensor(
+            entry["name"],
+            tuple(entry["shape"]),
+            places and ((*places[0],), (*places[1],)),
+            grid and Grid(grid["height"], grid["width"], grid["inner"], None if cells is None else (*cells,)),
+        )
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        known = {"name": self.name, "shape": [*self.shape], "places": self.places and [*map(list, self.places)]}
+        return known if self.grid is None else {**known, "grid": asdict(self.grid)}
+
+    def cells(self, units: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """The cells, row * width + column, of units by their flat indices, -1 for those without a place; and the grid's size."""
+        if self.grid is None:
+            height, width = self.shape[-2:]
+            return units % (height * width), (height, width)
+        size = (self.grid.height, self.grid.width)
+        number = units // self.grid.inner
+        if self.grid.cells is None:
+            return number % (size[0] * size[1]), size
+        return number.new_tensor(self.grid.cells)[number % len(self.grid.cells)], size
 
 
 @dataclass(frozen=True, eq=False)

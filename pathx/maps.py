@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from pathx.explanation import PathLayer
+    from pathx.explanation import PathLayer, Places
 
 WITHIN = 0.8
 """Along each axis a box leaves out the same share of the magnitude on both sides, and holds this much."""
@@ -39,10 +39,6 @@ class Place:
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
         return {key: list(value) for key, value in asdict(self).items()}
-
-
-Places = tuple[tuple[float, float], tuple[float, float]]
-"""Down and across, (centre, step): what row 0 of a feature map looks at, and how far it is to row 1."""
 
 
 def plane(attribution: Tensor) -> Tensor:
@@ -76,10 +72,10 @@ def laid(layer: PathLayer) -> list[tuple[Places, Tensor]]:
     for tensor in layer.tensors:
         here = (numbers >= first) & (numbers < first + prod(tensor.shape))
         if tensor.places is not None:
-            height, width = tensor.shape[-2:]
-            grid = torch.zeros(height * width, dtype=torch.float64)
-            grid.index_add_(0, (numbers[here] - first) % (height * width), values[here].double())
-            parts.append((tensor.places, grid.reshape(height, width)))
+            cells, size = tensor.cells(numbers[here] - first)
+            grid = torch.zeros(prod(size), dtype=torch.float64)
+            grid.index_add_(0, cells[cells >= 0], values[here][cells >= 0].double())
+            parts.append((tensor.places, grid.reshape(size)))
         first += prod(tensor.shape)
     return parts
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from pathx.engine.fields import reach
 from pathx.engine.freeze import Frozen
 from pathx.engine.network import Gate, Network
 from pathx.engine.rows import Rows, pull_back, read_window
@@ -90,12 +91,12 @@ def _reach(network: Network, class_gate: Gate, gate: Gate, places: tuple[Tensor,
     origin: list[Origin] = [0]
     extent = [shape[0]]
     if field is not None and len(shape) == len(gate.shape) == 3:
-        for axis, span in enumerate(field, start=1):  # element p of the class layer sees p + low up to p + high
-            length = span.high - span.low
-            if span.step != 1 or length >= shape[axis]:
+        for axis in (1, 2):
+            seen = reach(field, axis - 1)  # element p of the class layer sees p + first up to p + last
+            if seen is None or seen[1] - seen[0] >= shape[axis]:
                 break
-            origin.append(Corners(places[axis], gate.shape[axis], 1, 1 - span.high))
-            extent.append(length)
+            origin.append(Corners(places[axis], gate.shape[axis], 1, 1 - seen[1]))
+            extent.append(seen[1] - seen[0])
     if len(extent) < 3:
         origin, extent = [0] * len(shape), list(shape)
     data = torch.empty(1, device=image.device).expand(len(image), *extent)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
 from pathx.engine.branches import Branches, Kept, Link
 from pathx.engine.device import exactly
-from pathx.engine.fields import boxes, places
+from pathx.engine.fields import boxes
 from pathx.engine.freeze import Frozen, freeze
 from pathx.engine.linear import LinearModel, linear_model
 from pathx.engine.network import Network
@@ -485,10 +485,7 @@ def _describe(
     network = frozen.network
     size = tuple(frozen.images.shape[1:])
     fields = [network.fields.get(gate.source) for gate in kept.gates]
-    tensors = tuple(
-        replace(gate.described, places=places(field, gate.shape, size))
-        for gate, field in zip(kept.gates, fields, strict=True)
-    )
+    tensors = tuple(map(network.tensor, kept.gates))
     above = [(link, None if link.layer is None else valid[link.layer]) for link in kept.links]
     own = (kept.units, kept.valid, kept.slope_times_h, kept.weight, kept.margin)  # not all of it: W is large
 
@@ -543,7 +540,7 @@ def _edges(
 
 def _units(
     tensors: tuple[LayerTensor, ...],
-    fields: Sequence[Field],
+    fields: Sequence[Field | None],
     size: tuple[int, ...],
     known: Numbers,
 ) -> tuple[Unit, ...]:

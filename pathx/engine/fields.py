@@ -1,58 +1,116 @@
-"""Receptive fields: which pixels of the input a unit can see, from the geometry of the operations alone."""
+"""Receptive fields and places: which pixels a unit can see, and where it is, from the geometry of the operations alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from math import prod
 
 import torch
 from torch import Tensor
 
 from pathx.engine.dependence import Reading, shapes_of
 from pathx.engine.record.operations import Graph, Node, Value
-from pathx.engine.rules.geometry import Field, Span
+from pathx.engine.rules.geometry import Field
 from pathx.engine.rules.table import known
+from pathx.explanation import Grid, Places
 
 
-def boxes(field: Field, index: tuple[Tensor, ...], size: tuple[int, ...]) -> Tensor:
-    """(…, 4) left, top, right, bottom of units by their coordinates, clipped to an input of shape `size`.
+def boxes(field: Field | None, index: tuple[Tensor, ...], size: tuple[int, ...]) -> Tensor:
+    """(…, 4) left, top, right, bottom of units by their coordinates; all zero for a unit that sees nothing.
 
-    Empty, (…, 0), where the input is no image.
+    Empty, (…, 0), where the input, of shape `size`, is no image.
     """
-    if len(size) != 3:
+    if len(size) != 3 or field is None:
         return index[0].new_zeros(*index[0].shape, 0)
-    _, height, width = size
-    if field is None or len(index) < 2:
-        return index[0].new_tensor([0, 0, width, height]).expand(*index[0].shape, 4)
-    (down, across), top, left = field, field[0].step * index[-2], field[1].step * index[-1]
-    sides = [
-        (left + across.low).clamp(across.start, across.stop),
-        (top + down.low).clamp(down.start, down.stop),
-        (left + across.high).clamp(across.start, across.stop),
-        (top + down.high).clamp(down.start, down.stop),
-    ]
-    return torch.stack(sides, -1)
+    sides = []
+    for table in field.tables:
+        table = table[:2].to(index[0].device)
+        extra = table.dim() - 1 - len(index)  # the batch, where it is in front
+        table = table.reshape(2, *table.shape[1 + extra :])
+        places = [one.clamp(max=length - 1) for one, length in zip(index, table.shape[1:], strict=True)]
+        seen = torch.stack([side[tuple(places)] for side in table])
+        sides.append(seen.where(seen.isfinite(), torch.zeros_like(seen)).long())
+    (top, bottom), (left, right) = sides
+    return torch.stack([left, top, -right, -bottom], -1)
 
 
-def places(
-    field: Field, shape: tuple[int, ...], size: tuple[int, ...]
-) -> tuple[tuple[float, float], tuple[float, float]] | None:
-    """Down and across, the centre of what the first unit of a map sees, unclipped, and the step to the next one.
+def find_places(
+    field: Field | None, shape: tuple[int, ...], size: tuple[int, ...]
+) -> tuple[Places, Grid | None] | None:
+    """Where the units of a tensor of this shape are in an input of shape `size`; None where they have no place.
 
-    None where units have no place in an input of shape `size`: a vector, a map of one element, an input that is no image.
+    They lie on a grid: rows and columns at equal distances, as a feature map has them, or patches.
+
+    Returns: the centre of the first place and the step to the next one, down and across, and where each unit is on the grid; None
+        for a map (channels, height, width) whose units are in order.
     """
-    if field is None or len(size) != 3 or len(shape) != 3 or shape[1] * shape[2] == 1:
+    if field is None or len(size) != 3:
         return None
-    down, across = (((span.low + span.high) / 2, float(span.step)) for span in field)
-    return down, across
+    tables = [table[2:].reshape(2, *table.shape[table.dim() - len(shape) :]) for table in field.tables]
+    varies = [dim for dim in range(len(shape)) if any(table.shape[dim + 1] > 1 for table in tables)]
+    if not varies:
+        return None
+    first, last = varies[0], varies[-1] + 1
+    lines, numbers = [], []
+    for table, length in zip(tables, size[1:], strict=True):
+        cells = table.expand(2, *(shape[d] if first <= d < last else 1 for d in range(len(shape)))).flatten(1)
+        line = _line((cells[0] - cells[1]) / 2, length)
+        if line is None:
+            return None
+        lines.append(line[0])
+        numbers.append(line[1])
+    rows, columns = numbers
+    height, width = int(rows.max()) + 1, int(columns.max()) + 1
+    if height * width == 1:
+        return None
+    cells = torch.where((rows < 0) | (columns < 0), -1, rows * width + columns)
+    in_order = torch.equal(cells, torch.arange(height * width))
+    is_map = in_order and len(shape) == 3 and last == 3 and shape[1:] == (height, width)
+    grid = None if is_map else Grid(height, width, prod(shape[last:]), None if in_order else tuple(cells.tolist()))
+    return (lines[0], lines[1]), grid
 
 
-def extent(field: Field, size: tuple[int, ...]) -> tuple[int, ...]:
+def _line(centres: Tensor, length: int) -> tuple[tuple[float, float], Tensor] | None:
+    """The first of some places along an axis, the step to the next one, and the number of each; -1 for those that are none.
+
+    None where they are not at equal distances, but for half a step that a border may move them.
+    """
+    known = centres.isfinite()
+    places = centres[known].unique()
+    if not len(places):
+        return None
+    steps = places.diff()
+    step = float(steps.median()) if len(steps) else float(length)
+    middle = len(places) // 2
+    start = float(places[middle]) - step * middle
+    numbers = ((centres - start) / step).where(known, torch.full_like(centres, -1)).round().long()
+    expected = start + step * torch.arange(len(places))
+    if ((places - expected).abs() > step / 2).any():
+        return None
+    return (start, step), numbers
+
+
+def extent(field: Field | None, size: tuple[int, ...]) -> tuple[int, ...]:
     """(width, height) that any unit sees at most of an input of shape `size`; empty where that is no image."""
-    if len(size) != 3:
+    if field is None or len(size) != 3:
         return ()
-    spans = ((size[2], 1), (size[1], 0))
-    return tuple(limit if field is None else min(field[axis].high - field[axis].low, limit) for limit, axis in spans)
+    lengths = [(-table[1] - table[0]).where(table[0].isfinite(), torch.zeros(())).max() for table in field.tables]
+    return int(lengths[1]), int(lengths[0])
+
+
+def reach(field: Field, axis: int) -> tuple[int, int] | None:
+    """(first, last): the element at p of a map (channels, height, width) sees at most [p + first, p + last) along an axis.
+
+    None where that is the same for all elements.
+    """
+    table = field.tables[axis][:2].flatten(1)
+    if table.shape[1] != field.tables[axis].shape[-2 + axis]:
+        return None
+    place = torch.arange(table.shape[1])
+    known = table[0].isfinite()
+    low, high = (table[0] - place)[known], (-table[1] - place)[known]
+    return (int(low.min()), int(high.max())) if len(low) > 1 else None
 
 
 def receptive_fields(graph: Graph, nodes: Iterable[Node], reading: Reading) -> dict[Value, Field]:
@@ -61,15 +119,19 @@ def receptive_fields(graph: Graph, nodes: Iterable[Node], reading: Reading) -> d
 
 
 def fields_above(graph: Graph, nodes: Iterable[Node], reading: Reading, source: Value) -> dict[Value, Field]:
-    """What the elements of every value that is computed from `source` see of that."""
+    """What the elements of every value that is computed from `source` see of that; empty where it is no feature map."""
     size = graph.shapes[source.index]
-    whole = (Span.input(size[-2]), Span.input(size[-1])) if len(size) == 4 else None
-    fields: dict[Value, Field] = {source: whole}
+    if len(size) != 4:
+        return {}
+    fields = {source: Field.of_input(size)}
     for node in nodes:
         if any(value in fields for value in reading.linear.get(node.index, ())):
             call = shapes_of(graph, node, reading)
             call = replace(call, varying=[value for value in call.varying if value in fields], fields=fields)
             rule = known(node).field
-            field = rule(call) if rule is not None and call.varying else None
-            fields.update({value: field for value in node.outputs if value is not None})
+            found = rule(call) if rule is not None and call.varying else None
+            for output, value in enumerate(node.outputs):
+                if value is not None:
+                    field = found[output] if isinstance(found, list) else found
+                    fields[value] = field or Field.everything(size, len(graph.shapes[value.index]))
     return fields

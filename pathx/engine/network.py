@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from pathx.engine.dependence import Dependence, Reading, check_batch, read_graph
-from pathx.engine.fields import fields_above, places, receptive_fields
+from pathx.engine.fields import fields_above, find_places, receptive_fields
 from pathx.engine.record.operations import Graph, Node, Value, filled, values_in
 from pathx.engine.record.spellings import fold
 from pathx.engine.rules.geometry import Field
@@ -53,10 +53,6 @@ class Gate:
     @property
     def units(self) -> int:
         return prod(self.shape)
-
-    @property
-    def described(self) -> LayerTensor:
-        return LayerTensor(self.name, self.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +95,8 @@ class Network:
     whole: frozenset[int]
     lands: dict[Value, int]
     _forms: dict[int, Form] = field(default_factory=dict, repr=False)
-    _class_fields: dict[tuple[int, int], Field] = field(default_factory=dict, repr=False)
+    _tensors: dict[int, LayerTensor] = field(default_factory=dict, repr=False)
+    _class_fields: dict[tuple[int, int], Field | None] = field(default_factory=dict, repr=False)
 
     def form(self, node: Node) -> Form:
         """What is known of a node's call without any numbers."""
@@ -133,7 +130,7 @@ class Network:
         """What each value's elements see of the input."""
         return receptive_fields(self.graph, self.nodes, self.reading)
 
-    def class_field(self, class_gate: Gate, gate: Gate) -> Field:
+    def class_field(self, class_gate: Gate, gate: Gate) -> Field | None:
         """What the elements of a gate of the class layer see of another gate."""
         key = (class_gate.node.index, gate.node.index)
         if key not in self._class_fields:
@@ -156,11 +153,14 @@ class Network:
     @cached_property
     def placed(self) -> tuple[bool, ...]:
         """For every hidden layer, from the output down, whether units of it have a place in the image."""
-        size = self.graph.shapes[self.graph.input.index][1:]
-        return tuple(
-            any(places(self.fields.get(gate.source), gate.shape, size) is not None for gate in layer)
-            for layer in reversed(self.layers)
-        )
+        return tuple(any(self.tensor(gate).places for gate in layer) for layer in reversed(self.layers))
+
+    def tensor(self, gate: Gate) -> LayerTensor:
+        """An activation, with where its units are in the image."""
+        if gate.node.index not in self._tensors:
+            found = find_places(self.fields.get(gate.source), gate.shape, self.shape(self.graph.input))
+            self._tensors[gate.node.index] = LayerTensor(gate.name, gate.shape, *(found or ()))
+        return self._tensors[gate.node.index]
 
     @cached_property
     def needed(self) -> frozenset[Value]:

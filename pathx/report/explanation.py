@@ -170,10 +170,7 @@ def _encode_places(layer: dict[str, Any], size: tuple[int, int]) -> dict[str, An
 
 def _layer_map(layer: dict[str, Any], size: tuple[int, int]) -> Tensor | None:
     """The layer's part of the path map (H, W); None where its units have no place."""
-    tensors = tuple(
-        LayerTensor(tensor["name"], tuple(tensor["shape"]), tensor["places"] and tuple(map(tuple, tensor["places"])))
-        for tensor in layer["tensors"]
-    )
+    tensors = tuple(map(LayerTensor.read, layer["tensors"]))
     if not any(tensor.places for tensor in tensors):
         return None
     kept = PathLayer(layer["layer"], layer["below_alpha"], tensors, tuple(map(_unit, layer["units"])))

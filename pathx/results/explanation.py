@@ -397,10 +397,7 @@ def layer_document(layer: PathLayer) -> dict[str, Any]:
     return {
         "layer": layer.layer,
         "below_alpha": layer.below_alpha,
-        "tensors": [
-            {"name": tensor.name, "shape": list(tensor.shape), "places": tensor.places and [*map(list, tensor.places)]}
-            for tensor in layer.tensors
-        ],
+        "tensors": [tensor.document() for tensor in layer.tensors],
         "units": [unit_document(unit) for unit in layer.units],
         **_edges_document(layer),
     }

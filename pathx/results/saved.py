@@ -14,7 +14,7 @@ from pathx.contrast import Contrast
 from pathx.decomposition import Decomposition, Difference, Feature, Group, Remainder
 from pathx.errors import PathxError, parse_json, shown
 from pathx.explanation import Effect, Explanation, LayerTensor, PathLayer, Removal, Unit
-from pathx.maps import Place, Places
+from pathx.maps import Place
 from pathx.results.explanation import SETTINGS
 from pathx.results.files import FILES, PATH, read_document
 
@@ -135,7 +135,7 @@ def read_contrast(folder: Path, document: dict[str, Any]) -> tuple[Contrast, lis
 
 def _layer(entry: dict[str, Any], about: dict[str, Any]) -> PathLayer:
     tensors = tuple(
-        LayerTensor(tensor["name"], tuple(tensor["shape"]), _places(places))
+        LayerTensor.read({**tensor, "places": places})
         for tensor, places in zip(entry["tensors"], about["places"], strict=True)
     )
     return PathLayer(entry["layer"], entry["below_alpha"], tensors, tuple(map(_unit, entry["units"])))
@@ -146,13 +146,6 @@ def _removal(entry: dict[str, Any] | None) -> Removal | None:
         return None
     against = entry.get("against")
     return Removal(**{**entry, "against": None if against is None else Effect(**against)})
-
-
-def _places(entry: list[list[float]] | None) -> Places | None:
-    if entry is None:
-        return None
-    (top, down), (left, across) = entry
-    return (top, down), (left, across)
 
 
 def _unit(entry: dict[str, Any]) -> Unit:

@@ -150,7 +150,7 @@ class Pass:
         return hashlib.sha256(json.dumps(everything, sort_keys=True).encode(errors="surrogateescape")).hexdigest()
 
     def empty(self) -> Gathered:
-        tensors = {layer: [gate.described for gate in gates] for layer, gates in self.gates.items()}
+        tensors = {layer: [*map(self.prepared.network.tensor, gates)] for layer, gates in self.gates.items()}
         classes = len(self.prepared.labels)
         return wanted_channels(tensors, by=self.request.by, top=self.request.top, classes=classes)
 

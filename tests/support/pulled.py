@@ -18,7 +18,6 @@ from pathx.engine.fields import boxes
 from pathx.engine.freeze import Frozen, freeze
 from pathx.engine.linear import pull_to_input
 from pathx.engine.record.operations import Node
-from pathx.engine.rules.geometry import Field
 from pathx.engine.window import Window, unravelled
 
 DOUBLE = torch.float64
@@ -137,20 +136,20 @@ def assert_boxes_go_down(frozen: Frozen, of: Callable[[Node], bool] = lambda nod
                         assert_close(frozen.constant(node, window), frozen.constant(node, whole))
 
 
-def assert_field(function: Callable[[Tensor], Any], images: Tensor, *, exact: bool) -> Field:
+def assert_field(function: Callable[[Tensor], Any], images: Tensor, *, exact: bool) -> None:
     """Between two hidden layers: nothing is seen beside the field, and nothing is too much where every element counts."""
     model = Seen(function)
     network = freeze(model, images).network
     gate = network.layers[-1][0]
-    field = network.fields[gate.source]
     seen = (jacobian(model.units, images) != 0).any(0).any(1)  # (units, height, width)
-    found = boxes(field, unravelled(torch.arange(gate.units), gate.shape), tuple(images.shape[1:]))
+    found = boxes(
+        network.fields[gate.source], unravelled(torch.arange(gate.units), gate.shape), tuple(images.shape[1:])
+    )
     for unit, (left, top, right, bottom) in zip(seen, found.tolist(), strict=True):
         outside = unit.clone()
         outside[top:bottom, left:right] = False
         assert not outside.any()
-        if exact and unit.any() and field is not None:
+        if exact and unit.any():
             rows, columns = unit.any(1).nonzero(), unit.any(0).nonzero()
             exactly = [int(columns.min()), int(rows.min()), int(columns.max()) + 1, int(rows.max()) + 1]
             assert [left, top, right, bottom] == exactly
-    return field

@@ -8,7 +8,16 @@ import torch
 from torch import Tensor
 
 from pathx.engine.record.operations import Node, Value
-from pathx.engine.rules.geometry import Shapes, batch_in_front, elementwise, keeps_place
+from pathx.engine.rules.geometry import (
+    Field,
+    Shapes,
+    align_table,
+    batch_in_front,
+    elementwise,
+    keeps_place,
+    mix,
+    mixes_last,
+)
 from pathx.engine.rules.shared import align, channel_total, plain, total, totals, unbroadcast, vjp
 from pathx.engine.rules.table import Call, Cotangents, constant, linear, precise
 from pathx.engine.window import Window, replaced
@@ -125,7 +134,7 @@ def _times_matrix(call: Call, source: Value, matrix: Tensor, cotangent: Window, 
     return [(source, times(_widen(cotangent, last, len(matrix), data), factor))]
 
 
-@linear("addmm", linear_in=(1,), keeps_batch=_keeps_rows)
+@linear("addmm", linear_in=(1,), keeps_batch=_keeps_rows, field=mixes_last)
 def addmm(call: Call, output: int, cotangent: Window) -> Cotangents:
     return _times_matrix(call, call.args[1], call.values(call.args[2]), cotangent, call.kwargs.get("alpha", 1))
 
@@ -135,7 +144,7 @@ def addmm_constant(call: Call, cotangent: Window) -> Tensor:
     return total(cotangent, align(call.values(call.args[0]) * call.kwargs.get("beta", 1), cotangent))
 
 
-@linear("mm", "linear", keeps_batch=_keeps_rows)
+@linear("mm", "linear", keeps_batch=_keeps_rows, field=mixes_last)
 def mm(call: Call, output: int, cotangent: Window) -> Cotangents:
     matrix = call.values(call.args[1])
     return _times_matrix(call, call.args[0], matrix.t() if call.node.kind == "linear" else matrix, cotangent)
@@ -147,8 +156,17 @@ def linear_constant(call: Call, cotangent: Window) -> Tensor | None:
     return None if bias is None else total(cotangent, align(call.values(bias), cotangent))
 
 
-@linear("matmul", linear_in=(0, 1), factors=(0, 1), keeps_batch=_keeps_rows)
-@linear("bmm", linear_in=(0, 1), factors=(0, 1))
+def _product_field(call: Shapes) -> Field | None:
+    """(…, n, k) @ (…, k, m) adds up along k: attention sees all tokens that it may look at."""
+    rank, left = len(call.source), call.node.args[0] == call.varying[0]
+    if rank < 2 or len(call.result) < rank:
+        return None
+    dim = rank - 1 if left else rank - 2
+    return call.field.change(lambda table: align_table(mix(table, [dim]), len(call.result)))
+
+
+@linear("matmul", linear_in=(0, 1), factors=(0, 1), keeps_batch=_keeps_rows, field=_product_field)
+@linear("bmm", linear_in=(0, 1), factors=(0, 1), field=_product_field)
 def matmul(call: Call, output: int, cotangent: Window) -> Cotangents:
     """(…, n, k) @ (…, k, m): one varies, the other is fixed, or frozen at each image (B, …, ·, ·); either may be broadcast.
 
@@ -184,7 +202,8 @@ def _widen(cotangent: Window, dim: int, size: int, data: Tensor) -> Window:
 
 
 plain("lerp", linear_in=(0, 1), jointly_linear=True, field=keeps_place)
-plain("baddbmm", "addcmul", linear_in=(0, 1, 2), jointly_linear=True, factors=(1, 2))
-plain("addcdiv", linear_in=(0, 1), jointly_linear=True)
+plain("baddbmm", linear_in=(0, 1, 2), jointly_linear=True, factors=(1, 2))
+plain("addcmul", linear_in=(0, 1, 2), jointly_linear=True, factors=(1, 2), field=keeps_place)
+plain("addcdiv", linear_in=(0, 1), jointly_linear=True, field=keeps_place)
 plain("mv", keeps_batch=lambda call: len(call.source) == 2)
 plain("addmv", linear_in=(1,), keeps_batch=lambda call: len(call.source) == 2)

@@ -10,24 +10,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pathx.engine.rules.geometry import Field, Shapes, batch_in_front, pair, sliding_field
+from pathx.engine.rules.geometry import Field, Shapes, batch_in_front, slide
 from pathx.engine.rules.shared import channel_total, spatial, window_below
 from pathx.engine.rules.table import Call, Cotangents, constant, forward, linear
 from pathx.engine.window import Corners, Origin, Window, replaced, spread
 
 
-def _field(call: Shapes) -> Field:
+def _field(call: Shapes) -> Field | None:
     """What a kernel reaches; that of a transposed convolution only without a stride."""
     kernel = call.shapes[call.node.args[1]][2:]
     stride, padding, dilation, transposed = (call.node.args[place] for place in (3, 4, 5, 6))
     if not transposed:
-        return sliding_field(call, kernel, stride, padding, dilation)
+        return slide(call, kernel, stride, padding, dilation)
     if set(stride) != {1}:
         return None
-    reaches = [gap * (size - 1) for gap, size in zip(pair(dilation), kernel, strict=True)] if len(kernel) == 2 else []
-    return sliding_field(
-        call, kernel, 1, [reach - pad for reach, pad in zip(reaches, pair(padding), strict=False)], dilation
-    )
+    padding, dilation = spatial(padding, len(kernel)), spatial(dilation, len(kernel))
+    reaches = [gap * (size - 1) - pad for gap, size, pad in zip(dilation, kernel, padding, strict=True)]
+    return slide(call, kernel, 1, reaches, dilation)
 
 
 @linear("convolution", keeps_batch=batch_in_front, field=_field)

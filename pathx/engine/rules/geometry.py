@@ -1,57 +1,61 @@
 """What operations do with the batch and with places, from shapes and settings alone.
 
-A batch rule says whether a call leaves the images of a batch apart. A field rule gives the receptive fields of what it
-makes; without one, they are the whole input.
+A batch rule says whether a call leaves the images of a batch apart. A field rule says what the elements of its result see, and
+where they are; without one, they see the whole input and have no place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from math import prod
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from pathx.engine.record.operations import Node, Value
 
 
-@dataclass(frozen=True)
-class Span:
-    """Receptive fields along one axis: the element at p sees the pixels [step * p + low, step * p + high).
+@dataclass(frozen=True, eq=False)
+class Field:
+    """What the elements of a value see of the input, and where they are in it: a table for either axis of the image.
 
-    Args:
-        start, stop: no element of the map sees pixels outside of [start, stop).
+    A table is (4, *shape of the value), the batch included, and has size 1 in dimensions that make no difference. The pixels
+    [first, last) that an element sees along the axis are its entries first and -last; the interval of its place, whose middle
+    is where the element is, are low and -high. So the union of two fields is their minimum. An element that sees nothing, or has no
+    place, has infinities.
     """
 
-    step: int
-    low: int
-    high: int
-    start: int
-    stop: int
+    down: Tensor
+    across: Tensor
 
     @staticmethod
-    def input(size: int) -> Span:
-        """Every pixel sees itself."""
-        return Span(1, 0, 1, 0, size)
+    def of_input(shape: tuple[int, ...]) -> Field:
+        """Every pixel of (B, C, H, W) sees itself."""
+        tables = []
+        for dim in (-2, -1):
+            pixel = torch.arange(shape[dim], dtype=torch.float32)
+            table = torch.stack([pixel, -pixel - 1, pixel + 0.5, -pixel - 0.5])
+            tables.append(table.reshape(4, *(shape[dim] if dim == d else 1 for d in range(-len(shape), 0))))
+        return Field(*tables)
 
-    def under(self, stride: int, offset: int, reach: int, size: int) -> Span:
-        """For a map of `size` elements, of which p reads the elements stride * p + offset + [0, reach) of this one."""
-        ends = (self.step * offset, self.step * (offset + reach - 1))
-        step, low, high = self.step * stride, self.low + min(ends), self.high + max(ends)
-        last = step * (size - 1)
-        start, stop = low + min(0, last), high + max(0, last)
-        return Span(step, low, high, max(self.start, start), min(self.stop, stop))
-
-    def __or__(self, other: Span) -> Span:
-        return Span(
-            self.step,
-            min(self.low, other.low),
-            max(self.high, other.high),
-            min(self.start, other.start),
-            max(self.stop, other.stop),
+    @staticmethod
+    def everything(size: tuple[int, ...], rank: int) -> Field:
+        """Values of so many dimensions whose elements see all of (…, H, W), and have no place."""
+        return Field(
+            *(torch.tensor([0.0, -size[dim], math.inf, math.inf]).reshape(4, *(1,) * rank) for dim in (-2, -1))
         )
 
+    @property
+    def tables(self) -> tuple[Tensor, Tensor]:
+        return self.down, self.across
 
-Field = tuple[Span, Span] | None
-"""Of a map whose last two dimensions are height and width: down and across. None sees everything."""
+    def change(self, change: Callable[[Tensor], Tensor]) -> Field:
+        """The field with both tables changed."""
+        return Field(*map(change, self.tables))
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +88,12 @@ class Shapes:
         return self.shapes[self.varying[0]]
 
     @property
-    def made(self) -> tuple[int, ...]:
+    def field(self) -> Field:
+        """Of the first input that varies."""
+        return self.fields[self.varying[0]]
+
+    @property
+    def result(self) -> tuple[int, ...]:
         """Shape of the first output."""
         output = self.node.outputs[0]
         return self.shapes[output] if output is not None else ()
@@ -99,7 +108,8 @@ class Shapes:
 
 
 BatchRule = Callable[[Shapes], bool]
-FieldRule = Callable[[Shapes], Field]
+FieldRule = Callable[[Shapes], Field | list[Field] | None]
+"""One field for all outputs, or one for each."""
 
 
 # --- batch rules ----------------------------------------------------------------------------------------------------
@@ -110,7 +120,7 @@ def elementwise(call: Shapes) -> bool:
 
     One image has nothing to be mixed with, however it is broadcast.
     """
-    rank = len(call.made)
+    rank = len(call.result)
     return call.batch == 1 or all(
         len(shape) == rank and shape[0] == call.batch for shape in (call.shapes[value] for value in call.depending)
     )
@@ -134,53 +144,132 @@ def along(position: int, name: str = "dim", default: Any = None) -> BatchRule:
 # --- field rules ----------------------------------------------------------------------------------------------------
 
 
-def union_of_fields(call: Shapes) -> Field:
-    """What any of the varying inputs sees."""
-    fields = [call.fields.get(value) for value in call.varying]
-    result = fields[0]
-    for other in fields[1:]:
-        if result is None or other is None or any(a.step != b.step for a, b in zip(result, other, strict=True)):
-            return None
-        result = (result[0] | other[0], result[1] | other[1])
-    return result
-
-
 def keeps_place(call: Shapes) -> Field:
-    """Every element sees what the inputs' elements at its own place see."""
-    places = {call.shapes[value][-2:] for value in call.varying}
-    return union_of_fields(call) if places == {call.made[-2:]} and len(call.made) >= 3 else None
+    """Every element sees what the inputs' elements at its own place see; dimensions of size 1 are broadcast."""
+    return union([call.fields[value] for value in call.varying], len(call.result))
 
 
-def keeps_place_along(position: int, name: str = "dim", default: Any = None) -> FieldRule:
-    """Keeps places where none of the dimensions that an argument names is height or width."""
+def union(fields: Sequence[Field], rank: int) -> Field:
+    """What any of some fields sees, of values that are broadcast to so many dimensions."""
+    aligned = [field.change(lambda table: align_table(table, rank)) for field in dict.fromkeys(fields)]
+    return Field(*(_union_of_tables(tables) for tables in zip(*(one.tables for one in aligned), strict=True)))
 
-    def field(call: Shapes) -> Field:
-        dims = call.dims(position, name, default)
-        if dims is None or any(dim >= len(call.source) - 2 for dim in dims) or len(call.made) < 3:
-            return None
-        return union_of_fields(call)
+
+def align_table(table: Tensor, rank: int) -> Tensor:
+    """A table for values of more dimensions: torch puts new ones in front."""
+    missing = rank + 1 - table.dim()
+    return table.reshape(4, *(1,) * missing, *table.shape[1:]) if missing else table
+
+
+def _union_of_tables(tables: Sequence[Tensor]) -> Tensor:
+    """The most precise places count: a token stays where it is when what all tokens say is added to it."""
+    if all(table is tables[0] for table in tables):
+        return tables[0]
+    widths = [torch.where(table[2] < math.inf, -table[2] - table[3], math.inf) for table in tables]
+    narrowest = reduce(torch.minimum, widths)
+    precise = [table[2:].where(width <= narrowest, math.inf) for table, width in zip(tables, widths, strict=True)]
+    parts = reduce(torch.minimum, [table[:2] for table in tables]), reduce(torch.minimum, precise)
+    return torch.cat(torch.broadcast_tensors(*parts))
+
+
+def mix(table: Tensor, dims: Sequence[int], *, place: bool = False) -> Tensor:
+    """The table of values whose elements see all elements along some dimensions (of the value).
+
+    Args:
+        place: elements stay where they are. Otherwise they are where what they see is, unless that is everywhere.
+    """
+    axes = [dim + 1 for dim in dims if table.shape[dim + 1] > 1]
+    if not axes:
+        return table
+    everything = table.amin(axes, keepdim=True)
+    if place:
+        return torch.cat([everything[:2].expand_as(table[:2]), table[2:]])
+    if prod(everything.shape[1:]) == 1:
+        everything[2:] = math.inf
+    return everything
+
+
+def mixes_along(position: int, name: str = "dim", default: Any = None) -> FieldRule:
+    """Every element sees all elements along the dimensions that an argument names: all of them, where it names none."""
+
+    def field(call: Shapes) -> Field | None:
+        dims = call.dims(position, name, default) or range(len(call.source))
+        dropped = len(call.source) - len(call.result)
+
+        def change(table: Tensor) -> Tensor:
+            table = mix(table, dims)
+            return table.squeeze([dim + 1 for dim in dims]) if dropped else table
+
+        return call.field.change(change) if dropped in (0, len(dims)) else None
 
     return field
 
 
-def sliding_field(call: Shapes, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Field:
-    """What a sliding window over maps sees."""
-    field = union_of_fields(call)
-    if field is None or len(call.source) != 4:
-        return None
-    sizes = zip(field, pair(kernel), pair(stride), pair(padding), pair(dilation), call.made[-2:], strict=True)
-    down, across = (span.under(step, -pad, gap * (reach - 1) + 1, size) for span, reach, step, pad, gap, size in sizes)
-    return (down, across)
+def mixes_last(call: Shapes) -> Field:
+    """Every element sees all elements along the last dimension, as in a product with a matrix."""
+    return call.field.change(lambda table: mix(table, [len(call.source) - 1]))
 
 
-def shifted_field(call: Shapes, offsets: tuple[int, int], steps: tuple[int, int] = (1, 1)) -> Field:
-    """What a map sees whose element p is the element step * p + offset of its input."""
-    field = union_of_fields(call)
-    if field is None or len(call.made) < 3:
-        return None
-    parts = zip(field, steps, offsets, call.made[-2:], strict=True)
-    down, across = (span.under(step, offset, 1, size) for span, step, offset, size in parts)
-    return (down, across)
+def moves(call: Shapes) -> Field:
+    """Elements only change their places: the operation itself does that to the tables."""
+
+    def change(table: Tensor) -> Tensor:
+        maps = table.expand(4, 1, *call.source[1:]).flatten(0, 1)
+        return call.node.op(maps, *call.node.args[1:], **call.node.kwargs).unsqueeze(1)  # type: ignore[no-any-return]
+
+    return call.field.change(change)
+
+
+def moves_along(dims: Sequence[int], move: Callable[[Tensor, int], Tensor]) -> Callable[[Tensor], Tensor]:
+    """What a move along some dimensions of a value does to a table: nothing, in dimensions that make no difference.
+
+    Args:
+        move: gives the elements of a table other places along one of its dimensions.
+    """
+
+    def change(table: Tensor) -> Tensor:
+        return reduce(lambda moved, dim: move(moved, dim + 1), [d for d in dims if table.shape[d + 1] > 1], table)
+
+    return change
+
+
+def read_table(table: Tensor, dim: int, index: Tensor) -> Tensor:
+    """The entries of a table at an index along one of its dimensions.
+
+    Outside of the map there is nothing to see, and places go on as they do at its border.
+    """
+    size = table.shape[dim]
+    if size == 1:
+        return table
+    inside = index.clamp(0, size - 1)
+    entries = table.index_select(dim, inside)
+    beyond = index - inside
+    if not beyond.any():
+        return entries
+    ends = table.index_select(dim, torch.tensor([0, 1, size - 2, size - 1])).unflatten(dim, (2, 2)).diff(dim=dim + 1)
+    steps = ends.squeeze(dim + 1).index_select(dim, (beyond > 0).long())
+    shape = [len(index) if d == dim else 1 for d in range(table.dim())]
+    beyond = beyond.reshape(shape)
+    places = torch.where(beyond == 0, entries, entries + beyond * steps).nan_to_num(math.inf, math.inf, -math.inf)
+    seen = entries.masked_fill(beyond != 0, math.inf)
+    return torch.cat([seen[:2], places[2:]])
+
+
+def slide(call: Shapes, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Field:
+    """What a sliding window over the last dimensions of (B, C, …) sees, all channels of it."""
+    dims = len(call.source) - 2
+    settings = [tuple(s) if isinstance(s, (list, tuple)) else (s,) for s in (kernel, stride, padding, dilation)]
+    axes = list(zip(*(one * dims if len(one) == 1 else one for one in settings), call.result[2:], strict=True))
+
+    def change(table: Tensor) -> Tensor:
+        table = mix(table, [1])
+        for dim, (reach, step, pad, gap, size) in enumerate(axes, start=3):
+            if table.shape[dim] > 1:
+                index = torch.arange(size)[:, None] * step + torch.arange(reach) * gap - pad
+                table = read_table(table, dim, index.flatten()).unflatten(dim, (size, reach)).amin(dim + 1)
+        return table
+
+    return call.field.change(change)
 
 
 def pair(value: Any) -> tuple[Any, Any]:

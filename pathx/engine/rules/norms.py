@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from pathx.engine.rules.geometry import Shapes, batch_in_front
+from pathx.engine.rules.geometry import Field, Shapes, batch_in_front, keeps_place, mix
 from pathx.engine.rules.shared import align, channel_total, total
 from pathx.engine.rules.table import Call, Cotangents, constant, linear
 from pathx.engine.window import Window
@@ -15,7 +15,14 @@ def _within_images(call: Shapes) -> bool:
     return batch_in_front(call) and len(call.node.args[1]) < len(call.source)
 
 
-@linear("native_layer_norm", saves="statistics", keeps_batch=_within_images)
+def _field(call: Shapes) -> Field:
+    """The mean is of the last dimensions, or of all where groups of channels are normalised; every element stays where it is."""
+    rank = len(call.source)
+    count = rank - 1 if call.node.kind == "native_group_norm" else len(call.node.args[1])
+    return call.field.change(lambda table: mix(table, range(rank - count, rank), place=True))
+
+
+@linear("native_layer_norm", saves="statistics", keeps_batch=_within_images, field=_field)
 def layer_norm(call: Call, output: int, cotangent: Window) -> Cotangents:
     """(x - mean) * scale * weight, over the last dimensions. Boxes in the other dimensions stay as they are."""
     dims = range(len(cotangent.shape) - len(call.args[1]), len(cotangent.shape))
@@ -30,14 +37,14 @@ def layer_norm_constant(call: Call, cotangent: Window) -> Tensor | None:
     return None if bias is None else total(cotangent, align(call.values(bias), cotangent))
 
 
-@linear("_fused_rms_norm", saves="statistics", keeps_batch=_within_images)
+@linear("_fused_rms_norm", saves="statistics", keeps_batch=_within_images, field=keeps_place)
 def rms_norm(call: Call, output: int, cotangent: Window) -> Cotangents:
     """x * scale * weight, over the last dimensions."""
     dims = range(len(cotangent.shape) - len(call.args[1]), len(cotangent.shape))
     return [(call.args[0], _times_weight(call, cotangent, dims, call.arg(2, "weight")).scale(_statistic(call, 1)))]
 
 
-@linear("native_group_norm", saves="statistics", keeps_batch=batch_in_front)
+@linear("native_group_norm", saves="statistics", keeps_batch=batch_in_front, field=_field)
 def group_norm(call: Call, output: int, cotangent: Window) -> Cotangents:
     """The same over groups of channels and all places."""
     source, weight, groups = call.args[0], call.arg(1, "weight"), call.args[6]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pathx.engine.record.operations import Node
+from pathx.engine.record.operations import Node, Value
 from pathx.engine.rules.geometry import (
     BatchRule,
     Field,
@@ -16,9 +17,10 @@ from pathx.engine.rules.geometry import (
     along,
     batch_in_front,
     keeps_place,
-    keeps_place_along,
-    shifted_field,
-    union_of_fields,
+    mixes_along,
+    moves_along,
+    read_table,
+    union,
 )
 from pathx.engine.rules.shared import align, insert_axes, plain, total, totals, unbroadcast, vjp_constant
 from pathx.engine.rules.table import SPLITS, Call, Cotangents, constant, linear
@@ -35,7 +37,7 @@ def _whole_batch(position: int) -> BatchRule:
     """Takes a part of every image alike; along the batch, only all of it."""
 
     def keeps_batch(call: Shapes) -> bool:
-        return batch_in_front(call) and (call.dims(position, "dim", 0) != [0] or call.made[0] == call.source[0])
+        return batch_in_front(call) and (call.dims(position, "dim", 0) != [0] or call.result[0] == call.source[0])
 
     return keeps_batch
 
@@ -57,7 +59,26 @@ def _pieces(call: Call, dim: int) -> list[tuple[Any, int, int]]:
     return pieces
 
 
-@linear("cat", jointly_linear=True, keeps_batch=_joins_parts, field=keeps_place_along(1, default=0))
+def _cat_field(call: Shapes) -> Field:
+    """Along a dimension that makes no difference to any part, such as the channels, there is one field for all."""
+    (dim,), parts = call.dims(1, "dim", 0) or [0], call.node.args[0]
+    fields = {value: call.fields[value] for value in parts if value in call.fields}
+    if all(table.shape[dim + 1] == 1 for field in fields.values() for table in field.tables):
+        return union(list(fields.values()), len(call.result))
+
+    def joined(tables: dict[Value, Tensor]) -> Tensor:
+        shape = torch.broadcast_shapes(*(replaced(table.shape, dim + 1, 1) for table in tables.values()))
+        pieces = []
+        for part in parts:
+            size = (call.shapes[part] if isinstance(part, Value) else part.shape)[dim]
+            table = tables.get(part, torch.full((1,) * len(shape), math.inf))  # what is fixed sees nothing
+            pieces.append(table.expand(replaced(shape, dim + 1, size)))
+        return torch.cat(pieces, dim + 1)
+
+    return Field(*(joined({value: field.tables[axis] for value, field in fields.items()}) for axis in (0, 1)))
+
+
+@linear("cat", jointly_linear=True, keeps_batch=_joins_parts, field=_cat_field)
 def cat(call: Call, output: int, cotangent: Window) -> Cotangents:
     if len(call.args[0]) == 1:
         return [(call.args[0][0], cotangent)]
@@ -90,11 +111,14 @@ def cat_constant(call: Call, cotangent: Window) -> Tensor | None:
 
 def _along_result(position: int) -> BatchRule:
     """Works along the dimension of the result that an argument names, which must not be the batch."""
-    return lambda call: batch_in_front(call) and call.arg(position, "dim", 0) % len(call.made) > 0
+    return lambda call: batch_in_front(call) and call.arg(position, "dim", 0) % len(call.result) > 0
 
 
 def _stack_field(call: Shapes) -> Field:
-    return union_of_fields(call) if call.arg(1, "dim", 0) % len(call.made) < len(call.made) - 2 else None
+    dim = call.arg(1, "dim", 0) % len(call.result)
+    return union([call.fields[value] for value in call.varying], len(call.source)).change(
+        lambda table: table.unsqueeze(dim + 1)
+    )
 
 
 def _layers_of_stack(call: Call, cotangent: Window) -> list[tuple[Any, Window]]:
@@ -128,10 +152,31 @@ def _first(start: int | None, size: int) -> int:
 
 
 def _slice_field(call: Shapes) -> Field:
-    (dim,) = call.dims(1, "dim", 0) or [0]
-    place, step = _first(call.arg(2, "start"), call.source[dim]), call.arg(4, "step", 1)
-    down, across = ((place, step) if axis == dim - len(call.source) else (0, 1) for axis in (-2, -1))
-    return shifted_field(call, (down[0], across[0]), (down[1], across[1]))
+    dims = call.dims(1, "dim", 0) or [0]
+    first, step = _first(call.arg(2, "start"), call.source[dims[0]]), call.arg(4, "step", 1)
+    index = torch.arange(call.result[dims[0]]) * step + first
+    return call.field.change(moves_along(dims, lambda table, dim: table.index_select(dim, index)))
+
+
+def _select_field(call: Shapes) -> list[Field]:
+    """Of every element along a dimension, or of the one that is named."""
+    dim = (call.dims(1, "dim", 0) or [0])[0]
+
+    def part(number: int) -> Field:
+        return call.field.change(lambda table: table.select(dim + 1, number if table.shape[dim + 1] > 1 else 0))
+
+    return [*map(part, [call.node.args[2]] if call.node.kind == "select" else range(len(call.node.outputs)))]
+
+
+def _split_field(call: Shapes) -> list[Field]:
+    dims = call.dims(2, "dim", 0) or [0]
+    sizes = [call.shapes[value][dims[0]] if value is not None else 0 for value in call.node.outputs]
+
+    def part(number: int) -> Field:
+        start, size = sum(sizes[:number]), sizes[number]
+        return call.field.change(moves_along(dims, lambda table, dim: table.narrow(dim, start, size)))
+
+    return [*map(part, range(len(sizes)))]
 
 
 @linear("slice", keeps_batch=_whole_batch(1), field=_slice_field)
@@ -144,7 +189,7 @@ def slice_(call: Call, output: int, cotangent: Window) -> Cotangents:
     return [(source, cotangent.shift(dim, _first(call.arg(2, "start"), size), size, step=call.arg(4, "step", 1)))]
 
 
-@linear("select", keeps_batch=along(1), field=keeps_place_along(1))
+@linear("select", keeps_batch=along(1), field=_select_field)
 def select(call: Call, output: int, cotangent: Window) -> Cotangents:
     source = call.args[0]
     shape = call.shapes[source]
@@ -152,7 +197,7 @@ def select(call: Call, output: int, cotangent: Window) -> Cotangents:
     return [(source, insert_axes(cotangent, (dim,)).shift(dim, call.args[2] % shape[dim], shape[dim]))]
 
 
-@linear("unbind", keeps_batch=along(1, default=0), field=keeps_place_along(1, default=0))
+@linear("unbind", keeps_batch=along(1, default=0), field=_select_field)
 def unbind(call: Call, output: int, cotangent: Window) -> Cotangents:
     source = call.args[0]
     shape = call.shapes[source]
@@ -160,7 +205,7 @@ def unbind(call: Call, output: int, cotangent: Window) -> Cotangents:
     return [(source, insert_axes(cotangent, (dim,)).shift(dim, output, shape[dim]))]
 
 
-@linear(*SPLITS - {"unbind"}, keeps_batch=_whole_batch(2), field=keeps_place_along(2, default=0))
+@linear(*SPLITS - {"unbind"}, keeps_batch=_whole_batch(2), field=_split_field)
 def split(call: Call, output: int, cotangent: Window) -> Cotangents:
     source, outputs = call.args[0], call.node.outputs
     if len(outputs) == 1:
@@ -176,8 +221,13 @@ def _pads_within_images(call: Shapes) -> bool:
 
 
 def _pad_field(call: Shapes) -> Field:
-    pads = [*call.node.args[1], 0]
-    return shifted_field(call, (-pads[2], -pads[0])) if len(call.made) > 2 else None
+    last = len(call.source) - 1
+    starts = {last - number: -pad for number, pad in enumerate(call.node.args[1][::2])}
+
+    def move(table: Tensor, dim: int) -> Tensor:
+        return read_table(table, dim, torch.arange(call.result[dim - 1]) + starts[dim - 1])
+
+    return call.field.change(moves_along(list(starts), move))
 
 
 @linear("constant_pad_nd", keeps_batch=_pads_within_images, field=_pad_field)
@@ -259,6 +309,6 @@ def _refuse_reduction(node: Node, varying: list[int]) -> str | None:
 
 plain("index", keeps_batch=_indexes_within_images)
 plain("index_put", linear_in=(0, 2), jointly_linear=True, keeps_batch=_indexes_within_images)
-plain("index_select", "gather", "index_fill", keeps_batch=along(1), field=keeps_place_along(1))
+plain("index_select", "gather", "index_fill", keeps_batch=along(1), field=mixes_along(1))
 plain("scatter", linear_in=(0, 3), jointly_linear=True, refuses=_refuse_reduction, keeps_batch=along(1))
 plain("scatter_add", "index_add", "index_copy", linear_in=(0, 3), jointly_linear=True, keeps_batch=along(1))

@@ -17,8 +17,10 @@ from pathx.engine.rules.geometry import (
     Shapes,
     along,
     batch_in_front,
-    keeps_place_along,
-    sliding_field,
+    keeps_place,
+    mix,
+    mixes_along,
+    slide,
 )
 from pathx.engine.rules.shared import insert_axes, plain, spatial, window_below
 from pathx.engine.rules.table import Call, Cotangents, forward, linear
@@ -33,7 +35,7 @@ def _with_channels(dims: int) -> BatchRule:
 def _field(call: Shapes) -> Field:
     dilation = call.arg(4, "dilation", 1) if call.node.kind.startswith("max") else 1
     kernel = call.arg(1, "kernel_size")
-    return sliding_field(call, kernel, call.arg(2, "stride") or kernel, call.arg(3, "padding", 0), dilation)
+    return slide(call, kernel, call.arg(2, "stride") or kernel, call.arg(3, "padding", 0), dilation)
 
 
 @linear("max_pool2d_with_indices", saves="indices", keeps_batch=_with_channels(2), field=_field)
@@ -132,7 +134,18 @@ def _pool_shares(call: Call, cotangent: Window, kernel: Any, stride: Any, paddin
     return 1 / (counts[0][:, None] * counts[1][None]).to(cotangent.data.dtype)[None, None]
 
 
-@linear("_adaptive_avg_pool2d", "adaptive_avg_pool2d", keeps_batch=_with_channels(2))
+def _adaptive_field(call: Shapes) -> Field | None:
+    """Known where every mean is of as many places."""
+    if call.source == call.result:
+        return keeps_place(call)
+    if call.result[2:] == (1, 1):
+        return call.field.change(lambda table: mix(table, [2, 3]))
+    kernel = [size // count for size, count in zip(call.source[2:], call.result[2:], strict=True)]
+    even = all(k * n == size for k, n, size in zip(kernel, call.result[2:], call.source[2:], strict=True))
+    return slide(call, kernel, kernel, 0, 1) if even else None
+
+
+@linear("_adaptive_avg_pool2d", "adaptive_avg_pool2d", keeps_batch=_with_channels(2), field=_adaptive_field)
 def adaptive_avg_pool(call: Call, output: int, cotangent: Window) -> Cotangents:
     source = call.args[0]
     shape = call.shapes[source]
@@ -162,7 +175,7 @@ def _spread_mean(cotangent: Window, shape: tuple[int, ...], dims: tuple[int, ...
     return replace(cotangent, data=data, origin=origin, shape=shape, clean=True)
 
 
-@linear("mean", "sum", keeps_batch=along(1), field=keeps_place_along(1))
+@linear("mean", "sum", keeps_batch=along(1), field=mixes_along(1))
 def mean(call: Call, output: int, cotangent: Window) -> Cotangents:
     source = call.args[0]
     shape = call.shapes[source]
@@ -206,7 +219,7 @@ def pick(call: Call, output: int, cotangent: Window) -> Cotangents:
 for _name, (_position, _default) in _DIMENSIONS.items():
     _rules = {
         "keeps_batch": along(_position, default=_default),
-        "field": keeps_place_along(_position, default=_default),
+        "field": mixes_along(_position, default=_default),
     }
     linear(_name, saves="indices", **_rules)(pick)
 
