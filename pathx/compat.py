@@ -27,8 +27,12 @@ def is_composite(op: Any) -> bool:
 def reset_version(tensor: Tensor, version: int) -> None:
     """Set the count of changes that autograd keeps of a tensor. Where torch cannot, the count stays as it is."""
     reset = getattr(getattr(torch._C, "_autograd", None), "_unsafe_set_version_counter", None)
-    if reset is not None:
+    if reset is None:
+        return
+    try:
         reset((tensor,), (version,))
+    except TypeError:  # before torch 2.6 it takes one tensor
+        reset(tensor, version)
 
 
 def force_eager() -> AbstractContextManager[None]:
