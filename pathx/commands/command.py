@@ -75,7 +75,6 @@ def command(interrupted: str = "nothing is lost that was written", *, rare: bool
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        hints = get_type_hints(function, include_extras=True)
         groups: dict[str, Any] = {}
         parameters: list[Parameter] = []
         settings: dict[str, _Setting] = {}
@@ -94,8 +93,9 @@ def command(interrupted: str = "nothing is lost that was written", *, rare: bool
                 settings[name] = one
                 parameters.append(one.parameter(panel))
 
-        for name, parameter in signature(function).parameters.items():
-            hint = hints[name]
+        # Not get_type_hints, which makes Optional[Annotated[…]] of a default of None in Python 3.10.
+        for name, parameter in signature(function, eval_str=True).parameters.items():
+            hint = parameter.annotation
             if is_dataclass(hint):
                 groups[name] = hint
                 types = get_type_hints(hint, include_extras=True)
