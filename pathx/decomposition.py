@@ -1,11 +1,10 @@
-"""A decision taken apart: one path per unit that a layer keeps, and those that look at the same spot as one group."""
+"""A decision split into features: groups of units that look at the same spot, and what each sends to the class."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,117 +32,91 @@ if TYPE_CHECKING:
     from pathx.drawing.render import Drawing
 
 ALIKE = math.sqrt(0.5)
-"""Features are near-duplicates where their overlap, a cosine, is at least this.
+"""Two patches look at the same spot where their overlap, a cosine, is at least this.
 
 The square of the cosine is the share of one that the other accounts for: from here on, more is common to the two than
 tells them apart.
 """
 
-MOST_FEATURES = 256
+LEAST_SHARE = 0.01
+"""A feature with a smaller share, for or against the class, is listed and not drawn."""
+
+MOST_UNITS = 256
 """A layer that keeps more units is refused: each would be followed alone."""
 
-ROUNDING = 1e-4
-"""The parts sum to the whole where what is missing is less than this share of them: rounding in float32."""
 
-
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Feature:
-    """What one unit of the layer adds.
+    """A group of units that look at the same spot: what a person sees as one thing, such as a face or a wheel.
 
     Args:
-        explanation: the path through this unit alone.
-        unit: the unit.
-        share: of the scores of all features together; None where these do not add up to more than 0.
-        place: None where the attribution is all zero, or the input no image.
+        number: 1 for the strongest.
+        units: their positions in `Decomposition.units`, the strongest first.
+        contribution: what they send to the class: the sum of their contributions.
+        share: of the contributions of all units of the layer; None where these do not add up to more than 0.
+        attribution: the sum of the attributions of the units' own paths.
+        path_map: the sum of their path maps, (H, W); None where the input is no image.
+        place: where the path map is; None where it is all zero, or the input no image.
     """
 
-    explanation: Explanation
-    unit: Unit
+    number: int
+    units: tuple[int, ...]
+    contribution: float
     share: float | None
-    place: Place | None
-
-    @property
-    def score(self) -> float:
-        return self.explanation.score
-
-
-@dataclass(frozen=True, eq=False)
-class Group:
-    """Features of one channel over one patch, and those that look at the same spot; and what they add together.
-
-    Args:
-        features: their positions in the decomposition, the strongest first.
-        attribution: the sum of theirs.
-    """
-
-    features: tuple[int, ...]
     attribution: Tensor
-    score: float
-    share: float | None
+    path_map: Tensor | None
     place: Place | None
 
-
-@dataclass(frozen=True)
-class Remainder:
-    """What is not shown, because no more features were asked for: units, groups, and their score and share."""
-
-    units: int = 0
-    groups: int = 0
-    score: float = 0.0
-    share: float | None = None
+    def __repr__(self) -> str:
+        share = "" if self.share is None else f", {self.share:.1%}"
+        return f"<Feature {self.number}: {len(self.units)} units{share}>"
 
 
-@dataclass(frozen=True)
-class Difference:
-    """All the parts together, minus the whole.
-
-    Below the layer each part chooses its own units, so that together they keep more routes than the whole does.
-
-    Args:
-        score: of the scores.
-        bias: of the biases.
-        attribution: the magnitude of the difference of the attributions, as a share of the whole's magnitude; None where
-            that is 0.
-        exact: the parts sum to the whole, up to rounding.
-    """
-
-    score: float
-    bias: float
-    attribution: float | None
-    exact: bool
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Decomposition:
-    """The path behind one class, taken apart at one of its layers.
+    """The path behind one class, split into features at one of its layers.
+
+    The contributions of the layer's units add up, so those of the features do: their shares are parts of one whole. Below
+    the layer each unit is followed alone, on a path of its own.
 
     Args:
-        whole: the explanation that is taken apart.
-        layer: where, and
-        reason: why there.
-        features: one per unit that the layer keeps, by falling score.
-        groups: which of them belong together, by falling score; every feature is in one group. Neighbouring places of
-            one channel are one patch, and patches that look at the same spot are one group.
-        alike: the overlap that any two patches of a group have at least; None where none were to be grouped.
-        overlap: the cosine between any two features, smoothed to spots.
-        others: what was left out of the above.
-        difference: all parts, those left out included, minus the whole.
+        whole: the explanation that is split.
+        layer: the layer whose units are grouped.
+        units: those that the layer keeps, by falling contribution.
+        paths: the path through each of the units alone; empty where the decomposition was read from files.
+        features: the groups, by falling contribution. Every unit is in one. Units of one channel at neighbouring places are
+            one patch, and patches that look at the same spot are one feature.
+        most: how many features are drawn at most; None for any number.
     """
 
     whole: Explanation
     layer: int
-    reason: str
+    units: tuple[Unit, ...]
+    paths: tuple[Explanation, ...]
     features: tuple[Feature, ...]
-    groups: tuple[Group, ...]
-    alike: float | None
-    overlap: tuple[tuple[float, ...], ...]
-    others: Remainder
-    difference: Difference
+    most: int | None = None
 
-    @cached_property
+    def __repr__(self) -> str:
+        return (
+            f"<Decomposition of {self.whole.label!r}: {len(self.features)} features, {len(self.units)} units of layer "
+            f"{self.layer}>"
+        )
+
+    @property
+    def contribution(self) -> float:
+        """What the layer's units send to the class together."""
+        return math.fsum(unit.contribution for unit in self.units)
+
+    @property
+    def drawn(self) -> tuple[Feature, ...]:
+        """The strongest features, as many as were asked for, without those below 1 %."""
+        first = self.features[: self.most]
+        return tuple(one for one in first if one.share is None or abs(one.share) >= LEAST_SHARE) or first[:1]
+
+    @property
     def below_alpha(self) -> bool:
         """No unit of the layer was above alpha, so the single most important one stands alone."""
-        return _kept(self.whole, self.layer).below_alpha
+        return _layer(self.whole, self.layer).below_alpha
 
     def figure(
         self,
@@ -153,7 +126,7 @@ class Decomposition:
         label: str | None = None,
         drawing: Drawing | None = None,
     ) -> Image.Image:
-        """A sheet: the whole, and each group of features, in one colour scale.
+        """A sheet: the whole path, and each feature that is drawn, in one colour scale.
 
         Args:
             photo, region, label, drawing: as for `Explanation.figure`.
@@ -177,7 +150,6 @@ def decompose(
     target: int | Sequence[int] | None = None,
     from_layer: int | None = None,
     features: int | None = None,
-    group: bool = True,
     depth: int | str = DEPTH,
     width: int | str = WIDTH,
     alpha: float | None = None,
@@ -185,13 +157,12 @@ def decompose(
     exact: str = EXACT,
     importance: str = IMPORTANCE,
 ) -> list[Decomposition]:
-    """Take apart the decision for each of a batch of preprocessed images.
+    """Split the decision for each of a batch of preprocessed images into features.
 
     Args:
         model, images, target, depth, width, alpha, skips, exact, importance: as for `pathx.explain`.
-        from_layer: the layer whose units are the features, counted from the input; the top one by default.
-        features: how many groups of features to keep at most, the strongest; all by default.
-        group: put features of one channel at neighbouring places, and those that look at the same spot, into one group.
+        from_layer: the layer whose units are grouped into features, counted from the input; the top one by default.
+        features: how many to draw at most, the strongest; by default all with a share of at least 1%.
     """
     module, _ = opened(model)
     frozen = freeze(module, images)
@@ -202,7 +173,6 @@ def decompose(
         wanted,
         from_layer=from_layer,
         features=features,
-        group=group,
         depth=depth,
         width=width,
         alpha=alpha,
@@ -217,103 +187,76 @@ def decompose_wanted(
     *,
     from_layer: int | None = None,
     features: int | None = None,
-    group: bool = True,
     depth: int | str = DEPTH,
     width: int | str = WIDTH,
     alpha: float | None = None,
     skips: str = SKIPS,
     importance: str = IMPORTANCE,
 ) -> list[Decomposition]:
-    """Take apart (image, class) pairs of a frozen batch, in one pass for the wholes and one for the parts."""
+    """Split (image, class) pairs of a frozen batch into features: one pass for the whole paths, one for those of the units."""
     most = None if features is None else whole_number(features)
     if features is not None and (most is None or most < 1):
         raise PathxError(f"{brief(features)} features are out of range; use 1 or more", usage=True)
     how: dict[str, Any] = {"depth": depth, "width": width, "alpha": alpha, "skips": skips, "importance": importance}
     wholes = explain_frozen(frozen, wanted, **how)
-    asked = None if from_layer is None else whole_number(from_layer)
-    if from_layer is not None and asked is None:
+    layer = frozen.network.depth if from_layer is None else whole_number(from_layer)
+    if layer is None:
         raise PathxError(
             f"layer {brief(from_layer)} is not the number of a layer; layers are counted from the input", usage=True
         )
-    layer, reason = (frozen.network.depth, "the top layer") if asked is None else (asked, "as asked")
     for whole in wholes:
         units = sum(len(kept.units) for kept in whole.path if kept.layer == layer)
-        if units > MOST_FEATURES:
+        if units > MOST_UNITS:
             raise PathxError(
                 f"layer {layer} keeps {units} units, and each would be followed alone; "
-                f"use a width of at most {MOST_FEATURES}",
+                f"use a width of at most {MOST_UNITS}",
                 usage=True,
             )
-    parts = decompose_frozen(frozen, wanted, from_layer=layer, **how)
+    paths = decompose_frozen(frozen, wanted, from_layer=layer, **how)
     return [
-        _put_together(whole, [replace(part, branch=layer) for part in own], layer, reason, most, group)
-        for whole, own in zip(wholes, parts, strict=True)
+        _decomposition(whole, [replace(path, branch=layer) for path in several], layer, most)
+        for whole, several in zip(wholes, paths, strict=True)
     ]
 
 
-def _put_together(
-    whole: Explanation, parts: list[Explanation], layer: int, reason: str, most: int | None, group: bool
-) -> Decomposition:
-    parts = sorted(parts, key=lambda part: -part.score)  # stable: equal scores stay by importance
-    total = math.fsum(part.score for part in parts)
-    overlap = overlaps([part.attribution for part in parts])
-    groups = _grouped_parts(parts, layer) if group else [[number] for number in range(len(parts))]
-    groups.sort(key=lambda members: -math.fsum(parts[number].score for number in members))
-    left, groups = groups[most:] if most else [], groups[:most]
-    shown = sorted(number for members in groups for number in members)
-    new = {number: position for position, number in enumerate(shown)}
-    out = [number for members in left for number in members]
-    score = math.fsum(parts[number].score for number in out)
-    return Decomposition(
-        whole=whole,
-        layer=layer,
-        reason=reason,
-        features=tuple(
-            Feature(part, _kept(part, layer).units[0], _share(part.score, total), place(part.attribution))
-            for part in (parts[number] for number in shown)
-        ),
-        groups=tuple(_group([parts[n] for n in members], [new[n] for n in members], total) for members in groups),
-        alike=ALIKE if group else None,
-        overlap=tuple(tuple(row) for row in overlap[shown][:, shown].tolist()),
-        others=Remainder(len(out), len(left), score, _share(score, total) if out else None),
-        difference=_difference(whole, parts),
-    )
+def _decomposition(whole: Explanation, paths: list[Explanation], layer: int, most: int | None) -> Decomposition:
+    """Put together from the path through each unit of a layer."""
+    paths = sorted(paths, key=lambda path: -_unit(path, layer).contribution)  # stable: equal ones stay by importance
+    units = [_unit(path, layer) for path in paths]
+    total = math.fsum(unit.contribution for unit in units)
+    groups = _group(units, paths)
+    groups.sort(key=lambda members: -math.fsum(units[number].contribution for number in members))
+    features = [_feature(number, members, units, paths, total) for number, members in enumerate(groups, start=1)]
+    return Decomposition(whole, layer, tuple(units), tuple(paths), tuple(features), most)
 
 
-def _kept(explanation: Explanation, layer: int) -> PathLayer:
+def _layer(explanation: Explanation, layer: int) -> PathLayer:
     return next(kept for kept in explanation.path if kept.layer == layer)
 
 
-def _share(score: float, total: float) -> float | None:
-    return score / total if total > 0 else None
+def _unit(path: Explanation, layer: int) -> Unit:
+    """The one unit that the path through it has in its layer."""
+    return _layer(path, layer).units[0]
 
 
-def _group(members: list[Explanation], numbers: list[int], total: float) -> Group:
-    attribution = torch.stack([member.attribution for member in members]).sum(0)
-    score = math.fsum(member.score for member in members)
-    return Group(tuple(numbers), attribution, score, _share(score, total), place(attribution))
+def _feature(
+    number: int, members: list[int], units: Sequence[Unit], paths: Sequence[Explanation], total: float
+) -> Feature:
+    attribution = torch.stack([paths[member].attribution for member in members]).sum(0)
+    path_map = None
+    if attribution.dim() == 3:
+        path_map = torch.stack([paths[member].path_map() for member in members]).sum(0)
+    contribution = math.fsum(units[member].contribution for member in members)
+    share = contribution / total if total > 0 else None
+    where = None if path_map is None else place(path_map)
+    return Feature(number, tuple(members), contribution, share, attribution, path_map, where)
 
 
-def _difference(whole: Explanation, parts: list[Explanation]) -> Difference:
-    own = whole.attribution.double()
-    together = sum((part.attribution.double() for part in parts), torch.zeros_like(own))
-    missing, size = float((together - own).abs().sum()), float(own.abs().sum())
-    scale = size + sum(float(part.attribution.double().abs().sum()) for part in parts)
-    score = math.fsum(part.score for part in parts) - whole.score
-    largest = abs(whole.score) + sum(abs(part.score) for part in parts)
-    return Difference(
-        score=score,
-        bias=math.fsum(part.bias for part in parts) - whole.bias,
-        attribution=missing / size if size else None,
-        exact=missing <= ROUNDING * scale and abs(score) <= ROUNDING * largest,
-    )
-
-
-def _grouped_parts(parts: Sequence[Explanation], layer: int) -> list[list[int]]:
-    """Parts by channel and by spot: first what one channel sees over one patch, then patches that look at the same spot."""
-    found = patches([_kept(part, layer).units[0] for part in parts])
-    together = overlaps([torch.stack([parts[number].attribution for number in patch]).sum(0) for patch in found])
-    return [sorted(number for patch in group for number in found[patch]) for group in grouped(together)]
+def _group(units: Sequence[Unit], paths: Sequence[Explanation]) -> list[list[int]]:
+    """Units by channel and by spot: first what one channel sees over one patch, then patches that look at the same spot."""
+    found = patches(units)
+    together = overlaps([torch.stack([paths[number].attribution for number in patch]).sum(0) for patch in found])
+    return [sorted(number for patch in group for number in found[patch]) for group in group_alike(together)]
 
 
 def patches(units: Sequence[Unit]) -> list[list[int]]:
@@ -338,8 +281,8 @@ def _touch(one: Unit, other: Unit) -> bool:
     return all(abs(a - b) <= 1 for a, b in zip(one.index[1:], other.index[1:], strict=True))
 
 
-def grouped(overlap: Tensor, alike: float = ALIKE) -> list[list[int]]:
-    """A partition of n features by their (n, n) overlap, such that any two of a group are alike.
+def group_alike(overlap: Tensor, alike: float = ALIKE) -> list[list[int]]:
+    """A partition of n maps by their (n, n) overlap, such that any two of a group are alike.
 
     Complete linkage: the two groups whose least similar members are most similar become one, as long as these are alike.
     """

@@ -262,8 +262,8 @@ class Explanation:
             first-order effect on the log-odds of the target.
         against: the class that the target is explained against, or None. Where there is one, everything here is about the
             difference of the two: target minus against.
-        branch: of a feature of a decomposition, the layer that it is a unit of. The layers above belong to the whole path
-            and are not on its map.
+        branch: of the path through one unit of a decomposition, the layer of that unit. The layers above belong to the whole
+            path and are not on its map.
         removal: what becomes of the class without the path's units, where that was asked for.
         origin: the model and the input, where `pathx.explain` made it; explanations of whole folders keep neither.
     """
@@ -360,18 +360,16 @@ class Explanation:
         parts = [part for kept in self.path if kept.layer in layers for part in laid(kept)]
         return enlarged(parts, size, smoothing)
 
-    def decompose(
-        self, *, from_layer: int | None = None, features: int | None = None, group: bool = True
-    ) -> Decomposition:
-        """This decision taken apart into features; runs the model once more on the image.
+    def decompose(self, *, from_layer: int | None = None, features: int | None = None) -> Decomposition:
+        """This decision split into features; runs the model once more on the image.
 
         Args:
-            from_layer, features, group: as for `pathx.decompose`.
+            from_layer, features: as for `pathx.decompose`.
         """
         from pathx.decomposition import decompose
 
         if self.against is not None:
-            raise PathxError("what tells one class from another is not taken apart: explain the class alone")
+            raise PathxError("decompose does not support `against`: explain the class alone")
         if self.origin is None:
             raise PathxError(
                 "this explanation was not made by pathx.explain, and keeps no model and no input: call pathx.decompose",
@@ -383,7 +381,6 @@ class Explanation:
             target=self.target,
             from_layer=from_layer,
             features=features,
-            group=group,
             depth=self.depth,
             width=self.width,
             alpha=self.alpha,

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 import pathx
 from pathx import PathxError, decomposition
-from pathx.decomposition import ALIKE, decompose, grouped, patches
+from pathx.decomposition import ALIKE, decompose, group_alike, patches
+from pathx.drawing.sheets import decomposition_remarks
 from pathx.explanation import Unit
 from pathx.maps import overlaps
 
@@ -50,7 +51,7 @@ def similarities(count: int, seed: int) -> Tensor:
 @given(st.integers(0, 12), st.integers(0, 999))
 def test_grouping_is_a_partition_in_which_any_two_of_a_group_are_alike(count: int, seed: int) -> None:
     overlap = similarities(count, seed)
-    groups = grouped(overlap)
+    groups = group_alike(overlap)
     assert sorted(number for group in groups for number in group) == list(range(count))
     for position, group in enumerate(groups):
         assert all(overlap[one, other] >= ALIKE - 1e-12 for one in group for other in group)
@@ -63,8 +64,10 @@ def test_grouping_does_not_depend_on_the_order(count: int, seed: int, random: st
     overlap = similarities(count, seed)
     order = list(range(count))
     random.shuffle(order)  # type: ignore[attr-defined]
-    shuffled = grouped(overlap[order][:, order])
-    assert {frozenset(order[number] for number in group) for group in shuffled} == set(map(frozenset, grouped(overlap)))
+    shuffled = group_alike(overlap[order][:, order])
+    assert {frozenset(order[number] for number in group) for group in shuffled} == set(
+        map(frozenset, group_alike(overlap))
+    )
 
 
 @given(st.integers(0, 99), st.lists(st.floats(1e-150, 1e150), min_size=4, max_size=4))
@@ -82,9 +85,9 @@ def test_overlap_is_a_cosine(seed: int, factors: list[float]) -> None:
 def test_nothing_overlaps_with_nothing() -> None:
     found = overlaps([torch.zeros(3, 8, 8), torch.ones(3, 8, 8), torch.zeros(3, 8, 8)])
     assert found.tolist() == [[0, 0, 0], [0, pytest.approx(1), 0], [0, 0, 0]]
-    assert grouped(found) == [[0], [1], [2]]
+    assert group_alike(found) == [[0], [1], [2]]
     assert overlaps([]).shape == (0, 0)
-    assert grouped(overlaps([])) == []
+    assert group_alike(overlaps([])) == []
 
 
 def test_spots_count_and_not_their_grain() -> None:
@@ -93,71 +96,62 @@ def test_spots_count_and_not_their_grain() -> None:
     right[:, 40:60, 60:80] = torch.rand(3, 20, 20, generator=seeded(2))
     again = torch.zeros(3, 100, 100)
     again[:, 40:60, 20:40] = torch.rand(3, 20, 20, generator=seeded(3))
-    assert grouped(overlaps([left, right, again])) == [[0, 2], [1]]
+    assert group_alike(overlaps([left, right, again])) == [[0, 2], [1]]
 
 
 # Parts and the whole
 
 
 @settings(max_examples=15)
-@given(st.integers(0, 99), st.integers(1, 3), st.sampled_from([1, 3, 8]), st.booleans(), st.data())
-def test_parts_are_complete_in_order_and_shared_out(
-    seed: int, depth: int, width: int, group: bool, data: st.DataObject
+@given(st.integers(0, 99), st.integers(1, 3), st.sampled_from([1, 3, 8]), st.data())
+def test_features_share_out_what_the_units_of_the_layer_send(
+    seed: int, depth: int, width: int, data: st.DataObject
 ) -> None:
     layer = data.draw(st.integers(4 - depth, 3))
-    (made,) = decompose(network(seed), images(seed=seed), from_layer=layer, depth=depth, width=width, group=group)
-    assert (made.layer, made.reason) == (layer, "as asked")
+    (made,) = decompose(network(seed), images(seed=seed), from_layer=layer, depth=depth, width=width)
+    assert made.layer == layer
     kept = next(one for one in made.whole.path if one.layer == layer)
-    assert {feature.unit.index for feature in made.features} == {unit.index for unit in kept.units}
-    scores = [feature.score for feature in made.features]
-    assert scores == sorted(scores, reverse=True)
-    shares = [feature.share for feature in made.features]
+    of_whole = {unit.index: unit.contribution for unit in kept.units}
+    assert {unit.index: unit.contribution for unit in made.units} == pytest.approx(of_whole)
+    assert made.contribution == pytest.approx(sum(of_whole.values()))
+    assert [len(one.units) for one in made.features] and len(made.paths) == len(made.units)
+    assert sorted(number for one in made.features for number in one.units) == list(range(len(made.units)))
+    for several in (made.units, made.features):
+        sent = [one.contribution for one in several]
+        assert sent == sorted(sent, reverse=True)
+    assert sum(one.contribution for one in made.features) == pytest.approx(made.contribution)
+    shares = [one.share for one in made.features]
     assert None in shares or sum(filter(None, shares)) == pytest.approx(1)
-    assert sorted(number for one in made.groups for number in one.features) == list(range(len(scores)))
-    assert made.alike == (ALIKE if group else None)
-    assert group or all(len(one.features) == 1 for one in made.groups)
-    for one in made.groups:
-        parts = [made.features[number].explanation for number in one.features]
-        torch.testing.assert_close(one.attribution, torch.stack([part.attribution for part in parts]).sum(0))
-        assert one.score == pytest.approx(sum(part.score for part in parts))
-    together = sum(scores) - made.whole.score
-    assert made.difference.score == pytest.approx(together, abs=1e-12)
+    for one in made.features:
+        paths = [made.paths[number] for number in one.units]
+        torch.testing.assert_close(one.attribution, torch.stack([path.attribution for path in paths]).sum(0))
+        torch.testing.assert_close(one.path_map, torch.stack([path.path_map() for path in paths]).sum(0))
     if layer == 4 - depth:  # the path ends there: law 4
-        assert made.difference.exact
-        assert together == pytest.approx(0, abs=1e-9) and made.difference.bias == pytest.approx(0, abs=1e-9)
-        whole = sum((feature.explanation.attribution for feature in made.features), torch.zeros(3, 10, 10).double())
+        whole = sum((path.attribution for path in made.paths), torch.zeros(3, 10, 10).double())
         torch.testing.assert_close(whole, made.whole.attribution)
+        assert sum(path.score for path in made.paths) == pytest.approx(made.whole.score)
 
 
-def test_parts_that_do_not_sum_say_so() -> None:
-    for seed in range(20):
-        (made,) = decompose(network(seed), images(seed=seed), from_layer=3, depth=3, width=3)
-        if abs(made.difference.score) > 0.01 * abs(made.whole.score):
-            assert not made.difference.exact
-            assert made.difference.attribution is not None and made.difference.attribution > 1e-3
-            return
-    pytest.fail("no network of twenty has parts that differ from the whole")
-
-
-def test_what_is_left_out_is_summed_up() -> None:
-    (everything,) = decompose(network(), images(), depth=1, width=8, group=False)
-    (some,) = decompose(network(), images(), depth=1, width=8, group=False, features=2)
-    assert [feature.unit for feature in some.features] == [feature.unit for feature in everything.features[:2]]
-    rest = everything.features[2:]
-    assert (some.others.units, some.others.groups) == (len(rest), len(rest)) and rest
-    assert some.others.score == pytest.approx(sum(feature.score for feature in rest))
-    assert some.others.share == pytest.approx(sum(feature.share or 0 for feature in rest))
-    assert some.difference == everything.difference
-    assert len(some.overlap) == 2 and [row[:2] for row in everything.overlap[:2]] == list(some.overlap)
-    assert (everything.others.units, everything.others.share) == (0, None)
+def test_features_below_one_percent_are_listed_and_not_drawn() -> None:
+    (made,) = decompose(network(), images(), depth=1, width=8)
+    assert len(made.features) > 2
+    shares = (0.6, 0.35, 0.05, 0.04, 0.007, 0.003, -0.05)
+    features = tuple(replace(made.features[0], number=at, share=share) for at, share in enumerate(shares, start=1))
+    assert [one.share for one in replace(made, features=features).drawn] == [0.6, 0.35, 0.05, 0.04, -0.05]
+    assert [one.share for one in replace(made, features=features, most=2).drawn] == [0.6, 0.35]
+    assert [one.share for one in replace(made, features=features[5:6]).drawn] == [0.003]  # never nothing
+    remarks = "\n".join(decomposition_remarks(replace(made, features=features)))
+    assert "Not drawn: 2 features below 1% (" in remarks and ", 1.0% together)." in remarks
+    remarks = "\n".join(decomposition_remarks(replace(made, features=features, most=2)))
+    assert "Not drawn: 5 features (" in remarks and ", 5.0% together)." in remarks
 
 
 def test_a_batch_is_its_pictures_one_by_one() -> None:
     net, several = network(), images(3)
     for number, made in enumerate(decompose(net, several, target=[0, 1, 2])):
         (alone,) = decompose(net, several[number : number + 1], target=number)
-        assert [feature.unit.index for feature in made.features] == [feature.unit.index for feature in alone.features]
-        assert [group.features for group in made.groups] == [group.features for group in alone.groups]
+        assert [unit.index for unit in made.units] == [unit.index for unit in alone.units]
+        assert [one.units for one in made.features] == [one.units for one in alone.features]
         assert made.whole.target == number
 
 
@@ -179,7 +173,7 @@ def test_an_explanation_keeps_its_image_whatever_becomes_of_the_buffer() -> None
     before = whole.decompose()
     buffer.fill_(7.0)
     after = whole.decompose()
-    assert [one.unit for one in after.features] == [one.unit for one in before.features]
+    assert after.units == before.units
     assert torch.equal(after.whole.attribution, whole.attribution)
 
 
@@ -189,10 +183,10 @@ def test_an_explanation_keeps_its_image_whatever_becomes_of_the_buffer() -> None
 def test_an_explanation_can_be_taken_apart() -> None:
     net, image = network(), images()
     (whole,) = pathx.explain(net, image, depth=2, width=4, alpha=0.2, target=1)
-    made = whole.decompose(features=2, group=False)
-    (expected,) = decompose(net, image, depth=2, width=4, alpha=0.2, target=1, features=2, group=False)
-    assert [feature.unit.index for feature in made.features] == [feature.unit.index for feature in expected.features]
-    assert [feature.score for feature in made.features] == pytest.approx([one.score for one in expected.features])
+    made = whole.decompose(features=2)
+    (expected,) = decompose(net, image, depth=2, width=4, alpha=0.2, target=1, features=2)
+    assert made.units == expected.units and len(made.drawn) <= 2
+    assert [one.units for one in made.features] == [one.units for one in expected.features]
     assert torch.allclose(made.whole.attribution, whole.attribution)
     with pytest.raises(PathxError, match=r"keeps no model and no input: call pathx\.decompose"):
         replace(whole, origin=None).decompose()
@@ -221,7 +215,7 @@ def test_inputs_that_are_no_pictures_have_features_and_no_places() -> None:
         net = nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 3))
     (made,) = decompose(net, torch.randn(1, 6, generator=seeded(1)), depth=1)
     assert made.features and made.features[0].place is None
-    assert made.difference.exact
+    assert made.features[0].path_map is None
     assert made._repr_png_() is None and made.whole._repr_png_() is None
     with pytest.raises(PathxError, match=r"the input \(6\) is no image"):
         made.figure()
@@ -233,19 +227,17 @@ def test_inputs_that_are_no_pictures_have_features_and_no_places() -> None:
 def test_a_target_that_no_unit_supports_has_one_feature() -> None:
     (made,) = decompose(network(), images(), alpha=0.999, depth=2)
     assert made.below_alpha
-    assert len(made.features) == 1 and made.features[0].share in (None, 1.0)
+    assert len(made.features) == len(made.drawn) == 1 and made.features[0].share in (None, 1.0)
     assert not decompose(network(), images(), depth=2)[0].below_alpha
 
 
 @pytest.mark.parametrize("shade", [0.0, 0.5])
 def test_a_picture_of_one_colour_has_finite_numbers_and_a_figure(shade: float) -> None:
     (made,) = decompose(network(), torch.full((1, 3, 10, 10), shade, dtype=torch.float64), depth=3)
-    assert all(math.isfinite(value) for row in made.overlap for value in row)
-    assert all(math.isfinite(feature.score) for feature in made.features)
+    assert all(math.isfinite(one.contribution) for one in made.features)
     assert made.figure().width > 400
-    if shade == 0:  # weight x 0: nothing of the score comes from the pixels
-        assert all(feature.place is None for feature in made.features)
-        assert made.difference.attribution is None
+    if shade == 0:  # weight x 0: nothing of the score comes from the pixels, and the units still have their places
+        assert all(not one.attribution.any() and one.place is not None for one in made.features)
 
 
 @pytest.mark.parametrize(
@@ -261,14 +253,11 @@ def test_a_picture_of_one_colour_has_finite_numbers_and_a_figure(shade: float) -
     ],
 )
 def test_wrong_calls(options: dict[str, int], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decomposition, "MOST_FEATURES", 4)
+    monkeypatch.setattr(decomposition, "MOST_UNITS", 4)
     with pytest.raises(PathxError) as caught:
         decompose(network(), images(), **{"depth": 2, "width": 3, **options})
     assert str(caught.value) == message
     assert caught.value.usage
-
-
-# Real photos
 
 
 # Patches of one channel
@@ -295,10 +284,8 @@ def test_patches_are_a_partition_and_no_two_of_a_channel_touch(places: list[tupl
             assert channel != another or max(abs(y - down), abs(x - across)) > 1
 
 
-def test_a_feature_is_mapped_without_the_layers_above_it() -> None:
+def test_the_path_of_a_unit_is_mapped_without_the_layers_above_it() -> None:
     (whole,) = pathx.explain(network(), images(), depth=3, width=6)
-    made = whole.decompose(from_layer=2, group=False)
-    for feature in made.features:
-        own = feature.explanation
-        assert own.branch == 2 and set(own.mapped) <= {1, 2}
-        torch.testing.assert_close(own.path_map(), sum(own.path_map(layer) for layer in own.mapped))
+    for path in whole.decompose(from_layer=2).paths:
+        assert path.branch == 2 and set(path.mapped) <= {1, 2}
+        torch.testing.assert_close(path.path_map(), sum(path.path_map(layer) for layer in path.mapped))

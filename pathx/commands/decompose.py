@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pathx.commands import options, parsing
 from pathx.commands.command import command
-from pathx.commands.output import print_image, print_table, print_target, relative, terminal, unit_name
+from pathx.commands.output import print_image, print_table, print_target, terminal, unit_name
 from pathx.commands.running import run_images
 
 if TYPE_CHECKING:
@@ -30,35 +29,31 @@ def decompose(
     target: options.Targets = None,
     features: Annotated[
         str | None,
-        options.Option("Features to show at most, the strongest. [default: all]", "K", panel=options.PATH),
+        options.Option("Features to draw at most, the strongest. [default: all from 1% on]", "K", panel=options.PATH),
     ] = None,
     from_layer: Annotated[
         str | None,
-        options.Option("Layer whose units are the features. [default: the top one]", "N", panel=options.PATH),
+        options.Option("Layer whose units are grouped into features. [default: the top one]", "N", panel=options.PATH),
     ] = None,
-    no_group: Annotated[
-        bool, options.Option("Do not put units that look at the same spot together.", panel=options.PATH)
-    ] = False,
 ) -> None:
-    """Split a decision into features: one path for each unit.
+    """Split a decision into features: groups of units that look at the same spot.
 
-    Besides the files of explain, OUT/IMAGE/CLASS gets sheet.png and decomposition.json, and a folder feature-01, … with
-    the explanation of each unit.
+    Besides the files of explain, OUT/IMAGE/CLASS gets sheet.png, a folder feature-01, … for each feature that is drawn, and
+    decomposition.json, which lists all features and their units.
     """
     how: dict[str, Any] = {
         "features": parsing.whole_number(features, "--features"),
         "from_layer": parsing.whole_number(from_layer, "--from-layer"),
-        "group": not no_group,
     }
     groups = (model, path, drawing, results, device, run, ray)
-    run_images(images, target, *groups, show=_print_decomposition, verb="taken apart", decompose=how)
+    run_images(images, target, *groups, show=_print_decomposition, verb="decomposed", decompose=how)
 
 
 def _print_decomposition(known: Guide | None, done: Result, first: bool) -> None:
     """The features, how they add up, where the files are."""
     from rich.text import Text
 
-    from pathx.drawing.sheets import decomposition_remarks, group_letter
+    from pathx.drawing.sheets import decomposition_remarks
     from pathx.results.decomposition import feature_folders
 
     console = terminal()
@@ -66,51 +61,40 @@ def _print_decomposition(known: Guide | None, done: Result, first: bool) -> None
     if first:
         print_image(console, done.file, done.predictions)
     print_target(console, done.document, whole)
-    console.print(Text(f"taken apart at layer {made.layer}: {made.reason}"))
-    if made.groups:
-        headings = _HEADINGS if console.width >= _WIDE else _NARROW_HEADINGS
-        classes = None if whole.importance == "effect" else done.document["model"]["classes"]
-        rows = _feature_rows(made, classes, console.width, headings)
-        print_table(headings, rows, right={1, 2, 3})
-    if known is not None:
-        units = [(group_letter(at), made.features[group.features[0]].unit) for at, group in enumerate(made.groups)]
-        told = [(letter, unit, words) for letter, unit in units if (words := known.words(unit))][:_TOLD]
-        for letter, unit, words in told:
-            console.print(Text(f"{letter}: {unit_name(unit, console.width)} looks for {words}"))
-        if not told:
-            console.print(Text(known.nothing))
     for remark in decomposition_remarks(made):
         console.print(Text(remark))
+    if made.features:
+        print_table(*_table(made, console.width), right={0, 1, 2})
+    if known is not None:
+        units = [(feature.number, made.units[feature.units[0]]) for feature in made.drawn]
+        told = [(number, unit, words) for number, unit in units if (words := known.words(unit))][:_TOLD]
+        for number, unit, words in told:
+            console.print(Text(f"feature {number}: {unit_name(unit, console.width)} looks for {words}"))
+        if not told:
+            console.print(Text(known.nothing))
     sheet = [name for key, name in done.document["files"].items() if key == "sheet"]
     files = ", ".join([*sheet, *feature_folders(done.document), "decomposition.json"])
     console.print(Text(f"{done.folder}{os.sep}: {files}\n"), soft_wrap=True)
 
 
-def _feature_rows(
-    made: Decomposition, classes: int | None, width: int, headings: Sequence[str]
-) -> list[tuple[str, ...]]:
-    """A row for every group of features, which belong together."""
-    from pathx.drawing.sheets import group_letter
-    from pathx.drawing.words import percent, ranges
+def _table(made: Decomposition, width: int) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Headings, and a row for each feature that is drawn."""
+    from pathx.drawing.sheets import channels_line
+    from pathx.drawing.words import percent
 
-    taken = sum({"features": 9, "box": 15, "strongest unit": -2}.get(heading, len(heading)) + 2 for heading in headings)
+    headings = ["feature", "share", "units", *(["box"] if width >= _WIDE else []), "channels"]
     rows = []
-    for number, group in enumerate(made.groups):
-        unit = made.features[group.features[0]].unit
+    for feature in made.drawn:
         cells = {
-            "": group_letter(number),
-            "units": str(len(group.features)),
-            "share": percent(group.share),
-            "importance": relative(unit.importance, classes),
-            "box": ",".join(map(str, group.place.box)) if group.place else "nowhere",
-            "features": ranges(position + 1 for position in group.features),
-            "strongest unit": unit_name(unit, width - taken),
+            "feature": str(feature.number),
+            "share": percent(feature.share),
+            "units": str(len(feature.units)),
+            "box": ",".join(map(str, feature.place.box)) if feature.place else "-",
+            "channels": channels_line([made.units[position] for position in feature.units]),
         }
         rows.append(tuple(cells[heading] for heading in headings))
-    return rows
+    return headings, rows
 
 
-_HEADINGS = ("", "units", "share", "importance", "box", "features", "strongest unit")
-_NARROW_HEADINGS = ("", "units", "share", "importance", "strongest unit")
-_TOLD = 3  # groups whose units' words are told
-_WIDE = 100  # columns of a terminal from which on the others have room
+_TOLD = 3  # features whose units' words are told
+_WIDE = 100  # columns of a terminal from which on the box has room

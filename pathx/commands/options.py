@@ -282,9 +282,6 @@ class DrawingOptions:
     show_units: Annotated[bool, Option("Draw what the strongest units of the deepest layer can see.", rare=True)] = (
         False
     )
-    no_magnify: Annotated[
-        bool, Option("Show weak features, or weak runs that are compared, as weak as they are.", rare=True)
-    ] = False
 
     @property
     def drawing(self) -> Drawing:
@@ -294,7 +291,7 @@ class DrawingOptions:
 
         from pathx.drawing.render import Drawing
 
-        return Drawing(smoothing, self.colours, percentile, self.show_units, not self.no_magnify, self.heat)
+        return Drawing(smoothing, self.colours, percentile, self.show_units, self.heat)
 
 
 @dataclass(frozen=True)

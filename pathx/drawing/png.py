@@ -26,7 +26,7 @@ def png(image: Image.Image) -> bytes:
     rows[0, 1:] = pixels[0]
     torch.sub(pixels[1:], pixels[:-1], out=rows[1:, 1:])
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)  # 8 bits each of red, green and blue
-    compressor = zlib.compressobj(level=1, strategy=zlib.Z_RLE)
+    compressor = zlib.compressobj(level=1)
     data = compressor.compress(filtered) + compressor.flush()
     return _SIGNATURE + _chunk(b"IHDR", header) + _chunk(b"IDAT", data) + _chunk(b"IEND", b"")
 

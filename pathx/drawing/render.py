@@ -49,8 +49,6 @@ class Drawing:
         colours: a name of COLOURS.
         percentile: of the magnitudes that are not zero, what the strongest colour stands for.
         show_units: draw the receptive fields of the kept units of the deepest layer.
-        magnify: show weak features of a decomposition, and weak ones of runs that are compared, stronger by a round
-            factor that the caption says.
         heat: what overlays and sheets show: `path`, where the units of the path look, or `pixels`, the attribution.
     """
 
@@ -58,7 +56,6 @@ class Drawing:
     colours: str = "red-blue"
     percentile: float = PERCENTILE
     show_units: bool = False
-    magnify: bool = True
     heat: str = "path"
 
     def __post_init__(self) -> None:
@@ -217,14 +214,6 @@ def shared_scale(attributions: Iterable[Tensor], sigma: float, percentile: float
     """
     planes = [smooth(attribution, sigma) for attribution in attributions]
     return max((colour_scale(plane, percentile) for plane in planes if plane.any()), default=1.0)
-
-
-def magnification(own: float, shared: float) -> int:
-    """The largest of 1, 2, 5, 10, 20, … by which a picture of that scale can be shown stronger in a shared one."""
-    factor = 1
-    for step in (step * 10**power for power in range(9) for step in (1, 2, 5)):
-        factor = step if step * own <= shared else factor
-    return factor
 
 
 @lru_cache(maxsize=16)  # to be looked at and not drawn on

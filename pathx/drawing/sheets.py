@@ -9,104 +9,86 @@ from typing import TYPE_CHECKING
 from PIL import Image
 from torch import Tensor
 
+from pathx.decomposition import LEAST_SHARE
 from pathx.drawing.page import Bar, Panel, sheet
 from pathx.drawing.render import Drawing
-from pathx.drawing.view import View, heat_of, heat_scale, magnified, summed_heat, unit_boxes, with_inset
+from pathx.drawing.view import View, field_boxes, heat_of, heat_scale, with_inset
 from pathx.drawing.words import carried, carried_difference, counted, percent, settings_line
 from pathx.explanation import Explanation, Unit
+from pathx.maps import smooth
 
 if TYPE_CHECKING:
     from pathx.contrast import Contrast
-    from pathx.decomposition import Decomposition, Group
+    from pathx.decomposition import Decomposition, Feature
 
 
 def decomposition_sheet(made: Decomposition, view: View, drawing: Drawing) -> Image.Image:
-    """The whole, and each group of features, in one colour scale; weak ones are magnified, as their captions say."""
+    """The whole path, and each feature that is drawn, in one colour scale."""
     tile = view.tile()
-    whole = made.whole
     scale = decomposition_scale(made, drawing)
-    units = counted(len(made.features) + made.others.units, "unit")
-    details = (f"taken apart into {units} of layer {made.layer}", f"score {whole.score:.4g}")
-    factor = magnified(heat_of(whole, drawing), scale, drawing)
-    shown = tile.overlay(whole, drawing, scale=scale / factor)
-    panels = [Panel(shown, "the whole path", (*details, *_strength(factor)))]
-    for number, group in enumerate(made.groups):
-        members = [made.features[position] for position in group.features]
-        boxes = [box for member in members for box in unit_boxes(member.explanation)]
-        values = group_heat(made, group, drawing)
-        factor = magnified(values, scale, drawing)
-        drawn = tile.overlay(values, drawing, scale=scale / factor, boxes=list(dict.fromkeys(boxes)))
-        seen = bool(values.any())
+    details = (
+        f"{counted(len(made.units), 'unit')} of layer {made.layer}, in {counted(len(made.features), 'feature')}",
+    )
+    panels = [Panel(tile.overlay(made.whole, drawing, scale=scale), "the whole path", details)]
+    for feature in made.drawn:
+        units = [made.units[position] for position in feature.units]
+        values = feature_heat(feature, drawing)
+        picture = tile.overlay(values, drawing, scale=scale, boxes=field_boxes(units))
         panels.append(
             Panel(
-                with_inset(drawn, tile, values) if seen else drawn,
-                f"{group_letter(number)}: {group_line(group)}",
-                (
-                    *channels_line([member.unit for member in members]),
-                    *_strength(factor),
-                    *(() if seen else ("nothing of it reaches the image",)),
-                ),
+                with_inset(picture, tile, values) if bool(values.any()) else picture,
+                f"feature {feature.number}" + ("" if feature.share is None else f": {percent(feature.share)}"),
+                (f"{counted(len(units), 'unit')}; {channels_line(units)}",),
             )
         )
-    notes = [settings_line(whole), *decomposition_remarks(made)]
+    notes = [settings_line(made.whole), *decomposition_remarks(made)]
     return sheet(panels, title=view.label, more=view.more, notes=notes, bar=_bar(drawing, scale, view.label))
 
 
-def group_letter(number: int) -> str:
-    """A, B, … Z, AA, AB, …"""
-    return (group_letter(number // 26 - 1) if number >= 26 else "") + chr(ord("A") + number % 26)
-
-
-def group_line(group: Group) -> str:
-    """`21 units, 28.0%`: how many features a group has, and their share of the score."""
-    share = "" if group.share is None else f", {percent(group.share)}"
-    return f"{counted(len(group.features), 'unit')}{share}"
-
-
-def channels_line(units: Sequence[Unit]) -> list[str]:
-    """The channels that the units of a group belong to, the commonest first."""
+def channels_line(units: Sequence[Unit]) -> str:
+    """The channel that most of a feature's units belong to, and how many others: `conv5, channel 145 (6 of 25) and 7 others`."""
     counts = Counter((unit.tensor, unit.index[0]) for unit in units)
     (tensor, channel), of_first = counts.most_common(1)[0]
-    more = f" and {counted(len(counts) - 1, 'other')}" if len(counts) > 1 else ""
-    times = f" ({of_first} of them)" if more and of_first > 1 else ""
-    return [f"{tensor}, channel {channel}{times}{more}"]
+    if len(counts) == 1:
+        return f"{tensor}, channel {channel}"
+    return f"{tensor}, channel {channel} ({of_first} of {len(units)}) and {counted(len(counts) - 1, 'other')}"
 
 
-def group_heat(made: Decomposition, group: Group, drawing: Drawing) -> Tensor:
-    """What overlays and sheets show of a group: the sum of its features."""
-    return summed_heat((made.features[position].explanation for position in group.features), drawing)
+def feature_heat(feature: Feature, drawing: Drawing) -> Tensor:
+    """What overlays and sheets show of a feature, (H, W): its path map, or its pixels; smoothed."""
+    if drawing.heat == "path" and feature.path_map is not None:
+        return smooth(feature.path_map, drawing.smoothing)
+    return smooth(feature.attribution, drawing.smoothing)
 
 
 def decomposition_scale(made: Decomposition, drawing: Drawing) -> float:
-    """The one colour scale of a decomposition: of the whole, its features and their groups."""
-    parts = [heat_of(feature.explanation, drawing) for feature in made.features]
-    groups = [group_heat(made, group, drawing) for group in made.groups]
-    return heat_scale([heat_of(made.whole, drawing), *parts, *groups], drawing)
+    """The one colour scale of a decomposition: of the whole path, and of the features that are drawn."""
+    if made.whole.attribution.dim() != 3:
+        return 1.0
+    return heat_scale([heat_of(made.whole, drawing), *(feature_heat(one, drawing) for one in made.drawn)], drawing)
 
 
 def decomposition_remarks(made: Decomposition) -> list[str]:
     """What a reader must know of a decomposition, in sentences."""
-    remarks = []
+    if not made.units:
+        return ["No unit of this layer is on the path: there is nothing to decompose."]
     if made.below_alpha:
-        remarks.append("No unit of this layer is above alpha; the best one stands alone.")
-    elif len(made.features) + made.others.units == 1:
-        remarks.append("The layer keeps a single unit: there is one feature.")
-    elif len(made.groups) == 1 and made.others.units == 0:
-        remarks.append(f"All {len(made.features)} units belong together: there is one feature.")
-    if made.others.units:
-        share = f", {percent(made.others.share)} of the score" if made.others.share is not None else ""
-        every = len(made.features) + made.others.units
-        remarks.append(f"Not shown: {made.others.units} of {every} units{share}.")
-    if not made.features:
-        return [*remarks, "No unit of this layer is on the path: there is nothing to take apart."]
-    together = made.whole.score + made.difference.score
-    if made.difference.exact:
-        return [*remarks, "Added up, the features are the whole path."]
-    return [
-        *remarks,
-        f"Added up, the features give {together:.3g}, the whole path gives {made.whole.score:.3g}: each feature chooses its "
-        "own units in the layers below, and together they may choose more or others than the one path does.",
-    ]
+        return ["No unit of this layer is above alpha; the best one stands alone."]
+    if len(made.units) == 1:
+        return ["The layer keeps a single unit: there is one feature."]
+    sent = f"The {len(made.units)} units of layer {made.layer} send {made.contribution:.3g} to the class"
+    remarks = [f"{sent}; a feature's share is its part of that."]
+    if len(made.features) == 1:
+        remarks = [f"All {len(made.units)} units look at the same spot: there is one feature."]
+    drawn = {one.number for one in made.drawn}
+    left = [one for one in made.features if one.number not in drawn]
+    if left:
+        shares = [one.share for one in left if one.share is not None]
+        share = f", {percent(sum(shares))} together" if shares else ""
+        units = counted(sum(len(one.units) for one in left), "unit")
+        why = " below 1%" if shares and all(abs(one) < LEAST_SHARE for one in shares) else ""
+        remarks.append(f"Not drawn: {counted(len(left), 'feature')}{why} ({units}{share}).")
+    return remarks
 
 
 def contrast_sheet(
@@ -154,28 +136,28 @@ def _differences(made: Contrast, drawing: Drawing) -> list[Tensor]:
 
 
 def comparison_sheet(explanations: Sequence[Explanation], view: View, drawing: Drawing) -> Image.Image:
-    """One image and class explained in several ways, such as depths and widths, in one colour scale.
+    """One image and class explained in several ways, such as depths and widths, each in a colour scale of its own.
 
-    Weak ones are magnified, as their captions say. Settings that fill a grid of depths and widths are laid out so.
+    Settings that fill a grid of depths and widths are laid out so.
     """
     tile = view.tile()
     ordered = sorted(
         explanations, key=lambda made: (made.depth, _width_order(made), made.alpha, made.skips, made.importance)
     )
-    heats = [heat_of(made, drawing) for made in ordered]
-    scale = heat_scale(heats, drawing)
     depths, widths = {made.depth for made in ordered}, {made.width for made in ordered}
     told_apart = len({(made.alpha, made.skips, made.importance) for made in ordered}) > 1
     is_grid = len(ordered) == len(depths) * len(widths) and 1 < len(widths) <= 6
     panels = []
-    for made, values in zip(ordered, heats, strict=True):
-        factor = magnified(values, scale, drawing)
+    for made in ordered:
         how = f"alpha {made.alpha:.4g}, skips {made.skips}, importance {made.importance}"
         details = (f"score {made.score:.4g}", *([how] if told_apart else []))
-        drawn = tile.overlay(made, drawing, scale=scale / factor)
-        panels.append(Panel(drawn, f"depth {made.depth}, width {made.width}", (*details, *_strength(factor))))
+        panels.append(Panel(tile.overlay(made, drawing), f"depth {made.depth}, width {made.width}", details))
     return sheet(
-        panels, title=view.label, bar=_bar(drawing, scale, view.label), columns=len(widths) if is_grid else None
+        panels,
+        title=view.label,
+        notes=["Each picture has a colour scale of its own: compare where the heat is, not how strong."],
+        bar=_bar(drawing, None, view.label),
+        columns=len(widths) if is_grid else None,
     )
 
 
@@ -185,9 +167,5 @@ def _width_order(explanation: Explanation) -> tuple[int, float]:
     return (2, 0.0) if explanation.width == "all" else (1, float(explanation.width.rstrip("%")))
 
 
-def _strength(factor: int) -> list[str]:
-    return [f"shown {factor} times stronger"] if factor > 1 else []
-
-
-def _bar(drawing: Drawing, scale: float, label: str = "") -> Bar:
+def _bar(drawing: Drawing, scale: float | None, label: str = "") -> Bar:
     return Bar(drawing.colours, f"against {label}".strip(), f"for {label}".strip(), scale)

@@ -7,15 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
 
 from pathx.drawing.page import Panel
 from pathx.drawing.png import png
-from pathx.drawing.render import Drawing, Heated, enlarged_map, exact_map, heated, magnification, shared_scale
+from pathx.drawing.render import Drawing, Heated, enlarged_map, exact_map, heated, shared_scale
 from pathx.errors import PathxError
-from pathx.explanation import Explanation
+from pathx.explanation import Explanation, Unit
 from pathx.maps import plane, smooth
 
 Region = tuple[float, float, float, float]
@@ -139,19 +138,9 @@ def heat_of(explanation: Explanation, drawing: Drawing) -> Tensor:
     return smooth(explanation.attribution, drawing.smoothing)
 
 
-def summed_heat(explanations: Iterable[Explanation], drawing: Drawing) -> Tensor:
-    """What several explanations of one image add up to."""
-    return torch.stack([heat_of(explanation, drawing) for explanation in explanations]).sum(0)
-
-
 def heat_scale(heats: Iterable[Tensor], drawing: Drawing) -> float:
     """The magnitude in the strongest colour of pictures that are compared."""
     return shared_scale(heats, 0, drawing.percentile)
-
-
-def magnified(values: Tensor, scale: float, drawing: Drawing) -> int:
-    """How many times stronger a part is shown than the scale says, so that it can be seen."""
-    return magnification(heat_scale([values], drawing), scale) if drawing.magnify and bool(values.any()) else 1
 
 
 def pixel_map(attribution: Tensor, drawing: Drawing, *, scale: float | None = None) -> Image.Image:
@@ -209,9 +198,14 @@ def with_inset(drawn: Image.Image, tile: View, values: Tensor) -> Image.Image:
 
 
 def unit_boxes(explanation: Explanation) -> list[tuple[int, ...]]:
-    """Receptive fields of the strongest units that the deepest layer of the path keeps, each once."""
-    units = sorted(explanation.path[-1].units, key=lambda unit: -unit.contribution)
-    return list(dict.fromkeys(unit.receptive_field for unit in units if unit.receptive_field))[:_MOST_BOXES]
+    """Receptive fields of the strongest units that the deepest layer of the path keeps."""
+    return field_boxes(explanation.path[-1].units)
+
+
+def field_boxes(units: Iterable[Unit]) -> list[tuple[int, ...]]:
+    """Receptive fields of the strongest of some units, each once."""
+    strongest = sorted(units, key=lambda unit: -unit.contribution)
+    return list(dict.fromkeys(unit.receptive_field for unit in strongest if unit.receptive_field))[:_MOST_BOXES]
 
 
 def notebook_png(explanation: Explanation, figure: Callable[[], Image.Image]) -> bytes | None:

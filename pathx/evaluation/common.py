@@ -291,8 +291,6 @@ def common_of_results(folders: Sequence[str | Path], *, by: str = "prediction") 
 def _documents(folders: Sequence[str | Path], unread: dict[str, str]) -> Iterator[dict[str, Any]]:
     for folder in folders:
         for file in sorted(Path(folder).rglob(PATH)):
-            if (file.parent.parent / PATH).exists():
-                continue  # a feature of a decomposition, whose whole is counted
             try:
                 document = read_document(file)
             except PathxError as error:

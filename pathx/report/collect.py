@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -19,7 +18,6 @@ from pathx.results.names import read_names
 from pathx.results.schema import PATH_SCHEMA, PATH_SHAPE, misfit
 
 MEASURES = ("evaluation.json", "grid.json", "common.json")
-_FEATURE = re.compile(r"feature-\d\d+")
 _NEEDED = {**PATH_SHAPE, "region": [(int, float)], "input": [int], "pixel_map": dict}
 
 
@@ -96,9 +94,7 @@ def _documents(root: Path) -> Iterator[Path]:
         yield root
         return
     for name in ("path.json", *MEASURES, "check.json", "units.json"):
-        for file in sorted(root.rglob(name)):
-            if not (name == "path.json" and _FEATURE.fullmatch(file.parent.name)):
-                yield file
+        yield from sorted(root.rglob(name))
 
 
 def _add(made: Collected, file: Path) -> None:

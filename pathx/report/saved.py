@@ -21,7 +21,7 @@ from pathx.results.files import PATH, REPORT_DATA, document_bytes, read_document
 from pathx.results.saved import check_feature
 from pathx.results.schema import misfit
 
-_FEATURE_SIDE, _SHEET_SIDE, _MOST_FEATURES = 260, 1100, 12
+_FEATURE_SIDE, _SHEET_SIDE = 260, 1100
 
 _PATH = {"width": (int, str), "layers": [dict], "edges": [list], "models": dict, "pixels": dict, "places": list}
 _GROWTH = {"path": str, "paths": [_PATH], "unit_maps": dict}
@@ -125,14 +125,15 @@ def _features(folder: Path, notes: list[str]) -> dict[str, Any] | None:
         items = [
             {
                 "feature": entry["feature"],
-                "name": f"{entry['unit']['tensor']} [{','.join(map(str, entry['unit']['index']))}]",
-                "score": entry["score"],
+                "name": f"{len(entry['units'])} units",
+                "score": entry["contribution"],
                 "share": entry["share"],
                 "src": _small(folder / check_feature(entry["folder"]) / "overlay.png", _FEATURE_SIDE),
             }
-            for entry in document["features"][:_MOST_FEATURES]
+            for entry in document["features"]
+            if entry["folder"] is not None
         ]
-        return {"layer": document["layer"], "reason": document["reason"], "items": items}
+        return {"layer": document["layer"], "reason": "features by share", "items": items}
     except (PathxError, KeyError, TypeError) as error:
         notes.append(f"decomposition.json cannot be shown ({error})")
         return None

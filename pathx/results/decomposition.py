@@ -1,17 +1,21 @@
-"""The files of a decomposition: an explanation per feature, the sheet, and last decomposition.json."""
+"""The files of a decomposition: a folder per feature that is drawn, the sheet, and last decomposition.json."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pathx.decomposition import Decomposition, Feature, Group
+from safetensors.torch import save as safetensors_bytes
+
+from pathx.decomposition import ALIKE, Decomposition, Feature
+from pathx.drawing.grey import encode_map, shrink
 from pathx.drawing.page import Panel
 from pathx.drawing.png import png
 from pathx.drawing.render import Drawing
-from pathx.drawing.sheets import decomposition_scale, decomposition_sheet, group_heat
-from pathx.drawing.view import View, heat_of, heat_scale, magnified
+from pathx.drawing.sheets import decomposition_scale, decomposition_sheet, feature_heat
+from pathx.drawing.view import View
 from pathx.errors import PathxError
 from pathx.images.read import UserImage
 from pathx.maps import SPOT, no_place
@@ -31,44 +35,27 @@ from pathx.results.explanation import (
 )
 from pathx.results.files import DECOMPOSITION, FILES, PATH, SHEET, document_bytes, read_document, replacing
 
-SCHEMA = "pathx/decomposition@1"
+SCHEMA = "pathx/decomposition@2"
+MAP_SIDE = 56  # of a feature's path map in the document, for a report to draw
 
 
 def decomposition_files(document: dict[str, Any]) -> list[str]:
     """The names of a decomposition's files, those of its features included, its document last."""
-    own = document["files"]
-    each = [name for key, name in own.items() if key != "sheet"]
-    features = [f"{part['folder']}/{name}" for part in document["features"] for name in each]
-    return [*own.values(), *features, DECOMPOSITION]
+    features = [
+        f"{entry['folder']}/{name}"
+        for entry in document["features"]
+        if entry["folder"]
+        for name in entry["files"].values()
+    ]
+    return [*document["files"].values(), *features, DECOMPOSITION]
 
 
 @dataclass(frozen=True)
-class Scales:
-    """What the strongest colours of a decomposition's heatmaps and overlays stand for.
-
-    Where a part is magnified, that is by so many times less.
-    """
-
-    exact: float
-    smoothed: float
-
-    @staticmethod
-    def of(made: Decomposition, drawing: Drawing) -> Scales:
-        parts = [made.whole.attribution, *(feature.explanation.attribution for feature in made.features)]
-        return Scales(heat_scale(parts, drawing), decomposition_scale(made, drawing))
-
-    def over(self, factor: int) -> tuple[float, float]:
-        """The two scales for a part that is magnified."""
-        return self.exact / factor, self.smoothed / factor
-
-
-@dataclass(frozen=True)
-class FeatureReferences:
-    """What units look for elsewhere, as further pictures: in the figure of the whole, in the sheet, in each feature's figure."""
+class References:
+    """What units look for elsewhere, as further pictures: in the figure of the whole path, and in the sheet."""
 
     whole: tuple[Panel, ...] = ()
     sheet: tuple[Panel, ...] = ()
-    features: tuple[tuple[Panel, ...], ...] = ()
 
 
 def save_decomposition(
@@ -83,83 +70,89 @@ def save_decomposition(
     save_tensors: bool = False,
     drawing: Drawing | None = None,
     draw: bool = True,
-    references: FeatureReferences | None = None,
+    references: References | None = None,
 ) -> dict[str, Any]:
     """Write the files of one decomposition and return what decomposition.json says.
 
-    In `folder` the files of the whole explanation, in `feature-01`, … below it those of each feature, and last
+    In `folder` the files of the whole explanation, in `feature-01`, … below it those of each feature that is drawn, and last
     decomposition.json. Features of an older one are removed; files that are still true stay, as for an explanation.
 
     Args:
         draw: whether to make pictures.
         references: what its units look for elsewhere, where that is known.
     """
-    drawing, known = drawing or Drawing(), references or FeatureReferences()
+    drawing, known = drawing or Drawing(), references or References()
     about: dict[str, Any] = {"image": image, "region": region, "model": model, "label": label, "device": device}
     about |= {"save_tensors": save_tensors, "drawing": drawing, "draw": draw}
-    scales = Scales.of(made, drawing)
     view = View(image.pixels, image.on_pixels(region), label, more=known.sheet)
-    document = _document(made, scales, image, model, label, device, drawing)
+    document = _document(made, image, model, label, device, drawing)
     document["region"] = list(region)
     check_finite(document, image)
-    names = [entry["folder"] for entry in document["features"]]
+    contents = decomposition_pictures(made, view, drawing) if draw else {}
+    if save_tensors:
+        contents |= {f"{name}/{FILES['tensors']}": _tensors(one) for name, one in _folders(made).items()}
     with replacing(folder) as new:
-        each = known.features or ((),) * len(made.features)
-        parts = [("", made.whole, scales.over(1), known.whole)]
-        parts += [
-            (f"{entry['folder']}/", feature.explanation, scales.over(entry["magnified"]), more)
-            for feature, entry, more in zip(made.features, document["features"], each, strict=True)
-        ]
-        there = _still_true(folder, document)
-        put, gone = [], [DECOMPOSITION]
-        for place, explanation, scale, more in parts:
-            path, contents = drawn(explanation, scales=scale, more=more, **about)
-            gone += put_explanation(new, place, path, contents)
-            put.append(path)
-        if draw:
-            new.put(SHEET, png(decomposition_sheet(made, view, drawing)))
-        elif SHEET not in there:
-            gone.append(SHEET)
-        files = {key: name for key, name in FILES.items() if all(key in path["files"] for path in put)}
-        document["files"] = {**({"sheet": SHEET} if draw or SHEET in there else {}), "path": PATH, **files}
+        there = _still_true(folder, document) - contents.keys()
+        path, own = drawn(made.whole, more=known.whole, **about)
+        gone = [DECOMPOSITION, *put_explanation(new, "", path, own)]
+        for name, data in contents.items():
+            new.put(name, data)
+        for entry in document["features"]:
+            names = {key: f"{entry['folder']}/{name}" for key, name in FILES.items()}
+            entry["files"] = {key: FILES[key] for key, name in names.items() if name in contents or name in there}
+        sheet = {"sheet": SHEET} if SHEET in contents or SHEET in there else {}
+        document["files"] = {**sheet, "path": PATH, **path["files"]}
         new.put(DECOMPOSITION, document_bytes(document))
-        gone += [name for name in feature_files(folder) if name.partition("/")[0] not in names]
-        drop_contrast(folder.parent, put[0])
+        gone += [name for name in (SHEET, *feature_files(folder)) if name not in contents and name not in there]
+        drop_contrast(folder.parent, path)
         new.commit(gone)
         remove_empty_features(folder)
     return document
 
 
+def decomposition_pictures(made: Decomposition, view: View, drawing: Drawing) -> dict[str, bytes]:
+    """The sheet, and of each feature that is drawn its overlay, in one colour scale."""
+    tile, scale = view.tile(), decomposition_scale(made, drawing)
+    pictures = {SHEET: decomposition_sheet(made, view, drawing)}
+    for name, one in _folders(made).items():
+        pictures[f"{name}/{FILES['overlay']}"] = tile.overlay(feature_heat(one, drawing), drawing, scale=scale)
+    return {name: png(picture) for name, picture in pictures.items()}
+
+
+def _folders(made: Decomposition) -> dict[str, Feature]:
+    """The features that are drawn, by the names of their folders."""
+    return {f"feature-{one.number:02}": one for one in made.drawn}
+
+
 def _still_true(folder: Path, document: dict[str, Any]) -> set[str]:
-    """The sheet, where an older decomposition in a folder is the same as this one."""
+    """The files of an older decomposition in a folder, its explanation's apart, where it is the same as this one."""
     try:
         old = read_document(folder / DECOMPOSITION)
-        same = describe_the_same(old, document) and all(old[key] == document[key] for key in ("layer", "grouping"))
-        units = [[entry["unit"]["index"] for entry in one["features"]] for one in (old, document)]
-    except (PathxError, KeyError, TypeError):
+        same = describe_the_same(old, document) and old["layer"] == document["layer"]
+        features = [[(entry["folder"], entry["units"]) for entry in one["features"]] for one in (old, document)]
+        units = [[(unit["tensor"], unit["index"]) for unit in one["units"]] for one in (old, document)]
+        if not same or features[0] != features[1] or units[0] != units[1]:
+            return set()
+        own = set(old["files"].values()) - {PATH, *FILES.values()}
+        names = own | {f"{entry['folder']}/{name}" for entry in old["features"] for name in entry["files"].values()}
+    except (PathxError, KeyError, TypeError, AttributeError):
         return set()
-    there = same and units[0] == units[1] and "sheet" in old.get("files", {}) and (folder / SHEET).is_file()
-    return {SHEET} if there else set()
+    return {name for name in names & {SHEET, *feature_files(folder)} if (folder / name).is_file()}
 
 
 def feature_folders(document: dict[str, Any]) -> list[str]:
     """Where the features are, for people to read."""
-    names = [f"{entry['folder']}/" for entry in document["features"]]
+    names = [f"{entry['folder']}/" for entry in document["features"] if entry["files"]]
     return [f"{names[0]} to {names[-1]}"] if len(names) > 1 else names
 
 
 def _document(
-    made: Decomposition,
-    scales: Scales,
-    image: UserImage,
-    model: ModelInfo,
-    label: str,
-    device: str,
-    drawing: Drawing,
+    made: Decomposition, image: UserImage, model: ModelInfo, label: str, device: str, drawing: Drawing
 ) -> dict[str, Any]:
-    """What decomposition.json says: schema `pathx/decomposition@1`."""
+    """What decomposition.json says: schema `pathx/decomposition@2`."""
     whole = made.whole
-    group_of = {position: number for number, one in enumerate(made.groups, 1) for position in one.features}
+    feature_of = {position: one.number for one in made.features for position in one.units}
+    names = {one.number: name for name, one in _folders(made).items()}
     return {
         "schema": SCHEMA,
         **subject(whole, image, model),
@@ -170,56 +163,60 @@ def _document(
         "skips": whole.skips,
         "importance": whole.importance,
         "layer": made.layer,
-        "reason": made.reason,
         "below_alpha": made.below_alpha,
-        "whole": {
-            "score": whole.score,
-            "bias": whole.bias,
-            "attribution_sum": float(whole.attribution.detach().cpu().double().sum()),
-        },
+        "contribution": made.contribution,
+        "score": whole.score,
         "features": [
             {
-                "feature": position + 1,
-                "folder": f"feature-{position + 1:02}",
-                "group": group_of[position],
-                **_feature_document(feature),
-                "magnified": magnified(heat_of(feature.explanation, drawing), scales.smoothed, drawing),
+                "feature": one.number,
+                "folder": names.get(one.number),
+                "contribution": one.contribution,
+                "share": one.share,
+                **(one.place.document() if one.place else no_place()),
+                "units": [position + 1 for position in one.units],
+                "channels": _channels(made, one),
+                "path_map": None
+                if one.path_map is None or one.number not in names
+                else encode_map(shrink(one.path_map, MAP_SIDE)),
+                "files": {},
             }
-            for position, feature in enumerate(made.features)
+            for one in made.features
         ],
-        "overlap": [list(row) for row in made.overlap],
-        "grouping": None if made.alike is None else {"alike": made.alike, "linkage": "complete", "smoothing": SPOT},
-        "groups": [
+        "units": [
             {
-                "group": number,
-                "features": [position + 1 for position in one.features],
-                **_group_document(one),
-                "magnified": magnified(group_heat(made, one, drawing), scales.smoothed, drawing),
+                "unit": position + 1,
+                "feature": feature_of[position],
+                **unit_document(unit),
+                "score": path.score,
+                "bias": path.bias,
             }
-            for number, one in enumerate(made.groups, start=1)
+            for position, (unit, path) in enumerate(zip(made.units, made.paths, strict=True))
         ],
-        "others": asdict(made.others),
-        "difference": asdict(made.difference),
-        "colour_scale": scales.smoothed,
+        "grouping": {"alike": ALIKE, "linkage": "complete", "smoothing": SPOT},
+        "colour_scale": decomposition_scale(made, drawing),
         "files": {},
         "created_by": made_by(whole, device),
     }
 
 
-def _feature_document(feature: Feature) -> dict[str, Any]:
-    return {
-        "unit": unit_document(feature.unit),
-        "importance": feature.unit.importance,
-        "score": feature.score,
-        "bias": feature.explanation.bias,
-        "share": feature.share,
-        **(feature.place.document() if feature.place else no_place()),
-    }
+def _channels(made: Decomposition, feature: Feature) -> list[dict[str, Any]]:
+    """The channels that a feature's units belong to, with how many units and what they send, the strongest first."""
+    found: dict[tuple[str, int], float] = {}
+    units = [made.units[position] for position in feature.units]
+    counts = Counter((unit.tensor, unit.index[0]) for unit in units)
+    for unit in units:
+        key = unit.tensor, unit.index[0]
+        found[key] = found.get(key, 0.0) + unit.contribution
+    ordered = sorted(found, key=lambda key: -found[key])
+    return [
+        {"tensor": tensor, "channel": channel, "units": counts[tensor, channel], "contribution": found[tensor, channel]}
+        for tensor, channel in ordered
+    ]
 
 
-def _group_document(group: Group) -> dict[str, Any]:
-    return {
-        "score": group.score,
-        "share": group.share,
-        **(group.place.document() if group.place else no_place()),
-    }
+def _tensors(feature: Feature) -> bytes:
+    """`attribution`, as one input, and `path_map`, (H, W) in float64, where the input is an image."""
+    tensors = {"attribution": feature.attribution.detach().cpu().contiguous()}
+    if feature.path_map is not None:
+        tensors["path_map"] = feature.path_map
+    return safetensors_bytes(tensors)

@@ -120,7 +120,6 @@ def drawn(
     save_tensors: bool = False,
     drawing: Drawing | None = None,
     draw: bool = True,
-    scales: tuple[float, float] | None = None,
     more: tuple[Panel, ...] = (),
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
     """What path.json is to say, but for `files`, and the files that are to lie beside it.
@@ -130,7 +129,6 @@ def drawn(
         device: what the explanation was computed on.
         other: the label of the class that it is explained against, if there is one.
         draw: whether to make pictures.
-        scales: what the strongest colours of heatmap and overlay stand for, where pictures are compared.
         more: further pictures for the figure.
     """
     document = path_document(
@@ -138,7 +136,7 @@ def drawn(
     )
     source = f"{PurePath(image.file).name}, {model.name}"
     view = View(image.pixels, image.on_pixels(region), label, source, other=other, more=more)
-    contents = pictures(explanation, view, drawing or Drawing(), scales) if draw else {}
+    contents = pictures(explanation, view, drawing or Drawing()) if draw else {}
     if save_tensors:
         contents[FILES["tensors"]] = _tensors(explanation, document, region)
     return document, contents
@@ -274,18 +272,13 @@ def drop_contrast(folder: Path, document: dict[str, Any]) -> None:
             new.commit([CONTRAST, CONTRAST_PICTURE])
 
 
-def pictures(
-    explanation: Explanation, view: View, drawing: Drawing, scales: tuple[float, float] | None = None
-) -> dict[str, bytes]:
-    """figure.png, heatmap.png and overlay.png; `scales` as for `save`."""
-    exact, smoothed = scales or (None, None)
+def pictures(explanation: Explanation, view: View, drawing: Drawing) -> dict[str, bytes]:
+    """figure.png, heatmap.png and overlay.png."""
     heat, pixels = heat_of(explanation, drawing), pixel_map(explanation.attribution, drawing)
-    alone = pixels if exact is None else pixel_map(explanation.attribution, drawing, scale=exact)
     boxes = unit_boxes(explanation) if drawing.show_units else ()
-    overlay = view.heated(heat, drawing, scale=smoothed, boxes=boxes)
-    own = overlay if smoothed is None else None  # the figure stands alone, in its own scale
-    figure = explanation_figure(explanation, view, drawing, heat=heat, overlay=own, pixels=pixels)
-    drawn = {"figure": figure, "heatmap": alone.convert("RGB"), "overlay": overlay.shown}
+    overlay = view.heated(heat, drawing, boxes=boxes)
+    figure = explanation_figure(explanation, view, drawing, heat=heat, overlay=overlay, pixels=pixels)
+    drawn = {"figure": figure, "heatmap": pixels.convert("RGB"), "overlay": overlay.shown}
     return {FILES[name]: png(picture) for name, picture in drawn.items()}
 
 

@@ -10,17 +10,18 @@ from pathlib import Path, PurePath
 
 from pathx.drawing.png import png
 from pathx.drawing.render import Drawing
-from pathx.drawing.sheets import comparison_sheet, contrast_sheet, decomposition_sheet, group_heat
-from pathx.drawing.view import View, heat_of, magnified
+from pathx.drawing.sheets import comparison_sheet, contrast_sheet, decomposition_scale
+from pathx.drawing.view import View
 from pathx.errors import PathxError, shown
 from pathx.images.read import UserImage, open_image
 from pathx.models.labels import slug
-from pathx.results.decomposition import Scales, feature_folders
+from pathx.results.decomposition import decomposition_pictures, feature_folders
 from pathx.results.explanation import pictures
 from pathx.results.files import (
     CONTRAST,
     CONTRAST_PICTURE,
     DECOMPOSITION,
+    FILES,
     PATH,
     SHEET,
     document_bytes,
@@ -29,7 +30,7 @@ from pathx.results.files import (
     understood,
 )
 from pathx.results.result import Kind, Result, State
-from pathx.results.saved import Saved, check_feature, read_contrast, read_decomposition, read_explanation
+from pathx.results.saved import Saved, read_contrast, read_decomposition, read_explanation
 
 _PHOTOS_KEPT = 8  # results of one photo lie side by side
 
@@ -84,24 +85,19 @@ class _Redrawing:
 
     def decomposition(self, folder: Path) -> Result:
         document = read_document(folder / DECOMPOSITION)
-        self.done |= {folder, *(folder / check_feature(entry["folder"]) for entry in document["features"])}
-        made, whole, _ = read_decomposition(folder, document)
+        self.done.add(folder)
+        made, whole = read_decomposition(folder, document)
         view, notes = self._view(whole)
-        scales = Scales.of(made, self.drawing)
-        drawn = pictures(whole.explanation, view, self.drawing, scales.over(1))
-        self._write(folder, drawn)
-        for part, entry in zip(made.features, document["features"], strict=True):
-            entry["magnified"] = magnified(heat_of(part.explanation, self.drawing), scales.smoothed, self.drawing)
-            own = pictures(part.explanation, view, self.drawing, scales.over(entry["magnified"]))
-            self._write(folder / entry["folder"], own)
-        for group, entry in zip(made.groups, document["groups"], strict=True):
-            entry["magnified"] = magnified(group_heat(made, group, self.drawing), scales.smoothed, self.drawing)
-        document["colour_scale"] = scales.smoothed
-        sheet = png(decomposition_sheet(made, view, self.drawing))
-        self._write(folder, {SHEET: sheet, DECOMPOSITION: document_bytes(document)})
+        own = pictures(whole.explanation, view, self.drawing)
+        document["colour_scale"] = decomposition_scale(made, self.drawing)
+        drawn = decomposition_pictures(made, view, self.drawing)
+        for entry in document["features"]:
+            keys = (key for key in FILES if f"{entry['folder']}/{FILES[key]}" in drawn or key in entry["files"])
+            entry["files"] = {key: FILES[key] for key in keys}
+        document["files"] = {"sheet": SHEET, **document["files"]}
+        self._write(folder, {**own, **drawn, DECOMPOSITION: document_bytes(document)})
         self.met.append(whole)
-        names = (SHEET, *drawn, *feature_folders(document))
-        return _redrawn(folder, names, notes)
+        return _redrawn(folder, (SHEET, *own, *feature_folders(document)), notes)
 
     def contrast(self, folder: Path) -> Result:
         document = read_document(folder / CONTRAST)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
 
 from pathx.contrast import Contrast
-from pathx.decomposition import Decomposition, Difference, Feature, Group, Remainder
+from pathx.decomposition import Decomposition, Feature
 from pathx.errors import PathxError, parse_json, shown
 from pathx.explanation import Effect, Explanation, LayerTensor, PathLayer, Removal, Unit
 from pathx.maps import Place
@@ -73,40 +74,44 @@ def read_explanation(folder: Path) -> Saved:
     return Saved(explanation, document, (left, top, right, bottom))
 
 
-def read_decomposition(folder: Path, document: dict[str, Any]) -> tuple[Decomposition, Saved, list[Saved]]:
-    """The decomposition in a folder, its whole, and its features.
+def read_decomposition(folder: Path, document: dict[str, Any]) -> tuple[Decomposition, Saved]:
+    """The decomposition in a folder, and its whole. Features that were not drawn come back without their maps.
 
     Args:
         document: what decomposition.json says.
     """
     whole = read_explanation(folder)
-    parts = [read_explanation(folder / check_feature(entry["folder"])) for entry in document["features"]]
-    for one in (whole, *parts):
-        if any(one.document[key] != document[key] for key in ("image", "model", "target", *SETTINGS)):
-            raise PathxError(f"{shown(folder)} holds parts of different runs: run pathx decompose again")
+    if any(whole.document[key] != document[key] for key in ("image", "model", "target", *SETTINGS)):
+        raise PathxError(f"{shown(folder)} holds parts of different runs: run pathx decompose again")
     try:
-        features = tuple(
-            Feature(
-                replace(part.explanation, branch=document["layer"]), _unit(entry["unit"]), entry["share"], _place(entry)
-            )
-            for part, entry in zip(parts, document["features"], strict=True)
-        )
-        grouping = document["grouping"]
         made = Decomposition(
             whole=whole.explanation,
             layer=document["layer"],
-            reason=document["reason"],
-            features=features,
-            groups=tuple(_group(entry, features) for entry in document["groups"]),
-            alike=None if grouping is None else grouping["alike"],
-            overlap=tuple(map(tuple, document["overlap"])),
-            others=Remainder(**document["others"]),
-            difference=Difference(**document["difference"]),
+            units=tuple(map(_unit, document["units"])),
+            paths=(),
+            features=tuple(_feature(folder, entry, whole.explanation) for entry in document["features"]),
+            most=sum(entry["folder"] is not None for entry in document["features"]),
         )
     except (KeyError, IndexError, TypeError) as error:
         wrong = f"lacks {error}" if isinstance(error, KeyError) else "is damaged"
         raise PathxError(f"{shown(folder)}: its decomposition.json {wrong}: run pathx decompose again") from None
-    return made, whole, parts
+    return made, whole
+
+
+def _feature(folder: Path, entry: dict[str, Any], whole: Explanation) -> Feature:
+    tensors = {"attribution": torch.empty(0)}
+    if entry["folder"] is not None:
+        file = folder / check_feature(entry["folder"]) / FILES["tensors"]
+        try:
+            tensors = load_file(file)
+        except (SafetensorError, OSError) as error:
+            raise PathxError(f"{shown(file)} cannot be read ({type(error).__name__}): make it again") from None
+        if tensors["attribution"].shape != whole.attribution.shape:
+            raise PathxError(f"{shown(file)} is of another explanation than {PATH}: make it again")
+    units = tuple(number - 1 for number in entry["units"])
+    place = None if entry["box"] is None else Place(tuple(entry["centre"]), tuple(entry["box"]))
+    maps = (tensors["attribution"], tensors.get("path_map"))
+    return Feature(entry["feature"], units, entry["contribution"], entry["share"], *maps, place)
 
 
 def check_feature(name: str) -> str:
@@ -149,15 +154,5 @@ def _removal(entry: dict[str, Any] | None) -> Removal | None:
 
 
 def _unit(entry: dict[str, Any]) -> Unit:
-    fields = {**entry, "index": tuple(entry["index"]), "receptive_field": tuple(entry["receptive_field"])}
-    return Unit(**fields)
-
-
-def _place(entry: dict[str, Any]) -> Place | None:
-    return None if entry["box"] is None else Place(tuple(entry["centre"]), tuple(entry["box"]))
-
-
-def _group(entry: dict[str, Any], features: tuple[Feature, ...]) -> Group:
-    numbers = tuple(number - 1 for number in entry["features"])
-    attribution = torch.stack([features[number].explanation.attribution for number in numbers]).sum(0)
-    return Group(numbers, attribution, entry["score"], entry["share"], _place(entry))
+    fields = {name: entry[name] for name in ("tensor", "activation", "weight", "contribution", "importance")}
+    return Unit(**fields, index=tuple(entry["index"]), receptive_field=tuple(entry["receptive_field"]))

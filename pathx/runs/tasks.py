@@ -22,7 +22,7 @@ from pathx.models.labels import parse_targets, resolve_target, target_slug, true
 from pathx.models.load import LoadedModel
 from pathx.pipeline import Input
 from pathx.results.contrast import save_contrast
-from pathx.results.decomposition import FeatureReferences, decomposition_files, save_decomposition
+from pathx.results.decomposition import References, decomposition_files, save_decomposition
 from pathx.results.explanation import ModelInfo, explanation_folder, replaced_by, save
 from pathx.results.files import check_inside
 from pathx.results.result import Kind, Result, State
@@ -161,15 +161,13 @@ class Batch:
         guide = self.settings.guide
         return tuple(guide.panels(explanation)) if guide is not None and self.settings.pictures else ()
 
-    def feature_references(self, made: Decomposition) -> FeatureReferences:
-        """The same of a decomposition: of its whole path, of its strongest features, and of each feature's unit."""
+    def decomposition_references(self, made: Decomposition) -> References:
+        """The same of a decomposition: of its whole path, and of the strongest unit of each feature that is drawn."""
         guide = self.settings.guide
         if guide is None or not self.settings.pictures:
-            return FeatureReferences()
-        units = [feature.unit for feature in made.features]
-        first = [units[group.features[0]] for group in made.groups]
-        features = tuple(tuple(guide.panels_of([unit])) for unit in units)
-        return FeatureReferences(tuple(guide.panels(made.whole)), tuple(guide.panels_of(first)), features)
+            return References()
+        strongest = [made.units[feature.units[0]] for feature in made.drawn]
+        return References(tuple(guide.panels(made.whole)), tuple(guide.panels_of(strongest)))
 
     def subject(self, number: int) -> BatchImage:
         """What is needed to write of an image, free of the frozen network."""
@@ -283,30 +281,28 @@ EXPLAIN = Task("explain", explain_batch)
 # Decompositions
 
 
-def decompose_task(*, from_layer: int | None = None, features: int | None = None, group: bool = True) -> Task:
-    """The task of `explain_files` that takes decisions apart.
+def decompose_task(*, from_layer: int | None = None, features: int | None = None) -> Task:
+    """The task of `explain_files` that splits decisions into features.
 
     Args:
-        from_layer, features, group: as for `pathx.decompose`.
+        from_layer, features: as for `pathx.decompose`.
     """
-    how = {"from_layer": from_layer, "features": features, "group": group}
+    how = {"from_layer": from_layer, "features": features}
     return Task("decompose", partial(decompose_batch, **how), how)  # type: ignore[arg-type]
 
 
-def decompose_batch(
-    batch: Batch, *, from_layer: int | None = None, features: int | None = None, group: bool = True
-) -> Iterator[Computed]:
+def decompose_batch(batch: Batch, *, from_layer: int | None = None, features: int | None = None) -> Iterator[Computed]:
     """Decompositions of a batch, computed at once."""
-    how = {"from_layer": from_layer, "features": features, "group": group, **batch.how}
     if batch.against is not None:
-        raise PathxError("what tells one class from another is not taken apart: explain it", usage=True)
+        raise PathxError("decompose does not support `against`: use explain", usage=True)
+    how = {"from_layer": from_layer, "features": features, **batch.how}
     made = decompose_wanted(batch.frozen, batch.wanted, **how) if batch.wanted else []
     yield from _computed(
-        batch, made, lambda of, one: partial(_save_decomposition, of, one, batch.feature_references(one))
+        batch, made, lambda of, one: partial(_save_decomposition, of, one, batch.decomposition_references(one))
     )
 
 
-def _save_decomposition(of: BatchImage, made: Decomposition, references: FeatureReferences) -> Result:
+def _save_decomposition(of: BatchImage, made: Decomposition, references: References) -> Result:
     folder, label = of.folder(made.whole.target), of.labels[made.whole.target]
     replaced = replaced_by(folder, made.whole, of.about["model"], of.image)
     how: dict[str, Any] = {"label": label, "save_tensors": of.settings.save_tensors, "references": references}

@@ -75,7 +75,7 @@ def _line(source: ImageFile, results: Sequence[Result], computed: Computed, seco
 def _explained(result: Result, out: Path) -> dict[str, Any]:
     """What the index says of the results for one class."""
     target = {key: result.document["target"][key] for key in ("label", "probability")}
-    score = result.document["linear_model" if result.kind is Kind.explanation else "whole"]["score"]
+    score = (result.document["linear_model"] if result.kind is Kind.explanation else result.document)["score"]
     return {"target": result.document["target"]["index"], **target, "score": score, **_described(result, out)}
 
 

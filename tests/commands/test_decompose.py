@@ -19,19 +19,18 @@ pytestmark = pytest.mark.usefixtures("one_thread", "here")
 
 
 def test_decompose_prints_the_features_and_where_they_are(pathx_: Pathx) -> None:
-    arguments = ("decompose", picture(), "--model", scripted(network()), "--target", "red fox", "--no-group")
+    arguments = ("decompose", picture(), "--model", scripted(network()), "--target", "red fox")
     done = pathx_(*arguments, "--depth", 1, "--width", 2, "--alpha", 0.1)
     assert (done.status, done.err) == (0, "")
-    assert "taken apart at layer 4: the top layer\n" in done.out
-    assert "Added up, the features are the whole path.\n" in done.out
+    assert "The 2 units of layer 4 send " in done.out
     assert done.out.endswith(
         "pathx-out/photo.png/red-fox/: sheet.png, feature-01/ to feature-02/, decomposition.json\n\n"
     )
-    parts = {f"feature-{number:02}/{name}" for number in (1, 2) for name in FILES}
+    parts = {f"feature-{number:02}/overlay.png" for number in (1, 2)}
     assert files("pathx-out/photo.png/red-fox") == FILES | {"sheet.png", "decomposition.json"} | parts
     (made,) = pathx_(*arguments, "--features", 1, "--from-layer", 2, "--format", "json").documents
     assert made == json.loads(Path("pathx-out/photo.png/red-fox/decomposition.json").read_text())
-    assert (made["schema"], made["layer"], made["reason"]) == ("pathx/decomposition@1", 2, "as asked")
+    assert (made["schema"], made["layer"]) == ("pathx/decomposition@2", 2)
     assert pathx_(*arguments, "--quiet").out == ""
 
 

@@ -18,7 +18,6 @@ from pathx.drawing.render import (
     exact_map,
     half_level,
     heatmap,
-    magnification,
     overlay,
     shared_scale,
 )
@@ -288,14 +287,6 @@ def test_in_one_scale_one_value_has_one_colour() -> None:
     other = heatmap(torch.tensor([[0.25, 0.0]]), scale=1.0)
     assert rgb(one, 1, 0) == rgb(other, 0, 0)
     assert rgb(heatmap(torch.tensor([[0.25, 0.0]])), 0, 0) == rgb(one, 0, 0)  # alone it is the strongest
-
-
-@given(st.floats(1e-6, 1e6), st.floats(1e-6, 1e6))
-def test_magnification_is_the_largest_round_factor_that_does_not_saturate(own: float, shared: float) -> None:
-    factor = magnification(own, shared)
-    assert str(factor).rstrip("0") in ("1", "2", "5")
-    assert factor == 1 or factor * own <= shared
-    assert factor >= 10**8 or 2.5 * factor * own > shared
 
 
 def test_boxes_are_drawn_where_they_are_and_the_first_stands_out() -> None:

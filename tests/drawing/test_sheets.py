@@ -13,8 +13,8 @@ from support.small import images, network
 import pathx
 from pathx import Drawing, Explanation
 from pathx.drawing.colours import HEATS
-from pathx.drawing.sheets import comparison_sheet, decomposition_scale
-from pathx.drawing.view import View, heat_of, magnified
+from pathx.drawing.sheets import comparison_sheet
+from pathx.drawing.view import View
 from pathx.maps import smooth
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -36,18 +36,6 @@ def test_compared_pictures_share_one_scale() -> None:
         return sum(ImageChops.difference(image, plain).convert("L").histogram()[20:])
 
     assert change(weak) < change(strong) / 4 < change(alone)
-    again = view.overlay(0.1 * values, Drawing(), scale=0.1)  # magnified ten times
-    assert ImageChops.difference(again, strong).convert("L").getextrema()[1] <= 3
-
-
-def test_weak_parts_are_magnified_by_a_round_factor_unless_asked_not_to() -> None:
-    made = explained().decompose(group=False)
-    scale = decomposition_scale(made, Drawing())
-    values = heat_of(made.whole, Drawing())
-    factor = magnified(values / 3e4, scale, Drawing())
-    assert factor in {step * 10**power for power in range(4, 7) for step in (1, 2, 5)}
-    assert magnified(values / 3e4, scale, Drawing(magnify=False)) == 1
-    assert magnified(0 * values, scale, Drawing()) == 1
 
 
 @pytest.mark.parametrize("size", [(600, 400), (120, 900), (2000, 90), (32, 32), (1, 1)])

@@ -77,11 +77,6 @@ def test_the_index_tells_labels_and_best_classes(tmp_path: Path) -> None:
     assert found.failures == [("gone.png", "no such file")]
 
 
-def test_parts_of_a_decomposition_are_no_explanations_of_their_own(tmp_path: Path) -> None:
-    folder = results(tmp_path, decompose=True)
-    assert len(list(folder.rglob("path.json"))) > 1 and len(collect([folder]).explanations) == 1
-
-
 def test_folders_that_are_not_there_or_hold_nothing(tmp_path: Path) -> None:
     for place, text in ((tmp_path / "nowhere", "no such file or folder"), (tmp_path, "holds no results of pathx")):
         with pytest.raises(PathxError, match=text) as refused:

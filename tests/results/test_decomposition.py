@@ -22,10 +22,11 @@ from pathx.runs.tasks import decompose_task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 FILES = {"figure.png", "heatmap.png", "overlay.png", "path.json"}
+OF_FEATURES = {"overlay.png", "tensors.safetensors"}
 
 
 def decomposed(tmp_path: Path, model: LoadedModel | None = None, **options: Any) -> Result:
-    own = {key: options.pop(key) for key in ("from_layer", "features", "group") if key in options}
+    own = {key: options.pop(key) for key in ("from_layer", "features") if key in options}
     targets = options.pop("targets", ("cat",))
     results = explain_files(
         model or loaded(),
@@ -48,49 +49,59 @@ def test_a_folder_per_feature_and_a_document_that_tells_the_same(tmp_path: Path)
     assert document == done.document
     made = done.decomposition
     assert " ".join(document) == (
-        "schema image model target depth width alpha skips importance layer reason below_alpha whole features overlap grouping "
-        "groups others difference colour_scale files created_by region"
+        "schema image model target depth width alpha skips importance layer below_alpha contribution score features units "
+        "grouping colour_scale files created_by region"
     )
     whole = json.loads((done.folder / "path.json").read_text())
-    assert whole["linear_model"]["score"] == document["whole"]["score"] == made.whole.score
+    assert whole["linear_model"]["score"] == document["score"]
+    (layer,) = (one for one in whole["layers"] if one["layer"] == document["layer"])
+    units = [{key: value for key, value in unit.items() if key in layer["units"][0]} for unit in document["units"]]
+    assert sorted(units, key=str) == sorted(layer["units"], key=str)
+    assert document["contribution"] == pytest.approx(sum(unit["contribution"] for unit in layer["units"]))
     for number, (entry, feature) in enumerate(zip(document["features"], made.features, strict=True), start=1):
-        assert (entry["feature"], entry["folder"]) == (number, f"feature-{number:02}")
-        path = json.loads((done.folder / entry["folder"] / "path.json").read_text())
-        (unit,) = next(layer for layer in path["layers"] if layer["layer"] == document["layer"])["units"]
-        assert unit == entry["unit"] and unit["importance"] == entry["importance"]
-        assert path["linear_model"]["score"] == entry["score"] == feature.score
-        assert number in document["groups"][entry["group"] - 1]["features"]
+        assert entry["feature"] == number
+        assert entry["folder"] == (f"feature-{number:02}" if feature in made.drawn else None)
+        assert entry["units"] == [position + 1 for position in feature.units]
+        assert {document["units"][unit - 1]["feature"] for unit in entry["units"]} == {number}
+        assert sum(channel["units"] for channel in entry["channels"]) == len(entry["units"])
+        assert sum(channel["contribution"] for channel in entry["channels"]) == pytest.approx(entry["contribution"])
+        assert (entry["path_map"] is None) == (entry["folder"] is None) != bool(entry["files"])
     assert sum(entry["share"] for entry in document["features"]) == pytest.approx(1)
-    assert sorted(n for group in document["groups"] for n in group["features"]) == list(
-        range(1, len(made.features) + 1)
-    )
-    assert [len(row) for row in document["overlap"]] == [len(made.features)] * len(made.features)
-    parts = {f"{e['folder']}/{name}" for e in document["features"] for name in FILES | {"tensors.safetensors"}}
+    parts = {f"{entry['folder']}/{name}" for entry in document["features"] if entry["folder"] for name in OF_FEATURES}
     assert files(done.folder) == FILES | {"tensors.safetensors", "sheet.png", "decomposition.json"} | parts
     assert {*done.files, "decomposition.json"} == files(done.folder)
-    assert document["difference"]["exact"] is made.difference.exact
     assert all(map(math.isfinite, numbers(document)))
 
 
-def test_at_depth_1_the_scores_in_the_document_sum_to_the_whole(tmp_path: Path) -> None:
-    document = decomposed(tmp_path, depth=1, width=8, dtype="float64").document
-    assert len(document["features"]) > 1
-    assert sum(entry["score"] for entry in document["features"]) == pytest.approx(document["whole"]["score"])
-    assert document["difference"]["exact"]
-    assert document["difference"]["score"] == pytest.approx(0, abs=1e-12)
+def test_folders_are_for_the_features_that_were_asked_for(tmp_path: Path) -> None:
+    every = decomposed(tmp_path, width=6)
+    assert len(every.document["features"]) > 2
+    some = decomposed(tmp_path, width=6, features=2)
+    assert [entry["folder"] for entry in some.document["features"][:3]] == ["feature-01", "feature-02", None]
+    assert some.document["units"] == every.document["units"]
+    shown = {f"feature-{number:02}/overlay.png" for number in (1, 2)}
+    assert files(some.folder) == FILES | shown | {"sheet.png", "decomposition.json"}  # tensors only where asked for
 
 
 def test_features_of_an_older_run_go_and_what_is_not_ours_stays(tmp_path: Path) -> None:
-    before = decomposed(tmp_path, width=6, group=False)
+    before = decomposed(tmp_path, width=6)
     assert len(before.document["features"]) > 2
     (before.folder / "feature-02" / "notes.txt").write_text("mine")
     (before.folder / "feature-xy").mkdir()
-    after = decomposed(tmp_path, features=1, group=False)
+    after = decomposed(tmp_path, features=1)
     assert after.folder == before.folder
-    kept = {"feature-01/" + name for name in FILES} | {"feature-02/notes.txt"}
+    kept = {"feature-01/overlay.png", "feature-02/notes.txt"}
     assert files(after.folder) == FILES | kept | {"sheet.png", "decomposition.json"}
     assert not (after.folder / "feature-03").exists() and (after.folder / "feature-xy").exists()
-    assert after.document["grouping"] is None and after.document["others"]["units"] > 0
+
+
+def test_pictures_and_tensors_that_are_still_true_stay(tmp_path: Path) -> None:
+    before = decomposed(tmp_path, save_tensors=True)
+    contents = {name: (before.folder / name).read_bytes() for name in files(before.folder)}
+    after = decomposed(tmp_path, pictures=False)
+    assert {name: (after.folder / name).read_bytes() for name in files(after.folder)} == contents
+    other = decomposed(tmp_path, pictures=False, width=1)
+    assert files(other.folder) == {"path.json", "decomposition.json"}
 
 
 def test_the_document_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,24 +126,18 @@ def test_the_document_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
                 decomposed(tmp_path)
         assert not files(folder)
         assert files(decomposed(tmp_path).folder) == before
-    assert named[-1].name == "sheet.png"  # all but the document had their names by then
+    assert named[-1].name == "overlay.png"  # all but the document had their names by then
 
 
 def test_a_drawing_changes_pictures_and_no_numbers(tmp_path: Path) -> None:
     plain = decomposed(tmp_path, save_tensors=True)
     before = {name: (plain.folder / name).read_bytes() for name in files(plain.folder)}
-    drawing = Drawing(smoothing=0, colours="orange-purple", percentile=90, show_units=True, magnify=False)
+    drawing = Drawing(smoothing=0, colours="orange-purple", percentile=90, show_units=True)
     other = decomposed(tmp_path, save_tensors=True, drawing=drawing)
     for name, data in before.items():
         same = (other.folder / name).read_bytes() == data
         assert same is not (name.endswith(".png") or name == "decomposition.json")
-    assert {entry["magnified"] for entry in other.document["features"]} == {1}
-    dropped = {"features", "groups", "colour_scale"}
-    for document in (plain.document, other.document):
-        assert document.keys() > dropped
-    assert {k: v for k, v in plain.document.items() if k not in dropped} == {
-        k: v for k, v in other.document.items() if k not in dropped
-    }
+    assert {**plain.document, "colour_scale": 0} == {**other.document, "colour_scale": 0}
 
 
 @pytest.mark.parametrize("colour", ["black", "white", "grey"])

@@ -15,7 +15,7 @@ from pathx.errors import PathxError
 from pathx.results.redraw import redraw
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-DRAWINGS = [Drawing(), Drawing(smoothing=0.1, colours="orange-purple", percentile=90, show_units=True, magnify=False)]
+DRAWINGS = [Drawing(), Drawing(smoothing=0.1, colours="orange-purple", percentile=90, show_units=True)]
 
 
 def contents(folder: Path) -> dict[str, bytes]:

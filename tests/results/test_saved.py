@@ -7,7 +7,6 @@ import math
 from pathlib import Path
 
 import pytest
-import torch
 from support.saved import run
 
 from pathx.errors import PathxError
@@ -46,17 +45,19 @@ def test_the_path_map_needs_no_network(tmp_path: Path) -> None:
     assert float(saved.path_map().sum()) == pytest.approx(total, rel=1e-4)
 
 
-def test_a_decomposition_comes_back_with_its_parts(tmp_path: Path) -> None:
+def test_a_decomposition_comes_back_with_its_features(tmp_path: Path) -> None:
     folder = run(tmp_path, decompose=True) / "photo.png" / "cat"
     document = json.loads((folder / "decomposition.json").read_text())
-    made, whole, parts = read_decomposition(folder, document)
-    assert [feature.share for feature in made.features] == [entry["share"] for entry in document["features"]]
-    assert len(parts) == len(made.features) and whole.explanation is made.whole
-    for group, entry in zip(made.groups, document["groups"], strict=True):
-        own = torch.stack([made.features[number - 1].explanation.attribution for number in entry["features"]])
-        assert torch.equal(group.attribution, own.sum(0))
-    with pytest.raises(PathxError, match=r"decomposition\.json lacks 'reason'"):
-        read_decomposition(folder, {key: value for key, value in document.items() if key != "reason"})
+    made, whole = read_decomposition(folder, document)
+    assert whole.explanation is made.whole and len(made.units) == len(document["units"])
+    assert [one.share for one in made.features] == [entry["share"] for entry in document["features"]]
+    assert len(made.drawn) == sum(entry["folder"] is not None for entry in document["features"])
+    for feature in made.drawn:
+        assert feature.attribution.shape == made.whole.attribution.shape and feature.path_map is not None
+        placed = float(feature.path_map.sum())
+        assert placed == pytest.approx(feature.contribution, rel=1e-4) or len(made.whole.path) > 1
+    with pytest.raises(PathxError, match=r"decomposition\.json lacks 'layer'"):
+        read_decomposition(folder, {key: value for key, value in document.items() if key != "layer"})
 
 
 def test_a_contrast_comes_back_with_its_explanations(tmp_path: Path) -> None:

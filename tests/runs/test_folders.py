@@ -189,16 +189,16 @@ def test_decompositions_go_on_as_well(pathx_: Pathx) -> None:
     assert first.status == 0, first.err
     assert not [file for file in files("pathx-out") if file.endswith(".png") and Path("pathx-out", file).is_file()]
     again = pathx_(*arguments)
-    assert again.err.startswith("pathx: 0 taken apart, 3 done before in ")
+    assert again.err.startswith("pathx: 0 decomposed, 3 done before in ")
     assert again.documents == first.documents
-    assert [made["schema"] for made in again.documents] == ["pathx/decomposition@1"] * 6
-    for gone in ("*/feature-01/path.json", "*/feature-01/tensors.safetensors", "contrast.json", "*/decomposition.json"):
+    assert [made["schema"] for made in again.documents] == ["pathx/decomposition@2"] * 6
+    for gone in ("*/feature-01/tensors.safetensors", "contrast.json", "*/decomposition.json"):
         next(Path("pathx-out/photos/a/0.png").glob(gone)).unlink()
-        assert pathx_(*arguments).err.startswith("pathx: 1 taken apart, 2 done before in "), gone
+        assert pathx_(*arguments).err.startswith("pathx: 1 decomposed, 2 done before in "), gone
     for line in lines("pathx-out"):
         assert all(set(made["files"]) == files(Path("pathx-out", made["folder"])) for made in line["explanations"])
-    other = pathx_(*arguments, "--no-group")  # all of them, as that is another way to take apart
-    replaced = "results of 3 images with group True are replaced, as these settings are others; "
+    other = pathx_(*arguments, "--features", 1)  # all of them, as that is another way to decompose
+    replaced = "results of 3 images with features None are replaced, as these settings are others; "
     assert other.err == f"pathx: note: {replaced}to keep both, choose another folder with --out\n"
     assert pathx_("explain", *arguments[1:]).err == ""
     assert sorted(line["command"] for line in lines("pathx-out")) == ["decompose"] * 3 + ["explain"] * 3

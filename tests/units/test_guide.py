@@ -72,11 +72,11 @@ def test_features_have_strips_and_words(pathx_: Pathx, units: str) -> None:
     done = pathx_("decompose", "photo.png", *OPTIONS, "--units", units, "--report", "--out", "with")
     made = json.loads(the("with/photo.png/*/decomposition.json").read_text())
     known = channels(units)
-    unit = made["features"][made["groups"][0]["features"][0] - 1]["unit"]
+    unit = made["units"][made["features"][0]["units"][0] - 1]
     words = known[unit["tensor"], unit["index"][0]]["words"]
     place = ",".join(map(str, unit["index"]))
-    assert f"A: {unit['tensor']} [{place}] looks for {words}" in done.out
-    for name in ("sheet.png", "figure.png", "feature-01/figure.png"):
+    assert f"feature 1: {unit['tensor']} [{place}] looks for {words}" in done.out
+    for name in ("sheet.png", "figure.png"):
         assert height(the(f"with/photo.png/*/{name}")) > height(the(f"without/photo.png/*/{name}"))
     page = data_of(the("with/photo.png/*/report.html"))
     assert page["features"]["items"]
