@@ -51,7 +51,7 @@ def decomposition_files(document: dict[str, Any]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class References:
+class ReferencePanels:
     """What units look for elsewhere, as further pictures: in the figure of the whole path, and in the sheet."""
 
     whole: tuple[Panel, ...] = ()
@@ -70,7 +70,7 @@ def save_decomposition(
     save_tensors: bool = False,
     drawing: Drawing | None = None,
     draw: bool = True,
-    references: References | None = None,
+    references: ReferencePanels | None = None,
 ) -> dict[str, Any]:
     """Write the files of one decomposition and return what decomposition.json says.
 
@@ -81,7 +81,7 @@ def save_decomposition(
         draw: whether to make pictures.
         references: what its units look for elsewhere, where that is known.
     """
-    drawing, known = drawing or Drawing(), references or References()
+    drawing, known = drawing or Drawing(), references or ReferencePanels()
     about: dict[str, Any] = {"image": image, "region": region, "model": model, "label": label, "device": device}
     about |= {"save_tensors": save_tensors, "drawing": drawing, "draw": draw}
     view = View(image.pixels, image.on_pixels(region), label, more=known.sheet)

@@ -22,7 +22,7 @@ from pathx.models.labels import parse_targets, resolve_target, target_slug, true
 from pathx.models.load import LoadedModel
 from pathx.pipeline import Input
 from pathx.results.contrast import save_contrast
-from pathx.results.decomposition import References, decomposition_files, save_decomposition
+from pathx.results.decomposition import ReferencePanels, decomposition_files, save_decomposition
 from pathx.results.explanation import ModelInfo, explanation_folder, replaced_by, save
 from pathx.results.files import check_inside
 from pathx.results.result import Kind, Result, State
@@ -161,13 +161,13 @@ class Batch:
         guide = self.settings.guide
         return tuple(guide.panels(explanation)) if guide is not None and self.settings.pictures else ()
 
-    def decomposition_references(self, made: Decomposition) -> References:
+    def decomposition_references(self, made: Decomposition) -> ReferencePanels:
         """The same of a decomposition: of its whole path, and of the strongest unit of each feature that is drawn."""
         guide = self.settings.guide
         if guide is None or not self.settings.pictures:
-            return References()
+            return ReferencePanels()
         strongest = [made.units[feature.units[0]] for feature in made.drawn]
-        return References(tuple(guide.panels(made.whole)), tuple(guide.panels_of(strongest)))
+        return ReferencePanels(tuple(guide.panels(made.whole)), tuple(guide.panels_of(strongest)))
 
     def subject(self, number: int) -> BatchImage:
         """What is needed to write of an image, free of the frozen network."""
@@ -294,7 +294,7 @@ def decompose_task(*, from_layer: int | None = None, features: int | None = None
 def decompose_batch(batch: Batch, *, from_layer: int | None = None, features: int | None = None) -> Iterator[Computed]:
     """Decompositions of a batch, computed at once."""
     if batch.against is not None:
-        raise PathxError("decompose does not support `against`: use explain", usage=True)
+        raise PathxError("decompose compares no classes: use explain", usage=True)
     how = {"from_layer": from_layer, "features": features, **batch.how}
     made = decompose_wanted(batch.frozen, batch.wanted, **how) if batch.wanted else []
     yield from _computed(
@@ -302,7 +302,7 @@ def decompose_batch(batch: Batch, *, from_layer: int | None = None, features: in
     )
 
 
-def _save_decomposition(of: BatchImage, made: Decomposition, references: References) -> Result:
+def _save_decomposition(of: BatchImage, made: Decomposition, references: ReferencePanels) -> Result:
     folder, label = of.folder(made.whole.target), of.labels[made.whole.target]
     replaced = replaced_by(folder, made.whole, of.about["model"], of.image)
     how: dict[str, Any] = {"label": label, "save_tensors": of.settings.save_tensors, "references": references}

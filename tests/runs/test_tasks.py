@@ -79,5 +79,5 @@ def test_a_decomposition_has_its_settings_in_the_index_and_no_other_class_beside
     first, _ = task.batch(batch(tmp_path, ("cat",)))
     (result,) = (work.write() for work in first.works)
     assert result.kind.name == "decomposition" and sum(bool(one["folder"]) for one in result.document["features"]) <= 2
-    with pytest.raises(PathxError, match="decompose does not support"):
+    with pytest.raises(PathxError, match="decompose compares no classes"):
         list(task.batch(batch(tmp_path, ("cat",), against="dog")))
