@@ -156,8 +156,8 @@ class _Reader:
     nodes: tuple[Node, ...]
     states: dict[Value, Dependence] = field(default_factory=dict)
     ranks: dict[Value, int] = field(default_factory=dict)
-    bases: dict[Value, Value] = field(default_factory=dict)
-    scaled: dict[Value, bool] = field(default_factory=dict)
+    functions: dict[Value, frozenset[Value]] = field(default_factory=dict)
+    multiples: dict[Value, frozenset[Value]] = field(default_factory=dict)
     sources: dict[int, Value] = field(default_factory=dict)
     because: str | None = None
 
@@ -204,14 +204,22 @@ class _Reader:
                 self.ranks[value] = rank
 
     def _describe_base(self, node: Node, output: Value) -> None:
-        """Which value an element-by-element function was computed from, and whether it is merely that, times a number."""
+        """Which values an element-by-element function was computed from alone, and which it is merely a multiple of."""
         depending = [v for v in node.inputs if self.states[v] is not Dependence.FIXED]
-        bases = {self.bases.get(v, v) for v in depending}
         shapes = {self.graph.shapes[v.index] for v in (*depending, output)}
-        if node.kind in POINTWISE and len(bases) == 1 and len(shapes) == 1:
-            self.bases[output] = bases.pop()
-            scales = node.kind in COPIES | SCALES and len(depending) == 1 and depending[0] == node.inputs[0]
-            self.scaled[output] = scales and self.scaled.get(depending[0], True)
+        if node.kind in POINTWISE and depending and len(shapes) == 1:
+            shared = frozenset.intersection(*(self._functions_of(v) for v in depending))
+            self.functions[output] = shared | {output}
+            if node.kind in COPIES | SCALES and depending == node.inputs[:1]:
+                self.multiples[output] = self._multiples_of(depending[0]) | {output}
+
+    def _functions_of(self, value: Value) -> frozenset[Value]:
+        """The values that a value is an element-by-element function of, itself among them."""
+        return self.functions.get(value, frozenset([value]))
+
+    def _multiples_of(self, value: Value) -> frozenset[Value]:
+        """The values that a value is a multiple of, itself among them."""
+        return self.multiples.get(value, frozenset([value]))
 
     def _rank(self, node: Node, varying: list[Value]) -> int:
         """How clearly a value is a factor: 3 for what is no activation, 2 for a clip, 1 for an activation, 0 for others."""
@@ -242,11 +250,19 @@ class _Reader:
             return varying[0] if alone and (node.args[0] == varying[0] or node.kind in BOUNDS) else None
         depending = [v for v in node.inputs if self.states[v] is not Dependence.FIXED]
         output = node.outputs[0]
-        if len(depending) != 2 or output is None or len({self.bases.get(v, v) for v in depending}) != 1:
+        if (
+            len(depending) != 2
+            or output is None
+            or len({self.graph.shapes[v.index] for v in (*depending, output)}) != 1
+        ):
             return None
-        scaled = [v for v in varying if self.scaled.get(v, True)]
-        same_shape = {self.graph.shapes[v.index] for v in (*depending, output)}
-        return scaled[0] if len(scaled) == 1 and len(same_shape) == 1 else None
+        first, second = depending
+        gated = [
+            value
+            for value, factor in {first: second, second: first}.items()  # h and g(h)
+            if value in varying and self._multiples_of(value) & self._functions_of(factor)
+        ]
+        return gated[0] if len(gated) == 1 else None
 
     # What a node is linear in.
 

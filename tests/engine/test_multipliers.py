@@ -242,6 +242,21 @@ def test_an_activation_is_one_however_it_is_spelled(name: str) -> None:
     assert_close(found.weight, expected.weight)
 
 
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_a_spelled_activation_is_one_after_the_bias_of_tokens_too(name: str) -> None:
+    """There, the sum with the bias is an operation of its own."""
+    torch.manual_seed(0)
+    first, last = nn.Linear(5, 4).double(), nn.Linear(4, 3).double()
+    image = torch.randn(1, 10, dtype=torch.float64)
+    (expected,), (found,) = (
+        pathx.explain(Function(lambda x, f=f: last(f(first(x.view(1, 2, 5)))).mean(1)), image, depth=1, width="all")
+        for f in SPELLINGS[name]
+    )
+    assert (found.hidden_layers, expected.hidden_layers) == (1, 1)
+    assert [unit.index for unit in found.path[0].units] == [unit.index for unit in expected.path[0].units]
+    assert_close(found.weight, expected.weight)
+
+
 GATED_UNITS: dict[str, tuple[Part, Part]] = {
     "swiglu": (
         lambda net, x: F.silu(net.more(x)[:, :6]) * net.more(x)[:, 6:],

@@ -1,0 +1,135 @@
+"""Every image classifier of transformers, built small: explained by the laws, or refused by name."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from support.twins import frozen_weight
+from torch import nn
+
+import pathx
+from pathx import PathxError
+from pathx.models.hubs import library
+
+pytestmark = pytest.mark.slow
+
+CLASSES = 5
+SMALL: dict[str, Any] = {
+    **{"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48},
+    **{"image_size": 64, "patch_size": 16, "num_labels": CLASSES},
+}
+STAGES = {"hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 2, 1]}
+PYRAMID = {**STAGES, "num_attention_heads": [1, 2, 2, 4], "mlp_ratios": [2, 2, 2, 2]}
+WINDOWS = {"patch_size": 4, "embed_dim": 8, "depths": [1, 2, 1, 1], "num_heads": [1, 2, 2, 4], "window_size": 2}
+VISION = {"vision_config": {key: SMALL[key] for key in SMALL if key != "num_labels"}}
+OWN: dict[str, dict[str, Any]] = {
+    "bit": {**STAGES, "embedding_size": 8, "num_groups": 4},
+    "clip": VISION,
+    "convnext": {**STAGES, "patch_size": 4},
+    "convnextv2": {**STAGES, "patch_size": 4},
+    "cvt": {"embed_dim": [8, 16, 24], "num_heads": [1, 2, 3], "depth": [1, 1, 2]},
+    "donut-swin": WINDOWS,
+    "efficientnet": {"width_coefficient": 0.25, "depth_coefficient": 0.5, "hidden_dim": 320},
+    "focalnet": {**WINDOWS, "hidden_sizes": [8, 16, 32, 64]},
+    "hgnet_v2": {
+        **{"stem_channels": [3, 8, 8], "stage_in_channels": [8, 8, 16, 16], "stage_mid_channels": [8, 8, 8, 8]},
+        **{
+            "stage_out_channels": [8, 16, 16, 32],
+            "hidden_sizes": [8, 16, 16, 32],
+            "stage_numb_of_layers": [2, 2, 2, 2],
+        },
+    },
+    "hiera": {
+        "image_size": [64, 64],
+        "patch_size": [7, 7],
+        "embed_dim": 8,
+        "depths": [1, 1, 2, 1],
+        "num_heads": [1, 2, 2, 4],
+    },
+    "levit": {
+        "hidden_sizes": [16, 32, 48],
+        "num_attention_heads": [1, 2, 3],
+        "depths": [1, 1, 1],
+        "key_dim": [8, 8, 8],
+    },
+    "metaclip_2": VISION,
+    "mobilenet_v1": {"depth_multiplier": 0.25},
+    "mobilenet_v2": {"depth_multiplier": 0.25},
+    "mobilevit": {"patch_size": 2, "hidden_sizes": [16, 16, 16], "neck_hidden_sizes": [8, 8, 8, 16, 16, 16, 32]},
+    "mobilevitv2": {"patch_size": 2, "width_multiplier": 0.25},
+    "perceiver": {
+        **{"num_latents": 8, "d_latents": 16, "num_self_attends_per_block": 2, "image_size": 64, "d_model": 16},
+        **{"num_self_attention_heads": 2, "num_cross_attention_heads": 1},
+    },
+    "poolformer": {**STAGES, "patch_size": 4},
+    "pp_lcnet": {"scale": 0.25},
+    "pvt": {**PYRAMID, "patch_size": 4},
+    "pvt_v2": PYRAMID,
+    "regnet": {**STAGES, "embedding_size": 8, "groups_width": 8},
+    "resnet": {**STAGES, "embedding_size": 8},
+    "segformer": PYRAMID,
+    "siglip": VISION,
+    "siglip2": VISION,
+    "swiftformer": {"depths": [1, 1, 1, 1], "embed_dims": [8, 16, 24, 32]},
+    "swin": WINDOWS,
+    "swinv2": WINDOWS,
+    "textnet": {
+        **{"hidden_sizes": [8, 8, 8, 16, 16], "stem_out_channels": 8, "image_size": [64, 64]},
+        **{"depths": [1, 1, 1, 1], "conv_layer_strides": [[2], [2], [2], [2]]},
+        **{"conv_layer_kernel_sizes": [[[3, 3]], [[3, 3]], [[3, 3]], [[3, 3]]]},
+    },
+    "timm_wrapper": {"architecture": "test_resnet"},
+}
+REFUSED: dict[str, str] = {}
+NOT_BUILT = {
+    "dinat": "natten",  # needs a library of compiled kernels
+}
+IN_A_REGION = {"hgnet_v2", "mobilenet_v1", "mobilenet_v2", "resnet", "textnet", "timm_wrapper"}
+
+
+def classifiers() -> list[tuple[str, str]]:
+    """(model type, class) of every image classifier that transformers has."""
+    try:
+        from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES as named
+    except ImportError:
+        return []
+    return [(kind, one) for kind, names in named.items() for one in ([names] if isinstance(names, str) else names)]
+
+
+def build(kind: str, name: str) -> nn.Module:
+    transformers = library("transformers")
+    config_class = transformers.CONFIG_MAPPING[kind]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        known = config_class().to_dict()
+    own = OWN.get(kind, {})
+    settings = {key: value for key, value in SMALL.items() if key in known or key == "num_labels"} | own
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return getattr(transformers, name)(config_class(**settings)).double().eval()
+
+
+@pytest.mark.parametrize(("kind", "name"), classifiers())
+def test_an_image_classifier_keeps_the_laws_or_is_refused_by_name(kind: str, name: str) -> None:
+    if kind in NOT_BUILT:
+        with pytest.raises(ImportError, match=NOT_BUILT[kind]):
+            build(kind, name)
+        return
+    module, images = build(kind, name), torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(1)).double()
+    if name in REFUSED:
+        with pytest.raises(PathxError, match=REFUSED[name]):
+            pathx.explain(module, images)
+        return
+    (few,) = pathx.explain(module, images, target=1, width=3)
+    (whole,) = pathx.explain(module, images, target=1, depth=1, width="all", alpha=0.0)
+    for found in (few, whole):
+        scale = max(float(found.attribution.abs().sum()), abs(found.bias), abs(found.score))
+        assert abs(float(found.attribution.sum()) + found.bias - found.score) <= 1e-10 * scale
+    assert whole.exact == ("region" if kind in IN_A_REGION else "image")
+    weight = frozen_weight(module, images[0], 1)
+    assert float((whole.weight - weight).abs().max()) <= 1e-8 * float(weight.abs().max())
+    with torch.no_grad():
+        torch.testing.assert_close(module(images).logits[0], whole.logits)
