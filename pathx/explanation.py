@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pathx.decomposition import Decomposition
     from pathx.drawing.render import Drawing
-    from pathx.report.made import Report
+    from pathx.report.notebook import Report
 
     Region = tuple[float, float, float, float]
 
@@ -442,7 +442,7 @@ class Explanation:
             photo, region, label: as for `figure`.
             name: what the page calls the image.
         """
-        from pathx.report.made import explanation_report
+        from pathx.report.notebook import explanation_report
 
         made = explanation_report(self, photo, region, label=label, name=name)
         if file is not None:

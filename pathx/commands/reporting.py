@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,8 @@ from pathx.commands.output import complain, notes, progress_bar
 if TYPE_CHECKING:
     from pathx.models.load import LoadedModel
     from pathx.report.collect import ExplanationFiles
-    from pathx.report.explanation import Growth
+    from pathx.report.network import NetworkData
+    from pathx.report.saved import NetworkDataOf
     from pathx.results.result import Result
     from pathx.runs.run import Settings
 
@@ -66,15 +67,15 @@ def _write(
     where = folders[0] if len(folders) == 1 else images.pop() if len(images) == 1 else Path(out)
     few, note = len(folders) <= FEW, notes(quiet)
     if not few:
-        note(f"pages of more than {FEW} explanations hold their own depth and width only")
-    growth = _growth_of(model, settings) if few else (lambda found: None)
+        note(f"pages of more than {FEW} explanations do not show what single units saw")
+    network = _network_data_of(model, settings) if few else (lambda found: None)
     with progress_bar("writing the report", len(folders), quiet) as advance:
-        made = report([where, *([] if units is None else [units])], growth=growth, note=note, advance=advance)
+        made = report([where, *([] if units is None else [units])], network=network, note=note, advance=advance)
     if not quiet:
         complain(f"the report is {made}")  # stdout may be JSON
 
 
-def _growth_of(model: LoadedModel, settings: Settings) -> Callable[[ExplanationFiles], Growth | None]:
+def _network_data_of(model: LoadedModel, settings: Settings) -> NetworkDataOf:
     """What the network adds to the page of an explanation: it is frozen at the image once more."""
     from pathx.engine.device import resolve_device, resolve_dtype
     from pathx.engine.explain import explain_frozen
@@ -82,13 +83,13 @@ def _growth_of(model: LoadedModel, settings: Settings) -> Callable[[ExplanationF
     from pathx.errors import PathxError
     from pathx.images.read import open_image
     from pathx.pipeline import tensor_of
-    from pathx.report.growth import grow
+    from pathx.report.network import network_data
 
     device = resolve_device(settings.device)
     dtype = resolve_dtype(settings.dtype, device)
     module = model.on(device)
 
-    def growth(found: ExplanationFiles) -> Growth | None:
+    def data_of(found: ExplanationFiles) -> NetworkData | None:
         document = found.document
         try:
             image = open_image(document["image"]["file"])
@@ -98,6 +99,6 @@ def _growth_of(model: LoadedModel, settings: Settings) -> Callable[[ExplanationF
         how = {key: document[key] for key in ("depth", "width", "alpha", "skips", "importance")}
         how["against"] = [document["against"]["index"]] if document.get("against") else None
         (explanation,) = explain_frozen(frozen, [(0, document["target"]["index"])], **how)
-        return grow(frozen, explanation)
+        return network_data(frozen, explanation)
 
-    return growth
+    return data_of

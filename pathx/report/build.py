@@ -10,9 +10,9 @@ from pathx.errors import shown
 from pathx.report.atlas import atlas_page
 from pathx.report.collect import Collected, collect
 from pathx.report.gallery import write_gallery
-from pathx.report.made import Report
 from pathx.report.measures import measure_page
-from pathx.report.saved import GrowthOf, Photo, explanation_page, write_growth
+from pathx.report.notebook import Report
+from pathx.report.saved import NetworkDataOf, Photo, explanation_page, write_network_data
 from pathx.results.files import REPORT
 
 Note = Callable[[str], None]
@@ -22,7 +22,7 @@ def report(
     results: Sequence[str | Path],
     out: str | Path | None = None,
     *,
-    growth: GrowthOf = lambda found: None,
+    network: NetworkDataOf = lambda found: None,
     note: Note = lambda text: None,
     advance: Callable[[int], None] = lambda done: None,
 ) -> Path:
@@ -34,7 +34,7 @@ def report(
     Args:
         results: folders of results, or documents in them.
         out: the file to write instead.
-        growth: what the network adds to an explanation; it is written as report.json beside it.
+        network: gives what the network adds to an explanation; it is written as report.json beside it.
         note: hears what could not be shown, and why.
         advance: hears how many pages were made just now.
     """
@@ -42,8 +42,8 @@ def report(
     for problem in found.problems:
         note(problem)
     for one in found.explanations:
-        if (made := growth(one)) is not None:
-            write_growth(one, made)
+        if (data := network(one)) is not None:
+            write_network_data(one, data)
     others = [*found.measures, *([] if found.explanations or found.measures else found.units)]
     if len(found.explanations) + len(found.failures) + len(others) != 1 or found.failures:
         return write_gallery(found, _gallery_file(results, out), note, advance)

@@ -21,13 +21,6 @@ def encode_photo(image: Image.Image, side: int = PHOTO_SIDE) -> dict[str, Any]:
     return {"src": _address(data, kind), "width": width, "height": height}
 
 
-def encode_picture(image: Image.Image, side: int) -> str:
-    """A drawing as a data address, without loss unless it is larger than the side."""
-    image = image.convert("RGB")
-    image.thumbnail((side, side), Image.Resampling.LANCZOS)
-    return _address(_encode(image.quantize(256, dither=Image.Dither.NONE), "PNG", optimize=True), "png")
-
-
 def encode_small(image: Image.Image, side: int) -> str:
     """A small copy of a photo as a data address."""
     return _address(encode_jpeg(image, side), "jpeg")

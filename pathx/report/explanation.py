@@ -18,9 +18,7 @@ from pathx.drawing.render import Drawing
 from pathx.explanation import LayerTensor, PathLayer, Unit
 from pathx.maps import enlarged, laid
 from pathx.report.encoding import encode_photo
-
-Growth = dict[str, Any]
-"""What the network adds, as report.json has it: `paths` of other widths and depths, and `unit_maps` of single units."""
+from pathx.report.network import NetworkData
 
 _MOST_PIXELS = 1 << 26  # of a network's input
 
@@ -29,13 +27,18 @@ MOST_UNITS = 1500
 
 
 def explanation_data(
-    document: dict[str, Any], photo: Image.Image | None, growth: Growth | None, notes: Sequence[str] = (), **more: Any
+    document: dict[str, Any],
+    photo: Image.Image | None,
+    network: NetworkData | None = None,
+    notes: Sequence[str] = (),
+    **more: Any,
 ) -> dict[str, Any]:
     """What the page of an explanation holds.
 
     Args:
         document: what path.json says.
         photo: None where it is gone.
+        network: what the network adds, where it was at hand.
         notes: what a reader must know of the page.
         more: what else there is: `features`, `contrasts`, `check`, `references`, `names`, labels and addresses of `others`, and
             `around`, the addresses of the `index`, the `previous` and the `next` page.
@@ -52,7 +55,7 @@ def explanation_data(
         "against": document.get("against"),
         "removal": document.get("removal"),
         "whole": whole(document),
-        "own": {"depth": document["depth"], "width": document["width"]},
+        "settings": {key: document[key] for key in ("depth", "width", "alpha", "skips")},
         "command": command(document),
         "created_by": f"pathx {document.get('created_by', {}).get('pathx', '')}".strip(),
         "notes": list(notes),
@@ -60,8 +63,8 @@ def explanation_data(
         "region": [left, top, right, bottom],
         "input": [width, height],
         "glow": base64.b64encode(glow_table(Drawing().colours)).decode(),
-        "paths": _paths(document, growth),
-        "unit_maps": {} if growth is None else growth["unit_maps"],
+        "path": _path(document),
+        "unit_maps": {} if network is None else network["unit_maps"],
         **{
             "features": None,
             "contrasts": [],
@@ -98,16 +101,6 @@ def command(document: dict[str, Any]) -> str:
     return shlex.join(word.encode("utf-8", "replace").decode() for word in words)
 
 
-def _paths(document: dict[str, Any], growth: Growth | None) -> list[dict[str, Any]]:
-    """Every path that the page can show, the explanation's own among them, with its own numbers."""
-    depth = str(document["depth"])
-    paths: list[dict[str, Any]] = [path_data(document)] if growth is None else growth["paths"]
-    own = next(path for path in paths if path["width"] == document["width"])
-    own["models"][depth] = {key: document["linear_model"][key] for key in ("score", "bias", "attribution_sum")}
-    own["pixels"][depth] = document["pixel_map"]
-    return paths
-
-
 def input_size(document: dict[str, Any]) -> tuple[int, int]:
     """(height, width) of the network's input."""
     _, height, width = document["input"]
@@ -116,19 +109,14 @@ def input_size(document: dict[str, Any]) -> tuple[int, int]:
     return height, width
 
 
-def path_data(document: dict[str, Any]) -> dict[str, Any]:
-    """A path as the page holds it; its `models` and `pixels`, by depth, are still to come.
-
-    Args:
-        document: `width`, `layers` and `input` as path.json has them.
-    """
+def _path(document: dict[str, Any]) -> dict[str, Any]:
+    """The path, its linear model and its maps."""
     layers, size = document["layers"], input_size(document)
     return {
-        "width": document["width"],
         "layers": [_layer(layer) for layer in layers],
         "edges": [edge for layer in layers for edge in _edges(layer)],
-        "models": {},
-        "pixels": {},
+        "model": {key: document["linear_model"][key] for key in ("score", "bias", "attribution_sum")},
+        "pixels": document["pixel_map"],
         "places": [_encode_places(layer, size) for layer in layers],
     }
 

@@ -5,20 +5,18 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any
 
 from pathx.errors import PathxError
 from pathx.images.read import open_image
 from pathx.regular import read_regular
-from pathx.report.encoding import encode_picture, encode_small
+from pathx.report.encoding import encode_small
 from pathx.report.page import page
 from pathx.report.references import References
 from pathx.results.files import understood
 
 _MOST_THUMBNAILS, _THUMBNAIL = 200, 88
-_MOST_PLOTS, _PLOT = 24, 1600
 _LARGEST = 1 << 30  # bytes of a table that are read
 _MEASURES = ("insertion", "deletion")
 _NAMES = {"evaluation": "How good the explanations are", "grid": "Depths and widths", "common": "What classes share"}
@@ -30,7 +28,7 @@ def measure_title(file: Path) -> str:
 
 
 def measure_page(file: Path, document: dict[str, Any], references: References) -> str:
-    """The page of an evaluation.json, a grid.json or a common.json, with its plots and the figures image by image.
+    """The page of an evaluation.json, a grid.json or a common.json with its figures image by image.
 
     Raises PathxError.
 
@@ -45,21 +43,10 @@ def measure_page(file: Path, document: dict[str, Any], references: References) -
             "folder": str(file.parent),
             "document": document,
             "rows": rows,
-            "plots": _plots(file.parent),
             "thumbnails": _thumbnails(row["picture"] for row in rows),
             "references": references.of(_channels(document), document.get("model", {}).get("sha256", "")),
         }
         return page("measures.js", measure_title(file), data)
-
-
-def _plots(folder: Path) -> list[dict[str, str]]:
-    """The plots that were drawn with the measurement: every PNG that has an SVG of its name beside it."""
-    names = sorted(file.stem for file in folder.glob("*.svg") if (folder / f"{file.stem}.png").is_file())
-    plots = []
-    for name in names[:_MOST_PLOTS]:
-        with suppress(PathxError):
-            plots.append({"name": name, "src": encode_picture(open_image(folder / f"{name}.png").pixels, _PLOT)})
-    return plots
 
 
 def _channels(document: dict[str, Any]) -> list[tuple[str, int]]:

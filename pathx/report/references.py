@@ -15,7 +15,7 @@ from pathx.report.encoding import encode_small
 from pathx.results.files import UNFIT
 from pathx.results.names import channel_key
 
-MOST_CHANNELS, _CROPS, _SIDE = 48, 4, 72
+MOST_CHANNELS, _CROPS, _SIDE = 32, 3, 72
 
 
 class References:

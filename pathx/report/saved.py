@@ -15,32 +15,30 @@ from pathx.images.read import open_image
 from pathx.regular import read_regular
 from pathx.report.collect import Collected, ExplanationFiles
 from pathx.report.encoding import encode_small
-from pathx.report.explanation import Growth, explanation_data
+from pathx.report.explanation import explanation_data
+from pathx.report.network import NetworkData
 from pathx.report.page import page
 from pathx.results.files import PATH, REPORT_DATA, document_bytes, read_document, replace_file, understood
-from pathx.results.saved import check_feature
 from pathx.results.schema import misfit
 
-_FEATURE_SIDE, _SHEET_SIDE = 260, 1100
+_SHEET_SIDE = 1100
 
-_PATH = {"width": (int, str), "layers": [dict], "edges": [list], "models": dict, "pixels": dict, "places": list}
-_GROWTH = {"path": str, "paths": [_PATH], "unit_maps": dict}
+_SHAPE = {"path": str, "unit_maps": dict}
 
-GrowthOf = Callable[[ExplanationFiles], Growth | None]
+NetworkDataOf = Callable[[ExplanationFiles], NetworkData | None]
 
 
-def write_growth(found: ExplanationFiles, growth: Growth) -> None:
+def write_network_data(found: ExplanationFiles, data: NetworkData) -> None:
     """Write what the network adds to an explanation's page as report.json beside its path.json."""
-    document = {"schema": "pathx/report@1", "path": _hash(found.folder), **growth}
+    document = {"schema": "pathx/report@1", "path": _hash(found.folder), **data}
     replace_file(found.folder / REPORT_DATA, document_bytes(document))
 
 
-def _read_growth(found: ExplanationFiles) -> Growth | None:
+def _read_network_data(found: ExplanationFiles) -> NetworkData | None:
     """What report.json says; None where it is missing, damaged, or of another path.json."""
     document = _try(found.folder / REPORT_DATA)
-    if misfit(document, _GROWTH) is not None or document["path"] != _hash(found.folder):
-        return None
-    return document if any(path["width"] == found.document["width"] for path in document["paths"]) else None
+    same = misfit(document, _SHAPE) is None and document["path"] == _hash(found.folder)
+    return document if same else None
 
 
 def _hash(folder: Path) -> str:
@@ -94,7 +92,9 @@ def explanation_page(
             "references": beside.references.of(channels_of(document), document["model"]["sha256"]),
             "names": beside.names(folder, document["model"]["sha256"]),
         }
-        data = explanation_data(document, photo.image, _read_growth(found), notes, around=around, others=others, **more)
+        data = explanation_data(
+            document, photo.image, _read_network_data(found), notes, around=around, others=others, **more
+        )
         return page("explanation.js", f"{data['whole']['label']}: {document['image']['file']}", data), tuple(notes)
 
 
@@ -117,23 +117,22 @@ def channels_of(document: dict[str, Any]) -> list[tuple[str, int]]:
 
 
 def _features(folder: Path, notes: list[str]) -> dict[str, Any] | None:
+    """The features of a decomposition, with the map of those that are drawn, and their units and channels."""
     file = folder / "decomposition.json"
     if not file.is_file():
         return None
     try:
         document = read_document(file)
+        units = {unit["unit"]: [unit["tensor"], unit["index"], unit["contribution"]] for unit in document["units"]}
         items = [
             {
-                "feature": entry["feature"],
-                "name": f"{len(entry['units'])} units",
-                "score": entry["contribution"],
-                "share": entry["share"],
-                "src": _small(folder / check_feature(entry["folder"]) / "overlay.png", _FEATURE_SIDE),
+                **{key: entry[key] for key in ("feature", "contribution", "share", "channels")},
+                "map": entry["path_map"],
+                "units": [units[number] for number in entry["units"]],
             }
             for entry in document["features"]
-            if entry["folder"] is not None
         ]
-        return {"layer": document["layer"], "reason": "features by share", "items": items}
+        return {"layer": document["layer"], "items": items}
     except (PathxError, KeyError, TypeError) as error:
         notes.append(f"decomposition.json cannot be shown ({error})")
         return None

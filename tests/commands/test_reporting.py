@@ -12,15 +12,15 @@ from support.reports import data_of, only_document
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_explain_report_holds_a_grid_and_the_command_line_does_not_run_a_network(here: Path, pathx_: Pathx) -> None:
+def test_explain_report_holds_what_units_saw_and_the_command_line_does_not_run_a_network(
+    here: Path, pathx_: Pathx
+) -> None:
     model, photo = scripted(network()), picture()
     ran = pathx_("explain", photo, "--model", model, "--out", "out", "--report", "--format", "json")
     assert ran.status == 0 and len(ran.documents) == 1  # stdout is JSON still
     file, document = only_document(Path("out"))
     data = data_of(file.with_name("report.html"))
-    assert [path["width"] for path in data["paths"]] == sorted({1, 5, 20, document["width"]})
-    own = next(path for path in data["paths"] if path["width"] == document["width"])
-    assert own["models"][str(document["depth"])]["score"] == document["linear_model"]["score"]
+    assert data["path"]["model"]["score"] == document["linear_model"]["score"]
     assert data["unit_maps"]
     Path(model).unlink()
     ran = pathx_("report", "out", "--out", "other/page.html")
@@ -28,7 +28,7 @@ def test_explain_report_holds_a_grid_and_the_command_line_does_not_run_a_network
     assert data_of(Path("other/page.html")) == data  # what took the network is in report.json
     file.with_name("report.json").unlink()
     pathx_("report", "out", "--out", "other/page.html")
-    assert [path["width"] for path in data_of(Path("other/page.html"))["paths"]] == [document["width"]]
+    assert data_of(Path("other/page.html")) == {**data, "unit_maps": {}}
 
 
 def test_a_run_that_was_stopped_writes_no_report(here: Path, pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 from support.browser import axe_source, chromium
 from support.firefox import Firefox, firefox
 from support.reports import HOSTILE, results
-from support.small import images, network, picture
+from support.small import images, network
 
 import pathx
 from pathx.report.build import report
@@ -78,8 +78,6 @@ def measures(tmp_path: Path) -> list[Path]:
         folder = tmp_path / name
         folder.mkdir()
         (folder / f"{name}.json").write_text(json.dumps({"schema": f"pathx/{name}@1", **document}))
-        picture(folder / f"<b>{name}.png")
-        (folder / f"<b>{name}.svg").write_text("<svg/>")
         with (folder / "pictures.csv").open("w", newline="") as stream:
             csv.writer(stream).writerows(table)
     return [report([tmp_path / name]) for name in documents]

@@ -168,23 +168,6 @@ def test_search_finds_units_and_leads_to_them(browser: Any, saved: Path) -> None
         assert "nothing found" in page.locator(".results").inner_text()
 
 
-def test_depth_and_width_grow_the_path(browser: Any, live: Path) -> None:
-    data = data_of(live)
-    with opened(browser, live) as page:
-        page.wait_for_function("document.querySelector('canvas.map').width > 1")
-        for depth in ("1", "2", "3"):
-            page.get_by_label("Depth").fill(depth)
-            assert page.locator(".column").count() == int(depth)
-            own = next(path for path in data["paths"] if path["width"] == 6)
-            parts = page.eval_on_selector_all("[data-part]", "all => all.map(one => Number(one.dataset.value))")
-            assert sum(parts) == pytest.approx(own["models"][depth]["score"], rel=1e-4, abs=1e-6)
-        page.get_by_text("20", exact=True).click()
-        wide = next(path for path in data["paths"] if path["width"] == 20)
-        shown = page.eval_on_selector_all(".node", "all => all.length")
-        open_all(page)
-        assert shown <= page.locator(".node").count() <= sum(len(layer["units"]) for layer in wide["layers"])
-
-
 def test_maps_opacity_and_the_divider(browser: Any, live: Path) -> None:
     with opened(browser, live) as page:
         page.wait_for_function("document.querySelector('canvas.map').width > 1")
@@ -252,7 +235,7 @@ def test_hostile_names_are_shown_as_text_and_never_run(browser: Any, hostile: Pa
             assert page.locator("h1").inner_text() == data["whole"]["label"]
             assert page.locator("img[src=x]").count() == 0
             open_all(page)
-            page.locator(f'.node[data-id="{data["paths"][0]["layers"][-1]["layer"]}:0"]').dispatch_event("pointerenter")
+            page.locator(f'.node[data-id="{data["path"]["layers"][-1]["layer"]}:0"]').dispatch_event("pointerenter")
             assert TENSOR in page.locator(".details").inner_text()
             page.get_by_text("Settings, and the command").click()
             assert page.locator(".again").inner_text()
@@ -280,3 +263,18 @@ def test_axe_finds_nothing_serious(browser: Any, axe: str, saved: Path, live: Pa
             found = page.evaluate("axe.run(document, { resultTypes: ['violations'] }).then(r => r.violations)")
             serious = [one for one in found if one["impact"] in ("serious", "critical")]
             assert [(one["id"], [node["target"] for node in one["nodes"]][:3]) for one in serious] == []
+
+
+def test_features_open_into_units_that_lead_to_the_flow(browser: Any, saved: Path) -> None:
+    data = data_of(saved)["features"]
+    drawn = [one for one in data["items"] if one["map"]]
+    with opened(browser, saved) as page:
+        assert page.locator(".feature").count() == len(drawn)
+        page.locator(".overlay canvas").last.wait_for()
+        first = page.locator(".feature").first
+        assert len(drawn[0]["units"]) == first.locator(".link").count()
+        first.locator("summary").click()
+        first.locator(".link").first.click()
+        layer, position = page.evaluate("document.activeElement.dataset.id").split(":")
+        unit = data_of(saved)["path"]["layers"][0]["units"][int(position)]
+        assert int(layer) == data["layer"] and unit["index"] == drawn[0]["units"][0][1]

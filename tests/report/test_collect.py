@@ -21,7 +21,7 @@ def test_a_newer_schema_is_shown_and_said(tmp_path: Path) -> None:
     data, notes = reported(folder)
     assert any("pathx/path@7" in note for note in data["notes"])
     assert any("pathx/path@7" in note for note in notes)
-    assert data["paths"][0]["edges"]
+    assert data["path"]["edges"]
 
 
 @pytest.mark.parametrize("key", ["region", "input", "pixel_map"])

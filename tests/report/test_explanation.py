@@ -10,7 +10,7 @@ from support.small import images, network
 
 import pathx
 from pathx.report.build import report
-from pathx.report.made import explanation_report
+from pathx.report.notebook import explanation_report
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def test_edges_in_the_page_sum_to_contributions(tmp_path: Path, skips: str) -> None:
     folder = results(tmp_path, skips=skips)
     data = data_of(report([folder]))
-    (path,) = data["paths"]
+    path = data["path"]
     for layer in path["layers"]:
         for position, unit in enumerate(layer["units"]):
             out = [edge[4] for edge in path["edges"] if edge[:2] == [layer["layer"], position]]
@@ -33,9 +33,9 @@ def test_the_page_of_files_is_that_of_the_document(tmp_path: Path) -> None:
     data = data_of(page)
     assert page == file.with_name("report.html")
     assert data["target"] == document["target"] and data["image"] == document["image"]
-    (path,) = data["paths"]
-    assert path["pixels"] == {"3": document["pixel_map"]}
-    assert path["models"] == {"3": {k: v for k, v in document["linear_model"].items() if k != "residual"}}
+    path = data["path"]
+    assert path["pixels"] == document["pixel_map"]
+    assert path["model"] == {k: v for k, v in document["linear_model"].items() if k != "residual"}
     for shown, layer in zip(path["layers"], document["layers"], strict=True):
         names = [tensor["name"] for tensor in shown["tensors"]]
         assert [{**unit, "tensor": names[unit["tensor"]]} for unit in shown["units"]] == layer["units"]
@@ -47,9 +47,8 @@ def test_the_page_of_files_is_that_of_the_document(tmp_path: Path) -> None:
 def test_place_maps_sum_to_the_contributions_of_their_layer() -> None:
     (made,) = pathx.explain(network(), images(), depth=3, width=6)
     data = data_of(explanation_report(made).html)
-    path = next(path for path in data["paths"] if path["width"] == 6)
     found = 0
-    for layer, place in zip(made.path, path["places"], strict=True):
+    for layer, place in zip(made.path, data["path"]["places"], strict=True):
         if place is None:
             assert all(tensor.places is None for tensor in layer.tensors)
             continue
@@ -64,7 +63,7 @@ def test_units_that_a_page_does_not_list_still_count(tmp_path: Path, monkeypatch
     folder = results(tmp_path)
     _, document = only_document(folder)
     monkeypatch.setattr("pathx.report.explanation.MOST_UNITS", 2)
-    (path,) = data_of(report([folder]))["paths"]
+    path = data_of(report([folder]))["path"]
     for shown, layer in zip(path["layers"], document["layers"], strict=True):
         assert len(shown["units"]) == min(2, shown["kept"]) and shown["kept"] == len(layer["units"])
         total = sum(unit["contribution"] for unit in shown["units"]) + shown["unlisted"]

@@ -55,19 +55,16 @@ def test_keys_pin_and_compare(fox: Firefox, saved: Path) -> None:
         assert "A minus B" in fox.run("return find('.comparison')[0].innerText")
 
 
-def test_maps_depth_width_and_search(fox: Firefox, live: Path) -> None:
+def test_maps_and_search(fox: Firefox, live: Path) -> None:
     data = data_of(live)
-    own = next(path for path in data["paths"] if path["width"] == data["own"]["width"])
+    own = data["path"]
     with fox.opened(live):
         fox.wait("find('canvas.map')[0].width > 1")
         coloured = """const [map] = find('canvas.map');
             return map.getContext('2d').getImageData(0, 0, map.width, map.height).data.some(value => value > 0)"""
         assert fox.run(coloured)
-        for depth in (1, 2, 3):
-            fox.run(TYPE, '[aria-label="Depth"]', str(depth))
-            assert fox.run("return find('.column').length") == depth
-            parts = fox.run("return find('[data-part]').map(one => Number(one.dataset.value))")
-            assert sum(parts) == pytest.approx(own["models"][str(depth)]["score"], rel=1e-4, abs=1e-6)
+        parts = fox.run("return find('[data-part]').map(one => Number(one.dataset.value))")
+        assert sum(parts) == pytest.approx(own["model"]["score"], rel=1e-4, abs=1e-6)
         layer = own["layers"][-1]
         unit = layer["units"][0]
         name = f"{layer['tensors'][unit['tensor']]['name']} [{','.join(map(str, unit['index']))}]"

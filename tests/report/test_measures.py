@@ -1,4 +1,4 @@
-"""Pages of measurements hold the figures of their files: plots, rows, small pictures."""
+"""Pages of measurements hold the figures of their files: rows, small pictures."""
 
 from __future__ import annotations
 
@@ -27,17 +27,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_plots_are_those_that_the_command_drew(folder: Path) -> None:
-    for name in ("curves", "positions-15-features.11"):
-        picture(folder / f"{name}.png")
-        (folder / f"{name}.svg").write_text("<svg/>")
-    (folder / "broken.png").write_text("no picture")
-    (folder / "broken.svg").write_text("<svg/>")
-    data = data_of(measure_page(folder / "evaluation.json", {"methods": {}}, References([])))
-    assert [plot["name"] for plot in data["plots"]] == ["curves", "positions-15-features.11"]  # a.png has no SVG
-    assert all(plot["src"].startswith("data:image/png;base64,") for plot in data["plots"])
-
-
 def test_rows_have_numbers_or_nothing_and_pictures_that_are_there(folder: Path) -> None:
     data = data_of(measure_page(folder / "evaluation.json", {}, References([])))
     assert [(row["picture"], row["insertion"] is None) for row in data["rows"]] == [
@@ -51,4 +40,4 @@ def test_rows_have_numbers_or_nothing_and_pictures_that_are_there(folder: Path) 
 
 def test_without_the_files_beside_it_there_is_the_document_alone(tmp_path: Path) -> None:
     data = data_of(measure_page(tmp_path / "common.json", {"classes": [], "x": 1}, References([])))
-    assert (data["rows"], data["plots"], data["document"]["x"]) == ([], [], 1)
+    assert (data["rows"], data["document"]["x"]) == ([], 1)

@@ -24,7 +24,7 @@ def test_a_photo_that_is_not_there_any_more_is_said(tmp_path: Path, how: str) ->
         photo.write_text("no picture")
     data, notes = reported(folder)
     assert data["photo"] is None and len(notes) == 1 and str(photo) in notes[0]
-    assert data["paths"][0]["pixels"]  # what was drawn is still there
+    assert data["path"]["pixels"]  # what was drawn is still there
 
 
 def test_a_photo_is_found_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,8 +40,8 @@ def test_a_photo_is_found_from_elsewhere(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_without_pictures_the_page_is_the_same(tmp_path: Path) -> None:
-    (plain,), (bare,) = (
-        reported(results(tmp_path / name, pictures=pictures))[0]["paths"]
+    plain, bare = (
+        reported(results(tmp_path / name, pictures=pictures))[0]["path"]
         for name, pictures in (("with", True), ("without", False))
     )
     assert plain == bare and plain["pixels"]
@@ -61,7 +61,7 @@ def test_features_and_contrasts_are_shown(tmp_path: Path) -> None:
             assert data["whole"]["logit"] == data["target"]["logit"] - data["against"]["logit"]
             assert "--against" in data["command"]
         else:
-            assert data["features"]["items"][0]["src"].startswith("data:image/jpeg")
+            assert data["features"]["items"][0]["map"]["src"].startswith("data:image/png")
 
 
 def test_the_verdict_of_a_check_is_beside_its_explanation(here: Path, pathx_: Pathx) -> None:

@@ -30,18 +30,35 @@ function channelCard({ tensor, one }) {
       ? make(
           "div",
           { class: "crops" },
-          one.crops.map((crop) => make("img", { src: crop.src, alt: `${crop.label} in ${crop.file}`, loading: "lazy" })),
+          one.crops.map((crop) =>
+            make("img", { src: crop.src, alt: `${crop.label} in ${crop.file}`, loading: "lazy" }),
+          ),
         )
       : null,
     make("p", {}, "looks for ", text(one.words)),
     one.specificity === null
       ? null
       : make("p", { class: "quiet" }, `specificity ${percent(one.specificity)}: `, specific(one.specificity)),
-    make("p", { class: "quiet" }, paths, classes.length ? ": " : "", text(classes.slice(0, 4).map((pair) => pair.join(" ")).join(", "))),
+    make(
+      "p",
+      { class: "quiet" },
+      paths,
+      classes.length ? ": " : "",
+      text(
+        classes
+          .slice(0, 4)
+          .map((pair) => pair.join(" "))
+          .join(", "),
+      ),
+    ),
     make(
       "details",
       {},
-      make("summary", {}, pages.length ? `on the paths of ${counted(pages.length, "explanation")}` : counted(one.files.length, "image")),
+      make(
+        "summary",
+        {},
+        pages.length ? `on the paths of ${counted(pages.length, "explanation")}` : counted(one.files.length, "image"),
+      ),
       make("ul", {}, files),
     ),
   );

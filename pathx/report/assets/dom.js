@@ -29,7 +29,8 @@ function filled(element, attributes, children) {
 
 /** A table; cells and heads are what they hold, or elements of their own (`th` for the head of a row). */
 export function tableOf(attributes, heads, rows) {
-  const cell = (tag, more) => (content) => /^t[hd]$/i.test(content?.tagName ?? "") ? content : make(tag, more, content);
+  const cell = (tag, more) => (content) =>
+    /^t[hd]$/i.test(content?.tagName ?? "") ? content : make(tag, more, content);
   return make(
     "table",
     attributes,

@@ -20,16 +20,16 @@ import { facts, makeDetail } from "./detail.js";
 import { makeFlow } from "./flow.js";
 import { makePhoto } from "./photo.js";
 import { namesButton } from "./names.js";
-import { cutPath, sum, unitName, unitsOf } from "./paths.js";
-import { extras } from "./extras.js";
+import { sum, unitName, unitsOf } from "./paths.js";
+import { extras, features } from "./extras.js";
 
-const state = { width: DATA.own.width, depth: DATA.own.depth, path: null, units: new Map(), pinned: [] };
+const { path } = DATA;
+const units = unitsOf(path);
+const state = { pinned: [] };
 const react = { pin, look, go, renamed: () => flow.redraw() };
 const photo = makePhoto();
 const flow = makeFlow(DATA.whole, react);
 const detail = makeDetail(react);
-const told = make("p", { class: "told" });
-const table = scrolling("Units of the path");
 
 const EXACT = {
   region: "Exact in a region: the numbers hold for every image around this one that opens the same gates.",
@@ -93,7 +93,11 @@ function proof() {
     "section",
     { class: "proof card", "aria-label": "Proof by removal" },
     make("p", {}, text(DATA.proof)),
-    make("dl", { class: "bars" }, rows.map(([name, share]) => bar(name, share))),
+    make(
+      "dl",
+      { class: "bars" },
+      rows.map(([name, share]) => bar(name, share)),
+    ),
   );
 }
 
@@ -105,15 +109,15 @@ function bar(name, share) {
 
 function settings() {
   const { model, target, image } = DATA;
-  const score = ownScore();
+  const { depth, width, alpha, skips } = DATA.settings;
   return [
     ["class", `${target.index} of ${model.classes}`],
-    ["depth", `${DATA.own.depth} of ${counted(model.hidden_layers, "layer")}`],
-    ["width", `at most ${DATA.own.width} units of a layer`],
-    ["the path carries", `${number(score)} of ${DATA.whole.name} ${number(DATA.whole.logit)}`],
+    ["depth", `${depth} of ${counted(model.hidden_layers, "layer")}`],
+    ["width", `at most ${width} units of a layer`],
+    ["the path carries", `${number(path.model.score)} of ${DATA.whole.name} ${number(DATA.whole.logit)}`],
     ["weights", model.weights],
-    ["alpha", number(DATA.alpha)],
-    ["skips", DATA.skips],
+    ["alpha", number(alpha)],
+    ["skips", skips],
     ["importance", DATA.importance],
     ["image", `${image.width} × ${image.height}`],
     ["made by", DATA.created_by],
@@ -135,33 +139,7 @@ function navigation() {
   );
 }
 
-function ownScore() {
-  const path = DATA.paths.find((one) => one.width === DATA.own.width);
-  return path.models[DATA.own.depth]?.score ?? NaN;
-}
-
 function flowCard() {
-  const widths = DATA.paths.map((path) => [path.width, String(path.width)]);
-  const most = () => chosen().layers.length;
-  const output = make("output", {}, String(state.depth));
-  const slider = make("input", {
-    type: "range",
-    min: 1,
-    max: most(),
-    step: 1,
-    value: state.depth,
-    "aria-label": "Depth",
-    input: () => grow(Number(slider.value), state.width),
-  });
-  const grow = (depth, width) => {
-    state.width = width;
-    slider.max = most();
-    state.depth = Math.min(depth, most());
-    slider.value = state.depth;
-    output.textContent = String(state.depth);
-    show();
-    announce(`Depth ${state.depth}, width ${state.width}`);
-  };
   const search = make("input", {
     type: "search",
     placeholder: "unit, channel or layer",
@@ -174,8 +152,6 @@ function flowCard() {
     make(
       "div",
       { class: "controls" },
-      make("label", { class: "slider" }, make("span", {}, "Depth"), slider, output),
-      widths.length > 1 ? choice("Width", widths, state.width, (width) => grow(state.depth, width)) : null,
       choice(
         "Scale",
         [
@@ -188,15 +164,8 @@ function flowCard() {
       make("label", { class: "search" }, search, results),
       make("button", { type: "button", class: "quiet", click: () => flow.closeAll() }, "Close channels"),
     ),
-    told,
+    make("p", { class: "told" }, told()),
     flow.element,
-    widths.length > 1
-      ? null
-      : make(
-          "p",
-          { class: "quiet" },
-          "The page holds this width only. Explained by itself with --report, the image gets other widths and depths, and what single units saw.",
-        ),
     make(
       "ul",
       { class: "keys" },
@@ -217,7 +186,7 @@ function found(words) {
     channel
       ? unit.index[0] === Number(channel[1]) || unit.layer === Number(channel[1])
       : unitName(unit).toLowerCase().includes(wanted) || `layer ${unit.layer}` === wanted;
-  const hits = [...state.units.values()]
+  const hits = [...units.values()]
     .filter(fits)
     .sort((one, other) => Math.abs(other.contribution) - Math.abs(one.contribution));
   const shown = hits
@@ -241,28 +210,16 @@ function found(words) {
   announce(counted(hits.length, "unit"));
 }
 
-function chosen() {
-  return DATA.paths.find((path) => path.width === state.width) ?? DATA.paths[0];
-}
-
-function show() {
-  state.path = cutPath(chosen(), state.depth);
-  state.units = unitsOf(state.path);
-  state.pinned = state.pinned.filter((id) => state.units.has(id));
-  const last = state.path.layers.at(-1);
-  const deepest = sum(last?.units.map((unit) => unit.contribution) ?? []) + (last?.unlisted ?? 0);
-  const listed = Math.min(...state.path.layers.map((layer) => layer.edges_share ?? 1));
-  const score = state.path.model?.score ?? deepest;
-  told.textContent =
-    `${counted(sum(state.path.layers.map((layer) => layer.kept)), "unit")} of ${counted(state.path.layers.length, "layer")} carry ${number(score)} of ${DATA.whole.name} ${number(DATA.whole.logit)}.` +
-    (state.path.layers.some((layer) => layer.below_alpha)
+function told() {
+  const listed = Math.min(...path.layers.map((layer) => layer.edges_share ?? 1));
+  const kept = counted(sum(path.layers.map((layer) => layer.kept)), "unit");
+  return (
+    `${kept} of ${counted(path.layers.length, "layer")}, from the image on the left to the class on the right.` +
+    (path.layers.some((layer) => layer.below_alpha)
       ? " * no unit of that layer was above alpha; the best one was kept."
       : "") +
-    (listed < 0.995 ? ` Of the ribbons the strongest are drawn, ${percent(listed)} of all at least.` : "");
-  flow.show(state.path, state.units);
-  flow.pin(state.pinned);
-  photo.show(state.path);
-  unitTable();
+    (listed < 0.995 ? ` Of the ribbons the strongest are drawn, ${percent(listed)} of all at least.` : "")
+  );
 }
 
 function pin(id) {
@@ -274,9 +231,9 @@ function pin(id) {
 }
 
 function look(node) {
-  detail.show(node, state.pinned, state.units, state.path);
+  detail.show(node, state.pinned, units, path);
   const seen = state.pinned.map((id, at) => ({
-    field: state.units.get(id).receptive_field,
+    field: units.get(id).receptive_field,
     kind: `pinned ${"AB"[at]}`,
     name: "AB"[at],
   }));
@@ -290,8 +247,8 @@ function look(node) {
         ).values(),
       ].slice(0, 12)
     : [];
-  const one = node?.kind === "unit" ? node.units[0] : state.units.get(state.pinned.at(-1));
-  const map = one && state.width === DATA.own.width ? DATA.unit_maps[one.id] : null;
+  const one = node?.kind === "unit" ? node.units[0] : units.get(state.pinned.at(-1));
+  const map = one ? DATA.unit_maps[one.id] : null;
   photo.fields([...seen, ...pointed], map ? { map, name: unitName(one) } : null);
 }
 
@@ -299,9 +256,15 @@ function go(id) {
   flow.reveal(id);
 }
 
+function goTo(tensor, index) {
+  const place = index.join();
+  const unit = [...units.values()].find((one) => one.name === tensor && one.index.join() === place);
+  if (unit) go(unit.id);
+}
+
 function unitTable() {
-  const rows = state.path.layers.flatMap((layer) =>
-    layer.units.slice(0, 200).map((_, position) => state.units.get(`${layer.layer}:${position}`)),
+  const rows = path.layers.flatMap((layer) =>
+    layer.units.slice(0, 200).map((_, position) => units.get(`${layer.layer}:${position}`)),
   );
   const cells = (unit) => [
     String(unit.layer),
@@ -321,7 +284,7 @@ function unitTable() {
     "importance",
     "sees (left, top, right, bottom)",
   ];
-  table.replaceChildren(tableOf({}, heads, rows.map(cells)));
+  return scrolling("Units of the path", tableOf({}, heads, rows.map(cells)));
 }
 
 document.addEventListener("keydown", (event) => {
@@ -343,6 +306,7 @@ document.body.append(
   make(
     "main",
     {},
+    ...features(goTo),
     make(
       "div",
       { class: "look" },
@@ -351,8 +315,8 @@ document.body.append(
     ),
     flowCard(),
     ...extras(),
-    make("details", { class: "card" }, make("summary", {}, "The path as a table"), table),
+    make("details", { class: "card" }, make("summary", {}, "The path as a table"), unitTable()),
   ),
   make("footer", {}, `Made by ${DATA.created_by}. This page needs no network and sends nothing.`),
 );
-show();
+flow.show(path, units);

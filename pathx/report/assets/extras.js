@@ -1,34 +1,64 @@
 // What else there is of an explanation: features of its decomposition, contrasts, and the verdict of a check.
 
-import { DATA, card, make, number, percent, scrolling, signed, tableOf, text } from "./dom.js";
+import { DATA, card, channelKey, counted, make, number, percent, scrolling, signed, tableOf, text } from "./dom.js";
+import { nameOf } from "./names.js";
+import { overlays } from "./photo.js";
 
-/** A card for everything that the results hold. */
+/** A card for everything else that the results hold. */
 export function extras() {
-  return [features(), ...DATA.contrasts.map(contrast), verdict()].filter(Boolean);
+  return [...DATA.contrasts.map(contrast), verdict()].filter(Boolean);
 }
 
-function features() {
-  const made = DATA.features;
-  if (!made) return null;
-  const items = made.items.map((feature) =>
+/** The features of a decomposition, groups of units that look at the same spot; `go(tensor, index)` leads to a unit of the flow. */
+export function features(go) {
+  if (!DATA.features) return [];
+  const { layer, items } = DATA.features;
+  const drawn = items.filter((one) => one.map);
+  const rest = items.filter((one) => !one.map);
+  const shown = drawn.map((one) => featureItem(one, go));
+  overlays(drawn.map((one) => one.map)).then((pictures) => pictures.forEach((one, at) => shown[at].prepend(one)));
+  const left = rest.reduce((sum, one) => sum + (one.share ?? 0), 0);
+  return [
+    card(
+      "Its features",
+      { class: "decomposition" },
+      make(
+        "p",
+        { class: "told" },
+        `Units of layer ${layer} that look at the same spot, by their share of what the layer sends to the class; all maps in one scale.`,
+      ),
+      make("ul", { class: "features" }, shown),
+      rest.length
+        ? make("p", { class: "quiet" }, `Not drawn: ${counted(rest.length, "weaker feature")} with ${percent(left)}.`)
+        : null,
+    ),
+  ];
+}
+
+function featureItem(one, go) {
+  const unit = ([channel, ...place]) => `channel ${channel}${place.length ? ` at ${place.join(", ")}` : ""}`;
+  const channels = one.channels.slice(0, 3).map(({ tensor, channel, units }) => {
+    const words = DATA.references[channelKey(tensor, channel)]?.words;
+    const name = nameOf(tensor, channel) || `channel ${channel}`;
+    return make("li", {}, text(`${name} ×${units}`), words ? make("span", { class: "quiet" }, " ", text(words)) : null);
+  });
+  const units = one.units.map(([tensor, index, contribution]) =>
     make(
       "li",
-      { class: "feature" },
-      feature.src ? make("img", { src: feature.src, alt: `Where feature ${feature.feature} looks` }) : null,
-      make("b", {}, `Feature ${feature.feature}`),
-      make("span", {}, text(feature.name)),
-      make(
-        "span",
-        {},
-        `score ${signed(feature.score, 3)}${feature.share === null ? "" : `, ${percent(feature.share)}`}`,
-      ),
+      { class: "pair" },
+      make("button", { type: "button", class: "link", title: tensor, click: () => go(tensor, index) }, unit(index)),
+      make("span", { class: "amount" }, signed(contribution, 3)),
     ),
   );
-  return card(
-    "Its features",
-    {},
-    make("p", {}, `Taken apart at layer ${made.layer}: ${made.reason}.`),
-    make("ul", { class: "features" }, items),
+  return make(
+    "li",
+    { class: "feature", "data-feature": one.feature },
+    make("b", { class: "pair" }, make("span", {}, `Feature ${one.feature}`), make("span", {}, percent(one.share))),
+    make("ul", {}, channels),
+    one.channels.length > 3
+      ? make("span", { class: "quiet" }, `and ${counted(one.channels.length - 3, "channel")} more`)
+      : null,
+    make("details", {}, make("summary", {}, counted(one.units.length, "unit")), make("ul", {}, units)),
   );
 }
 
@@ -42,7 +72,14 @@ function contrast(made) {
     made.src
       ? make("img", { class: "sheet", src: made.src, alt: `The paths of ${made.labels.join(", ")} side by side` })
       : null,
-    scrolling("Contrasts", tableOf({}, head, rows.map((cells) => cells.map(text)))),
+    scrolling(
+      "Contrasts",
+      tableOf(
+        {},
+        head,
+        rows.map((cells) => cells.map(text)),
+      ),
+    ),
   );
 }
 

@@ -90,11 +90,11 @@ function resample(map, width, height, across, down) {
 
 /** Draw a map into a canvas that lies on the photo: gold for, blue against, the photo darker where nothing is.
  *
- *  With `line`, a white line encloses half of the support. Returns what the strongest colour stands for. */
-export function paint(canvas, map, line) {
+ *  With `line`, a white line encloses half of the support. Returns what the strongest colour stands for, which may be
+ *  given where maps are compared. */
+export function paint(canvas, map, line, scale = scaleOf(map)) {
   const large = enlarge(map);
   const { width, height, values } = large;
-  const scale = percentile(map.values);
   canvas.width = width;
   canvas.height = height;
   const image = new ImageData(width, height);
@@ -128,7 +128,8 @@ function strokesOf({ width, height, values }, level) {
     const x = at % width;
     const right = x + 1 < width ? at + 1 : at;
     const down = at + width < values.length ? at + width : at;
-    const slope = Math.hypot(values[right] - values[x ? at - 1 : at], values[down] - values[Math.max(0, at - width)]) / 2;
+    const slope =
+      Math.hypot(values[right] - values[x ? at - 1 : at], values[down] - values[Math.max(0, at - width)]) / 2;
     const away = Math.abs(values[at] - level) / Math.max(slope, 1e-12);
     if (level <= 0 || away > 2 * half + 0.5 || !near(kept, at, width, 3)) return [0, 0];
     const stroke = (reach, strength) => strength * Math.max(0, Math.min(1, reach + 0.5 - away));
@@ -176,9 +177,9 @@ function halfLevel(values) {
   return support[at] ?? 0;
 }
 
-/** What the strongest colour stands for: all but the few strongest values. */
-function percentile(values) {
-  const sizes = Float32Array.from(values, Math.abs)
+/** What the strongest colour of a map stands for: all but the few strongest values. */
+export function scaleOf(map) {
+  const sizes = Float32Array.from(map.values, Math.abs)
     .filter((value) => value > 0)
     .sort();
   return sizes.length ? sizes[Math.min(sizes.length - 1, Math.ceil(sizes.length * 0.99) - 1)] || 1 : 1;

@@ -67,7 +67,6 @@ function measured() {
       choice("Measure", known, state.measure, (measure) => update({ measure })),
       scrolling("Means and intervals", intervals(best)),
     ),
-    plots(),
     ...images(),
   ];
 }
@@ -86,7 +85,9 @@ function intervals(items) {
     const pressed = String(item.key === state.method);
     const choose = () => update({ method: item.key });
     return [
-      rowHead(make("button", { type: "button", class: "link", "aria-pressed": pressed, click: choose }, text(item.key))),
+      rowHead(
+        make("button", { type: "button", class: "link", "aria-pressed": pressed, click: choose }, text(item.key)),
+      ),
       make("td", { class: "figure" }, `${number(item.mean, 3)} (${number(item.low, 3)} to ${number(item.high, 3)})`),
       make("td", { class: "track", "aria-hidden": "true" }, make("span", { class: "rail" }, line, dot)),
     ];
@@ -178,7 +179,6 @@ function common() {
       scrolling("Classes and channels", table),
       told,
     ),
-    plots(),
   ];
 }
 
@@ -195,21 +195,6 @@ function behind(name, label) {
 function parts(name) {
   const at = name.lastIndexOf(" ");
   return [name.slice(0, at), Number(name.slice(at + 1))];
-}
-
-/** The plots that the command drew. */
-function plots() {
-  if (!DATA.plots.length) return null;
-  return make(
-    "details",
-    { class: "card", open: DATA.plots.length <= 3 },
-    make("summary", {}, counted(DATA.plots.length, "plot")),
-    make(
-      "div",
-      { class: "plots", tabindex: "0", role: "region", "aria-label": "Plots" },
-      DATA.plots.map((plot) => make("img", { src: plot.src, alt: `Plot ${plot.name}`, loading: "lazy" })),
-    ),
-  );
 }
 
 function update(changes) {

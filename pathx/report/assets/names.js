@@ -48,6 +48,7 @@ export function namesButton() {
     const document = { schema: "pathx/names@1", model: DATA.model, names };
     saveFile("names.json", "application/json", `${JSON.stringify(document, null, 2)}\n`);
   };
-  const hint = "Names stay in this browser. To keep them, put names.json beside the results: pathx then shows them everywhere.";
+  const hint =
+    "Names stay in this browser. To keep them, put names.json beside the results: pathx then shows them everywhere.";
   return make("p", { class: "quiet" }, make("button", { type: "button", click: save }, "Save names.json"), " ", hint);
 }

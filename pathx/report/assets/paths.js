@@ -3,12 +3,6 @@
 /** Nodes that a column shows at first; the weakest beyond them are one. */
 const SHOWN = 8;
 
-/** One depth of one of the page's paths: its layers from the output down, and its linear model where that is known. */
-export function cutPath(path, depth) {
-  const layers = path.layers.slice(0, depth);
-  return { ...path, depth, layers, model: path.models[depth] ?? null };
-}
-
 /** Units by their id, `layer:position`. */
 export function unitsOf(path) {
   const units = new Map();

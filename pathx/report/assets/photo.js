@@ -1,40 +1,41 @@
 // The photo with a map on it, the frame of what the network saw, and the fields of units.
 
 import { DATA, choice, draw, make } from "./dom.js";
-import { addMaps, blur, gradient, paint, readMap } from "./maps.js";
+import { addMaps, blur, gradient, paint, readMap, scaleOf } from "./maps.js";
 
-const SMOOTHING = 0.025; // of the shorter side: as overlays of pixels have it
+const SMOOTHING = 0.025; // of the shorter side, as overlays of pixels have it
+const MAPS = {
+  path: ["Path map", "The path map", DATA.path?.places.filter(Boolean) ?? []],
+  pixels: ["Pixel map", "The pixel map, smoothed", [DATA.path?.pixels]],
+  none: ["Photo", "The photo alone", []],
+};
 
-/** The photo as an element with the methods `show(path)` and `fields(list)`. */
+/** The photo as an `element`; `fields(list, own)` shows the fields of units, and the own map of one of them. */
 export function makePhoto() {
   const size = DATA.photo ?? { width: DATA.input[0], height: DATA.input[1] };
   const region = DATA.photo ? DATA.region : [0, 0, size.width, size.height];
-  const state = { kind: null, path: null, own: null, turn: 0 };
+  const offered = Object.keys(MAPS).filter((kind) => kind === "none" || MAPS[kind][2].length);
+  const state = { kind: offered[0], own: null, turn: 0 };
   const canvas = make("canvas", { class: "map" });
   const marks = draw("svg", { class: "marks", viewBox: `0 0 ${size.width} ${size.height}`, "aria-hidden": "true" });
+  const crisp = Math.max(size.width, size.height) <= 128 ? "crisp" : "";
   const photo = DATA.photo
-    ? make("img", {
-        src: DATA.photo.src,
-        alt: "",
-        class: Math.max(size.width, size.height) <= 128 ? "crisp" : "",
-        draggable: "false",
-      })
+    ? make("img", { src: DATA.photo.src, alt: "", class: crisp, draggable: "false" })
     : make("div", { class: "grey" });
   const line = make("div", { class: "divider", "aria-hidden": "true" });
   const stage = make("div", { class: "stage", role: "img" }, photo, canvas, marks, line);
   const legend = make("p", { class: "legend" });
   stage.style.aspectRatio = `${size.width} / ${size.height}`;
   const [left, top, right, bottom] = region;
-  const across = (100 * (right - left)) / size.width;
   Object.assign(canvas.style, {
     left: `${(100 * left) / size.width}%`,
     top: `${(100 * top) / size.height}%`,
-    width: `${across}%`,
+    width: `${(100 * (right - left)) / size.width}%`,
     height: `${(100 * (bottom - top)) / size.height}%`,
   });
+  const opacity = slider("Opacity", 100, (value) => (canvas.style.opacity = value / 100));
+  const compare = slider("Compare", 0, divide);
 
-  const opacity = slider("Opacity", 0, 100, 100, (value) => (canvas.style.opacity = value / 100));
-  const compare = slider("Compare", 0, 100, 0, divide);
   function divide(value) {
     const place = ((value / 100) * size.width - left) / (right - left);
     canvas.style.clipPath = value > 0 ? `inset(0 0 0 ${Math.max(0, Math.min(100, 100 * place))}%)` : "none";
@@ -42,52 +43,38 @@ export function makePhoto() {
     line.hidden = value <= 0;
   }
 
-  stage.addEventListener("pointerdown", (event) => {
-    stage.setPointerCapture(event.pointerId);
-    drag(event);
-  });
-  stage.addEventListener("pointermove", (event) => event.buttons && drag(event));
   function drag(event) {
     const box = stage.getBoundingClientRect();
     compare.input.value = Math.max(0, Math.min(100, (100 * (event.clientX - box.left)) / box.width));
     divide(Number(compare.input.value));
   }
+  stage.addEventListener("pointerdown", (event) => {
+    stage.setPointerCapture(event.pointerId);
+    drag(event);
+  });
+  stage.addEventListener("pointermove", (event) => event.buttons && drag(event));
 
   async function render() {
     const turn = (state.turn += 1);
-    const maps = state.own
-      ? [state.own.map]
-      : state.kind === "path"
-        ? state.path.places.slice(0, state.path.depth).filter(Boolean)
-        : state.kind === "pixels"
-          ? [state.path.pixels[state.path.depth]].filter(Boolean)
-          : [];
-    const read = await Promise.all(maps.map(readMap));
+    const [, named, own] = MAPS[state.kind];
+    const what = state.own ? `What ${state.own.name} saw` : named;
+    const read = await Promise.all((state.own ? [state.own.map] : own).map(readMap));
     if (turn !== state.turn) return; // something else was asked for meanwhile
-    const what = state.own
-      ? `what ${state.own.name} saw`
-      : { path: "the path map", pixels: "the pixel map", none: "no map" }[state.kind];
     canvas.hidden = !read.length;
+    stage.setAttribute("aria-label", `${DATA.image.file}. ${what}`);
+    if (!read.length) return legend.replaceChildren(`${what}.`);
     const pixels = state.kind === "pixels" && !state.own;
-    const summed = read.length ? addMaps(read) : null;
-    const scale = summed ? paint(canvas, pixels || state.own ? blur(summed, SMOOTHING) : summed, !pixels) : null;
-    const missing = state.kind !== "none" && !read.length;
+    const map = pixels || state.own ? blur(addMaps(read), SMOOTHING) : addMaps(read);
+    const scale = paint(canvas, map, !pixels);
+    const against = map.values.some((value) => value < -scale / 20);
     const bar = make("span", { class: "bar", "aria-hidden": "true" });
-    const against = summed?.values.some((value) => value < -scale / 20);
     bar.style.backgroundImage = gradient(against ? -1 : 0);
-    const words =
-      `${what[0].toUpperCase()}${what.slice(1)}: gold supports the class${against ? ", blue counts against it" : ""}` +
-      `${pixels ? "; smoothed" : "; the line holds half of the support"}.`;
-    legend.replaceChildren(
-      ...(scale ? [bar] : []),
-      missing ? `For this path ${what} is not in the files.` : scale ? words : "The photo alone.",
-    );
-    stage.setAttribute("aria-label", `${DATA.image.file}, ${missing ? "without a map" : `with ${what}`}`);
+    const meaning = `gold supports the class${against ? ", blue counts against it" : ""}`;
+    legend.replaceChildren(bar, `${what}: ${meaning}${pixels ? "" : "; the line holds half of the support"}.`);
   }
 
   function boxes(list) {
-    marks.replaceChildren();
-    if (DATA.photo) marks.append(...outline(region, size));
+    marks.replaceChildren(...(DATA.photo ? outline(region, size) : []));
     const [wide, high] = DATA.input;
     for (const { field, kind, name } of list) {
       if (field.length !== 4) continue;
@@ -95,79 +82,61 @@ export function makePhoto() {
       const x = left + (a / wide) * (right - left);
       const y = top + (b / high) * (bottom - top);
       const box = { x, y, width: ((c - a) / wide) * (right - left), height: ((d - b) / high) * (bottom - top) };
+      const letter = { "font-size": size.width / 20, "stroke-width": size.width / 150 };
       marks.append(
         draw("rect", { ...box, class: `field under` }),
         draw("rect", { ...box, class: `field ${kind}`, "data-field": field.join(",") }),
+        draw("text", { x: x + size.width / 60, y: y + size.width / 18, class: "mark", ...letter }, name),
       );
-      if (name)
-        marks.append(
-          draw(
-            "text",
-            {
-              x: x + size.width / 60,
-              y: y + size.width / 18,
-              class: "mark",
-              "font-size": size.width / 20,
-              "stroke-width": size.width / 150,
-            },
-            name,
-          ),
-        );
     }
   }
 
-  const kinds = [
-    ["path", "Path map"],
-    ["pixels", "Pixel map"],
-    ["none", "Photo"],
-  ];
   const switchMap = (kind) => {
     state.kind = kind;
     render();
   };
-  const has = {
-    path: DATA.paths.some((path) => path.places.some(Boolean)),
-    pixels: DATA.paths.some((path) => Object.keys(path.pixels).length),
-    none: true,
-  };
-  const offered = kinds.filter(([kind]) => has[kind]);
-  state.kind = offered[0][0];
   const controls = make(
     "div",
     { class: "controls" },
-    choice("Map", offered, state.kind, switchMap),
+    choice(
+      "Map",
+      offered.map((kind) => [kind, MAPS[kind][0]]),
+      state.kind,
+      switchMap,
+    ),
     opacity.label,
     compare.label,
   );
   divide(0);
   boxes([]);
-
+  render();
   return {
     element: make("div", { class: "photo" }, stage, legend, controls),
-    show(path) {
-      state.path = path;
-      render();
-    },
-    /** The fields of units, and the own map of one of them. */
     fields(list, own) {
       boxes(list);
-      if (own?.map !== state.own?.map) {
-        state.own = own;
-        render();
-      }
+      if (own?.map === state.own?.map) return;
+      state.own = own;
+      render();
     },
   };
 }
 
-function slider(name, least, most, value, change) {
-  const input = make("input", {
-    type: "range",
-    min: least,
-    max: most,
-    step: 1,
-    value,
-    input: () => change(Number(input.value)),
+/** What the network saw of the photo, with one of several maps on each, all in one scale. */
+export async function overlays(maps) {
+  const read = await Promise.all(maps.map(readMap));
+  const scale = Math.max(...read.map(scaleOf));
+  return read.map((map) => {
+    const [left, top, right, bottom] = DATA.photo ? DATA.region : [0, 0, 1, 1];
+    const canvas = make("canvas", {});
+    paint(canvas, map, true, scale);
+    const view = { viewBox: `${left} ${top} ${right - left} ${bottom - top}`, "aria-hidden": "true" };
+    const photo = DATA.photo ? draw("svg", view, draw("use", { href: "#photo" })) : null;
+    return make("div", { class: "overlay" }, photo, canvas);
   });
+}
+
+function slider(name, value, change) {
+  const input = make("input", { type: "range", min: 0, max: 100, value, input: () => change(Number(input.value)) });
   return { input, label: make("label", { class: "slider" }, make("span", {}, name), input) };
 }
 

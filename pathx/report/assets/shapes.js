@@ -109,7 +109,11 @@ export function ribbonShape(ribbon, sides, { boxes, bar }) {
       "data-to": upper,
       "data-value": ribbon.value,
     },
-    draw("title", {}, `${signed(ribbon.value)}: ${label(ribbon.from)} of layer ${ribbon.from.layer} through ${through}`),
+    draw(
+      "title",
+      {},
+      `${signed(ribbon.value)}: ${label(ribbon.from)} of layer ${ribbon.from.layer} through ${through}`,
+    ),
   );
 }
 
@@ -191,8 +195,7 @@ export function pictureShape(one, box, { bar, picture }) {
   const place = { x: box.x + bar + 3, y: box.top + (box.row - picture) / 2, width: picture, height: picture };
   const unit = one.units[0];
   const crop = DATA.references[channelKey(unit.name, unit.index[0])]?.crops[0];
-  if (crop)
-    return draw("image", { class: "picture", ...place, href: crop.src, preserveAspectRatio: "xMidYMid slice" });
+  if (crop) return draw("image", { class: "picture", ...place, href: crop.src, preserveAspectRatio: "xMidYMid slice" });
   const patch = DATA.photo && patchOf(one.units);
   if (!patch) return null;
   const inner = draw("use", { href: "#photo" });
@@ -241,7 +244,8 @@ export function columnNames(columns) {
   const shared = (side) => {
     let count = 0;
     const word = (list) => (side < 0 ? list.at(-1 - count) : list[count]);
-    while (all.length > 1 && words.every((list) => list.length > count + 1 && word(list) === word(words[0]))) count += 1;
+    while (all.length > 1 && words.every((list) => list.length > count + 1 && word(list) === word(words[0])))
+      count += 1;
     return sum(Array.from({ length: count }, (_, at) => (side < 0 ? words[0].at(-1 - at) : words[0][at]).length));
   };
   const [head, tail] = [shared(1), shared(-1)];

@@ -17,7 +17,7 @@ from pathx.errors import PathxError, shown
 from pathx.explanation import Explanation
 from pathx.images.read import UserImage
 from pathx.report.explanation import explanation_data
-from pathx.report.growth import grow
+from pathx.report.network import network_data
 from pathx.report.page import is_page, page
 from pathx.results.explanation import ModelInfo, path_document
 from pathx.results.files import foreign, replace_file
@@ -79,7 +79,6 @@ def explanation_report(
     how: dict[str, Any] = {"region": view.region, "model": about, "label": view.label, "device": device, "files": {}}
     how["other"] = explanation.other_label
     document = path_document(explanation, image=image, **how)
-    growth = None if origin is None else grow(freeze(origin.model, origin.image[None]), explanation)
-    notes = () if origin is not None else ("made without the model: only this depth and width can be shown",)
-    data = explanation_data(document, view.photo, growth, notes)
+    network = None if origin is None else network_data(freeze(origin.model, origin.image[None]), explanation)
+    data = explanation_data(document, view.photo, network)
     return Report(page("explanation.js", f"{data['whole']['label']}: {name}", data))

@@ -10,18 +10,19 @@ from support.small import images, network
 
 import pathx
 from pathx import PathxError
-from pathx.report.made import explanation_report
+from pathx.report.notebook import explanation_report
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_an_explanation_without_its_model_says_what_it_cannot_show() -> None:
+def test_an_explanation_without_its_model_has_a_page_without_what_units_saw() -> None:
     from dataclasses import replace
 
     (made,) = pathx.explain(network(), images(), depth=2, width=3)
     data = data_of(explanation_report(replace(made, origin=None)).html)
-    assert [path["width"] for path in data["paths"]] == [3]
-    assert any("without the model" in note for note in data["notes"])
+    assert data["unit_maps"] == {}
+    whole = data_of(explanation_report(made).html)
+    assert data["path"] == whole["path"] and whole["unit_maps"]
 
 
 def test_a_notebook_shows_the_page_in_a_frame_of_its_own() -> None:

@@ -1,4 +1,4 @@
-"""What the network adds is what explain gives, is kept as report.json, and is used for the very same explanation only."""
+"""What the network adds is what units saw, is kept as report.json, and is used for the very same explanation only."""
 
 from __future__ import annotations
 
@@ -14,33 +14,17 @@ from support.reports import data_of, decode_map, only_document
 from support.small import images, network
 
 import pathx
-from pathx.drawing.grey import encode_pixels
 from pathx.engine.freeze import freeze
 from pathx.maps import plane
-from pathx.report.growth import MOST_UNITS, grow
+from pathx.report.network import MOST_UNITS, network_data
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.mark.parametrize("depth", [1, 2, 3])
-@pytest.mark.parametrize("width", [1, 6, 20])
-def test_the_grid_is_what_explain_gives(depth: int, width: int) -> None:
-    module, batch = network(), images()
-    (own,) = pathx.explain(module, batch, depth=2, width=6)
-    (path,) = (one for one in grow(freeze(module, batch), own)["paths"] if one["width"] == width)
-    (expected,) = pathx.explain(module, batch, depth=depth, width=width)
-    assert path["models"][str(depth)]["score"] == pytest.approx(expected.score)
-    assert path["models"][str(depth)]["bias"] == pytest.approx(expected.bias)
-    pixels = encode_pixels(plane(expected.attribution))
-    assert torch.allclose(decode_map(path["pixels"][str(depth)]), decode_map(pixels), atol=1.01 * pixels["scale"] / 127)
-    found = [[unit["index"] for unit in layer["units"]] for layer in path["layers"][:depth]]
-    assert found == [[list(unit.index) for unit in layer.units] for layer in expected.path]
 
 
 def test_a_units_map_is_its_gradient_times_the_input() -> None:
     module, batch = network(), images()
     (made,) = pathx.explain(module, batch, depth=3, width=4)
-    maps = grow(freeze(module, batch), made)["unit_maps"]
+    maps = network_data(freeze(module, batch), made)["unit_maps"]
     assert maps.keys() == {f"{layer.layer}:{at}" for layer in made.path for at in range(len(layer.units))}
     parts = list(module.children())
     before = {1: parts[:1], 2: parts[:3], 3: parts[:6]}  # what makes the pre-activations of each layer
@@ -56,7 +40,7 @@ def test_a_units_map_is_its_gradient_times_the_input() -> None:
 def test_the_strongest_units_come_from_every_layer() -> None:
     module, batch = network(), images()
     (made,) = pathx.explain(module, batch, depth=3, width="all", alpha=0.0)
-    chosen = [tuple(map(int, name.split(":"))) for name in grow(freeze(module, batch), made)["unit_maps"]]
+    chosen = [tuple(map(int, name.split(":"))) for name in network_data(freeze(module, batch), made)["unit_maps"]]
     assert len(chosen) <= MOST_UNITS and {layer for layer, _ in chosen} == {1, 2, 3}
     for layer in made.path:
         own = [abs(layer.units[at].contribution) for number, at in chosen if number == layer.layer]
@@ -69,7 +53,7 @@ def test_a_gallery_keeps_what_took_the_network(here: Path, pathx_: Pathx) -> Non
     photos = [picture(f"{number}.png", seed=number) for number in range(3)]
     pathx_("explain", *photos, "--model", model, "--out", "out", "--report", "--quiet")
     before = {file.name: data_of(file) for file in Path("out/report/pages").iterdir()}
-    assert all(len(data["paths"]) > 1 and data["unit_maps"] for data in before.values())
+    assert all(data["unit_maps"] for data in before.values())
     Path(model).unlink()
     assert pathx_("report", "out", "--quiet").status == 0
     assert {file.name: data_of(file) for file in Path("out/report/pages").iterdir()} == before
@@ -81,8 +65,7 @@ def test_a_gallery_keeps_what_took_the_network(here: Path, pathx_: Pathx) -> Non
         lambda text: text.replace('"path":', '"path": "0", "other":'),
         lambda text: text.replace('"schema": "pathx/', '"schema": "other/'),
         lambda text: text.replace('"unit_maps":', '"others":'),
-        lambda text: text.replace('"width": 64', '"width": 65'),
-        lambda text: json.dumps({**json.loads(text), "paths": [1]}),
+        lambda text: json.dumps({**json.loads(text), "unit_maps": [1]}),
         lambda text: text[: len(text) // 2],
         lambda text: "",
     ],
@@ -90,13 +73,13 @@ def test_a_gallery_keeps_what_took_the_network(here: Path, pathx_: Pathx) -> Non
 def test_data_of_something_else_adds_nothing(here: Path, pathx_: Pathx, spoil: Callable[[str], str]) -> None:
     photo = picture()
     pathx_("explain", photo, "--model", scripted(file_network()), "--out", "out", "--report", "--quiet")
-    file, document = only_document(Path("out"))
+    file, _ = only_document(Path("out"))
     data = file.with_name("report.json")
     before = data.read_text()
     data.write_text(spoil(before))
     assert data.read_text() != before
     assert pathx_("report", "out", "--quiet").status == 0
-    assert [path["width"] for path in data_of(file.with_name("report.html"))["paths"]] == [document["width"]]
+    assert data_of(file.with_name("report.html"))["unit_maps"] == {}
 
 
 def test_the_data_goes_with_its_explanation(here: Path, pathx_: Pathx) -> None:

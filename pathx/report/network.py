@@ -1,0 +1,45 @@
+"""What the network adds to a page: what the strongest units of a path saw."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pathx.drawing.grey import MAP_SIDE, encode_map, shrink
+from pathx.engine.freeze import Frozen
+from pathx.engine.units import unit_maps
+from pathx.explanation import Explanation, Unit
+from pathx.maps import plane
+
+NetworkData = dict[str, Any]
+"""As report.json has it: `unit_maps`, by `layer:position` what a unit's contribution is made of."""
+
+MOST_UNITS = 40
+"""Units whose own map a page holds."""
+
+
+def network_data(frozen: Frozen, explanation: Explanation, image: int = 0) -> NetworkData:
+    """What the network adds to the page of an explanation.
+
+    Args:
+        frozen: the network at a batch of images.
+        image: the image of the batch that the explanation is about.
+    """
+    units = _strongest(explanation)
+    maps = unit_maps(frozen, [(image, unit.tensor, unit.index) for unit in units.values()])
+    gates = {gate.name: gate for layer in frozen.network.layers for gate in layer}
+    encoded = {}
+    for (name, unit), values in zip(units.items(), maps, strict=True):
+        slopes = frozen.slopes(gates[unit.tensor]).given  # None stands for 1: a kept unit of a ReLU is active
+        slope = 1.0 if slopes is None else float(slopes[(image, *unit.index)])
+        encoded[name] = encode_map(shrink(plane(unit.weight * slope * values), MAP_SIDE // 2))
+    return {"unit_maps": encoded}
+
+
+def _strongest(explanation: Explanation) -> dict[str, Unit]:
+    """The units that contribute most: of every layer as many, up to a limit in all."""
+    each = max(1, MOST_UNITS // max(1, len(explanation.path)))
+    found: dict[str, Unit] = {}
+    for layer in explanation.path[:MOST_UNITS]:
+        order = sorted(range(len(layer.units)), key=lambda at: -abs(layer.units[at].contribution))
+        found |= {f"{layer.layer}:{at}": layer.units[at] for at in order[:each]}
+    return found
