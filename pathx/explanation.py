@@ -323,6 +323,16 @@ class Explanation:
         return float(self.logits.detach().cpu().double().flatten().softmax(0)[self.target])
 
     @property
+    def share_of_logit(self) -> float | None:
+        """What the path carries of the class's logit, or of the difference of two; None where that is not above 0.
+
+        It may be more than 1: a path holds what supports the class, and leaves out much of what counts against it.
+        """
+        logits = self.logits.detach().cpu().double().flatten()
+        logit = float(logits[self.target] - (0 if self.against is None else logits[self.against]))
+        return self.score / logit if logit > 0 else None
+
+    @property
     def mapped(self) -> tuple[int, ...]:
         """The layers of the path whose units have a place in the image, from the output down."""
         known = self._own_layers() if self.attribution.dim() == 3 else ()

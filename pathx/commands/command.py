@@ -41,6 +41,11 @@ class _Setting:
     def names(self) -> tuple[str, ...]:
         return self.option.names or (f"--{self.name.replace('_', '-')}",)
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """What a settings file calls it."""
+        return tuple(name.partition("/")[0][2:] for name in self.names)
+
     def parameter(self, panel: str | None) -> Parameter:
         """As typer takes it."""
         option = self.option
@@ -57,9 +62,10 @@ class _Setting:
 
     def read(self, value: Any) -> Any:
         """A value of the settings file, as the command line would give it."""
-        wrong = typer.BadParameter(f"{self.names[0][2:]} cannot be {value!r}")
-        if self.kind is bool or isinstance(value, (bool, dict)):
-            if self.kind is not bool or not isinstance(value, bool):
+        wrong = typer.BadParameter(f"{self.keys[0]} cannot be {value!r}")
+        is_bool = bool in (self.kind, *get_args(self.kind))
+        if is_bool or isinstance(value, (bool, dict)):
+            if not is_bool or not isinstance(value, bool):
                 raise wrong
             return value
         texts = [str(part) for part in (value if isinstance(value, list) else [value])]
@@ -108,7 +114,7 @@ def command(interrupted: str = "nothing is lost that was written", *, rare: bool
             if file is None:
                 return {}
             found = _read_settings(
-                file, {key[2:]: one for one in (*settings.values(), *filed.values()) for key in one.names}
+                file, {key: one for one in (*settings.values(), *filed.values()) for key in one.keys}
             )
             context.default_map = {key: value for key, value in found.items() if key in settings}
             return {key: value for key, value in found.items() if key in filed}
@@ -139,7 +145,7 @@ def command(interrupted: str = "nothing is lost that was written", *, rare: bool
         run.__name__, run.__doc__, run.__module__ = function.__name__, function.__doc__, function.__module__
         run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {one.name: one.annotation for one in parameters}
-        SETTINGS[function.__name__] = {one.names[0][2:]: one.option.help for one in filed.values()}
+        SETTINGS[function.__name__] = {one.keys[0]: one.option.help for one in filed.values()}
         return run
 
     return decorate

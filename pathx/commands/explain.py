@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from pathx.commands import options
 from pathx.commands.command import command
-from pathx.commands.output import print_image, print_table, print_target, relative, terminal, unit_name
+from pathx.commands.output import place_name, print_image, print_table, print_target, relative, terminal, unit_name
 from pathx.commands.running import run_images
+from pathx.drawing.words import counted
 
 if TYPE_CHECKING:
-    from pathx.explanation import Explanation
+    from pathx.explanation import Explanation, PathLayer
     from pathx.results.result import Result
     from pathx.units.guide import Guide
 
@@ -61,7 +64,7 @@ def _print_explanation(known: Guide | None, done: Result, first: bool) -> None:
     if by_effect:
         console.print("importance: first-order effect on the log-odds of the class")
     else:
-        console.print(f"importance: times 1/{classes}, which a unit has that makes no difference")
+        console.print(f"importance: relative to 1/{classes}, the importance of a unit without effect")
     if any(layer.below_alpha and layer.units for layer in explanation.path):
         console.print("* no unit was above alpha; the best one was kept")
     if not explanation.path[-1].units and explanation.skips == "adjacent":
@@ -79,19 +82,47 @@ def _print_explanation(known: Guide | None, done: Result, first: bool) -> None:
 
 
 def _path_rows(explanation: Explanation, classes: int | None, width: int) -> list[tuple[str, ...]]:
-    """The strongest units of each layer, and what share of all that the layer's kept units send each of them sends."""
+    """The strongest channels and units of each layer, and what share of all that its kept units send each of them sends."""
     room = width - sum(len(heading) + 2 for heading in _HEADINGS[:-1])
+    most = 2 if len(explanation.path) <= 3 else 1
     rows: list[tuple[str, ...]] = []
     for layer in explanation.path:
         total = sum(unit.contribution for unit in layer.units)
-        kept = f"{len(layer.units)}{'*' if layer.below_alpha and layer.units else ''}"
-        if not layer.units:
-            rows.append((str(layer.layer), kept, "", "", "none"))
-        for number, unit in enumerate(layer.units[: 3 if len(explanation.path) <= 3 else 1]):
-            share = f"{unit.contribution / total:.1%}" if total else "-"
-            head = (str(layer.layer), kept) if number == 0 else ("", "")
-            rows.append((*head, relative(unit.importance, classes), share, unit_name(unit, room)))
+        lines = [("", channel.contribution, channel.name(room)) for channel in _strongest_channels(layer)[:most]]
+        indent = "  " if lines else ""
+        for unit in layer.units[:most]:
+            name = f"{indent}{unit_name(unit, room - len(indent))}"
+            lines.append((relative(unit.importance, classes), unit.contribution, name))
+        head = (str(layer.layer), f"{len(layer.units)}{'*' if layer.below_alpha and layer.units else ''}")
+        for importance, contribution, name in lines or [("", 0.0, "none")]:
+            share = f"{contribution / total:.1%}" if total else "-" if layer.units else ""
+            rows.append((*head, importance, share, name))
+            head = ("", "")
     return rows
 
 
-_HEADINGS = ("layer", "kept", "importance", "share", "strongest units")
+@dataclass(frozen=True)
+class _Channel:
+    """The kept units of one channel of a feature map, or of one feature of a sequence of tokens."""
+
+    tensor: str
+    number: int
+    units: int
+    contribution: float
+
+    def name(self, room: int) -> str:
+        return place_name(self.tensor, f" [{self.number}], {counted(self.units, 'unit')}", room)
+
+
+def _strongest_channels(layer: PathLayer) -> list[_Channel]:
+    """The channels that a layer keeps units of, by falling contribution; none where units are in vectors."""
+    members: dict[tuple[str, int], list[float]] = {}
+    for unit in layer.units:
+        if len(unit.index) > 1:  # (channel, y, x) in maps, (token, feature) in sequences
+            number = unit.index[0] if len(unit.index) == 3 else unit.index[-1]
+            members.setdefault((unit.tensor, number), []).append(unit.contribution)
+    found = [_Channel(*place, len(parts), math.fsum(parts)) for place, parts in members.items()]
+    return sorted(found, key=lambda channel: -channel.contribution)
+
+
+_HEADINGS = ("layer", "kept", "importance", "share", "strongest channels and units")

@@ -323,6 +323,14 @@ class ResultOptions:
             panel=PICTURES,
         ),
     ] = None
+    removal: Annotated[
+        bool | None,
+        Option(
+            "See what becomes of the class without the path's units. "
+            "[default: for up to ten images named one by one, and with --report]",
+            names=("--removal/--no-removal",),
+        ),
+    ] = None
     no_pictures: Annotated[bool, Option("Write JSON only.", panel=PICTURES)] = False
     out: Annotated[str, Option("Folder for the results, or its address in a store.", "FOLDER")] = "pathx-out"
     pack: Annotated[

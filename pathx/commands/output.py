@@ -281,10 +281,10 @@ def print_image(console: Console, file: str, predictions: Sequence[tuple[str, fl
 
 
 def print_target(console: Console, document: dict[str, Any], explanation: Explanation) -> None:
-    """The explained class, or the two that are compared, and what the path carries of the logit."""
+    """The explained class, or the two that are compared, and what becomes of it without the path."""
     from rich.text import Text
 
-    from pathx.drawing.words import carried_line
+    from pathx.drawing.words import path_line
 
     target, other = document["target"], document.get("against")
     number = [] if target["label"] == f"class {target['index']}" else [f"class {target['index']}"]
@@ -293,7 +293,7 @@ def print_target(console: Console, document: dict[str, Any], explanation: Explan
         facts = [f"logits {target['logit']:.4g} and {other['logit']:.4g}"]
     name = target["label"] if other is None else f"why {target['label']} and not {other['label']}"
     console.print(Text.assemble((name, "bold"), f": {', '.join(facts)}"))
-    console.print(Text(carried_line(explanation)))
+    console.print(Text(path_line(explanation, target["label"], "" if other is None else other["label"])))
 
 
 def relative(importance: float, classes: int | None) -> str:
@@ -305,9 +305,13 @@ def relative(importance: float, classes: int | None) -> str:
 
 
 def unit_name(unit: Unit, room: int) -> str:
-    """A unit's tensor and place; where there is little room, without the modules around it, and then as much as fits."""
-    index = f" [{','.join(map(str, unit.index))}]"
-    name, space = unit.tensor, max(room - len(index), 8)
+    """A unit's tensor and place, as `place_name` shortens it."""
+    return place_name(unit.tensor, f" [{','.join(map(str, unit.index))}]", room)
+
+
+def place_name(name: str, index: str, room: int) -> str:
+    """A tensor and what follows; where there is little room, without the modules around it, and then as much as fits."""
+    space = max(room - len(index), 8)
     while len(name) > space and "." in name.lstrip("…."):
         name = "…." + name.lstrip("….").partition(".")[2]
     return ("…" + name[1 - space :] if len(name) > space else name) + index

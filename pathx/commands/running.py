@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pathx.commands import parsing
-from pathx.commands.following import follow
+from pathx.commands.following import FEW, follow
 from pathx.commands.options import (
     DeviceOptions,
     DrawingOptions,
@@ -72,6 +72,9 @@ def run_images(
         from pathx.units.guide import Guide
 
         guide = Guide(results.units, device.prepare(loaded), notes(quiet))
+    plan, stop = Plan.of(images, out, shard=shard, overwrite=run.overwrite, every=every), Stop()
+    one_by_one = len(images) <= FEW and [image.source for image in plan.images] == list(images)
+    removal = results.removal if results.removal is not None else one_by_one or results.report
     chosen = Settings(
         **settings,
         device=device.device,
@@ -80,9 +83,9 @@ def run_images(
         label=results.truth,
         pictures=not results.no_pictures,
         against=against,
+        removal=removal,
         guide=guide,
     )
-    plan, stop = Plan.of(images, out, shard=shard, overwrite=run.overwrite, every=every), Stop()
     for note in loaded.notes:
         notes(quiet)(note)
     how: dict[str, Any] = {

@@ -8,7 +8,7 @@ from torch import Tensor
 from pathx.drawing.page import Bar, Panel, sheet
 from pathx.drawing.render import Drawing, Heated
 from pathx.drawing.view import View, heat_of, map_tile, pixel_map, unit_boxes
-from pathx.drawing.words import carried_line, percent, settings_line
+from pathx.drawing.words import path_line, percent, settings_line
 from pathx.explanation import Explanation
 
 
@@ -65,9 +65,9 @@ def _on_tile(
 
 
 def words(explanation: Explanation, view: View) -> list[str]:
-    """What the path carries, and how it was found."""
+    """What becomes of the class without the path, and how it was found."""
     return [
-        carried_line(explanation),
+        path_line(explanation, view.label, view.other),
         f"{settings_line(explanation)}{f'; {view.source}' if view.source else ''}",
     ]
 

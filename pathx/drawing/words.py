@@ -1,4 +1,4 @@
-"""What pictures and the screen say in words: numbers as people read them, and what a path carries. Needs no torch."""
+"""What pictures and the screen say in words: numbers as people read them, and a class without its path. Needs no torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pathx.explanation import Explanation
+    from pathx.explanation import Effect, Explanation, Removal
 
 
 def percent(share: float | None) -> str:
@@ -74,11 +74,56 @@ def carried_difference(score: float, difference: float) -> str:
     return f"carry {score / difference:.1%} of the difference between the logits ({numbers})"
 
 
-def carried_line(explanation: Explanation) -> str:
-    """How many units there are, and what they carry of the logit, or of the difference between two."""
-    logits = explanation.logits.flatten()
-    logit = float(logits[explanation.target])
-    if explanation.against is None:
-        return f"{units_line(explanation)} {carried(explanation.score, logit)}."
-    difference = logit - float(logits[explanation.against])
-    return f"{units_line(explanation)} {carried_difference(explanation.score, difference)}."
+def path_line(explanation: Explanation, label: str, other: str = "") -> str:
+    """What becomes of the class without the path's units; how many there are, where nobody asked for that.
+
+    Args:
+        label, other: of the explained class, and of the one that it is explained against.
+    """
+    removal = explanation.removal
+    return f"{units_line(explanation)}." if removal is None else removal_line(removal, label, other)
+
+
+SAME = 0.05
+"""A probability stays where it is if removal changes it by no more than this share of it."""
+
+
+def removal_line(removal: Removal, label: str, other: str = "") -> str:
+    """What becomes of a class without some units: `Without these 192 of 18,540 active units, cat falls from 39.3% to 4.1%.`"""
+    these = "this one" if removal.units == 1 else f"these {removal.units:,}"
+    without = f"Without {these} of {removal.of_active:,} active units"
+    if removal.against is not None:
+        return f"{without}, {_which_is_ahead(removal, removal.against, label, other)}."
+    before, after, random = percent(removal.before), percent(removal.after), _at_random(removal)
+    if abs(removal.after - removal.before) <= SAME * removal.before:
+        return f"{without}, {label} stays at {after} (with them {before}; {random}): the class has other support."
+    if removal.after > removal.before:
+        return (
+            f"{without}, {label} rises from {before} to {after} ({random}): other units more than make up for the loss."
+        )
+    return f"{without}, {label} falls from {before} to {after} ({random})."
+
+
+def _at_random(removal: Removal) -> str:
+    """The random draws in words, for brackets."""
+    if removal.at_random is None:
+        return "there are no others to compare with"
+    others = (
+        "as many others at random"
+        if removal.random_units == removal.units
+        else f"{removal.random_units:,} others at random"
+    )
+    against = "" if removal.against is None else f" to {percent(removal.against.at_random)}"
+    return f"{others}: {percent(removal.at_random)}{against}"
+
+
+def _which_is_ahead(removal: Removal, against: Effect, label: str, other: str) -> str:
+    """Which of two classes is ahead without the units that tell them apart, and which was before."""
+    first = [label, other] if removal.after >= against.after else [other, label]
+    values = sorted([removal.after, against.after], reverse=True)
+    still = (removal.after >= against.after) == (removal.before >= against.before)
+    before = f"with them {label} {percent(removal.before)} to {percent(against.before)}"
+    return (
+        f"{first[0]} is {'still' if still else 'now'} ahead of {first[1]}, {percent(values[0])} to {percent(values[1])} "
+        f"({before}; {_at_random(removal)})"
+    )

@@ -314,6 +314,7 @@ def path_document(
             "bias": explanation.bias,
             "attribution_sum": attribution_sum,
             "residual": explanation.score - explanation.bias - attribution_sum,
+            "share_of_logit": explanation.share_of_logit,
         },
         "removal": removal_document(explanation.removal),
         "region": list(region),

@@ -36,6 +36,8 @@ class Settings:
         batch_size: images explained at once, or `auto`.
         workers: threads that read images ahead and write results behind; None for what the machine has.
         pictures: whether to draw any.
+        removal: see what becomes of the class without the path's units (`Explanation.removal`). The command line does so for
+            images that are named one by one.
         guide: shows in figures what the strongest units look for elsewhere.
         against: the class, by label or number, that the targets are explained against: why these and not that one.
     """
@@ -55,6 +57,7 @@ class Settings:
     workers: int | None = None
     pictures: bool = True
     against: str | None = None
+    removal: bool = False
     guide: Guide | None = None
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 from pathx.contrast import Contrast
 from pathx.decomposition import Decomposition, decompose_wanted
 from pathx.drawing.page import Panel
+from pathx.engine.ablate import removals
 from pathx.engine.explain import check_settings, check_width, class_logits, explain_frozen
 from pathx.engine.freeze import Frozen
 from pathx.errors import PathxError
@@ -154,7 +155,14 @@ class Batch:
             return iter(())
         how = {**self.how, "alpha": None}  # an alpha for all classes means nothing between two
         wanted, others = [(number, first) for number, first, _ in pairs], [other for *_, other in pairs]
-        return iter(explain_frozen(self.frozen, wanted, against=others, **how))
+        return iter(self.with_removal(wanted, explain_frozen(self.frozen, wanted, against=others, **how)))
+
+    def with_removal(self, wanted: Sequence[tuple[int, int]], explanations: Sequence[Explanation]) -> list[Explanation]:
+        """Explanations of (image, class) pairs with what becomes of the class without their units, where that is asked for."""
+        if not self.settings.removal:
+            return list(explanations)
+        found = removals(self.frozen, explanations, [image for image, _ in wanted])
+        return [replace(made, removal=one) for made, one in zip(explanations, found, strict=True)]
 
     def references(self, explanation: Explanation) -> tuple[Panel, ...]:
         """What the strongest units of a path look for elsewhere, where that is known."""
@@ -262,6 +270,7 @@ def explain_batch(batch: Batch) -> Iterator[Computed]:
     """Explanations of a batch, computed at once."""
     others = None if batch.against is None else [batch.against] * len(batch.wanted)
     made = explain_frozen(batch.frozen, batch.wanted, against=others, **batch.how) if batch.wanted else []
+    made = batch.with_removal(batch.wanted, made)
     yield from _computed(batch, made, lambda of, one: partial(_save, of, one, batch.references(one)))
 
 
@@ -297,6 +306,8 @@ def decompose_batch(batch: Batch, *, from_layer: int | None = None, features: in
         raise PathxError("decompose compares no classes: use explain", usage=True)
     how = {"from_layer": from_layer, "features": features, **batch.how}
     made = decompose_wanted(batch.frozen, batch.wanted, **how) if batch.wanted else []
+    wholes = batch.with_removal(batch.wanted, [one.whole for one in made])
+    made = [replace(one, whole=whole) for one, whole in zip(made, wholes, strict=True)]
     yield from _computed(
         batch, made, lambda of, one: partial(_save_decomposition, of, one, batch.decomposition_references(one))
     )

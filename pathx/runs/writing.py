@@ -76,7 +76,9 @@ def _explained(result: Result, out: Path) -> dict[str, Any]:
     """What the index says of the results for one class."""
     target = {key: result.document["target"][key] for key in ("label", "probability")}
     score = (result.document["linear_model"] if result.kind is Kind.explanation else result.document)["score"]
-    return {"target": result.document["target"]["index"], **target, "score": score, **_described(result, out)}
+    removal = result.document.get("removal")
+    proof = {} if removal is None else {"removal": {key: removal[key] for key in ("before", "after", "at_random")}}
+    return {"target": result.document["target"]["index"], **target, "score": score, **proof, **_described(result, out)}
 
 
 def _described(result: Result, out: Path) -> dict[str, Any]:

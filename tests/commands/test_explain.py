@@ -30,6 +30,8 @@ from support.command_line import (
 
 import pathx.runs.computing
 from pathx.defaults import SKIPS, WIDTH
+from pathx.drawing.words import removal_line
+from pathx.explanation import Removal
 
 pytestmark = pytest.mark.usefixtures("one_thread", "here")
 
@@ -64,7 +66,10 @@ def test_the_default_run(pathx_: Pathx) -> None:
     strongest = made["layers"][0]["units"][0]
     row = f"   17 {len(made['layers'][0]['units']):>5}  "
     named = f"{strongest['tensor']} {strongest['index']}".replace(", ", ",")
-    assert any(line.startswith(row) and line.endswith(named) for line in lines)
+    assert any(line.startswith(row) for line in lines) and any(line.endswith(named) for line in lines)
+    removal = Removal(**made["removal"])
+    assert removal_line(removal, made["target"]["label"]) in lines
+    assert f"{made['target']['probability']:.1%}" in removal_line(removal, made["target"]["label"])
     assert f"{folder}/: figure.png, heatmap.png, overlay.png, path.json" in lines
 
 
@@ -79,8 +84,19 @@ def test_the_table_fits_the_terminal(pathx_: Pathx, monkeypatch: pytest.MonkeyPa
     start = next(number for number, line in enumerate(lines) if line.startswith("layer "))
     rows = lines[start + 1 : next(number for number, line in enumerate(lines) if line.startswith("importance: "))]
     made = document("pathx-out/photo.png/tiger-cat")
-    shown = [unit for layer in made["layers"] for unit in layer["units"][:3]]
-    assert len(rows) == len(shown)  # no row is broken in two
+    shown = [unit for layer in made["layers"] for unit in layer["units"][:2]]
+    assert len(rows) == 2 * len(shown)  # no row is broken in two
+    for layer, (first, second) in zip(made["layers"], zip(rows[::4], rows[1::4], strict=True), strict=True):
+        sums: dict[int, float] = {}
+        for unit in layer["units"]:
+            sums[unit["index"][0]] = sums.get(unit["index"][0], 0) + unit["contribution"]
+        total, best = sum(sums.values()), sorted(sums, key=lambda channel: -sums[channel])
+        for row, channel in zip((first, second), best, strict=False):
+            share, _, index, count, noun = row.split()[-5:]
+            assert (share, index) == (f"{sums[channel] / total:.1%}", f"[{channel}],")
+            assert int(count) == sum(unit["index"][0] == channel for unit in layer["units"])
+            assert noun == ("unit" if count == "1" else "units")
+    rows = [row for number, row in enumerate(rows) if number % 4 > 1]
     for row, unit in zip(rows, shown, strict=True):
         importance, share, name, index = row.split()[-4:]
         assert index == str(unit["index"]).replace(" ", "")
@@ -373,7 +389,7 @@ def test_one_class_is_explained_against_another(pathx_: Pathx) -> None:
     assert (made["target"]["label"], made["against"]["label"], made["alpha"]) == ("cat", "dog", 0.5)
     assert files("pathx-out") == {f"photo.png/cat-against-dog/{name}" for name in FILES}
     said = pathx_(*arguments, "dog", "--target", "cat").out
-    assert "why cat and not dog: logits " in said and " of the difference between the logits " in said
+    assert "why cat and not dog: logits " in said and " ahead of " in said
     itself = pathx_(*arguments, "cat", "--target", "cat")
     assert itself.status == 2 and "cat is compared with itself" in itself.err
     assert pathx_(*arguments, "unicorn").status == 2

@@ -15,17 +15,18 @@ import pathx
 from pathx import Drawing
 from pathx.drawing.figure import caption, explanation_figure, words
 from pathx.drawing.view import View, pixel_map
+from pathx.drawing.words import removal_line
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_the_words_say_units_share_and_settings() -> None:
-    (made,) = pathx.explain(network(), images(), depth=2, width=4)
+def test_the_words_say_what_removal_does_and_how_the_path_was_found() -> None:
+    (made,) = pathx.explain(network(), images(), depth=2, width=4, removal=True)
     first, second = words(made, View.of(made))
-    units = sum(len(layer.units) for layer in made.path)
-    logit = float(made.logits[made.target])
-    assert first.startswith(f"{units} units in the 2 layers nearest the output ")
-    assert logit <= 0 or f"{made.score / logit:.1%} of the logit" in first
+    assert made.removal is not None
+    assert first == removal_line(made.removal, View.of(made).label)
+    alone, _ = words(replace(made, removal=None), View.of(made))
+    assert alone == f"{sum(len(layer.units) for layer in made.path)} units in the 2 layers nearest the output."
     assert second.startswith("depth 2 of 3, width 4, skips all")
 
 

@@ -24,6 +24,7 @@ OTHER: dict[str, Any] = {
     "drawing": Drawing(colours="orange-purple"),
     "pictures": False,
     "against": "dog",
+    "removal": True,
 }
 HOW = {"device": "cpu", "batch_size": 3, "workers": 2}
 

@@ -116,6 +116,16 @@ UNIT = {
     "importance": float,
     "receptive_field": [int],
 }
+REMOVAL = {
+    "units": int,
+    "of_active": int,
+    "before": float,
+    "after": float,
+    "at_random": (float, type(None)),
+    "draws": int,
+    "random_units": int,
+    "against": (dict, type(None)),
+}
 SCHEMA = {
     "schema": str,
     "image": {"file": str, "sha256": str, "width": int, "height": int},
@@ -145,7 +155,14 @@ SCHEMA = {
             "edges_share": float,
         },
     ],
-    "linear_model": {"score": float, "bias": float, "attribution_sum": float, "residual": float},
+    "linear_model": {
+        "score": float,
+        "bias": float,
+        "attribution_sum": float,
+        "residual": float,
+        "share_of_logit": (float, type(None)),
+    },
+    "removal": (dict, type(None)),
     "region": [float],
     "input": [int],
     "pixel_map": {"src": str, "width": int, "height": int, "scale": float},
@@ -190,6 +207,10 @@ def check_document(made: dict[str, Any], size: tuple[int, int] = (8, 8), toleran
             left, top, right, bottom = unit["receptive_field"]
             assert 0 <= left < right <= size[0]
             assert 0 <= top < bottom <= size[1]
+    if made["removal"] is not None:
+        check_types(made["removal"], REMOVAL, "path.json.removal")
+        assert made["removal"]["units"] == sum(len(layer["units"]) for layer in made["layers"])
+        assert made["removal"]["before"] == made["target"]["probability"]
     model = made["linear_model"]
     scale = max(1.0, abs(model["bias"]), abs(model["attribution_sum"]), abs(model["score"]))
     assert model["residual"] == model["score"] - model["bias"] - model["attribution_sum"]
