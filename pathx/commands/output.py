@@ -321,16 +321,16 @@ def print_contrast(result: Result) -> None:
     """What several classes of an image have in common, and where their files are."""
     from rich.text import Text
 
-    from pathx.drawing.words import carried_difference
+    from pathx.drawing.words import path_line
 
     console = terminal()
     document = result.document
     labels = [target["label"] for target in document["targets"]]
     if document["reason"]:
         console.print(Text(document["reason"]))
-    for label, pair in zip(labels[1:], document["pairs"], strict=True):
-        said = carried_difference(pair["score"], pair["logit"])
-        console.print(Text(f"why {labels[0]} and not {label}: the units that tell them apart {said}"))
+    for label, pair in zip(labels[1:], result.contrast.pairs, strict=True):
+        if pair.difference is not None:
+            console.print(Text(f"why {labels[0]} and not {label}: {path_line(pair.difference, labels[0], label)}"))
     between = [f"{pair['folder']}{os.sep}" for pair in document["pairs"] if pair["folder"]]
     files = ", ".join([*between, *document["files"].values(), "contrast.json"])
     console.print(Text(f"{result.folder}{os.sep}: {files}\n"), soft_wrap=True)

@@ -13,7 +13,7 @@ from pathx.decomposition import LEAST_SHARE
 from pathx.drawing.page import Bar, Panel, sheet
 from pathx.drawing.render import Drawing
 from pathx.drawing.view import View, field_boxes, heat_of, heat_scale, with_inset
-from pathx.drawing.words import carried, carried_difference, counted, percent, settings_line
+from pathx.drawing.words import brief_removal, counted, percent, settings_line
 from pathx.explanation import Explanation, Unit
 from pathx.maps import smooth
 
@@ -104,13 +104,13 @@ def contrast_sheet(
     panels = [Panel(tile.photo, "photo")]
     shown = list(zip(labels, probabilities, made.explanations, strict=True))[: made.MOST_SHOWN]
     for label, probability, explanation in shown:
-        logit = float(explanation.logits.flatten()[explanation.target])
-        said = f"{percent(probability)}; its units {carried(explanation.score, logit)}"
+        said = "; ".join(filter(None, (percent(probability), brief_removal(explanation.removal, label))))
         panels.append(Panel(tile.overlay(explanation, drawing, scale=scale), label, (said,)))
     for label, values, pair in zip(labels[1:], _differences(made, drawing), made.pairs, strict=False):
         one, other = drawing.colours.split("-")
-        said = f"its units {carried_difference(pair.score, pair.logit)}"
-        details = (f"{one}: for {labels[0]}; {other}: for {label}", said)
+        removal = None if pair.difference is None else pair.difference.removal
+        said = brief_removal(removal, labels[0], label)
+        details = (f"{one}: for {labels[0]}; {other}: for {label}", *([said] if said else []))
         panels.append(Panel(tile.overlay(values, drawing, scale=scale), f"why {labels[0]} and not {label}", details))
     notes = [settings_line(made.explanations[0]), *([made.reason] if made.reason else [])]
     if len(made.explanations) > made.MOST_SHOWN:

@@ -49,31 +49,6 @@ def units_line(explanation: Explanation) -> str:
     return f"{units} in the {counted(len(explanation.path), 'layer')} nearest the output"
 
 
-def carried(score: float, logit: float) -> str:
-    """What a path carries of its class's logit, to follow its subject.
-
-    A path can carry more than all: it holds what supports the class, and leaves out much of what counts against it.
-    """
-    numbers = f"{score:.3g} of {logit:.3g}"
-    if logit <= 0:
-        return f"send {score:+.3g} to the class, whose logit is {logit:.3g}"
-    if score < 0:
-        return f"count against the class: {score:+.3g}, where the logit is {logit:.3g}"
-    if score <= 1.005 * logit:
-        return f"carry {score / logit:.1%} of the logit ({numbers})"
-    return f"carry {score / logit:.0%} of the logit ({numbers}); the rest of the network counts against the class"
-
-
-def carried_difference(score: float, difference: float) -> str:
-    """What a path carries of the difference between two logits, to follow its subject."""
-    numbers = f"{score:+.3g} of {difference:+.3g}"
-    if score * difference < 0:
-        return f"point the other way: {score:+.3g}, where the difference between the logits is {difference:+.3g}"
-    if difference == 0:
-        return f"carry {score:+.3g}, where the logits are the same"
-    return f"carry {score / difference:.1%} of the difference between the logits ({numbers})"
-
-
 def path_line(explanation: Explanation, label: str, other: str = "") -> str:
     """What becomes of the class without the path's units; how many there are, where nobody asked for that.
 
@@ -93,7 +68,9 @@ def removal_line(removal: Removal, label: str, other: str = "") -> str:
     these = "this one" if removal.units == 1 else f"these {removal.units:,}"
     without = f"Without {these} of {removal.of_active:,} active units"
     if removal.against is not None:
-        return f"{without}, {_which_is_ahead(removal, removal.against, label, other)}."
+        ahead, before = _ahead(removal, removal.against, label, other), percent(removal.before)
+        with_them = f"with them {label} {before} to {percent(removal.against.before)}"
+        return f"{without}, {ahead} ({with_them}; {_at_random(removal)})."
     before, after, random = percent(removal.before), percent(removal.after), _at_random(removal)
     if abs(removal.after - removal.before) <= SAME * removal.before:
         return f"{without}, {label} stays at {after} (with them {before}; {random}): the class has other support."
@@ -102,6 +79,15 @@ def removal_line(removal: Removal, label: str, other: str = "") -> str:
             f"{without}, {label} rises from {before} to {after} ({random}): other units more than make up for the loss."
         )
     return f"{without}, {label} falls from {before} to {after} ({random})."
+
+
+def brief_removal(removal: Removal | None, label: str, other: str = "") -> str:
+    """What becomes of a class without its units, in a few words; nothing where nobody asked."""
+    if removal is None:
+        return ""
+    if removal.against is None:
+        return f"without its units {percent(removal.after)}"
+    return f"without its units {_ahead(removal, removal.against, label, other)}"
 
 
 def _at_random(removal: Removal) -> str:
@@ -117,13 +103,9 @@ def _at_random(removal: Removal) -> str:
     return f"{others}: {percent(removal.at_random)}{against}"
 
 
-def _which_is_ahead(removal: Removal, against: Effect, label: str, other: str) -> str:
-    """Which of two classes is ahead without the units that tell them apart, and which was before."""
-    first = [label, other] if removal.after >= against.after else [other, label]
-    values = sorted([removal.after, against.after], reverse=True)
+def _ahead(removal: Removal, against: Effect, label: str, other: str) -> str:
+    """Which of two classes is ahead without the units that tell them apart."""
+    first, second = (label, other) if removal.after >= against.after else (other, label)
     still = (removal.after >= against.after) == (removal.before >= against.before)
-    before = f"with them {label} {percent(removal.before)} to {percent(against.before)}"
-    return (
-        f"{first[0]} is {'still' if still else 'now'} ahead of {first[1]}, {percent(values[0])} to {percent(values[1])} "
-        f"({before}; {_at_random(removal)})"
-    )
+    high, low = sorted([removal.after, against.after], reverse=True)
+    return f"{first} is {'still' if still else 'now'} ahead of {second}, {percent(high)} to {percent(low)}"

@@ -372,7 +372,7 @@ def test_several_targets_are_compared(pathx_: Pathx) -> None:
     arguments = (picture(), "--model", scripted(network()), "--target", "cat", "--target", "dog")
     for command in ("explain", "decompose"):
         done = pathx_(command, *arguments, "--out", command)
-        assert "why cat and not dog: the units that tell them apart " in done.out
+        assert "why cat and not dog: Without these " in done.out
         assert done.out.endswith(f"{command}/photo.png/: cat-against-dog/, contrast.png, contrast.json\n\n")
         made = json.loads(Path(command, "photo.png/contrast.json").read_text())
         assert made["schema"] == "pathx/contrast@1"
