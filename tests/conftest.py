@@ -20,7 +20,7 @@ settings.register_profile("reproducible", deadline=None, suppress_health_check=_
 settings.register_profile("explore", deadline=None, suppress_health_check=_slow)  # pytest --hypothesis-profile explore
 settings.load_profile("reproducible")
 
-torch.set_num_threads(2)
+torch.set_num_threads(1)  # threads of networks this small wait for each other longer than they compute
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

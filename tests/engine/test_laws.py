@@ -37,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 # --- The method -------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=400)
+@settings(max_examples=120)
 @given(cases())
 def test_the_engine_equals_the_literal_method(case: Case) -> None:
     expected = case.reference()
@@ -90,7 +90,7 @@ def test_a_unit_depends_on_nothing_outside_its_receptive_field(case: Case) -> No
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(case=cases())
 def test_law_1_completeness(dtype: torch.dtype, tolerance: float, case: Case) -> None:
     for found in replace(case, images=case.images.to(dtype)).explain(case.network.module().to(dtype)):
@@ -139,7 +139,7 @@ def test_law_2_in_a_chain_adjacent_routes_are_all_there_is(seed: int, image: boo
 # --- One class against another ----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(contrasts())
 def test_against_another_class_the_engine_equals_the_literal_method(case: Case) -> None:
     others = case.options["against"]
@@ -196,7 +196,7 @@ def test_law_4_the_parts_of_the_last_layer_sum_to_the_whole(case: Case) -> None:
     assert_close(whole.score, float(sum(part.score for part in parts)), **CLOSE)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(cases(images=2), st.booleans(), st.data())
 def test_law_4_a_feature_is_algorithm_1_with_one_unit(case: Case, compact: bool, data: st.DataObject) -> None:
     """At any layer, of any picture of a batch; and where the path ends there, the parts sum to the whole."""
@@ -242,7 +242,7 @@ def test_law_4_a_batch_decomposes_as_its_images_do(network: Network, seed: int, 
 # --- Law 5: strategies ------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(cases(images=3))
 def test_law_5_a_batch_is_its_images_one_at_a_time(case: Case) -> None:
     case.reference()
@@ -274,7 +274,7 @@ def exported(model: nn.Module, images: Tensor) -> nn.Module:
 
 
 @pytest.mark.parametrize("load", [traced, scripted, exported])
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(data=st.data())
 def test_law_6_loading_does_not_matter(load: Callable[[nn.Module, Tensor], nn.Module], data: st.DataObject) -> None:
     case = data.draw(cases(networks(moves=load is not scripted)))  # TorchScript cannot read the lambdas of moves

@@ -57,14 +57,14 @@ STRATEGIES = {
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(case=cases())
 def test_every_strategy_equals_the_literal_method(name: str, case: Case) -> None:
     assert_strategy_equals_reference(name, case)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(case=contrasts())
 def test_every_strategy_equals_the_literal_method_of_one_class_against_another(name: str, case: Case) -> None:
     assert_strategy_equals_reference(name, case)
@@ -131,7 +131,7 @@ def test_law_9_the_edges_are_those_of_the_literal_method(case: Case) -> None:
 @pytest.mark.parametrize(
     ("limit", "most"), [("MOST_EDGES", 20), ("MOST_EDGES", 80), ("MOST_EDGES_IN_ALL", 80), ("MOST_EDGES_IN_ALL", 300)]
 )
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(case=cases())
 def test_edges_that_would_be_too_many_are_left_out_and_nothing_else_changes(limit: str, most: int, case: Case) -> None:
     whole = case.explain()

@@ -35,7 +35,7 @@ def test_the_module_computes_what_the_nodes_say(network: Network, seed: int) -> 
         assert_close(reference.freeze(network, image).values[-1], output)
 
 
-@settings(max_examples=25)
+@settings(max_examples=8)
 @given(networks(most=2), SEEDS)
 def test_the_matrices_are_the_weights_multiplied_out(network: Network, seed: int) -> None:
     frozen = reference.freeze(network, network.images(1, seed)[0])

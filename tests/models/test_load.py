@@ -8,6 +8,7 @@ import sys
 import urllib.error
 import zipfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -155,12 +156,10 @@ def test_sidecars_that_are_wrong(network: nn.Module, tmp_path: Path, content: st
 def test_real_files(shared_data: Path) -> None:
     for name in ("cifar10-toycnn", "cifar10-resnet20"):
         loaded = load_model(shared_data / "models" / f"{name}.pt")
-        right = 0
-        for picture in sorted((shared_data / "cifar10").glob("*/000*.png"))[:20]:
-            with Image.open(picture) as image:
-                logits = loaded.module(loaded.preprocessing(image)[None])
-            right += loaded.labels_for(10)[int(logits.argmax())] == picture.parent.name
-        assert right >= 16
+        files = sorted((shared_data / "cifar10").glob("*/000*.png"))[:20]
+        inputs = torch.stack([loaded.preprocessing(Image.open(file)) for file in files])
+        labels = [loaded.labels_for(10)[index] for index in loaded.module(inputs).argmax(1).tolist()]
+        assert sum(label == file.parent.name for label, file in zip(labels, files, strict=True)) >= 16
 
 
 # Pickles and other things that are no models
@@ -301,6 +300,7 @@ def test_the_default_has_torchvisions_preprocessing_and_categories() -> None:
         assert torch.equal(loaded.module.state_dict()[key], value)
 
 
+@cache
 def checkpoint(name: str, **settings: Any) -> tuple[nn.Module, dict[str, Tensor]]:
     """A torchvision model with weights that no initialisation would give, and its state dict."""
     with torch.random.fork_rng(devices=[]):
@@ -344,12 +344,12 @@ def test_local_state_dicts(tmp_path: Path, form: str) -> None:
     ("name", "settings"),
     [
         ("googlenet", {"init_weights": False, "aux_logits": True}),
-        ("googlenet", {"init_weights": False, "aux_logits": False}),
-        ("inception_v3", {"init_weights": False, "aux_logits": True}),
+        pytest.param("googlenet", {"init_weights": False, "aux_logits": False}, marks=pytest.mark.slow),
+        pytest.param("inception_v3", {"init_weights": False, "aux_logits": True}, marks=pytest.mark.slow),
         ("mnasnet0_5", {}),
-        ("regnet_x_400mf", {}),
-        ("densenet121", {}),
-        ("mobilenet_v2", {}),
+        pytest.param("regnet_x_400mf", {}, marks=pytest.mark.slow),
+        pytest.param("densenet121", {}, marks=pytest.mark.slow),
+        pytest.param("mobilenet_v2", {}, marks=pytest.mark.slow),
     ],
 )
 def test_architectures_with_habits(tmp_path: Path, name: str, settings: dict[str, Any]) -> None:

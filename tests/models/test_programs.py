@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -182,20 +183,24 @@ class Named(nn.Module):
         return self.parts["7"]["0"]["1"](self.parts["save_mean"](x).mean((2, 3)))
 
 
+def small_networks() -> Iterator[nn.Module]:
+    yield from (network(), Named(), GivesPair())
+    yield nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), nn.ReLU(), nn.Flatten())
+    yield torchvision.models.VisionTransformer(64, 16, 2, 2, 8, 16, num_classes=3)
+
+
+def large_networks() -> Iterator[nn.Module]:
+    yield torchvision.models.resnet18(num_classes=3)
+    yield torchvision.models.densenet121(num_classes=3)
+    yield torchvision.models.mobilenet_v2(num_classes=3)
+    yield torchvision.models.googlenet(num_classes=3, init_weights=False)
+
+
+@pytest.mark.parametrize("modules", [small_networks, pytest.param(large_networks, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("scripted", [True, False])
-def test_a_plain_network_is_let_in(scripted: bool, tmp_path: Path) -> None:
+def test_a_plain_network_is_let_in(scripted: bool, modules: Callable[[], Iterator[nn.Module]], tmp_path: Path) -> None:
     images = torch.rand(2, 3, 64, 64)
-    for module in (
-        network(),
-        Named(),
-        GivesPair(),
-        nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), nn.ReLU(), nn.Flatten()),
-        torchvision.models.resnet18(num_classes=3),
-        torchvision.models.densenet121(num_classes=3),
-        torchvision.models.mobilenet_v2(num_classes=3),
-        torchvision.models.googlenet(num_classes=3, init_weights=False),
-        torchvision.models.VisionTransformer(64, 16, 2, 2, 8, 16, num_classes=3),
-    ):
+    for module in modules():
         module.eval()
         inputs = images[:, :, :8, :8] if isinstance(module, nn.Sequential | Named) else images
         program = torch.jit.script(module) if scripted else torch.jit.trace(module, inputs, check_trace=False)
