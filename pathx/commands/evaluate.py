@@ -30,30 +30,38 @@ def evaluate(
             panel="The measure",
         ),
     ] = None,
-    unit_orders: Annotated[
+    removal: Annotated[
         bool,
         Option(
-            "Judge the order of units in each layer of the path instead, by taking them out of the real network.",
+            "Set the path's units to zero in the real network instead, and as many chosen otherwise.",
             panel="The measure",
         ),
+    ] = False,
+    keep: Annotated[
+        bool,
+        Option("With --removal: also what is left with only these units in their layers.", panel="The measure"),
     ] = False,
     batch_size: options.BatchSize = "auto",
     out: options.Out = "pathx-evaluation",
     format: options.OneFormat = Format.text,
     quiet: options.Quiet = False,
 ) -> None:
-    """Measure explanations by insertion and deletion of pixels.
+    """Measure explanations: by insertion and deletion of pixels, by mosaics, or by removing units.
 
     OUT gets evaluation.json, pictures.csv, the curves as PNG and SVG, and records.jsonl, from which a run that was stopped
     goes on. With --grid: grid.json, both measures against width (grid.png) and the heatmaps of the first image (sheet.png);
-    the network runs once per image for the whole grid. With --unit-orders: unit-orders.json.
+    the network runs once per image for the whole grid. With --protocol grid: mosaics.json. With --removal: removal.json.
     """
     how: dict[str, Any] = {**measure.settings, **path.settings, "batch_size": parsing.images_at_once(batch_size)}
-    how |= {"grid": _grid(grid), "unit_orders": unit_orders, "dtype": device.dtype.value}
-    if ray.ray is not None and unit_orders:
-        raise PathxError("orders of units are judged on this machine: leave out --unit-orders or --ray", usage=True)
-    if grid is not None and unit_orders:
-        raise PathxError("--grid and --unit-orders are two measurements: run them one by one", usage=True)
+    how |= {"grid": _grid(grid), "removal": removal, "keep": keep, "dtype": device.dtype.value}
+    mosaics = measure.protocol == "grid"
+    asked = [name for name, given in (("--grid", grid), ("--removal", removal), ("--protocol grid", mosaics)) if given]
+    if len(asked) > 1:
+        raise PathxError(f"{' and '.join(asked)} are different measurements: run them one by one", usage=True)
+    if ray.ray is not None and (removal or mosaics):
+        raise PathxError(f"{asked[0]} is measured on this machine: leave out --ray", usage=True)
+    if keep and not removal:
+        raise PathxError("--keep goes with --removal", usage=True)
 
     from pathx.evaluation.documents import evaluate
     from pathx.evaluation.plots import plots_are_missing
@@ -74,8 +82,10 @@ def evaluate(
         files, drawn = "evaluation.json, pictures.csv", ", curves.png, curves.svg"
         if grid is not None:
             show, files, drawn = _print_grid, "grid.json, pictures.csv", ", grid.png, grid.svg, sheet.png, sheet.svg"
-        elif unit_orders:
-            show, files, drawn = _print_orders, "unit-orders.json", ""
+        elif removal:
+            show, files, drawn = _print_removal, "removal.json", ""
+        elif mosaics:
+            show, files, drawn = _print_mosaics, "mosaics.json", ""
         show(document)
         say(f"{out}: {files}{'' if plots_are_missing() else drawn}")
     failed = [name for name in document.get("not_run", ()) if name in how["methods"]]
@@ -92,21 +102,56 @@ def _grid(text: str | None) -> str | tuple[list[int | str], list[int | str]] | N
     return list(map(parsing.depth, depths.split(","))), list(map(parsing.width, widths.split(",")))
 
 
-def _print_orders(document: dict[str, Any]) -> None:
-    say(f"{document['images']} images, {document['model']['name']}: probability of the class")
+def _print_removal(document: dict[str, Any]) -> None:
+    print_paragraph(
+        "",
+        f"{document['images']} images, {document['model']['name']}: probability of the class "
+        f"{document['before']['mean']:.3f}; without {document['units']:.0f} of {document['of_active']:.0f} active units, chosen by",
+    )
+    say()
+    measures = ("removed", "kept") if document["keep"] else ("removed",)
+    rows = _order_rows("all", document["together"], measures)
+    for layer in document["layers"]:
+        rows += _order_rows(str(layer["layer"]), layer["orders"], measures)
+    headings = {"removed": ("without ↓", "pathx minus it"), "kept": ("only them ↑", "pathx minus it")}
+    columns = ("layer", "order", *(heading for measure in measures for heading in headings[measure]))
+    print_table(columns, rows, right={0, 2, 4})
+    say()
+
+
+def _order_rows(name: str, orders: dict[str, Any], measures: tuple[str, ...]) -> list[list[str]]:
+    rows = []
+    for place, (order, figures) in enumerate(orders.items()):
+        cells = [name if place == 0 else "", order]
+        for measure in measures:
+            known = figures.get(measure)
+            cells += [
+                "" if known is None else f"{known['mean']:.3f}",
+                _paired(figures.get(f"pathx minus it, {measure}")),
+            ]
+        rows.append(cells)
+    return rows
+
+
+def _paired(difference: dict[str, float] | None) -> str:
+    if difference is None:
+        return ""
+    return f"{difference['mean']:+.3f} ({difference['low']:+.2f} to {difference['high']:+.2f})"
+
+
+def _print_mosaics(document: dict[str, Any]) -> None:
+    print_paragraph(
+        "",
+        f"{document['mosaics']} mosaics of {document['pictures']} images, {document['model']['name']}: "
+        "share of positive heat in the quarter of the class (0.25 by chance)",
+    )
     say()
     rows = []
-    for layer in document["layers"]:
-        for place, (name, figures) in enumerate(layer["orders"].items()):
-            cells = [str(layer["layer"]) if place == 0 else "", name]
-            for measure in ("removed", "kept"):
-                versus = figures.get(f"pathx minus it, {measure}")
-                paired = (
-                    "" if versus is None else f"{versus['mean']:+.3f} ({versus['low']:+.2f} to {versus['high']:+.2f})"
-                )
-                cells += [f"{figures[measure]['mean']:.3f}", paired]
-            rows.append(cells)
-    print_table(("layer", "order", "removed ↓", "pathx minus it", "kept ↑", "pathx minus it"), rows, right={0, 2, 4})
+    for name, figures in document["methods"].items():
+        share = figures["share"]
+        between = f"{share['low']:.2f} to {share['high']:.2f}"
+        rows.append([name, f"{share['mean']:.3f}", between, _paired(document["comparison"].get(name))])
+    print_table(("method", "share ↑", "95%", f"{document['compared'] or 'path'} minus it"), rows, right={1})
     say()
 
 
@@ -124,8 +169,9 @@ def _print_evaluation(document: dict[str, Any]) -> None:
     for name, figures in document["methods"].items():
         versus = document["comparison"].get(name, {}).get("difference")
         means = [f"{figures[measure]['mean']:.3f}" for measure in ("difference", "insertion", "deletion")]
-        paired = "" if versus is None else f"{versus['mean']:+.3f} ({versus['low']:+.2f} to {versus['high']:+.2f})"
-        rows.append([name, means[0], paired, *means[1:], f"{figures['tied_pixels']:.0%}", f"{figures['seconds']:.2f}"])
+        rows.append(
+            [name, means[0], _paired(versus), *means[1:], f"{figures['tied_pixels']:.0%}", f"{figures['seconds']:.2f}"]
+        )
     print_table(("method", "ins-del", "ahead by (95%)", "ins ↑", "del ↓", "tied", "s"), rows, right={1, 3, 4, 5, 6})
     say()
     if document["compared"]:

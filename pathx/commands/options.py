@@ -17,7 +17,7 @@ from pathx.commands import parsing
 from pathx.commands.output import notes
 from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
 from pathx.drawing.colours import COLOURS, HEATS
-from pathx.evaluation.choices import METHODS, PROTOCOLS, TIES
+from pathx.evaluation.choices import DEFAULT_METHODS, METHODS, PROTOCOLS, TIES
 
 if TYPE_CHECKING:
     from pathx.drawing.render import Drawing
@@ -349,12 +349,16 @@ class MeasureOptions:
 
     panel: ClassVar[str] = "The measure"
     methods: Annotated[
-        list[str] | None, Option(f"Of {', '.join(METHODS)}, with commas between. [default: all]", "NAME,...")
+        list[str] | None,
+        Option(
+            f"Of {', '.join(METHODS)}, with commas between, or all. [default: {','.join(DEFAULT_METHODS)}]",
+            "NAME,...",
+        ),
     ] = None
     protocol: Annotated[
         str,
         Option(
-            "The usual one (Petsiuk et al.), or the paper's: each channel ranked.",
+            "The usual one (Petsiuk et al.), the paper's: each channel ranked, or the grid game: mosaics of four images.",
             "|".join(PROTOCOLS),
             choices=PROTOCOLS,
         ),

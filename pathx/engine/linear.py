@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pathx.engine.branches import Branches, Kept
 from pathx.engine.freeze import Frozen
+from pathx.engine.network import Gate
 from pathx.engine.path import Paths
 from pathx.engine.record.operations import Node, Value
 from pathx.engine.rows import sum_into
@@ -74,8 +75,34 @@ def _jumping(frozen: Frozen, paths: Paths) -> dict[Value, Tensor]:
     return result
 
 
-def pull_to_input(frozen: Frozen, branches: Branches, seeds: Iterable[tuple[Value, Window]]) -> tuple[Tensor, Tensor]:
-    """Pull cotangents of the branches (rows) back to the input: the weight there, and the bias on the way."""
+def frozen_gradients(frozen: Frozen, targets: Sequence[int], on_gate: OnGate | None = None) -> Tensor:
+    """(B, …) the gradient of a class's logit in the frozen network, every unit kept: one backward pass.
+
+    Args:
+        targets: one class per image.
+        on_gate: is called with every gate on the way down and the cotangent of its output, (B, *shape).
+    """
+    if frozen.parts and on_gate is None:
+        return torch.cat([frozen_gradients(part, [one]) for part, one in zip(frozen.parts, targets, strict=True)])
+    network, device = frozen.network, frozen.images.device
+    classes, image = torch.tensor(targets, device=device), counted(len(targets), device)
+    branches = Branches(image, classes, max(2, network.outputs), frozen.images.dtype, single_logit=network.outputs == 1)
+    seed = branches.explained if network.outputs > 1 else branches.explained[:, 1:]
+    seed = seed.reshape(len(targets), *network.shape(network.logits))
+    return pull_to_input(frozen, branches, [(network.logits, Window.full(seed, image, image))], on_gate)[0]
+
+
+OnGate = Callable[[Gate, Tensor], None]
+
+
+def pull_to_input(
+    frozen: Frozen, branches: Branches, seeds: Iterable[tuple[Value, Window]], on_gate: OnGate | None = None
+) -> tuple[Tensor, Tensor]:
+    """Pull cotangents of the branches (rows) back to the input: the weight there, and the bias on the way.
+
+    Args:
+        on_gate: as for `frozen_gradients`.
+    """
     network = frozen.network
     pending: dict[Value, list[Window]] = {}
     for value, window in seeds:
@@ -86,6 +113,8 @@ def pull_to_input(frozen: Frozen, branches: Branches, seeds: Iterable[tuple[Valu
             if result is None or result not in pending:
                 continue
             for cotangent in _merge(pending.pop(result), branches, boxes=frozen.compact):
+                if on_gate is not None and node.index in network.gates:
+                    on_gate(network.gates[node.index], _sum_maps([cotangent], branches).data)
                 below, constant = _step(frozen, node, output, cotangent)
                 if constant is not None:
                     constants.append((cotangent.row, constant))

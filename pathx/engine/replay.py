@@ -6,7 +6,7 @@ calls in the traced graph. Replayed, each gate is an `nn.ReLU` that is used once
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from math import prod
 from typing import Any
@@ -92,42 +92,6 @@ class Replay(nn.Module):
             for done in self._dropped[node.index]:
                 values.pop(done, None)
         return class_logits(values[self.network.logits].reshape(len(images), -1))
-
-    def entering(self, names: Collection[str]) -> set[Value]:
-        """What must be known to run the part above some gates, `resumed`: their outputs, and all that goes past them."""
-        outputs = {gate.output for gate in self.network.gates.values() if gate.name in names}
-        above, read = set(outputs), set(outputs)
-        for node in self.network.nodes:
-            if above.intersection(node.inputs) and not outputs.intersection(node.outputs):
-                above.update(value for value in node.outputs if value is not None)
-                read.update(value for value in node.inputs if value not in above and value not in self._fixed)
-        return read
-
-    def recorded(self, images: Tensor, wanted: Collection[Value]) -> dict[Value, Tensor]:
-        """Values of the network at a batch."""
-        values: dict[Value, Tensor] = {**self._fixed, self.network.graph.input: images}
-        with torch.no_grad():
-            for node in self.network.nodes:
-                self._step(node, values)
-                for done in self._dropped[node.index]:
-                    if done not in wanted:
-                        values.pop(done, None)
-        return {value: values[value] for value in wanted}
-
-    def resumed(self, known: Mapping[Value, Tensor]) -> Tensor:
-        """(B, classes) logits from values that are known: only what these do not tell is run."""
-        needed, stack = set(), [self.network.logits]
-        while stack:
-            value = stack.pop()
-            node = self.network.producers.get(value)
-            if value not in known and value not in self._fixed and node is not None and node.index not in needed:
-                needed.add(node.index)
-                stack.extend(node.inputs)
-        values = {**self._fixed, **known}
-        for node in self.network.nodes:
-            if node.index in needed:
-                self._step(node, values)
-        return class_logits(values[self.network.logits].reshape(self._batch, -1))
 
     def _step(self, node: Node, values: dict[Value, Tensor], *, hooked: bool = False) -> None:
         """Run one call of the graph: what it makes is put among the values."""

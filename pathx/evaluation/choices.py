@@ -6,7 +6,7 @@ the function of that name, in `methods` or `protocols`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from inspect import signature
@@ -25,6 +25,7 @@ class Method:
         name: of its function in `methods`.
         title: how tables and plots call it.
         captum: Captum is needed.
+        passes: what it costs, roughly, in forward passes of the network: to say beforehand how long an evaluation takes.
         facts: fixed choices, for result files to name.
     """
 
@@ -32,6 +33,7 @@ class Method:
     title: str
     captum: bool = False
     facts: Mapping[str, Any] = field(default_factory=dict)
+    passes: int = 4
 
     @property
     def compute(self) -> Callable[..., Any]:
@@ -49,26 +51,36 @@ class Method:
 METHODS = {
     method.name: method
     for method in (
-        Method("path_map", "path map"),
-        Method("pathx", "pathx"),
+        Method("path_map", "path map", passes=8),
+        Method("pathx", "pathx", passes=8),
+        Method("frozen", "Input x frozen weight"),
+        Method("layer_map", "map of all layers", False, {"layers": "upper half"}),
         Method("grad_cam", "GradCAM", True, {"layer": "last ReLU that makes a map", "upsampling": "bilinear"}),
         Method("saliency", "Saliency", True),
         Method("input_x_gradient", "Input x Gradient", True),
         Method(
-            "integrated_gradients", "Integrated Gradients", True, {"steps": 50, "baseline": "zero in normalised space"}
+            "integrated_gradients",
+            "Integrated Gradients",
+            True,
+            {"steps": 50, "baseline": "zero in normalised space"},
+            200,
         ),
         Method("guided_backprop", "Guided Backprop", True),
         Method("guided_gradcam", "Guided GradCAM", True, {"layer": "last convolution", "upsampling": "nearest"}),
-        Method("blur_ig", "BlurIG", False, {"max_sigma": 50.0, "steps": 100, "gradient": "of the softmax"}),
-        Method("random", "random"),
-        Method("edges", "edge detector"),
-        Method("constant", "constant"),
+        Method("blur_ig", "BlurIG", False, {"max_sigma": 50.0, "steps": 100, "gradient": "of the softmax"}, 400),
+        Method("random", "random", passes=0),
+        Method("edges", "edge detector", passes=0),
+        Method("constant", "constant", passes=0),
     )
 }
 """Every method by the name that users choose it by."""
 
+DEFAULT_METHODS = ("path_map", "grad_cam", "integrated_gradients", "random")
+ALL = "all"
+"""Stands for every method."""
+
 PATHS = ("path_map", "pathx")
-"""The methods that take a path's depth, width, alpha and skips; the first of them that runs is compared with all others."""
+"""The methods that take the settings of a path; the first of them that runs is compared with all others."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +99,7 @@ class Ranking:
 PROTOCOLS = {
     "rise": Ranking("sum over channels"),
     "paper": Ranking("each channel on its own; a step takes what is next in any", {"saliency": {"absolute": False}}),
+    "grid": Ranking("share of the positive heat that lies in the class's own quarter of a mosaic"),
 }
 """Every protocol by the name that users choose it by."""
 
@@ -97,6 +110,12 @@ TIES = {
     "rows": "row by row, as the published code has it: a map that is flat over large parts gains by it",
 }
 """In what order pixels of equal value are taken."""
+
+
+def method_names(asked: Sequence[str]) -> list[str]:
+    """Methods by name, each once: four by default, `all` for every one."""
+    names = [name for one in asked or DEFAULT_METHODS for name in (METHODS if one == ALL else (one,))]
+    return list(dict.fromkeys(names))
 
 
 def chosen(what: str, name: str, among: Mapping[str, T]) -> T:

@@ -12,7 +12,7 @@ from functools import partial
 
 from pathx.cluster import DIED, Actors, Stages, join_cluster
 from pathx.errors import PathxError
-from pathx.evaluation.evaluate import Contender, Evaluation, Outcome, begun, described, measured
+from pathx.evaluation.evaluate import Contender, Evaluation, Outcome, describe_image, measure_batch, new_evaluation
 from pathx.evaluation.protocols import Protocol
 from pathx.evaluation.records import RecordFile
 from pathx.images.find import ImageFile
@@ -49,7 +49,7 @@ def measure_on_ray(
         device, dtype: what they compute on and in.
     """
     records = records or RecordFile(None)
-    result = begun(prepared, contenders, protocol, batch_size)
+    result = new_evaluation(prepared, contenders, protocol, batch_size)
     known: dict[str, list[str]] = {}
     for record in records.known.values():
         known.setdefault(record.picture, []).append(record.key)
@@ -111,8 +111,8 @@ class Measurer:
             unread[source.name] = str(error)
 
         seen = self._prepared.predict(usable(read, failed), failed)
-        outcomes = list(measured(self._prepared, self._protocol, self._contenders, seen, known)) if seen else []
-        return MeasuredBatch(outcomes, list(map(described, seen)), unread, str(self._prepared.device))
+        outcomes = list(measure_batch(self._prepared, self._protocol, self._contenders, seen, known)) if seen else []
+        return MeasuredBatch(outcomes, list(map(describe_image, seen)), unread, str(self._prepared.device))
 
 
 def _read(preprocessing: Preprocessing, batch: Sequence[Item]) -> tuple[list[Input | Unreadable], set[str]]:

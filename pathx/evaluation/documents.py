@@ -12,7 +12,7 @@ from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
 from pathx.errors import PathxError
 from pathx.evaluation import plots
 from pathx.evaluation.check import Checked, check_image, pieces
-from pathx.evaluation.choices import METHODS, PATHS
+from pathx.evaluation.choices import PATHS, method_names
 from pathx.evaluation.common import (
     Common,
     Place,
@@ -28,15 +28,19 @@ from pathx.evaluation.evaluate import (
     Contender,
     Evaluation,
     contender,
+    estimate_seconds,
+    in_words,
     measure_images,
+    new_evaluation,
     write_csv,
     write_json,
 )
 from pathx.evaluation.grid import WIDTHS, Grid, grid_document, make_grid, panels, sheet, spread
+from pathx.evaluation.mosaics import evaluate_mosaics
 from pathx.evaluation.protocols import area, make_protocol
 from pathx.evaluation.records import RecordFile
+from pathx.evaluation.removal import evaluate_removal
 from pathx.evaluation.shortcuts import comparable, suspects
-from pathx.evaluation.unit_orders import chosen_orders, evaluate_orders
 from pathx.images.find import ImageFile
 from pathx.images.folders import images_in
 from pathx.models.labels import resolve_target
@@ -48,6 +52,12 @@ Watch = Callable[[int], AbstractContextManager[Callable[[int], None]]]
 """Shows progress: given how many pieces of work there are, the context of what is called with how many were just done."""
 
 Note = Callable[[str], None]
+
+
+WORTH_SAYING = 20
+"""Seconds from which it is said beforehand how long an evaluation will take."""
+
+RECORDS = "records.jsonl"
 
 
 def unwatched(total: int) -> AbstractContextManager[Callable[[int], None]]:
@@ -241,7 +251,8 @@ def evaluate(
     out: str | Path | None = None,
     methods: Sequence[str] = (),
     grid: str | tuple[Sequence[int | str], Sequence[int | str]] | None = None,
-    unit_orders: bool = False,
+    removal: bool = False,
+    keep: bool = False,
     protocol: str = "rise",
     ties: str = "random",
     steps: int | None = None,
@@ -263,36 +274,39 @@ def evaluate(
 
     Args:
         out: folder for the document, a table of all images, plots, and the records that a stopped run goes on from.
-        methods: all by default; with `unit_orders`, orders of units.
+        methods: by default the path map, GradCAM, Integrated Gradients and a random map; `all` for every method.
+        protocol: `rise` or `paper` for insertion and deletion, `grid` for the grid game; then mosaics.json is returned.
         grid: depths and widths to measure paths of instead, or `auto`. The path map is measured, or `pathx` where `methods`
             has that and not `path_map`. What is returned is grid.json.
-        unit_orders: judge the order of units in each layer of the path instead, by taking them out of the real network.
-            What is returned is unit-orders.json.
+        removal: set the path's units to zero in the real network instead, and as many chosen otherwise. What is returned is
+            removal.json.
+        keep: with `removal`, also see what is left with only these units in their layers.
         measure: measures the images, such as on a cluster.
     """
     path: dict[str, Any] = {"depth": depth, "width": width, "alpha": alpha, "skips": skips, "importance": importance}
     folder = None if out is None else Path(out)
     if folder is not None:
         check_folder(folder)
-    names = [name for name in dict.fromkeys(methods or METHODS) if grid is None or name not in PATHS]
-    others = [] if unit_orders else [contender(n, protocol, **(path if n in PATHS else {})) for n in names]
+    names = [name for name in method_names(methods) if grid is None or name not in PATHS]
+    others = [] if removal else [contender(n, protocol, **(path if n in PATHS else {})) for n in names]
     files = images_in(list(map(str, images)), out)
     prepared = prepare(model, device=device, dtype=dtype)
     prepared.check_exact(exact, note)
-    if unit_orders:
-        orders = chosen_orders(methods)
+    if removal:
+        known = None if folder is None else folder / "removal.jsonl"
         with watch(len(files)) as progress:
-            document = evaluate_orders(
-                prepared,
-                files,
-                steps=10 if steps is None else steps,
-                orders=orders,
-                settings=path,
-                records=None if folder is None else folder / "unit-records.jsonl",
-                progress=progress,
+            document = evaluate_removal(prepared, files, keep=keep, settings=path, records=known, progress=progress)
+        if folder is not None:
+            write_json(folder / "removal.json", document)
+        return document
+    if protocol == "grid":
+        known = None if folder is None else folder / "mosaics.jsonl"
+        with watch(len(files) // 4 * len(others)) as progress:
+            document = evaluate_mosaics(
+                prepared, files, others, records=known, batch_size=batch_size, progress=progress
             )
         if folder is not None:
-            write_json(folder / "unit-orders.json", document)
+            write_json(folder / "mosaics.json", document)
         return document
     _, rows, columns = model.preprocessing.input_size
     judge = make_protocol(protocol, rows, columns, steps=steps, step_pixels=step_pixels, ties=ties)
@@ -304,8 +318,12 @@ def evaluate(
     contenders = [*(one for row in cells.values() for one in row), *others]
     name = "evaluation" if grid is None else "grid"
     if folder is not None:
-        check_own(folder, ("records.jsonl", f"{name}.json", "pictures.csv"))
-    records = RecordFile(None if folder is None else folder / "records.jsonl")
+        check_own(folder, (RECORDS, f"{name}.json", "pictures.csv"))
+    records = RecordFile(None if folder is None else folder / RECORDS)
+    new_evaluation(prepared, contenders, judge, batch_size)  # refuses what cannot be measured
+    seconds = estimate_seconds(prepared, contenders, judge, len(files))
+    if seconds >= WORTH_SAYING:
+        note(f"this takes about {in_words(seconds)} here, less what {RECORDS} has already")
     with watch(len(files) * len(contenders)) as progress:
         result = measure(prepared, files, contenders, judge, records=records, batch_size=batch_size, progress=progress)
     document = result.document if grid is None else grid_document(result, cells)

@@ -259,17 +259,17 @@ def measure_images(
         progress: called with the number of attributions that were measured just now.
     """
     records = records or RecordFile(None)
-    result = begun(prepared, contenders, protocol, batch_size)
+    result = new_evaluation(prepared, contenders, protocol, batch_size)
 
     def failed(source: ImageFile, error: PathxError) -> None:
         result.unread[source.name] = str(error)
         progress(len(result.contenders))
 
     for batch in prepared.see(images, batch_size, failed):
-        result.images += map(described, batch)
+        result.images += map(describe_image, batch)
         if left_out := len(result.contenders) - len(result.running):
             progress(len(batch) * left_out)
-        for outcome in measured(prepared, protocol, result.running, batch, records.known):
+        for outcome in measure_batch(prepared, protocol, result.running, batch, records.known):
             records.add(outcome.records)
             result.take(outcome, records)
             progress(len(batch))
@@ -277,7 +277,9 @@ def measure_images(
     return result
 
 
-def begun(prepared: Prepared, contenders: Iterable[Contender], protocol: Protocol, batch_size: int) -> Evaluation:
+def new_evaluation(
+    prepared: Prepared, contenders: Iterable[Contender], protocol: Protocol, batch_size: int
+) -> Evaluation:
     """An evaluation of no image so far, whose settings are checked."""
     if batch_size < 1:
         raise PathxError(f"batch size {batch_size} is out of range; use 1 or more", usage=True)
@@ -305,7 +307,7 @@ class Outcome:
     problem: str | None = None
 
 
-def measured(
+def measure_batch(
     prepared: Prepared,
     protocol: Protocol,
     contenders: Sequence[Contender],
@@ -323,7 +325,7 @@ def measured(
 
         def measure(places: Sequence[int], one: Contender = one, keys: Sequence[str] = keys) -> list[Record]:
             subject = subjects.pop(tuple(places), None) or subject_of(prepared, [batch[place] for place in places])
-            records = _measured(protocol, one, subject, [keys[place] for place in places])
+            records = _measure_contender(protocol, one, subject, [keys[place] for place in places])
             subjects[tuple(places)] = subject  # not where memory was short
             return records
 
@@ -335,7 +337,7 @@ def measured(
             yield Outcome(one.title, keys, tuple(records))
 
 
-def described(seen: SeenImage) -> tuple[str, str | None, int]:
+def describe_image(seen: SeenImage) -> tuple[str, str | None, int]:
     """Name, label and predicted class of an image."""
     return seen.source.name, seen.source.label, seen.target
 
@@ -347,6 +349,29 @@ def _check(prepared: Prepared, result: Evaluation) -> None:
             check_depth(one.settings["depth"], prepared.network)
             check_width(one.settings["width"])
             check_settings(*(one.settings[key] for key in ("alpha", "skips", "importance")))
+
+
+def estimate_seconds(prepared: Prepared, contenders: Sequence[Contender], protocol: Protocol, images: int) -> float:
+    """How long an evaluation will take, roughly, from the time of one forward pass of the network."""
+    size = min(8, prepared.classifier.chunk)
+    batch = torch.zeros(size, *prepared.model.preprocessing.input_size, dtype=prepared.dtype, device=prepared.device)
+    with torch.no_grad():
+        prepared.classifier(batch)
+        start = perf_counter()
+        prepared.classifier(batch)
+    each = (perf_counter() - start) / size
+    passes = sum(
+        METHODS[one.name].passes + 3 * protocol.steps for one in contenders
+    )  # two curves, some of them drawn thrice
+    return each * images * passes
+
+
+def in_words(seconds: float) -> str:
+    """`40 seconds`, `5 minutes`, `2 hours`."""
+    for size, name in ((3600, "hour"), (60, "minute")):
+        if seconds >= 1.5 * size:
+            return f"{round(seconds / size)} {name}s"
+    return f"{max(1, round(seconds))} seconds"
 
 
 def subject_of(prepared: Prepared, batch: Sequence[SeenImage]) -> Subject:
@@ -362,7 +387,7 @@ def _key(prepared: Prepared, protocol: Protocol, one: Contender, seen: SeenImage
     return record_key(network, protocol.name, protocol.parameters, one.name, one.described, image)
 
 
-def _measured(protocol: Protocol, one: Contender, subject: Subject, keys: Sequence[str]) -> list[Record]:
+def _measure_contender(protocol: Protocol, one: Contender, subject: Subject, keys: Sequence[str]) -> list[Record]:
     """Records of one contender for a batch."""
     start = perf_counter()
     attribution = one.attribution(subject)

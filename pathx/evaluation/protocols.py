@@ -36,7 +36,7 @@ def paper(attribution: Tensor) -> Tensor:
     return attribution
 
 
-RANKED: dict[str, Callable[[Tensor], Tensor]] = {name: globals()[name] for name in PROTOCOLS}
+RANKED: dict[str, Callable[[Tensor], Tensor]] = {"rise": rise, "paper": paper}
 
 
 def ranks(values: Tensor, first: Tensor) -> Tensor:
@@ -185,7 +185,7 @@ def make_protocol(
     ties: str = "random",
 ) -> Protocol:
     """A protocol by name; a step is one row of the image unless its pixels, or the number of steps, are given."""
-    chosen("protocol", name, PROTOCOLS)
+    chosen("protocol", name, RANKED)
     chosen("order of ties", ties, TIES)
     if steps is not None and step_pixels is not None:
         raise PathxError("`steps` and `step_pixels` say the same thing: give one of them", usage=True)

@@ -23,8 +23,8 @@ pytestmark = pytest.mark.usefixtures("one_thread", "measured", "undrawn")
     [
         (("empty",), "empty holds no images"),
         (("nowhere",), "nowhere: no such file or folder"),
-        (("pictures", "--methods", "magic"), "there is no method 'magic': choose path_map or pathx or grad_cam"),
-        (("pictures", "--protocol", "road"), "there is no protocol 'road': choose rise or paper"),
+        (("pictures", "--methods", "magic"), "there is no method 'magic': choose path_map or pathx or frozen"),
+        (("pictures", "--protocol", "road"), "there is no protocol 'road': choose rise or paper or grid"),
         (("pictures", "--ties", "columns"), "there is no order of ties 'columns': choose random or rows"),
         (("pictures", "--depth", "9"), "depth 9 is out of range: the network has 3 hidden layers"),
         (("pictures", "--steps", "few"), "--steps takes a whole number, not 'few'"),
@@ -112,7 +112,9 @@ def test_a_grid_is_evaluations_with_one_frozen_pass(pathx_: Pathx, monkeypatch: 
         (("--grid", "1/1,none"), "width"),
         (("--grid", "9/1"), "depth 9 is out of range"),
         (("--grid", "1,2"), "--grid takes depths/widths such as 1,3,all/16,64, or auto, not '1,2'"),
-        (("--grid", "auto", "--unit-orders"), "run them one by one"),
+        (("--grid", "auto", "--removal"), "run them one by one"),
+        (("--protocol", "grid", "--removal"), "run them one by one"),
+        (("--keep",), "--keep goes with --removal"),
     ],
 )
 def test_what_is_wrong_with_a_grid_is_said_before_any_work(

@@ -16,8 +16,6 @@ from support.networks import Network
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from pathx.engine.explain import class_logits
-from pathx.engine.freeze import network_and_tensors
 from pathx.engine.replay import Classifier, Replay
 from pathx.evaluation.choices import METHODS
 from pathx.evaluation.methods import Subject
@@ -38,23 +36,6 @@ def test_a_replay_computes_what_the_model_computes(network: Network, seed: int) 
     else:
         plain = logits[:, 1:] if network.outputs == 1 else logits
         assert torch.allclose(plain.sigmoid() if network.ending == "sigmoid" else plain, softmaxed.reshape(3, -1))
-
-
-@settings(max_examples=25)
-@given(network=networks(), seed=st.integers(0, 100), data=st.data())
-def test_a_replay_resumes_above_any_layer(network: Network, seed: int, data: st.DataObject) -> None:
-    module, images = network.module(), network.images(3, seed)
-    replay = Classifier(module, images[0]).replay(images)
-    layer = data.draw(st.sampled_from(replay.network.layers))
-    names = {gate.name for gate in layer}
-    known = replay.recorded(images, replay.entering(names))
-    assert torch.allclose(replay.resumed(known), replay(images))
-    changed = {
-        value: tensor * 0.5 if value in {gate.output for gate in layer} else tensor for value, tensor in known.items()
-    }
-    edits = {gate.output: lambda output: output * 0.5 for gate in layer}
-    edited = network_and_tensors(module, images, edits)[1][replay.network.logits]
-    assert torch.allclose(replay.resumed(changed), class_logits(edited.reshape(3, -1)))
 
 
 class Body(nn.Module):

@@ -8,19 +8,31 @@ import pytest
 from typer.main import get_command
 
 from pathx.cli import app
-from pathx.defaults import DEPTH, SKIPS, WIDTH
+from pathx.defaults import DEPTH, IMPORTANCE, SKIPS, WIDTH
 from pathx.drawing.colours import COLOURS, HEATS
 from pathx.errors import PathxError
 from pathx.evaluation import methods
-from pathx.evaluation.choices import METHODS, PATHS, PROTOCOLS, TIES, chosen
+from pathx.evaluation.choices import METHODS, PATHS, PROTOCOLS, TIES, chosen, method_names
 
 
 def test_every_method_has_its_function() -> None:
     for name, method in METHODS.items():
         assert method.compute is getattr(methods, name)
     for name in PATHS:
-        assert METHODS[name].settings == {"depth": DEPTH, "width": WIDTH, "alpha": None, "skips": SKIPS}
+        assert METHODS[name].settings == {
+            "depth": DEPTH,
+            "width": WIDTH,
+            "alpha": None,
+            "skips": SKIPS,
+            "importance": IMPORTANCE,
+        }
     assert METHODS["random"].settings == {}
+
+
+def test_four_methods_by_default_and_all_of_them_by_name() -> None:
+    assert method_names(()) == ["path_map", "grad_cam", "integrated_gradients", "random"]
+    assert method_names(["all"]) == list(METHODS)
+    assert method_names(["edges", "random", "edges"]) == ["edges", "random"]
 
 
 def test_settings_of_protocols_are_settings_of_their_methods() -> None:
@@ -31,7 +43,7 @@ def test_settings_of_protocols_are_settings_of_their_methods() -> None:
 
 def test_a_name_that_is_not_there_is_answered_with_those_that_are() -> None:
     assert chosen("protocol", "paper", PROTOCOLS) is PROTOCOLS["paper"]
-    with pytest.raises(PathxError, match="there is no protocol 'x': choose rise or paper"):
+    with pytest.raises(PathxError, match="there is no protocol 'x': choose rise or paper or grid"):
         chosen("protocol", "x", PROTOCOLS)
 
 

@@ -13,6 +13,7 @@ from support.command_line import Pathx
 from support.measured import FAST, document, network, picture, save
 from torch import Tensor
 
+import pathx.evaluation.documents
 import pathx.evaluation.evaluate
 import pathx.evaluation.methods
 import pathx.evaluation.plots
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("one_thread", "measured", "undrawn")
 
 @pytest.mark.usefixtures("drawn")
 def test_evaluation_json_is_as_agreed(pathx_: Pathx) -> None:
-    done = pathx_("evaluate", "pictures", "--model", "model.pt", "--depth", "all", "--out", "out")
+    done = pathx_("evaluate", "pictures", "--model", "model.pt", "--depth", "all", "--methods", "all", "--out", "out")
     note = "pathx: note: constant: 6 maps gave no pixel a value of its own; the order was that of ties"
     assert done.status == 0 and done.err.splitlines() == [note]
     found = document("out/evaluation.json")
@@ -121,8 +122,8 @@ def test_without_captum_its_methods_are_named_and_the_others_go_on(
     done = pathx_(*arguments)
     assert done.status == 0
     found = document("out/evaluation.json")
-    assert set(found["methods"]) == {"path_map", "pathx", "blur_ig", "random", "edges", "constant"}
-    assert "Saliency was not run: it needs Captum: pip install 'pathx-relu[evaluate]'" in done.err
+    assert set(found["methods"]) == {"path_map", "random"}
+    assert "GradCAM was not run: it needs Captum: pip install 'pathx-relu[evaluate]'" in done.err
     assert pathx_(*arguments, "--methods", "saliency,random").status == 1  # what was asked for was not done
 
 
@@ -234,3 +235,16 @@ def test_the_papers_table_comes_out(pathx_: Pathx, shared_data: Path) -> None:
             assert figure["mean"] == pytest.approx(of_these, abs=0.002), (name, measure)
             error = (figure["high"] - figure["low"]) / (2 * 1.96)
             assert abs(figure["mean"] - of_all) < 3 * error, (name, measure)
+
+
+def test_a_long_evaluation_says_beforehand_how_long_it_takes(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pathx.evaluation.documents, "WORTH_SAYING", 0)
+    done = pathx_("evaluate", "pictures", "--model", "model.pt", "--methods", "random", "--out", "out")
+    assert done.status == 0 and "this takes about 1 seconds here, less what records.jsonl has already" in done.err
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0.2, "1 seconds"), (89, "89 seconds"), (150, "2 minutes"), (7000, "2 hours")]
+)
+def test_times_in_words(seconds: float, words: str) -> None:
+    assert pathx.evaluation.evaluate.in_words(seconds) == words

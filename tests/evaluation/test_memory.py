@@ -42,7 +42,7 @@ def short_of_memory(patch: pytest.MonkeyPatch, most: int) -> list[int]:
         patch.setattr(place, name, limited)
 
     limit(pathx.pipeline, "freeze", lambda _, images: len(images))
-    limit(pathx.evaluation.evaluate, "_measured", lambda *arguments: len(arguments[3]))
+    limit(pathx.evaluation.evaluate, "_measure_contender", lambda *arguments: len(arguments[3]))
     return sizes
 
 

@@ -12,11 +12,22 @@ from pathx.engine.replay import Classifier
 from pathx.errors import PathxError
 from pathx.evaluation.choices import METHODS
 from pathx.evaluation.methods import Subject
+from pathx.maps import enlarged, smooth
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 NAMES = (
-    *("path_map", "pathx", "grad_cam", "saliency", "input_x_gradient", "integrated_gradients", "guided_backprop"),
+    *(
+        "path_map",
+        "pathx",
+        "frozen",
+        "layer_map",
+        "grad_cam",
+        "saliency",
+        "input_x_gradient",
+        "integrated_gradients",
+        "guided_backprop",
+    ),
     *("guided_gradcam", "blur_ig", "random", "edges", "constant"),
 )
 IMAGES = torch.randn(2, 3, 9, 7, generator=torch.Generator().manual_seed(0))
@@ -50,6 +61,31 @@ def test_every_method_attributes_picture_by_picture(name: str) -> None:
     assert_close(both, compute(subject()))
     assert torch.allclose(both[1:], compute(subject(IMAGES[1:], ("b",))), atol=1e-6)
     assert (float(both[0].std()) > 0) != (name == "constant")
+
+
+def test_frozen_is_the_input_times_the_gradient_of_the_detached_network() -> None:
+    everything = {"depth": "all", "width": "all", "alpha": 0.0, "skips": "all"}
+    assert_close(METHODS["frozen"].compute(subject()), METHODS["pathx"].compute(subject(), **everything))
+    gated = nn.Sequential(nn.Conv2d(3, 4, 3), nn.SiLU(), nn.Flatten(), nn.Linear(4 * 7 * 5, 3)).eval()
+    found = METHODS["frozen"].compute(Subject(Classifier(gated, IMAGES[0]), IMAGES, [0, 2], ["a", "b"]))
+    x = IMAGES.clone().requires_grad_()
+    hidden = gated[0](x)
+    logits = gated[3]((hidden * hidden.sigmoid().detach()).flatten(1))
+    (gradient,) = torch.autograd.grad(logits[0, 0] + logits[1, 2], x)
+    assert_close(found, gradient * IMAGES)
+
+
+def test_the_map_of_one_layer_is_all_its_contributions_laid_evenly() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 4 * 4, 3)).eval()
+    images = torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    one = Subject(Classifier(model, images[0]), images, [1], ["a"])
+    hidden = model[1](model[0](images))
+    contributions = hidden[0] * model[3].weight[1].reshape(4, 4, 4)
+    found = METHODS["layer_map"].compute(one)[0].sum(0)
+    assert float(found.sum()) == pytest.approx(float(contributions.detach().sum()), rel=1e-5)
+    even = ((1.0, 2.0), (1.0, 2.0))
+    expected = smooth(enlarged([(even, contributions.sum(0).detach().double())], (8, 8)), 1 / 16)
+    assert_close(found, expected.float())
 
 
 def test_paths_are_those_of_explain() -> None:

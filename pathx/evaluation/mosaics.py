@@ -1,0 +1,200 @@
+"""The grid game (Böhle et al., 2021): how much of the heat for a class lies in its own quarter of a mosaic.
+
+A mosaic is two by two images of four different classes, each of which the network is sure of. For each of the four classes in turn,
+a map is good if its positive heat lies in the quarter of that class: 1 at best, 0.25 for a map that knows nothing. It needs no
+annotations, and the network sees no pixels but those of real images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pathx.engine.replay import Classifier
+from pathx.errors import PathxError
+from pathx.evaluation.choices import METHODS, PATHS, PROTOCOLS
+from pathx.evaluation.evaluate import INSTALL, Contender
+from pathx.evaluation.methods import Subject, captum_is_missing
+from pathx.evaluation.records import KeyedLines, record_key
+from pathx.evaluation.statistics import bootstrap, compare, generator_of
+from pathx.images.find import ImageFile
+from pathx.pipeline import Prepared, SeenImage
+from pathx.results.files import created_by
+
+SCHEMA = "pathx/mosaics@1"
+CONFIDENT = 0.5
+"""The probability of the predicted class from which the network is sure of an image."""
+
+
+@dataclass(frozen=True, eq=False)
+class Mosaic:
+    """Four images of different classes: top left, top right, bottom left, bottom right."""
+
+    images: tuple[SeenImage, ...]
+
+    @property
+    def name(self) -> str:
+        return " + ".join(seen.source.name for seen in self.images)
+
+    @property
+    def targets(self) -> list[int]:
+        return [seen.target for seen in self.images]
+
+    def tensor(self, shrink: bool) -> Tensor:
+        """(C, 2H, 2W), or (C, H, W) with every image at half its size."""
+        inputs = [seen.input for seen in self.images]
+        if shrink:
+            inputs = [torch.nn.functional.avg_pool2d(one[None], 2)[0] for one in inputs]
+        return torch.cat([torch.cat(inputs[:2], 2), torch.cat(inputs[2:], 2)], 1)
+
+
+def make_mosaics(images: Sequence[SeenImage]) -> list[Mosaic]:
+    """As many mosaics as there are images for, each image once, in an order that is drawn from their names."""
+    order = torch.randperm(len(images), generator=generator_of(*(seen.source.name for seen in images))).tolist()
+    waiting = [images[number] for number in order]
+    mosaics: list[Mosaic] = []
+    while True:
+        four: list[SeenImage] = []
+        for seen in waiting:
+            if len(four) < 4 and seen.target not in [one.target for one in four]:
+                four.append(seen)
+        if len(four) < 4:
+            return mosaics
+        waiting = [seen for seen in waiting if seen not in four]
+        mosaics.append(Mosaic(tuple(four)))
+
+
+def shares(attribution: Tensor) -> list[float]:
+    """Of maps (4, C, H, W) for the classes of the four quarters, the share of positive heat in the quarter; 0 without any."""
+    heat = attribution.double().sum(1).clamp(min=0)
+    height, width = heat.shape[1] // 2, heat.shape[2] // 2
+    result = []
+    for number, one in enumerate(heat):
+        down, across = divmod(number, 2)
+        quarter = one[down * height : (down + 1) * height, across * width : (across + 1) * width]
+        total = float(one.sum())
+        result.append(float(quarter.sum()) / total if total > 0 else 0.0)
+    return result
+
+
+def evaluate_mosaics(
+    prepared: Prepared,
+    images: Sequence[ImageFile],
+    contenders: Sequence[Contender],
+    *,
+    records: Path | None = None,
+    batch_size: int = 8,
+    progress: Callable[[int], None] = lambda done: None,
+) -> dict[str, Any]:
+    """Play the grid game over many images; what is returned is mosaics.json.
+
+    Args:
+        records: a file of what is known already, which is added to.
+        progress: called with the number of methods that were tried on a mosaic just now.
+    """
+    unread: dict[str, str] = {}
+
+    def failed(source: ImageFile, error: PathxError) -> None:
+        unread[source.name] = str(error)
+
+    seen = list(_confident(prepared, images, batch_size, failed))
+    mosaics = make_mosaics(seen)
+    if not mosaics:
+        raise PathxError(
+            f"a mosaic takes images of four classes that are predicted with at least {CONFIDENT:.0%}; of {len(images)} images "
+            f"{len(seen)} are, of {len({one.target for one in seen})} classes"
+        )
+    classifier, shrink = _classifier(prepared, mosaics[0])
+    known = KeyedLines(records)
+    not_run = {
+        one.name: f"it needs Captum: {INSTALL}"
+        for one in contenders
+        if METHODS[one.name].captum and captum_is_missing()
+    }
+    found: dict[str, list[list[float]]] = {one.name: [] for one in contenders}
+    about = {"model": prepared.about, "preprocessing": asdict(prepared.model.preprocessing), "shrink": shrink}
+    for mosaic in mosaics:
+        files = [(one.source.name, one.image.sha256, one.target) for one in mosaic.images]
+        subject: Subject | None = None
+        for one in contenders:
+            key = record_key(about, str(prepared.dtype), one.name, one.described, files)
+            values: Any = known.lines.get(key, {}).get("shares")
+            if one.name not in not_run and not _are_shares(values):
+                subject = subject or _subject(classifier, mosaic, shrink)
+                try:
+                    values = shares(one.attribution(subject))
+                    known.append([{"key": key, "mosaic": mosaic.name, "method": one.name, "shares": values}])
+                except (PathxError, RuntimeError, NotImplementedError, AssertionError) as error:
+                    not_run[one.name] = " ".join(str(error).split()) or type(error).__name__
+            if one.name not in not_run:
+                found[one.name].append(values)
+            progress(1)
+    ran = [one for one in contenders if one.name not in not_run]
+    return {
+        "schema": SCHEMA,
+        "protocol": "grid",
+        "parameters": {
+            "measure": PROTOCOLS["grid"].text,
+            "confident": CONFIDENT,
+            "input": list(mosaics[0].tensor(shrink).shape),
+            "images": "at half their size" if shrink else "at their own size",
+        },
+        "mosaics": len(mosaics),
+        "pictures": len(seen),
+        **_figures({one.name: found[one.name] for one in ran}),
+        "settings": {one.name: one.described for one in ran},
+        "not_run": not_run,
+        "unread": unread,
+        "model": prepared.about,
+        "created_by": created_by(device=str(prepared.device)),
+    }
+
+
+def _figures(found: dict[str, list[list[float]]]) -> dict[str, Any]:
+    """Means over mosaics with their intervals, and the path's map minus every other method, mosaic by mosaic."""
+    means = {name: [sum(four) / 4 for four in rows] for name, rows in found.items()}
+    own = next((name for name in PATHS if name in means), None)
+    others = [name for name in means if own is not None and name != own]
+    return {
+        "methods": {name: {"share": asdict(bootstrap(values))} for name, values in means.items()},
+        "compared": own,
+        "comparison": {name: asdict(compare(means[str(own)], means[name]).difference) for name in others},
+    }
+
+
+def _are_shares(values: Any) -> bool:
+    return isinstance(values, list) and len(values) == 4 and all(isinstance(value, float) for value in values)
+
+
+def _confident(
+    prepared: Prepared, images: Sequence[ImageFile], batch_size: int, failed: Callable[[ImageFile, PathxError], None]
+) -> Iterator[SeenImage]:
+    """The images that the network is sure of."""
+    for batch in prepared.see(images, batch_size, failed):
+        with torch.no_grad():
+            probabilities = prepared.classifier.probabilities(torch.stack([seen.input for seen in batch]))
+        for seen, row in zip(batch, probabilities, strict=True):
+            if float(row[seen.target]) >= CONFIDENT:
+                yield seen
+
+
+def _classifier(prepared: Prepared, mosaic: Mosaic) -> tuple[Classifier, bool]:
+    """The network for mosaics of whole images; for shrunk ones where it takes no larger input than its own."""
+    images = mosaic.tensor(shrink=False)
+    classifier = Classifier(prepared.module, torch.zeros_like(images))
+    try:
+        with torch.no_grad():
+            classifier(images[None])
+    except (PathxError, RuntimeError, AssertionError, ValueError):
+        return prepared.classifier, True
+    return classifier, False
+
+
+def _subject(classifier: Classifier, mosaic: Mosaic, shrink: bool) -> Subject:
+    images = mosaic.tensor(shrink)[None].repeat(4, 1, 1, 1)
+    return Subject(classifier, images, mosaic.targets, [f"{mosaic.name}, {number}" for number in range(4)])

@@ -1,0 +1,299 @@
+"""Whether the units of a path carry the decision: they are set to zero in the real network, and so are units chosen otherwise.
+
+Every order of units gets as many units of each layer as the path keeps there. They are removed from all layers of the path at
+once, which is what a path claims, and from each layer alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pathx.engine.ablate import Draws, Rerun, logits_without
+from pathx.engine.device import exactly
+from pathx.engine.explain import class_logits, explain_frozen
+from pathx.engine.freeze import Frozen, freeze
+from pathx.engine.network import Gate
+from pathx.errors import PathxError
+from pathx.evaluation.records import KeyedLines, record_key
+from pathx.evaluation.statistics import bootstrap, compare
+from pathx.explanation import Explanation
+from pathx.images.find import ImageFile
+from pathx.pipeline import Prepared
+
+SCHEMA = "pathx/removal@1"
+OWN, RANDOM, TOGETHER = "pathx", "random", "together"
+INTEGRATION_STEPS, STEPS_AT_ONCE = 20, 5
+
+
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """The path behind a network's answer at one image.
+
+    Args:
+        frozen: the network at this image alone.
+    """
+
+    module: torch.nn.Module
+    frozen: Frozen
+    explanation: Explanation
+
+    @cached_property
+    def layers(self) -> list[int]:
+        """The layers of the path that have units."""
+        return [layer.layer for layer in self.explanation.path if len(layer.contributions()[0])]
+
+    @cached_property
+    def paths(self) -> dict[int, Tensor]:
+        """The units of the path in each of these layers, as numbers in the layer, the most important first."""
+        return {
+            layer.layer: layer.contributions()[0].cpu() for layer in self.explanation.path if layer.layer in self.layers
+        }
+
+    def gates(self, layer: int) -> tuple[Gate, ...]:
+        return self.frozen.network.layers[layer - 1]
+
+    @cached_property
+    def ramp(self) -> list[Frozen]:
+        """The network on the way from a zero input, which is not part of it, to the image."""
+        steps = torch.arange(1, INTEGRATION_STEPS + 1).to(self.frozen.images) / INTEGRATION_STEPS
+        images = self.frozen.images * steps.reshape(-1, *[1] * (self.frozen.images.dim() - 1))
+        return [freeze(self.module, part) for part in images.split(STEPS_AT_ONCE)]
+
+    @cached_property
+    def zero(self) -> Frozen:
+        return freeze(self.module, torch.zeros_like(self.frozen.images))
+
+
+def activations(frozen: Frozen, gates: Sequence[Gate]) -> Tensor:
+    """(B, units) what the activations of a layer put out."""
+    return torch.cat([frozen.activation(gate).flatten(1) for gate in gates], 1)
+
+
+def gradients(frozen: Frozen, gates: Sequence[Gate], target: int) -> Tensor:
+    """(B, units) the gradient of a class's logit by what the activations of a layer put out, in the real network."""
+    with exactly(frozen.images.device), torch.enable_grad():
+        outputs = [frozen.activation(gate).detach().clone().requires_grad_() for gate in gates]
+        every = [torch.ones(1, *output.shape, dtype=torch.bool, device=output.device) for output in outputs]
+        logits = class_logits(Rerun(frozen, gates).logits(every, outputs)[0])
+        single = frozen.network.outputs == 1  # the logits (0, y)
+        explained = logits[:, target] - logits[:, 1 - target] if single else logits[:, target]
+        found = torch.autograd.grad(explained.sum(), outputs)
+    return torch.cat([one.flatten(1) for one in found], 1)
+
+
+Order = Callable[[Decision, int], Tensor]
+"""(units,) a value for every unit of a layer of a decision: the highest are removed, of equal ones the lower number."""
+
+
+def by_activation(decision: Decision, layer: int) -> Tensor:
+    return activations(decision.frozen, decision.gates(layer))[0]
+
+
+def by_gradient(decision: Decision, layer: int) -> Tensor:
+    gates = decision.gates(layer)
+    return (gradients(decision.frozen, gates, decision.explanation.target) * activations(decision.frozen, gates))[0]
+
+
+def by_conductance(decision: Decision, layer: int) -> Tensor:
+    """Captum's: from a zero input to the image, the gradient at the layer times the layer's own step."""
+    gates = decision.gates(layer)
+    values = torch.cat([activations(frozen, gates) for frozen in (decision.zero, *decision.ramp)])
+    slopes = torch.cat([gradients(frozen, gates, decision.explanation.target) for frozen in decision.ramp])
+    return (slopes * values.diff(dim=0)).sum(0)
+
+
+ORDERS: dict[str, Order] = {
+    "activation": by_activation,
+    "gradient_x_activation": by_gradient,
+    "layer_conductance": by_conductance,
+}
+"""What the path is compared with, beside units at random."""
+
+
+def chosen_units(decision: Decision) -> dict[str, list[dict[int, Tensor]]]:
+    """By order, the units of each layer that are removed: one choice, and several of random units."""
+    paths = decision.paths
+    chosen: dict[str, list[dict[int, Tensor]]] = {OWN: [paths]}
+    for name, order in ORDERS.items():
+        values = {layer: order(decision, layer).detach().cpu() for layer in paths}
+        ranked = {layer: value.argsort(descending=True, stable=True) for layer, value in values.items()}
+        chosen[name] = [{layer: ranked[layer][: len(units)] for layer, units in paths.items()}]
+    drawn = Draws.of(decision.frozen, 0, decision.explanation).units
+    draws = min(len(runs) for runs in drawn.values()) - 1  # the first is the path itself
+    chosen[RANDOM] = [{layer: drawn[layer][1 + draw] for layer in paths} for draw in range(draws)]
+    return chosen
+
+
+Figures = dict[str, dict[str, list[float]]]
+"""By `together` or the number of a layer, by order: the probability without the units and, if asked, with only them."""
+
+
+def remove(decision: Decision, *, keep: bool) -> Figures:
+    """The probability of the class without the units of every order.
+
+    Args:
+        keep: also with only these units left in their layers.
+    """
+    chosen = chosen_units(decision)
+    runs: list[tuple[str, str, Mapping[int, Tensor]]] = []
+    for name, choices in chosen.items():
+        for choice in choices:
+            runs.append((TOGETHER, name, choice))
+            runs += [(str(layer), name, {layer: choice[layer]}) for layer in decision.layers]
+    probabilities = [
+        _probabilities(decision, [units for *_, units in runs], kept) for kept in (False, True)[: 1 + keep]
+    ]
+    found: dict[str, dict[str, list[list[float]]]] = {}
+    for number, (scope, name, _) in enumerate(runs):
+        found.setdefault(scope, {}).setdefault(name, []).append([values[number] for values in probabilities])
+    return {
+        scope: {name: torch.tensor(rows, dtype=torch.float64).mean(0).tolist() for name, rows in orders.items()}
+        for scope, orders in found.items()
+    }
+
+
+def _probabilities(decision: Decision, runs: Sequence[Mapping[int, Tensor]], keep: bool) -> list[float]:
+    """The probability of the class in each run: without its units, or with only these in their layers."""
+    masks: dict[str, Tensor] = {}
+    for layer in decision.layers:
+        gates = decision.gates(layer)
+        sizes = [gate.units for gate in gates]
+        mask = torch.zeros(len(runs), 1, sum(sizes), dtype=torch.bool)
+        for number, units in enumerate(runs):
+            if layer in units:
+                mask[number, 0, units[layer]] = True
+                mask[number] ^= keep
+        for gate, part in zip(gates, mask.to(decision.frozen.images.device).split(sizes, 2), strict=True):
+            masks[gate.name] = part.reshape(len(runs), 1, *gate.shape)
+    logits = logits_without(decision.frozen, masks)[:, 0].double()
+    return logits.softmax(1)[:, decision.explanation.target].tolist()
+
+
+@dataclass(frozen=True)
+class RemovedUnits:
+    """What became of one image's class.
+
+    Args:
+        units: how many the path has in each layer, by the layer's number.
+        active: how many units of these layers are active.
+    """
+
+    image: str
+    before: float
+    units: dict[str, int]
+    active: int
+    figures: Figures
+
+
+def measure_image(
+    module: torch.nn.Module, image: Tensor, target: int, name: str, *, keep: bool, settings: Mapping[str, Any]
+) -> RemovedUnits:
+    """Remove units by every order from the decision for one image (1, …)."""
+    frozen = freeze(module, image)
+    (explanation,) = explain_frozen(frozen, [(0, target)], **settings)
+    decision = Decision(module, frozen.parts[0] if frozen.parts else frozen, explanation)
+    if not decision.layers:
+        raise PathxError("the path has no units")
+    active = Draws.of(decision.frozen, 0, explanation).active
+    units = {str(layer): len(numbers) for layer, numbers in decision.paths.items()}
+    return RemovedUnits(name, explanation.probability, units, active, remove(decision, keep=keep))
+
+
+def evaluate_removal(
+    prepared: Prepared,
+    images: Sequence[ImageFile],
+    *,
+    keep: bool,
+    settings: Mapping[str, Any],
+    records: Path | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> dict[str, Any]:
+    """Measure removal over many images; what is returned is removal.json.
+
+    Args:
+        records: a file of what is known already, which is added to.
+        progress: called with the number of images that were done just now.
+    """
+    known = KeyedLines(records)
+    unread: dict[str, str] = {}
+    found: list[RemovedUnits] = []
+
+    def failed(source: ImageFile, error: PathxError) -> None:
+        unread[source.name] = str(error)
+        progress(1)
+
+    about = {"model": prepared.about, "settings": dict(settings), "keep": keep}
+    for (seen,) in prepared.see(images, 1, failed):
+        preprocessing = asdict(prepared.model.preprocessing)
+        key = record_key(about, preprocessing, str(prepared.dtype), seen.source.name, seen.image.sha256)
+        one = _read_record(known.lines.get(key, {}))
+        if one is None:
+            name = seen.source.name
+            try:
+                one = measure_image(prepared.module, seen.input[None], seen.target, name, keep=keep, settings=settings)
+            except PathxError as error:
+                failed(seen.source, error)
+                continue
+            known.append([{"key": key, **asdict(one)}])
+        found.append(one)
+        progress(1)
+    if not found:
+        reason = next(iter(unread.values()), "there are none")
+        raise PathxError(f"none of the {len(images)} images could be used: {reason}")
+    return {"schema": SCHEMA, **about, "images": len(found), "unread": unread, **summary(found)}
+
+
+def _read_record(line: Mapping[str, Any]) -> RemovedUnits | None:
+    """A record; None where there is none, or one that is damaged."""
+    try:
+        return RemovedUnits(**{key: value for key, value in line.items() if key != "key"})
+    except TypeError:
+        return None
+
+
+MEASURES = {"removed": "↓", "kept": "↑"}
+"""The probability of the class without the units, and with only them in their layers; whether more or less is better."""
+
+
+def summary(found: Sequence[RemovedUnits]) -> dict[str, Any]:
+    """Means over images with their intervals, and the path minus every other order, image by image."""
+    layers = sorted({int(layer) for one in found for layer in one.units}, reverse=True)
+    return {
+        "before": asdict(bootstrap([one.before for one in found])),
+        "units": sum(sum(one.units.values()) for one in found) / len(found),
+        "of_active": sum(one.active for one in found) / len(found),
+        TOGETHER: _orders([one.figures[TOGETHER] for one in found]),
+        "layers": [
+            {"layer": layer, "images": len(own), "orders": _orders(own)}
+            for layer, own in ((n, list(_alone(found, n))) for n in layers)
+        ],
+    }
+
+
+def _alone(found: Sequence[RemovedUnits], layer: int) -> Iterator[dict[str, list[float]]]:
+    """What removing from one layer alone came to, of the images whose path has units there."""
+    return (one.figures[str(layer)] for one in found if str(layer) in one.figures)
+
+
+def _orders(figures: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, dict[str, Any]]:
+    names = [name for name in figures[0] if all(name in one for one in figures)]
+    rows: dict[str, dict[str, Any]] = {}
+    for name in names:
+        rows[name] = {}
+        for place, measure in enumerate(MEASURES):
+            values = [one[name][place] for one in figures if place < len(one[name])]
+            if not values or not all(map(math.isfinite, values)):
+                continue
+            rows[name][measure] = asdict(bootstrap(values))
+            if name != OWN:
+                mine = [one[OWN][place] for one in figures]
+                rows[name][f"{OWN} minus it, {measure}"] = asdict(compare(mine, values).difference)
+    return rows
