@@ -28,7 +28,7 @@ Reached = tuple[set[str], set[tuple[str, str]]]
 def open_all(page: Any) -> None:
     """Open every channel of the flow."""
     while page.locator(".node.channel").count():
-        page.locator(".node.channel").first.dispatch_event("click")
+        page.locator(".node.channel").first.dispatch_event("dblclick")
 
 
 def reached(document: dict[str, Any], layer: int, position: int) -> Reached:
@@ -133,23 +133,28 @@ def test_heights_are_shares_of_their_column(browser: Any, saved: Path) -> None:
             assert height / tall == pytest.approx(value / total, abs=0.03)
 
 
-def test_keys_move_open_and_pin_and_two_pins_compare(browser: Any, saved: Path) -> None:
+def test_keys_move_and_hold_and_a_held_channel_opens(browser: Any, saved: Path) -> None:
     with opened(browser, saved) as page:
-        open_all(page)
         page.locator('.node[tabindex="0"]').focus()
         first = page.evaluate("document.activeElement.dataset.id")
         page.keyboard.press("Enter")
-        assert page.locator(".node.pinned").get_attribute("data-id") == first
+        assert page.locator(".node.held").get_attribute("data-id") == first
         page.keyboard.press("ArrowLeft")
         second = page.evaluate("document.activeElement.dataset.id")
-        assert int(second.split(":")[0]) == int(first.split(":")[0]) - 1
+        assert int(second.split("/")[0].split(":")[0]) == int(first.split("/")[0].split(":")[0]) - 1
         page.keyboard.press("Enter")
-        assert page.locator(".field.A").count() == page.locator(".field.B").count() == 1
-        assert "A minus B" in page.locator(".comparison").inner_text()
-        page.get_by_role("button", name="Unpin A").click()
-        assert page.locator(".comparison").count() == 0
-        page.keyboard.press("Tab")
-        page.locator('.node[tabindex="0"]').focus()
+        assert page.locator(".node.held").get_attribute("data-id") == second
+        page.get_by_role("button", name="Let go").click()
+        assert page.locator(".node.held").count() == 0
+        channel = page.locator(".node.channel").first
+        count = page.locator(".node").count()
+        channel.dispatch_event("click")
+        channel.dispatch_event("pointerleave")
+        page.get_by_label("Your name for").fill("whiskers")  # the panel stays while the channel is held
+        page.keyboard.press("Enter")
+        assert page.locator(".words", has_text="whiskers").count() == 1
+        page.get_by_role("button", name="Open into").click()
+        assert page.locator(".node").count() > count
         page.keyboard.press("ArrowDown")
         page.keyboard.press("ArrowUp")
         assert page.evaluate("document.activeElement.classList.contains('node')")

@@ -12,7 +12,7 @@ from support.reports import data_of, only_document, results
 from pathx.report.build import report
 
 ENTER, LEFT, RIGHT = "\ue007", "\ue012", "\ue014"
-OPEN_ALL = "while (find('.node.channel').length) find('.node.channel')[0].dispatchEvent(new Event('click'))"
+OPEN_ALL = "while (find('.node.channel').length) find('.node.channel')[0].dispatchEvent(new Event('dblclick'))"
 TYPE = """const [field] = find(arguments[0]);
 field.value = arguments[1];
 field.dispatchEvent(new Event('input', { bubbles: true }));"""
@@ -42,17 +42,17 @@ def test_the_flow_says_what_path_json_says(fox: Firefox, saved: Path) -> None:
             assert sum(sent) == pytest.approx(unit["contribution"], rel=1e-4, abs=1e-7)
 
 
-def test_keys_pin_and_compare(fox: Firefox, saved: Path) -> None:
+def test_keys_hold(fox: Firefox, saved: Path) -> None:
     with fox.opened(saved):
         fox.run(OPEN_ALL)
         fox.run("find('.node[tabindex=\"0\"]')[0].focus()")
         first = fox.run("return document.activeElement.dataset.id")
         fox.press(ENTER)
-        assert fox.run("return find('.node.pinned').map(one => one.dataset.id)") == [first]
+        assert fox.run("return find('.node.held').map(one => one.dataset.id)") == [first]
         fox.press(LEFT)
         fox.press(ENTER)
-        assert fox.run("return [find('.field.A').length, find('.field.B').length]") == [1, 1]
-        assert "A minus B" in fox.run("return find('.comparison')[0].innerText")
+        second = fox.run("return document.activeElement.dataset.id")
+        assert second != first and fox.run("return find('.node.held').map(one => one.dataset.id)") == [second]
 
 
 def test_maps_and_search(fox: Firefox, live: Path) -> None:

@@ -112,25 +112,14 @@ export function counted(count, noun) {
 export function copyButton(label, content) {
   const button = make("button", { type: "button", class: "quiet" }, label);
   button.addEventListener("click", async () => {
-    button.textContent = (await copied(content())) ? "Copied" : "Press Ctrl+C";
+    const copied = await navigator.clipboard.writeText(content()).then(
+      () => "Copied",
+      () => "Not allowed here",
+    );
+    button.textContent = copied;
     setTimeout(() => (button.textContent = label), 1500);
   });
   return button;
-}
-
-async function copied(content) {
-  try {
-    await navigator.clipboard.writeText(content);
-    return true;
-  } catch {
-    const field = make("textarea", { class: "offscreen", "aria-hidden": "true" });
-    field.value = content;
-    document.body.append(field);
-    field.select();
-    const done = document.execCommand("copy"); // the only way where a page is a file
-    field.remove();
-    return done;
-  }
 }
 
 /** Radio buttons that look like one switch. */

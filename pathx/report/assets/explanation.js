@@ -25,11 +25,15 @@ import { extras, features } from "./extras.js";
 
 const { path } = DATA;
 const units = unitsOf(path);
-const state = { pinned: [] };
-const react = { pin, look, go, renamed: () => flow.redraw() };
 const photo = makePhoto();
-const flow = makeFlow(DATA.whole, react);
-const detail = makeDetail(react);
+const detail = makeDetail(units, path, {
+  go: (id) => flow.reveal(id),
+  open: (node) => flow.open(node),
+  close: (parent) => flow.close(parent),
+  hold: (node) => flow.hold(node),
+  renamed: () => flow.redraw(),
+});
+const flow = makeFlow(DATA.whole, path, units, look);
 
 const EXACT = {
   region: "Exact in a region: the numbers hold for every image around this one that opens the same gates.",
@@ -197,7 +201,7 @@ function found(words) {
         {},
         make(
           "button",
-          { type: "button", class: "link", click: () => go(unit.id) },
+          { type: "button", class: "link", click: () => flow.reveal(unit.id) },
           text(unitName(unit)),
           ` ${signed(unit.contribution, 3)}`,
         ),
@@ -222,44 +226,18 @@ function told() {
   );
 }
 
-function pin(id) {
-  const at = state.pinned.indexOf(id);
-  if (at >= 0) state.pinned.splice(at, 1);
-  else state.pinned = [...state.pinned.slice(-1), id];
-  announce(at >= 0 ? "Unpinned." : `Pinned as ${"AB"[state.pinned.length - 1]}.`);
-  flow.pin(state.pinned);
-}
-
-function look(node) {
-  detail.show(node, state.pinned, units, path);
-  const seen = state.pinned.map((id, at) => ({
-    field: units.get(id).receptive_field,
-    kind: `pinned ${"AB"[at]}`,
-    name: "AB"[at],
-  }));
-  const pointed = node
-    ? [
-        ...new Map(
-          node.units.map((unit) => [
-            unit.receptive_field.join(),
-            { field: unit.receptive_field, kind: "pointed", name: "" },
-          ]),
-        ).values(),
-      ].slice(0, 12)
-    : [];
-  const one = node?.kind === "unit" ? node.units[0] : units.get(state.pinned.at(-1));
-  const map = one ? DATA.unit_maps[one.id] : null;
-  photo.fields([...seen, ...pointed], map ? { map, name: unitName(one) } : null);
-}
-
-function go(id) {
-  flow.reveal(id);
+/** Show what is known of a node, and where its units look. */
+function look(node, held) {
+  detail.show(node, held);
+  const fields = new Map((node?.units ?? []).map((unit) => [unit.receptive_field.join(), unit.receptive_field]));
+  const map = node?.kind === "unit" ? DATA.unit_maps[node.units[0].id] : null;
+  photo.fields([...fields.values()].slice(0, 12), map ? { map, name: unitName(node.units[0]) } : null);
 }
 
 function goTo(tensor, index) {
   const place = index.join();
   const unit = [...units.values()].find((one) => one.name === tensor && one.index.join() === place);
-  if (unit) go(unit.id);
+  if (unit) flow.reveal(unit.id);
 }
 
 function unitTable() {
@@ -319,4 +297,4 @@ document.body.append(
   ),
   make("footer", {}, `Made by ${DATA.created_by}. This page needs no network and sends nothing.`),
 );
-flow.show(path, units);
+flow.redraw();

@@ -23,11 +23,11 @@ import {
 
 /** The flow as an `element`, and what can be done with it.
  *
- *  `target` is {label, logit, name} of what is explained; `react.look(node)` and `react.pin(id)` hear what the user does. */
-export function makeFlow(target, react) {
+ *  `target` is {label, logit, name} of what is explained; `look(node, held)` hears which node the reader points at, or holds. */
+export function makeFlow(target, path, units, look) {
   const opened = new Set();
   const more = new Map();
-  const state = { sameScale: false, path: null, units: null, nodes: new Map(), ribbons: [], focus: null, pinned: [] };
+  const state = { sameScale: false, nodes: new Map(), ribbons: [], focus: null, held: null };
   const board = make("div", {
     class: "board",
     role: "region",
@@ -36,7 +36,6 @@ export function makeFlow(target, react) {
   });
 
   function render() {
-    const { path, units } = state;
     const columns = columnsOf(path, units, opened, more);
     const places = placed(columns, target, board.clientWidth || 900, state.sameScale);
     state.ribbons = ribbonsOf(path, columns);
@@ -44,6 +43,7 @@ export function makeFlow(target, react) {
     const drawn = drawing(columns, places);
     board.replaceChildren(drawn);
     state.focus = state.nodes.has(state.focus) ? state.focus : (columns.at(-1)?.nodes[0]?.id ?? null);
+    state.held = state.nodes.has(state.held) ? state.held : null;
     rove();
     light(null);
   }
@@ -65,7 +65,7 @@ export function makeFlow(target, react) {
       },
       patterns(),
       draw("g", { class: "ribbons" }, ribbons),
-      places.narrow ? null : imageSide(columns, state.path, places),
+      places.narrow ? null : imageSide(columns, path, places),
       classSide(target, sides, places),
       columns.map((column, place) => columnShape(column, places.at(place), names[place], sides, places)),
     );
@@ -105,12 +105,12 @@ export function makeFlow(target, react) {
       "data-id": one.id,
       "data-value": one.value,
       "aria-label": spoken(one, target),
-      "aria-pressed": one.kind === "unit" ? "false" : null,
-      "aria-expanded": one.kind === "unit" || one.kind === "unlisted" ? null : "false",
+      "aria-pressed": "false",
       pointerenter: () => light(one.id),
       pointerleave: () => light(null),
       focus: () => focused(one.id),
       click: () => act(one),
+      dblclick: () => one.kind === "channel" && open(one),
     });
     const { x, y, height, top, row } = box;
     if (incoming?.rest) shape.append(cutShape(incoming.rest, box, places));
@@ -134,8 +134,14 @@ export function makeFlow(target, react) {
 
   function act(one) {
     state.focus = one.id;
-    if (one.kind === "unit") react.pin(one.units[0].id);
-    else if (one.kind !== "unlisted") open(one);
+    if (one.kind === "more") open(one);
+    else if (one.kind !== "unlisted") hold(one);
+  }
+
+  function hold(one) {
+    state.held = state.held === one.id ? null : one.id;
+    announce(state.held ? "Held." : "Let go.");
+    light(null);
   }
 
   function open(one) {
@@ -194,10 +200,10 @@ export function makeFlow(target, react) {
       shape.setAttribute("tabindex", shape.dataset.id === state.focus ? "0" : "-1");
   }
 
-  /** Light up what a node leads to, or with null what is pinned. */
+  /** Light up what a node leads to, or with null the node that is held. */
   function light(id) {
-    const starts = id ? [id] : state.pinned.map(homeOf).filter(Boolean);
-    const found = starts.length ? together(starts.map((start) => reach(start, state.ribbons))) : null;
+    const start = id ?? state.held;
+    const found = start ? reach(start, state.ribbons) : null;
     board.firstElementChild?.classList.toggle("dimmed", Boolean(found && state.ribbons.length));
     for (const shape of board.querySelectorAll(".ribbon")) {
       const share = found?.ribbons.get(shape.dataset.key);
@@ -206,43 +212,32 @@ export function makeFlow(target, react) {
     }
     for (const shape of board.querySelectorAll(".node, .whole"))
       shape.classList.toggle("lit", Boolean(found?.nodes.has(shape.dataset.id)));
-    const deepest = state.path.layers.at(-1)?.layer;
+    for (const shape of board.querySelectorAll(".node")) {
+      shape.classList.toggle("held", shape.dataset.id === state.held);
+      shape.setAttribute("aria-pressed", String(shape.dataset.id === state.held));
+    }
+    const deepest = path.layers.at(-1)?.layer;
     const down = found && [...found.nodes.keys()].some((one) => state.nodes.get(one)?.layer === deepest);
     for (const shape of board.querySelectorAll(".image-side")) shape.classList.toggle("lit", Boolean(down));
-    react.look(id ? state.nodes.get(id) : null);
-  }
-
-  function homeOf(unit) {
-    return [...state.nodes.values()].find((one) => one.units.some((member) => member.id === unit))?.id ?? null;
+    look(state.nodes.get(start) ?? null, start !== null && start === state.held);
   }
 
   function summary(columns) {
     const sums = columns.map(
       (column) => `layer ${column.layer} ${number(sum(column.nodes.map((one) => one.value)), 3)}`,
     );
-    return `Path to ${target.label}: ${sums.join(", ")}; ${target.name} is ${number(target.logit)}. Arrow keys move, Enter opens a channel or pins a unit.`;
+    return `Path to ${target.label}: ${sums.join(", ")}; ${target.name} is ${number(target.logit)}. Arrow keys move, Enter holds a box.`;
   }
 
   return {
     element: board,
-    show(path, units) {
-      Object.assign(state, { path, units });
-      render();
-    },
     scale(same) {
       state.sameScale = same;
       render();
     },
-    light,
-    pin(ids) {
-      state.pinned = ids;
-      for (const shape of board.querySelectorAll(".node")) {
-        const at = ids.indexOf(shape.dataset.id);
-        shape.classList.toggle("pinned", at >= 0);
-        if (shape.hasAttribute("aria-pressed")) shape.setAttribute("aria-pressed", String(at >= 0));
-      }
-      light(null);
-    },
+    open,
+    close,
+    hold,
     closeAll() {
       opened.clear();
       more.clear();
@@ -260,13 +255,4 @@ export function makeFlow(target, react) {
     },
     redraw: render,
   };
-}
-
-/** What several nodes reach, each way as strong as the strongest of them has it. */
-function together(several) {
-  const joined = { nodes: new Map(), ribbons: new Map() };
-  for (const one of several)
-    for (const kind of ["nodes", "ribbons"])
-      for (const [key, share] of one[kind]) joined[kind].set(key, Math.max(share, joined[kind].get(key) ?? 0));
-  return joined;
 }

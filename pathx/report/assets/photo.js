@@ -76,17 +76,13 @@ export function makePhoto() {
   function boxes(list) {
     marks.replaceChildren(...(DATA.photo ? outline(region, size) : []));
     const [wide, high] = DATA.input;
-    for (const { field, kind, name } of list) {
-      if (field.length !== 4) continue;
-      const [a, b, c, d] = field;
+    for (const [a, b, c, d] of list.filter((field) => field.length === 4)) {
       const x = left + (a / wide) * (right - left);
       const y = top + (b / high) * (bottom - top);
       const box = { x, y, width: ((c - a) / wide) * (right - left), height: ((d - b) / high) * (bottom - top) };
-      const letter = { "font-size": size.width / 20, "stroke-width": size.width / 150 };
       marks.append(
-        draw("rect", { ...box, class: `field under` }),
-        draw("rect", { ...box, class: `field ${kind}`, "data-field": field.join(",") }),
-        draw("text", { x: x + size.width / 60, y: y + size.width / 18, class: "mark", ...letter }, name),
+        draw("rect", { ...box, class: "field under" }),
+        draw("rect", { ...box, class: "field pointed", "data-field": [a, b, c, d].join(",") }),
       );
     }
   }

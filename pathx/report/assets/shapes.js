@@ -286,6 +286,6 @@ export function spoken(one, target) {
     return `${counted(one.count, "unit")} of layer ${one.layer} that this page does not list, ${amount}`;
   if (one.kind === "more") return `${counted(one.units.length, "weaker unit")} of layer ${one.layer}, ${amount}; opens`;
   if (one.kind === "channel")
-    return `Channel ${one.units[0].index[0]} of ${one.units[0].name}, layer ${one.layer}, ${counted(one.units.length, "unit")}, ${amount}; opens`;
-  return `Unit ${unitName(one.units[0])}, layer ${one.layer}, ${amount}; pins`;
+    return `Channel ${one.units[0].index[0]} of ${one.units[0].name}, layer ${one.layer}, ${counted(one.units.length, "unit")}, ${amount}`;
+  return `Unit ${unitName(one.units[0])}, layer ${one.layer}, ${amount}`;
 }
