@@ -103,7 +103,7 @@ def _path_rows(explanation: Explanation, classes: int | None, width: int) -> lis
 
 @dataclass(frozen=True)
 class _Channel:
-    """The kept units of one channel of a feature map, or of one feature of a sequence of tokens."""
+    """The kept units of one channel."""
 
     tensor: str
     number: int
@@ -116,11 +116,11 @@ class _Channel:
 
 def _strongest_channels(layer: PathLayer) -> list[_Channel]:
     """The channels that a layer keeps units of, by falling contribution; none where units are in vectors."""
+    dims = {tensor.name: tensor.channel_dim for tensor in layer.tensors if len(tensor.shape) > 1}
     members: dict[tuple[str, int], list[float]] = {}
     for unit in layer.units:
-        if len(unit.index) > 1:  # (channel, y, x) in maps, (token, feature) in sequences
-            number = unit.index[0] if len(unit.index) == 3 else unit.index[-1]
-            members.setdefault((unit.tensor, number), []).append(unit.contribution)
+        if unit.tensor in dims:
+            members.setdefault((unit.tensor, unit.index[dims[unit.tensor]]), []).append(unit.contribution)
     found = [_Channel(*place, len(parts), math.fsum(parts)) for place, parts in members.items()]
     return sorted(found, key=lambda channel: -channel.contribution)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from pathx.engine.freeze import Frozen, freeze
 from pathx.engine.network import Gate, Network
 from pathx.engine.record.operations import Node, Value, filled
 from pathx.errors import PathxError
-from pathx.explanation import Effect, Explanation, Removal, Unit
+from pathx.explanation import Effect, Explanation, PathLayer, Removal, Unit
 
 if TYPE_CHECKING:
     UnitPlace = Unit | tuple[str, Sequence[int]]
@@ -262,6 +263,90 @@ def _removal(explanation: Explanation, drawn: Draws, logits: Tensor) -> Removal 
     against = None if explanation.against is None else Effect(*effect(explanation.against))
     draws = DRAWS if random_units else 0
     return Removal(*effect(explanation.target), drawn.count(0), drawn.active, draws, random_units, against)
+
+
+@dataclass(frozen=True)
+class PartRemoval:
+    """What the frozen network says that a part of a path does, beside what happens in the real one without it.
+
+    Args:
+        kind: a `unit`, all units that the path has in a `channel`, or in a `layer`.
+        tensor: the activation that they belong to; None for a layer.
+        index: of the unit; (c,) for a channel, () for a layer.
+        units: how many units of the path these are.
+        predicted: the sum of their contributions to what is explained: a logit, or the difference of two.
+        measured: by how much that falls in the real network when they alone are set to zero.
+        after: the probability of the class then.
+    """
+
+    kind: str
+    layer: int
+    tensor: str | None
+    index: tuple[int, ...]
+    units: int
+    predicted: float
+    measured: float
+    after: float
+
+
+MOST_PARTS = 64
+"""How many units, and how many channels, of a path are removed one by one; of every layer as many."""
+
+
+def part_removals(frozen: Frozen, explanation: Explanation, image: int = 0) -> list[PartRemoval]:
+    """Each layer of a path, its strongest channels and its strongest units removed alone, from the output down.
+
+    Args:
+        image: the number of the explanation's image in the frozen batch.
+    """
+    frozen, image = (frozen.parts[image], 0) if frozen.parts else (frozen, image)
+    most = max(1, MOST_PARTS // max(1, len(explanation.path)))
+    found: list[PartRemoval] = []
+    for layer in explanation.path:
+        parts = _parts_of(layer, most)
+        if not parts:
+            continue
+        gates = frozen.network.layers[layer.layer - 1]
+        masks = {
+            gate.name: torch.zeros(len(parts), len(frozen.images), *gate.shape, dtype=torch.bool) for gate in gates
+        }
+        for run, (*_, units) in enumerate(parts):
+            for unit in units:
+                masks[unit.tensor][(run, image, *unit.index)] = True
+        logits = logits_without(frozen, {name: mask.to(frozen.images.device) for name, mask in masks.items()})
+        for (kind, tensor, index, units), after in zip(parts, logits[:, image].double().cpu(), strict=True):
+            predicted = math.fsum(unit.contribution for unit in units)
+            before = explanation.logits.detach().cpu().double().flatten()
+            measured = _explained_logit(frozen, explanation, before) - _explained_logit(frozen, explanation, after)
+            probability = float(after.softmax(0)[explanation.target])
+            if math.isfinite(measured):
+                about = (kind, layer.layer, tensor, index, len(units))
+                found.append(PartRemoval(*about, predicted, measured, probability))
+    return found
+
+
+def _parts_of(layer: PathLayer, most: int) -> list[tuple[str, str | None, tuple[int, ...], list[Unit]]]:
+    """The layer, its strongest channels and its strongest units, each as kind, tensor, index and units."""
+    if not layer.units:
+        return []
+    by_channel: dict[tuple[str, int], list[Unit]] = {}
+    dims = {tensor.name: tensor.channel_dim for tensor in layer.tensors if len(tensor.shape) > 1}
+    for unit in layer.units:
+        if unit.tensor in dims:
+            by_channel.setdefault((unit.tensor, unit.index[dims[unit.tensor]]), []).append(unit)
+    channels = [("channel", tensor, (channel,), units) for (tensor, channel), units in by_channel.items()]
+    channels.sort(key=lambda one: -abs(math.fsum(unit.contribution for unit in one[3])))
+    units = sorted(layer.units, key=lambda unit: -abs(unit.contribution))
+    singles = [("unit", unit.tensor, unit.index, [unit]) for unit in units[:most]]
+    return [("layer", None, (), list(layer.units)), *channels[:most], *singles]
+
+
+def _explained_logit(frozen: Frozen, explanation: Explanation, logits: Tensor) -> float:
+    """What contributions are parts of: the logit of the class, or its difference to another."""
+    target, against = explanation.target, explanation.against
+    if against is None and frozen.network.outputs == 1:  # the two classes of one logit are against each other
+        against = 1 - target
+    return float(logits[target] - (0.0 if against is None else logits[against]))
 
 
 # --- Any units -------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pathx.defaults import DEPTH, IMPORTANCE, SKIPS, WIDTH
+from pathx.engine.ablate import part_removals
 from pathx.engine.explain import check_depth, explain_frozen
 from pathx.engine.freeze import freeze
 from pathx.engine.network import Network
@@ -129,6 +130,7 @@ def check_image(
     progress(1)
     findings["randomisation"] = randomisation(prepared, seen, explanation, settings, progress)
     findings["stability"] = stability(prepared, seen, explanation, settings)
+    findings["removal"] = removal(prepared, seen, explanation)
     progress(1)
     compared = compare_device(prepared, seen, settings)
     findings["device"] = Finding(compared.passed, compared.verdict, compared.figures)
@@ -331,6 +333,26 @@ def stability(prepared: Prepared, seen: SeenImage, explanation: Explanation, set
     steady = "steady" if figures["steady"] else "not steady; compare several depths and widths before trusting details"
     text = f"noise of {NOISE:.0%} leaves {units:.0%} of the units and a rank correlation of {correlation:.2f}"
     return Finding(None, f"{text}: {steady}", figures)
+
+
+def removal(prepared: Prepared, seen: SeenImage, explanation: Explanation) -> Finding:
+    """Remove units and channels of the path from the real network one by one: does it lose what the path predicts?"""
+    parts = part_removals(freeze(prepared.module, seen.input[None]), explanation)
+    kinds = {f"{kind}s": [part for part in parts if part.kind == kind] for kind in ("unit", "channel")}
+    correlations = {
+        kind: spearman(torch.tensor([p.predicted for p in own]), torch.tensor([p.measured for p in own]))
+        for kind, own in kinds.items()
+        if len(own) > 2
+    }
+    known = {kind: value for kind, value in correlations.items() if value is not None}
+    figures = {"parts": [asdict(part) for part in parts], "correlation": known}
+    if not known:
+        return Finding(
+            None, "the path has too few units to compare what it predicts with what removing them does", figures
+        )
+    text = " and ".join(f"{value:.2f} for {kind}" for kind, value in known.items())
+    verdict = f"the rank correlation of predicted effects with those of removing parts of the path one by one is {text}"
+    return Finding(None, verdict, figures)
 
 
 def _common_units(first: Explanation, second: Explanation) -> float:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from pathx.drawing.grey import MAP_SIDE, encode_map, shrink
+from pathx.engine.ablate import part_removals
 from pathx.engine.freeze import Frozen
 from pathx.engine.units import unit_maps
 from pathx.explanation import Explanation, Unit
 from pathx.maps import plane
 
 NetworkData = dict[str, Any]
-"""As report.json has it: `unit_maps`, by `layer:position` what a unit's contribution is made of."""
+"""As report.json has it.
+
+`unit_maps`: by `layer:position` what a unit's contribution is made of. `effects`: what parts of the path do, as the frozen network
+predicts it and as removing them alone from the real one measures it.
+"""
 
 MOST_UNITS = 40
 """Units whose own map a page holds."""
@@ -32,7 +38,7 @@ def network_data(frozen: Frozen, explanation: Explanation, image: int = 0) -> Ne
         slopes = frozen.slopes(gates[unit.tensor]).given  # None stands for 1: a kept unit of a ReLU is active
         slope = 1.0 if slopes is None else float(slopes[(image, *unit.index)])
         encoded[name] = encode_map(shrink(plane(unit.weight * slope * values), MAP_SIDE // 2))
-    return {"unit_maps": encoded}
+    return {"unit_maps": encoded, "effects": [asdict(part) for part in part_removals(frozen, explanation, image)]}
 
 
 def _strongest(explanation: Explanation) -> dict[str, Unit]:

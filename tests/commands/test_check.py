@@ -23,7 +23,7 @@ def test_a_sound_model_passes_with_a_verdict_in_words(pathx_: Pathx) -> None:
     found = document("out/check.json")
     assert found["schema"] == "pathx/check@1"
     checks = found["checks"]
-    assert list(checks) == ["completeness", "unwrapping", "randomisation", "stability", "device"]
+    assert list(checks) == ["completeness", "unwrapping", "randomisation", "stability", "removal", "device"]
     assert checks["completeness"]["passed"] and checks["completeness"]["figures"]["share"] < 1e-10
     assert checks["unwrapping"]["passed"] and checks["unwrapping"]["figures"]["share"] < 1e-10
     layers = checks["randomisation"]["figures"]["layers"]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import pathx
-from pathx.engine.ablate import DRAWS, Draws, logits_without, removals
+from pathx.engine.ablate import DRAWS, Draws, logits_without, part_removals, removals
 from pathx.engine.explain import explain_frozen
 from pathx.engine.freeze import freeze
 from pathx.explanation import Removal
@@ -279,3 +279,42 @@ def test_a_class_layer_is_never_removed() -> None:
     assert made.removal is not None
     assert made.removal.after == pytest.approx(float(after[made.target]))
     assert made.removal.of_active == sum(int((value > 0).sum()) for value in (model[:2](inputs), model[:4](inputs)))
+
+
+def test_parts_of_a_path_are_removed_alone() -> None:
+    """Predicted is what they contribute; measured what the model's own logit loses, by hooks."""
+    model, inputs = network(), images(2, 11)
+    made = pathx.explain(model, inputs, depth=3, width=12)
+    frozen = freeze(model, inputs)
+    for number, one in enumerate(made):
+        parts = part_removals(frozen, one, number)
+        for part in parts:
+            (layer,) = [layer for layer in one.path if layer.layer == part.layer]
+            units = [
+                unit
+                for unit in layer.units
+                if part.tensor in (None, unit.tensor) and unit.index[: len(part.index)] == part.index
+            ]
+            assert part.units == len(units)
+            assert part.predicted == pytest.approx(sum(unit.contribution for unit in units))
+            shape = layer.tensors[0].shape
+            numbers = torch.tensor([int(torch.arange(math.prod(shape)).reshape(shape)[unit.index]) for unit in units])
+            after = logits_by_hand(model, inputs[number], {LAYERS[part.layer]: numbers})
+            assert part.measured == pytest.approx(float(one.logits[one.target] - after[one.target]), abs=1e-12)
+            assert part.after == pytest.approx(float(after.softmax(0)[one.target]))
+        channels = {
+            (layer.layer, unit.index[0]) for layer in one.path[1:] for unit in layer.units
+        }  # the top one is a vector
+        assert {(part.layer, part.index[0]) for part in parts if part.kind == "channel"} == channels
+        assert [part.units for part in parts if part.kind == "layer"] == [len(layer.units) for layer in one.path]
+        assert sum(part.kind == "unit" for part in parts) == sum(len(layer.units) for layer in one.path)
+
+
+def test_in_the_top_layer_the_prediction_is_what_happens() -> None:
+    """Nothing is gated above it, so the frozen network and the real one agree."""
+    model, inputs = network(), images(1, 12)
+    for settings in ({}, {"against": 2, "target": 0}):
+        (made,) = pathx.explain(model, inputs, width=12, **settings)  # type: ignore[arg-type]
+        for part in part_removals(freeze(model, inputs), made):
+            if part.layer == 3:
+                assert part.measured == pytest.approx(part.predicted, abs=1e-9)
