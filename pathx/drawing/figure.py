@@ -7,9 +7,15 @@ from torch import Tensor
 
 from pathx.drawing.page import Bar, Panel, sheet
 from pathx.drawing.render import Drawing, Heated
-from pathx.drawing.view import View, heat_of, map_tile, pixel_map, unit_boxes
+from pathx.drawing.view import View, heat_of, map_tile, pixel_map, unit_boxes, used_ends
 from pathx.drawing.words import path_line, percent, settings_line
 from pathx.explanation import Explanation
+from pathx.maps import plane
+
+MAPS = (
+    "The path map shows where the units of the path look; the pixel map shows what each pixel adds through them, so the two can be "
+    "strongest at different places."
+)
 
 
 def explanation_figure(
@@ -31,19 +37,19 @@ def explanation_figure(
     exact = map_tile(pixels or pixel_map(explanation.attribution, drawing), tile.photo)
     ImageDraw.Draw(exact).rectangle((0, 0, exact.width - 1, exact.height - 1), outline="#cccccc")
     against, towards = ("against", "for") if not view.other else (f"for {view.other}", f"for {view.label}")
-    bar = Bar(drawing.colours, against, towards)
+    heat = heat_of(explanation, drawing) if heat is None else heat
     panels = [
         Panel(tile.photo, "photo", ("what the network saw of it",)),
         Panel(
             _on_tile(explanation, view, tile, drawing, heat, overlay),
             *caption(explanation, drawing),
-            bar=bar,
+            bar=Bar(drawing.colours, against, towards, ends=used_ends([heat])),
         ),
         Panel(
             exact,
             "pixel map",
-            ("what each pixel adds through the path: exact values",),
-            bar=Bar(drawing.colours, against, towards, exact=True),
+            ("exact values",),
+            bar=Bar(drawing.colours, against, towards, exact=True, ends=used_ends([plane(explanation.attribution)])),
         ),
     ]
     probability = explanation.probability if view.probability is None else view.probability
@@ -52,10 +58,9 @@ def explanation_figure(
 
 
 def _on_tile(
-    explanation: Explanation, view: View, tile: View, drawing: Drawing, heat: Tensor | None, overlay: Heated | None
+    explanation: Explanation, view: View, tile: View, drawing: Drawing, heat: Tensor, overlay: Heated | None
 ) -> Image.Image:
     """The heat on what the network saw: where the tile has the photo's own pixels, the very part of the overlay."""
-    heat = heat_of(explanation, drawing) if heat is None else heat
     boxes = unit_boxes(explanation) if drawing.show_units else ()
     if tile.photo.size == view.seen_size:
         overlay = overlay or view.heated(heat, drawing, boxes=boxes)
@@ -65,9 +70,10 @@ def _on_tile(
 
 
 def words(explanation: Explanation, view: View) -> list[str]:
-    """What becomes of the class without the path, and how it was found."""
+    """What becomes of the class without the path, what the two maps are, and how it was found."""
     return [
         path_line(explanation, view.label, view.other),
+        *([MAPS] if explanation.mapped else []),
         f"{settings_line(explanation)}{f'; {view.source}' if view.source else ''}",
     ]
 
@@ -80,5 +86,5 @@ def caption(explanation: Explanation, drawing: Drawing) -> tuple[str, tuple[str,
     note = explanation.map_note
     if note is not None and not explanation.mapped:
         return "pixel map on the photo", (f"{note}.",)
-    details = ("where the units of the path look; the white line holds half of the support",)
+    details = ("the white line holds half of the support",)
     return "path map", details if note is None else (*details, note)

@@ -27,6 +27,7 @@ class Bar:
         towards: and at its right end.
         scale: what the strongest colours stand for, plus and minus; None for no numbers.
         exact: in the colours of exact heatmaps, not of overlays.
+        ends: what is shown, from -1 for most against to 1 for most for; half of it where a picture has one sign.
     """
 
     colours: str
@@ -34,6 +35,15 @@ class Bar:
     towards: str
     scale: float | None = None
     exact: bool = False
+    ends: tuple[float, float] = (-1.0, 1.0)
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """What is said at the two ends."""
+        return (self.against if self.ends[0] < 0 else "0", self.towards if self.ends[1] > 0 else "0")
+
+    def strip(self, length: int, height: int) -> Image.Image:
+        return colour_bar(length, height, self.colours, exact=self.exact, ends=self.ends)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,15 +143,13 @@ class _Canvas:
         """A strip as wide as the panel's picture, with its ends named; where there is none, the room for it."""
         if panel.bar is not None:
             room = max(panel.image.width, _NARROWEST)
-            against, towards = (
-                wrapped(end, _TEXT - 2, room / 3, 1)[0] for end in (panel.bar.against, panel.bar.towards)
-            )
+            against, towards = (wrapped(end, _TEXT - 2, room / 3, 1)[0] for end in panel.bar.names)
             ends = [width(end, _TEXT - 2) + 6 for end in (against, towards)]
             length = round(room - sum(ends))
             self.write(against, _TEXT - 2, _GREY, left)
             self.write(towards, _TEXT - 2, _GREY, left + ends[0] + length + 6)
             self.space(4)
-            self.paste(colour_bar(length, 9, panel.bar.colours, exact=panel.bar.exact), left + ends[0])
+            self.paste(panel.bar.strip(length, 9), left + ends[0])
             self.space(-4)
         self.space(_TEXT * _LEADING)
 
@@ -150,18 +158,20 @@ class _Canvas:
         length = 240
         room = (inner - length) / 2 - 24
         if room < 90:  # no room beside it: the names go above
-            self.text(f"{bar.against} | {bar.towards}", _TEXT, _INK, _MARGIN, inner)
+            self.text(" | ".join(bar.names), _TEXT, _INK, _MARGIN, inner)
             start = float(_MARGIN)
         else:
-            (against, *_), (towards, *_) = (wrapped(end, _TEXT, room, 1) for end in (bar.against, bar.towards))
+            (against, *_), (towards, *_) = (wrapped(end, _TEXT, room, 1) for end in bar.names)
             self.write(against, _TEXT, _INK, _MARGIN)
             start = _MARGIN + width(against, _TEXT) + 10
             self.write(towards, _TEXT, _INK, start + length + 10)
         self.space(3)
-        self.paste(colour_bar(length, 14, bar.colours, exact=bar.exact), start)
+        self.paste(bar.strip(length, 14), start)
         self.space(17)
-        number = "" if bar.scale is None else f"{bar.scale:.2g}"
-        for text, share in ((f"-{number}", 0.0), ("0", 0.5), (f"+{number}", 1.0)):
+        low, high = bar.ends
+        for value in (low, 0.0, high) if low * high else (low, high):
+            number = "" if bar.scale is None else f"{bar.scale:.2g}"
+            text, share = f"{value:+.0f}"[0] + number if value else "0", (value - low) / (high - low)
             self.write(text, _TEXT - 2, _GREY, start + share * (length - width(text, _TEXT - 2)))
         self.space(_TEXT * _LEADING)
 

@@ -32,11 +32,14 @@ LEGIBLE_SIDE = 512
 HALF = 0.5
 """The line on an overlay encloses the fewest places that carry this share of all support."""
 
-_COLOUR, _DIM = (
-    0.7,
-    0.38,
-)  # where there is no heat the photo keeps this much of its colour, and goes so far towards black
-_UNSEEN_COLOUR, _UNSEEN_DIM = 0.25, 0.58  # the same where the network did not look
+LEAST_SPOT = 0.03
+"""A spot with less of all support has no line around it."""
+
+_CELLS = 56  # along the shorter side of a map: fine enough to tell spots apart, and quick
+_COLOUR, _WHITE = 0.4, 215  # the photo keeps this much of its colour, and its brightest places become this light
+_UNSEEN_COLOUR, _UNSEEN_WHITE = 0.2, 110  # the same where the network did not look
+_LIGHT = 0.4  # what a photo's mean lightness becomes before that, as far as the exponents below allow
+_LIGHTEN, _DARKEN = 0.5, 2.2
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,7 @@ def heated(
     boxes: Sequence[Sequence[float]] = (),
     line: bool = False,
 ) -> Heated:
-    """The heat on the photo, which keeps its colours, is a little darker around the heat, and dim where nobody looked.
+    """The heat on the photo, which is paler and of middling lightness below it, and dim where the network did not look.
 
     Args:
         values: (C, H, W), summed over channels, or (H, W).
@@ -142,7 +145,7 @@ def heated(
             every value a square; None for values that are smooth as they are.
         scale: the magnitude shown in the strongest colour, where pictures are compared; by default their percentile.
         boxes: (left, top, right, bottom) in pixels of the network's input, to be drawn as outlines.
-        line: draw the line that encloses half of the support.
+        line: draw the line that encloses half of the support, but for spots with less than 3 % of it.
     """
     photo, zoom = _display_size(photo if photo.mode == "RGB" else photo.convert("RGB"))
     left, top, right, bottom = (side * zoom[axis % 2] for axis, side in enumerate(region))
@@ -164,11 +167,17 @@ def heated(
         heat = _picture(_steps(enlarged))
 
     seen = _glowing(photo.crop(box), heat, colours)
-    if line and sigma != 0 and bool((values > 0).any()):
-        _enclose(seen, enlarged, half_level(values) / scale)
+    level = half_level(values) if line and sigma != 0 else 0.0
+    if level > 0:
+        small = small_spots(values, level)
+        if bool(small.any()):
+            values = values.masked_fill(small, 0.0)
+            narrow = torch.sparse.mm(down, (values / scale).to(across.dtype))
+            enlarged = torch.sparse.mm(across, narrow.T.contiguous()).T.contiguous()
+        _enclose(seen, enlarged, level / scale)
     shown = seen
     if box != (0, 0, *photo.size):
-        shown = _darker(photo, _UNSEEN_COLOUR, _UNSEEN_DIM)
+        shown = _toned(photo, _UNSEEN_COLOUR, _UNSEEN_WHITE)
         shown.paste(seen, box)
         _frame(shown, box)
     for number, (a, b, c, d) in reversed(list(enumerate(boxes))):  # the first is on top, and stands out
@@ -195,6 +204,29 @@ def half_level(values: Tensor, share: float = HALF) -> float:
     return 0.0
 
 
+def small_spots(values: Tensor, level: float, least: float = LEAST_SPOT) -> Tensor:
+    """Where a line along that level would enclose a spot with less than that share of all support; with a margin. (H, W)"""
+    cell = math.ceil(min(values.shape) / _CELLS)
+    coarse = torch.nn.functional.avg_pool2d(values[None], cell, ceil_mode=True)[0]
+    above = torch.nn.functional.max_pool2d(values[None], cell, ceil_mode=True)[0] >= level
+    labels = torch.arange(1, coarse.numel() + 1, dtype=torch.float32).view(coarse.shape) * above
+    while True:  # every cell takes the largest number of its neighbours, until each spot has one
+        spread = _largest_near(labels) * above
+        if torch.equal(spread, labels):
+            break
+        labels = spread
+    support = torch.zeros(coarse.numel() + 1, dtype=coarse.dtype)
+    support.index_add_(0, labels.long().flatten(), coarse.clamp(min=0).flatten())
+    small = above & (support < least * support.sum())[labels.long()]
+    margin = (_largest_near(small.float()) > 0) & ~(above & ~small)
+    wide = margin.repeat_interleave(cell, 0).repeat_interleave(cell, 1)
+    return wide[: values.shape[0], : values.shape[1]]
+
+
+def _largest_near(values: Tensor) -> Tensor:
+    return torch.nn.functional.max_pool2d(values[None], 3, 1, 1)[0]
+
+
 def colour_scale(values: Tensor, percentile: float = PERCENTILE) -> float:
     """The magnitude shown in the strongest colour; 1 where all is zero."""
     count = int(values.count_nonzero())
@@ -217,9 +249,13 @@ def shared_scale(attributions: Iterable[Tensor], sigma: float, percentile: float
 
 
 @lru_cache(maxsize=16)  # to be looked at and not drawn on
-def colour_bar(width: int, height: int, colours: str, *, exact: bool = False) -> Image.Image:
-    """From most against to most for, as overlays show it on a grey photo, or heatmaps on white."""
-    steps = Image.linear_gradient("L").rotate(90).resize((width, height))
+def colour_bar(
+    width: int, height: int, colours: str, *, exact: bool = False, ends: tuple[float, float] = (-1.0, 1.0)
+) -> Image.Image:
+    """Colours between two values, -1 for most against and 1 for most for, as overlays show them on grey, or heatmaps on white."""
+    low, high = ends
+    line = low + (high - low) * torch.linspace(0, 1, width, dtype=torch.float64)
+    steps = _picture(_steps(line).expand(height, width))
     if exact:
         return _coloured(steps, heat_table(colours))
     return _glowing(Image.new("RGB", (width, height), (150, 150, 150)), steps, colours)
@@ -256,9 +292,9 @@ def _coloured(steps: Image.Image, table: bytes) -> Image.Image:
 
 
 def _glowing(photo: Image.Image, heat: Image.Image, colours: str) -> Image.Image:
-    # The photo as it is where the heat is strong, darker elsewhere, and the heat on it.
-    seen = _darker(photo, _COLOUR, _DIM)
-    _paste(seen, photo, heat.point(_SPOTLIGHTS))
+    # The heat on the photo, which is grey below it: gold shows on orange plumage, too.
+    seen = _toned(photo, _COLOUR, _WHITE)
+    _paste(seen, _toned(photo, 0.0, _WHITE), heat.point(_FADING))
     _paste(seen, _coloured(heat, glow_table(colours)), heat.point(_OPACITIES))
     return seen
 
@@ -270,14 +306,14 @@ def _paste(below: Image.Image, what: Image.Image | str, mask: Image.Image) -> No
         below.paste(what if isinstance(what, str) else what.crop(box), box, mask.crop(box))
 
 
-def _darker(photo: Image.Image, colour: float, dim: float) -> Image.Image:
-    grey = photo.convert("L").convert("RGB")
-    return Image.blend(grey, photo, colour).point(_dimmed(dim))
-
-
-@lru_cache(maxsize=2)
-def _dimmed(dim: float) -> list[int]:
-    return [round(value * (1 - dim)) for value in range(256)] * 3
+def _toned(photo: Image.Image, colour: float, white: int) -> Image.Image:
+    # Paler, and of middling lightness: dark photos are lightened and bright ones darkened, so that heat shows on either.
+    grey = photo.convert("L")
+    counts = grey.histogram()
+    mean = sum(value * count for value, count in enumerate(counts)) / sum(counts) / 255
+    power = min(max(math.log(_LIGHT) / math.log(min(max(mean, 0.01), 0.99)), _LIGHTEN), _DARKEN)
+    table = [round(white * (value / 255) ** power) for value in range(256)]
+    return Image.blend(grey.convert("RGB"), photo, colour).point(table * 3)
 
 
 def _enclose(seen: Image.Image, values: Tensor, level: float) -> None:
@@ -292,19 +328,13 @@ def _enclose(seen: Image.Image, values: Tensor, level: float) -> None:
         _paste(seen, colour, _picture(mask - ZERO))
 
 
-def _spotlight(step: int) -> int:
-    # How much of the photo's own light a place keeps: all of it where the heat is strong.
-    bright = min(1.0, 1.6 * abs(step - ZERO) / 127)
-    return round(255 * bright * bright * (3 - 2 * bright))
-
-
 def _opacity(step: int) -> int:
     # Enough that weak values can be seen, and never so much that what is beneath is gone.
     size = min(1.0, abs(step - ZERO) / 127)
     return round(255 * 0.72 * math.pow(size, 0.75) * (1 - 0.25 * size))
 
 
-_SPOTLIGHTS = [_spotlight(step) for step in range(256)]
+_FADING = [min(255, 4 * abs(step - ZERO)) for step in range(256)]  # how grey the photo is below the heat
 _OPACITIES = [_opacity(step) for step in range(256)]
 
 

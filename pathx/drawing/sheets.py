@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from PIL import Image
@@ -12,7 +12,7 @@ from torch import Tensor
 from pathx.decomposition import LEAST_SHARE
 from pathx.drawing.page import Bar, Panel, sheet
 from pathx.drawing.render import Drawing
-from pathx.drawing.view import View, field_boxes, heat_of, heat_scale, with_inset
+from pathx.drawing.view import View, field_boxes, heat_of, heat_scale, unit_boxes, used_ends, with_inset
 from pathx.drawing.words import brief_removal, counted, percent, settings_line
 from pathx.explanation import Explanation, Unit
 from pathx.maps import smooth
@@ -26,13 +26,15 @@ def decomposition_sheet(made: Decomposition, view: View, drawing: Drawing) -> Im
     """The whole path, and each feature that is drawn, in one colour scale."""
     tile = view.tile()
     scale = decomposition_scale(made, drawing)
+    heats = [heat_of(made.whole, drawing), *(feature_heat(feature, drawing) for feature in made.drawn)]
     details = (
         f"{counted(len(made.units), 'unit')} of layer {made.layer}, in {counted(len(made.features), 'feature')}",
     )
-    panels = [Panel(tile.overlay(made.whole, drawing, scale=scale), "the whole path", details)]
-    for feature in made.drawn:
+    panels = [
+        Panel(tile.overlay(heats[0], drawing, scale=scale, boxes=unit_boxes(made.whole)), "the whole path", details)
+    ]
+    for feature, values in zip(made.drawn, heats[1:], strict=True):
         units = [made.units[position] for position in feature.units]
-        values = feature_heat(feature, drawing)
         picture = tile.overlay(values, drawing, scale=scale, boxes=field_boxes(units))
         panels.append(
             Panel(
@@ -42,7 +44,7 @@ def decomposition_sheet(made: Decomposition, view: View, drawing: Drawing) -> Im
             )
         )
     notes = [settings_line(made.whole), *decomposition_remarks(made)]
-    return sheet(panels, title=view.label, more=view.more, notes=notes, bar=_bar(drawing, scale, view.label))
+    return sheet(panels, title=view.label, more=view.more, notes=notes, bar=_bar(drawing, scale, heats, view.label))
 
 
 def channels_line(units: Sequence[Unit]) -> str:
@@ -112,10 +114,12 @@ def contrast_sheet(
         said = brief_removal(removal, labels[0], label)
         details = (f"{one}: for {labels[0]}; {other}: for {label}", *([said] if said else []))
         panels.append(Panel(tile.overlay(values, drawing, scale=scale), f"why {labels[0]} and not {label}", details))
+    heats = [heat_of(one, drawing) for one in made.explanations[: made.MOST_SHOWN]]
+    bar = _bar(drawing, scale, [*heats, *_differences(made, drawing)])
     notes = [settings_line(made.explanations[0]), *([made.reason] if made.reason else [])]
     if len(made.explanations) > made.MOST_SHOWN:
         notes.append(f"The first {made.MOST_SHOWN} of {len(made.explanations)} classes; contrast.json has all.")
-    return sheet(panels, title=" or ".join(labels[: made.MOST_SHOWN]) + "?", notes=notes, bar=_bar(drawing, scale))
+    return sheet(panels, title=" or ".join(labels[: made.MOST_SHOWN]) + "?", notes=notes, bar=bar)
 
 
 def contrast_scale(made: Contrast, drawing: Drawing) -> float:
@@ -147,16 +151,17 @@ def comparison_sheet(explanations: Sequence[Explanation], view: View, drawing: D
     depths, widths = {made.depth for made in ordered}, {made.width for made in ordered}
     told_apart = len({(made.alpha, made.skips, made.importance) for made in ordered}) > 1
     is_grid = len(ordered) == len(depths) * len(widths) and 1 < len(widths) <= 6
-    panels = []
-    for made in ordered:
+    panels, heats = [], [heat_of(made, drawing) for made in ordered]
+    for made, values in zip(ordered, heats, strict=True):
         how = f"alpha {made.alpha:.4g}, skips {made.skips}, importance {made.importance}"
         details = (f"score {made.score:.4g}", *([how] if told_apart else []))
-        panels.append(Panel(tile.overlay(made, drawing), f"depth {made.depth}, width {made.width}", details))
+        picture = tile.overlay(values, drawing, boxes=unit_boxes(made))
+        panels.append(Panel(picture, f"depth {made.depth}, width {made.width}", details))
     return sheet(
         panels,
         title=view.label,
         notes=["Each picture has a colour scale of its own: compare where the heat is, not how strong."],
-        bar=_bar(drawing, None, view.label),
+        bar=_bar(drawing, None, heats, view.label),
         columns=len(widths) if is_grid else None,
     )
 
@@ -167,5 +172,5 @@ def _width_order(explanation: Explanation) -> tuple[int, float]:
     return (2, 0.0) if explanation.width == "all" else (1, float(explanation.width.rstrip("%")))
 
 
-def _bar(drawing: Drawing, scale: float | None, label: str = "") -> Bar:
-    return Bar(drawing.colours, f"against {label}".strip(), f"for {label}".strip(), scale)
+def _bar(drawing: Drawing, scale: float | None, heats: Iterable[Tensor], label: str = "") -> Bar:
+    return Bar(drawing.colours, f"against {label}".strip(), f"for {label}".strip(), scale, ends=used_ends(heats))

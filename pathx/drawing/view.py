@@ -24,6 +24,7 @@ _LONGEST = 620  # side of a tile, in pixels
 _CRISP = 4  # from so many times on, pixels stay squares
 _KEPT = 0.9, 1.25  # so much smaller or larger would blur a photo for nothing: it stays as it is
 _MOST_BOXES = 8
+_FAINT = 0.03  # of the largest magnitude: no colour that one could see
 _INSET = 0.28  # of a picture's shorter side: what an inset shows
 
 
@@ -141,6 +142,17 @@ def heat_of(explanation: Explanation, drawing: Drawing) -> Tensor:
 def heat_scale(heats: Iterable[Tensor], drawing: Drawing) -> float:
     """The magnitude in the strongest colour of pictures that are compared."""
     return shared_scale(heats, 0, drawing.percentile)
+
+
+def used_ends(heats: Iterable[Tensor]) -> tuple[float, float]:
+    """What a colour bar must show of some maps: both signs, or the only one that they have, but for faint traces."""
+    low, high = 0.0, 0.0
+    for heat in heats:
+        low, high = min(low, float(heat.min())), max(high, float(heat.max()))
+    faint = _FAINT * max(-low, high)
+    if low >= -faint:
+        return 0.0, 1.0
+    return (-1.0, 1.0) if high > faint else (-1.0, 0.0)
 
 
 def pixel_map(attribution: Tensor, drawing: Drawing, *, scale: float | None = None) -> Image.Image:

@@ -22,10 +22,11 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def test_the_words_say_what_removal_does_and_how_the_path_was_found() -> None:
     (made,) = pathx.explain(network(), images(), depth=2, width=4, removal=True)
-    first, second = words(made, View.of(made))
+    first, maps, second = words(made, View.of(made))
+    assert "path map" in maps and "pixel map" in maps
     assert made.removal is not None
     assert first == removal_line(made.removal, View.of(made).label)
-    alone, _ = words(replace(made, removal=None), View.of(made))
+    alone, *_ = words(replace(made, removal=None), View.of(made))
     assert alone == f"{sum(len(layer.units) for layer in made.path)} units in the 2 layers nearest the output."
     assert second.startswith("depth 2 of 3, width 4, skips all")
 

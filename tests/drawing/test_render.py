@@ -205,7 +205,7 @@ def test_what_the_network_did_not_see_is_dimmed_and_bounded_by_a_line() -> None:
     image = Image.new("RGB", (600, 400), (180, 180, 180))
     shown = overlay(image, torch.zeros(8, 8), (100, 0, 500, 400))
     inside, outside = rgb(shown, 300, 200), rgb(shown, 50, 200)
-    assert min(inside) > 100 > max(outside)
+    assert min(inside) > 80 > 60 > max(outside)
     assert rgb(shown, 100, 200) == WHITE and rgb(shown, 499, 200) == WHITE
     assert max(rgb(shown, 99, 200)) == 0 and max(rgb(shown, 500, 200)) == 0
     whole = overlay(image, torch.zeros(8, 8), (0, 0, 600, 400))
@@ -228,15 +228,44 @@ def test_the_photo_stays_readable_under_the_strongest_heat() -> None:
     assert bright - dark > 25
 
 
-def test_the_photo_keeps_its_colours_and_its_light_where_the_heat_is() -> None:
-    image = Image.new("RGB", (400, 400), (40, 160, 60))
-    values = torch.zeros(20, 20)
-    values[8:12, 8:12] = 1e-9  # so weak beside the scale that nothing is coloured
-    plain = overlay(image, values, (0, 0, 400, 400), scale=1.0)
-    red, green, blue = rgb(plain, 200, 200)
-    assert green > red + 40 and green > blue + 40 and green < 160
+@pytest.mark.parametrize("shade", [(12, 9, 8), (40, 160, 60), (120, 120, 120), (245, 245, 250), (230, 120, 20)])
+def test_the_photo_is_visible_and_heat_stands_out_on_any_photo(shade: tuple[int, int, int]) -> None:
+    image = Image.new("RGB", (400, 400), shade)
+    image.paste(tuple(round(0.6 * band) for band in shade), (200, 0, 400, 400))  # a darker half
+    region, values = (0, 0, 400, 400), torch.zeros(20, 20)
+    plain = overlay(image, values, region, scale=1.0)
+    light = [ImageStat.Stat(plain.convert("L").crop((x, 0, x + 200, 400))).mean[0] for x in (0, 200)]
+    assert light[0] - light[1] > 8 and light[1] > 30 and light[0] < 220
     values[8:12, 8:12] = 1
-    assert sum(rgb(overlay(image, values, (0, 0, 400, 400)), 200, 200)) > sum((red, green, blue))
+    for x in (190, 210):
+        red, green, blue = rgb(overlay(image, values, region), x, 200)
+        assert red > blue + 60 and red > green  # gold, whatever is below it
+        before = rgb(plain, x, 200)
+        assert sum(abs(one - other) for one, other in zip((red, green, blue), before, strict=True)) > 60
+
+
+def test_a_photo_keeps_some_of_its_colour_where_there_is_no_heat() -> None:
+    image = Image.new("RGB", (400, 400), (40, 160, 60))
+    red, green, blue = rgb(overlay(image, torch.zeros(20, 20), (0, 0, 400, 400)), 200, 200)
+    assert green > red + 25 and green > blue + 25
+
+
+def test_small_spots_have_no_line() -> None:
+    across = torch.linspace(-1, 1, 224, dtype=torch.float64)
+
+    def spot(x: float, y: float, spread: float) -> torch.Tensor:
+        return torch.exp(-((across[:, None] - y) ** 2 + (across - x) ** 2) / spread)
+
+    image, region = Image.new("RGB", (448, 448), "black"), (0, 0, 448, 448)
+    large, small = spot(-0.4, 0.0, 0.05), 1.2 * spot(0.7, 0.6, 0.0009)
+    plain = overlay(image, large + small, region, sigma=None)
+    lined = changed(plain, overlay(image, large + small, region, sigma=None, line=True))
+    alone = changed(overlay(image, large, region, sigma=None), overlay(image, large, region, sigma=None, line=True))
+    assert lined is not None and alone is not None
+    assert all(abs(one - other) <= 6 for one, other in zip(lined, alone, strict=True))
+    two = large + spot(0.6, 0.5, 0.03)
+    both = changed(overlay(image, two, region, sigma=None), overlay(image, two, region, sigma=None, line=True))
+    assert both is not None and both[2] > 300
 
 
 @given(st.integers(0, 99), st.floats(0.1, 0.9))
@@ -307,6 +336,9 @@ def test_a_colour_bar_runs_from_against_to_for(colours: str) -> None:
     assert max(nothing) - min(nothing) < 12
     assert towards[0] > towards[2] + 50 and against[2] > (against[0] + against[1]) / 2 + 30
     assert rgb(colour_bar(201, 10, colours, exact=True), 100, 5) == WHITE
+    half = colour_bar(200, 10, colours, ends=(0.0, 1.0))
+    assert max(abs(one - other) for one, other in zip(rgb(half, 0, 5), nothing, strict=True)) <= 3
+    assert rgb(half, 199, 5) == towards
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from support.small import images, network
 
 import pathx
 from pathx import Drawing, Explanation
-from pathx.drawing.view import View, map_tile, pixel_map, tile_sized, unit_boxes, with_inset
+from pathx.drawing.view import View, map_tile, pixel_map, tile_sized, unit_boxes, used_ends, with_inset
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -108,3 +108,11 @@ def test_an_inset_shows_the_strongest_place_far_from_it() -> None:
     assert bright > 20 * 20  # the white square, enlarged
     tiny = Image.new("RGB", (100, 100))
     assert with_inset(tiny, View(tiny, (0, 0, 100, 100)), values) is tiny  # no room for one
+
+
+def test_a_colour_bar_shows_the_signs_that_are_there() -> None:
+    values = torch.tensor([[0.0, 0.5], [1.0, -0.01]])
+    assert used_ends([values]) == (0.0, 1.0)
+    assert used_ends([-values]) == (-1.0, 0.0)
+    assert used_ends([values, -values]) == used_ends([values - 0.4]) == (-1.0, 1.0)
+    assert used_ends([0 * values]) == used_ends([]) == (0.0, 1.0)
