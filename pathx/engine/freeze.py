@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
@@ -227,18 +228,39 @@ def _has_memory(images: Tensor) -> bool:
     return True
 
 
+_PURPOSES = (
+    (
+        r"torchvision\.models\.detection|ultralytics\.(?!.*Classif)|transformers\..*ForObjectDetection$",
+        ("a detector", "it finds boxes; wrap it so that it returns the class logits of one box, (batch, classes)"),
+    ),
+    (
+        r"torchvision\.models\.segmentation|transformers\..*Segmentation$",
+        ("a segmenter", "it classifies pixels; wrap it so that it returns the logits of one pixel, or their mean"),
+    ),
+    (
+        r"transformers\..*(LM|LMHeadModel|ForSequenceClassification|ForTokenClassification|ForConditionalGeneration)$",
+        ("a language model", "it reads tokens; give a classifier of images"),
+    ),
+)
+_ENCODER = (
+    "an encoder without a classifier",
+    "its outputs are features; give it with its head (…ForImageClassification), or wrap it with one",
+)
+_IMAGES_AND_TEXTS = (
+    "an encoder of images and texts",
+    "wrap its image encoder, with the embeddings of your labels as the last layer",
+)
+
+
 def _check_kind(model: nn.Module) -> None:
-    """Refuse models that are made for something else than classes, and those whose weights have no shape yet."""
-    for kind in type(model).__mro__:
-        home = kind.__module__
-        if home.startswith(("torchvision.models.detection", "ultralytics.")) or kind.__name__.endswith(
-            "ForObjectDetection"
-        ):
-            raise PathxError(
-                f"the model is a detector ({type(model).__name__}): it finds boxes, and pathx explains one row of class "
-                "logits per image",
-                usage=True,
-            )
+    """Refuse models of well-known libraries that are made for something else than classes of images."""
+    names = [f"{kind.__module__}.{kind.__name__}" for kind in type(model).__mro__]
+    found = next((words for pattern, words in _PURPOSES for name in names if re.match(pattern, name)), None)
+    if found is None and re.match(r"transformers\.models\..*(Model|ModelWithProjection|Backbone)$", names[0]):
+        found = _IMAGES_AND_TEXTS if hasattr(model, "text_model") else _ENCODER
+    if found is not None:
+        what, remedy = found
+        raise PathxError(f"the model is {what} ({type(model).__name__}): {remedy}", usage=True)
 
 
 MOST_NETWORKS = 32

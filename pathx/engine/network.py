@@ -26,6 +26,7 @@ from pathx.engine.rules.table import (
     KEEP_FEATURES,
     MAP_POOLS,
     MATRIX_PRODUCTS,
+    NORMS,
     REPEATS,
     SPLITS,
     VIEWS,
@@ -303,7 +304,7 @@ _FEATURES = 64
 
 
 def _check_head(graph: Graph, logits: Value, reading: Reading, gates: list[Gate], producers: dict[Value, Node]) -> None:
-    """Refuse a backbone, which ends in the features of a ReLU: they are no classes.
+    """Refuse a backbone, which ends in the features of an activation or of a norm: they are no classes.
 
     Networks may end in a ReLU over one map per class, though (SqueezeNet): a product or a 1 x 1 convolution right
     before the ReLU.
@@ -311,20 +312,25 @@ def _check_head(graph: Graph, logits: Value, reading: Reading, gates: list[Gate]
     by_output = {gate.output: gate for gate in gates}
     if prod(graph.shapes[logits.index][1:]) < _FEATURES:
         return
-    stack, last = [logits], []
+    stack, last, norms = [logits], [], []
     while stack:
         value = stack.pop()
         node = producers.get(value)
         if value in by_output:
             last.append(by_output[value])
+        elif node is not None and node.kind in NORMS:
+            norms.append(node.name)
         elif node is None or node.kind not in KEEP_FEATURES:
-            return  # something was learned after the last ReLU
+            return  # something was learned after the last activation
         else:
             stack.extend(reading.linear.get(node.index, ()))
-    made = [producers.get(gate.source) for gate in last]
-    if last and not all(node is not None and _is_head(graph, node) for node in made):
+    heads = [producers.get(gate.source) for gate in last]
+    features = norms + [
+        gate.name for gate, node in zip(last, heads, strict=True) if not (node and _is_head(graph, node))
+    ]
+    if features:
         raise PathxError(
-            f"the model ends in the features of {last[0].name}, not in class logits: it seems to be a backbone; give it "
+            f"the model ends in the features of {features[0]}, not in class logits: it seems to be a backbone; give it "
             "with its head",
             usage=True,
         )
@@ -375,8 +381,10 @@ def _find_logits(graph: Graph, producers: dict[Value, Node]) -> Value:
             f"the model returns several outputs that could be logits ({shapes}); wrap it so that it returns one",
             usage=True,
         )
+    maps = any(isinstance(v, Value) and len(graph.shapes[v.index]) == 4 for v in found.values())
+    row = "such a row (of maps of logits, one pixel or their mean)" if maps else "one"
     raise PathxError(
-        f"the model returns {shapes}, not one row of class logits per image, (batch, classes); wrap it so that it does",
+        f"the model returns {shapes}, not one row of class logits per image, (batch, classes); wrap it so that it returns {row}",
         usage=True,
     )
 

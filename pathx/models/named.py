@@ -142,7 +142,11 @@ def _check_name(name: str) -> None:
         return
     if name in torchvision.models.list_models():
         kind = torchvision.models.get_model_builder(name).__module__.split(".")[2].replace("_", " ")
-        raise PathxError(f"{name} is one of torchvision's {kind} models: pathx explains plain classifiers", usage=True)
+        raise PathxError(
+            f"{name} is one of torchvision's {kind} models, and pathx explains classifiers of single images: wrap it in a function "
+            "of your own that returns one row of class logits per image, `model` file.py:build",
+            usage=True,
+        )
     near = get_close_matches(name, names, n=3)
     remedy = f"did you mean {' or '.join(near)}?" if near else "`pathx models` lists the names, or give a file"
     raise PathxError(f"there is no model called {name!r}: {remedy}", usage=True)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from support.modules import Model, cnn, mlp
+from support.modules import Function, Model, cnn, mlp
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -292,6 +292,30 @@ def test_a_detector_is_called_a_detector() -> None:
     model = torchvision.models.detection.ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None).eval()
     with pytest.raises(PathxError, match=r"the model is a detector \(SSD\): it finds boxes"):
         pathx.explain(model, torch.rand(1, 3, 64, 64))
+
+
+def test_a_segmenter_is_called_a_segmenter() -> None:
+    from pathx.models.torchvision import torchvision
+
+    model = torchvision.models.segmentation.lraspp_mobilenet_v3_large(weights=None, weights_backbone=None).eval()
+    with pytest.raises(PathxError, match=r"the model is a segmenter \(LRASPP\): it classifies pixels; wrap it"):
+        pathx.explain(model, torch.rand(1, 3, 64, 64))
+    with pytest.raises(PathxError, match=r"wrap it so that it returns such a row \(of maps of logits"):
+        pathx.explain(nn.Sequential(nn.Conv2d(3, 4, 3), nn.SiLU(), nn.Conv2d(4, 5, 1)), torch.rand(1, 3, 64, 64))
+
+
+def test_what_reads_tokens_is_no_classifier_of_images() -> None:
+    model = nn.Sequential(nn.Embedding(9, 4), nn.ReLU(), nn.Flatten(), nn.Linear(48, 2))
+    with pytest.raises(PathxError, match="it looks its input up in an embedding; it reads tokens, and no images"):
+        pathx.explain(model, torch.rand(1, 12))
+
+
+def test_the_class_token_of_an_encoder_is_no_class() -> None:
+    layers = nn.Sequential(nn.Linear(5, 80), nn.GELU(), nn.Linear(80, 80), nn.LayerNorm(80))
+    with pytest.raises(
+        PathxError, match=r"the model ends in the features of native_layer_norm.*; give it with its head"
+    ):
+        pathx.explain(Function(lambda x: layers(x)[:, 0]), torch.rand(1, 7, 5))
 
 
 @pytest.mark.parametrize("name", ["resnet18", "vgg11", "densenet121", "mobilenet_v2", "googlenet"])

@@ -319,6 +319,11 @@ def _explain_failure(mode: Mode, error: Exception) -> NoReturn:
         line, remedy = f"{type(reason).__name__}: {line}", "it is the model's own code that fails"
     if re.search(r"missing \d+ required|missing value for argument|same number and type of args", line):
         remedy = "pathx explains networks of one input: wrap it so that its forward takes the image alone"
+    if "'indices' to have one of the following scalar types" in line:
+        line, remedy = (
+            "it looks its input up in an embedding",
+            "it reads tokens, and no images; wrap what follows the embedding",
+        )
     if re.search(r"not implemented for '(Half|BFloat16)'", line):
         remedy = "torch has no such operation in half precision here: give the model in float32 (model.float())"
     problem = f"the model cannot run on an input of shape {tuple(mode.images.shape)}: {line}; {remedy}"

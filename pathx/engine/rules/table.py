@@ -210,9 +210,19 @@ CONVOLUTIONS = frozenset(["convolution"])
 """With these two a classifier may end."""
 
 KEEP_FEATURES = (COPIES | VIEWS | MAP_POOLS | REDUCTIONS) | {
-    *("permute", "transpose", "t", "cat", "adaptive_max_pool2d", "fractional_max_pool2d", "max_pool3d_with_indices"),
+    *("permute", "transpose", "t", "cat", "select", "adaptive_max_pool2d", "fractional_max_pool2d", "min", "median"),
     *("adaptive_max_pool3d", "fractional_max_pool3d", "avg_pool1d", "avg_pool3d", "adaptive_avg_pool1d"),
-    *("_adaptive_avg_pool3d", "min", "median", "nanmedian", "mode", "cummax", "cummin", "sort", "topk", "kthvalue"),
+    *(
+        "_adaptive_avg_pool3d",
+        "max_pool3d_with_indices",
+        "nanmedian",
+        "mode",
+        "cummax",
+        "cummin",
+        "sort",
+        "topk",
+        "kthvalue",
+    ),
 }
 """Features are the same features after these, pooled or in another shape: a network that ends so is a backbone."""
 
