@@ -116,7 +116,8 @@ def _print(document: dict[str, Any], out: str) -> None:
         f"{document['model']['name']}, depth {settings['depth']}, width {settings['width']}, skips {settings['skips']}"
     )
     say()
-    for group in document["classes"]:
+    _print_nearest(document)
+    for group in (group for group in document["classes"] if not group["too_few"]):
         say(f"{group['label']}: {group['pictures']} images")
         for layer, facts in zip(group["layers"], document["layers"], strict=True):
             single = len(facts["tensors"]) == 1
@@ -128,6 +129,23 @@ def _print(document: dict[str, Any], out: str) -> None:
                 print_paragraph(f"    {kind:9}", ", ".join(best))
         say()
     say(f"{out}: common.json{'' if plots_are_missing() else ' and plots'}")
+
+
+def _print_nearest(document: dict[str, Any]) -> None:
+    """Of every class with enough images, the one that it shares most channels with."""
+    large = [place for place, group in enumerate(document["classes"]) if not group["too_few"]]
+    rows = []
+    for place in large:
+        group, overlaps = document["classes"][place], document["overlap"]["channels"][place]
+        shared = sum(one["share"] >= document["threshold"] for layer in group["layers"] for one in layer["channels"])
+        others = [other for other in large if other != place]
+        nearest = max(others, key=lambda other: overlaps[other]) if others else None
+        cells = ("", "") if nearest is None else (document["classes"][nearest]["label"], f"{overlaps[nearest]:.0%}")
+        rows.append((group["label"], str(group["pictures"]), str(shared), *cells))
+    if rows:
+        headings = ("class", "images", f"channels in {document['threshold']:.0%}", "nearest class", "shared")
+        print_table(headings, rows, right={1, 2, 4})
+        say()
 
 
 def _named(unit: dict[str, Any], short: bool) -> str:

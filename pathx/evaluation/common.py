@@ -23,6 +23,8 @@ from pathx.results.schema import PATH_SCHEMA
 
 SCHEMA = "pathx/common@1"
 GROUPINGS = ("prediction", "folder")
+ENOUGH = 5
+"""Images that a class must have before what its paths share says anything of the class."""
 
 Place = tuple[str, tuple[int, ...]]
 """A tensor's name, and an index there: of a unit, of a channel (c,), or of a position (y, x)."""
@@ -69,6 +71,11 @@ class Common:
         }
         return dict(sorted(found.items(), reverse=True))
 
+    @cached_property
+    def large_classes(self) -> list[str]:
+        """The classes with enough images."""
+        return [label for label, trails in self.trails.items() if len(trails) >= ENOUGH]
+
     def shares(
         self, label: str, layer: int, part: Callable[[Place], Place | None] = lambda unit: unit
     ) -> dict[Place, float]:
@@ -93,9 +100,12 @@ class Common:
                 least, most = least + min(pair), most + max(pair)
         return least / most if most else 0.0
 
-    def overlaps(self, layers: Sequence[int], part: Callable[[Place], Place | None]) -> list[list[float]]:
-        """The overlap of every two classes."""
-        return [[self.overlap(one, other, layers, part) for other in self.trails] for one in self.trails]
+    def overlaps(
+        self, layers: Sequence[int], part: Callable[[Place], Place | None], labels: Sequence[str] | None = None
+    ) -> list[list[float]]:
+        """The overlap of every two classes, or of every two of some."""
+        labels = list(self.trails) if labels is None else labels
+        return [[self.overlap(one, other, layers, part) for other in labels] for one in labels]
 
     def document(self, threshold: float) -> dict[str, Any]:
         """common.json."""
@@ -110,6 +120,7 @@ class Common:
                 {
                     "label": label,
                     "pictures": len(trails),
+                    "too_few": label not in self.large_classes,
                     "layers": [self._layer_document(label, layer, threshold) for layer in self.layers],
                 }
                 for label, trails in self.trails.items()
@@ -203,6 +214,9 @@ def gather(
     if len(groups) == 1:
         said.append(f"there is one class only, {next(iter(groups))}: there is nothing to compare it with")
     ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
+    if few := [f"{label} ({len(found)})" for label, found in ordered if len(found) < ENOUGH]:
+        some = ", ".join(few[:5]) + (f" and {len(few) - 5} more" if len(few) > 5 else "")
+        said.append(f"fewer than {ENOUGH} images are too few to say what the paths of a class share: {some}")
     return Common(by, {label: tuple(found) for label, found in ordered}, about, unread, tuple(said))
 
 

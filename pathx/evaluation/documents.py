@@ -238,10 +238,10 @@ def _plot_common(found: Common, layers: list[int], classes: list[str], folder: P
                 for label, some in by_position.items()
             }
             plots.plot_places(folder / f"positions-{layer}-{tensor.name}", f"{name}: by position", maps)
-    if len(found.trails) > 1:
+    if len(labels := found.large_classes) > 1:
         for name, part in (("units", whole), ("channels", channel)):
-            matrix = found.overlaps(list(found.layers), part)
-            plots.plot_overlap(folder / f"overlap-{name}", f"{name} that classes share", list(found.trails), matrix)
+            matrix = found.overlaps(list(found.layers), part, labels)
+            plots.plot_overlap(folder / f"overlap-{name}", f"{name} that classes share", labels, matrix)
 
 
 def evaluate(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.command_line import Pathx
-from support.measured import document, save
+from support.measured import document, picture, save
 from torch import Tensor, nn
 
 pytest.importorskip("captum")
@@ -36,8 +36,13 @@ def test_each_tensor_of_a_layer_has_its_plots(pathx_: Pathx) -> None:
 def test_what_common_prints_fits_a_terminal(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     arguments = ("--model", "model.pt", "--depth", "all", "--width", 5, "--group-by", "folder")
+    for number in range(6, 11):
+        picture(f"pictures/{'cat' if number < 8 else 'red fox'}/{number}.png", number)
     done = pathx_("common", "pictures", *arguments, "--out", "out")
-    assert done.status == 0 and "cat: 3 images" in done.out and "  layer 1 (1): " in done.out
+    assert done.status == 0 and "cat: 5 images" in done.out and "  layer 1 (1): " in done.out
+    assert "dog: 3 images" not in done.out
+    assert "fewer than 5 images are too few to say what the paths of a class share: dog (3), red fox (3)" in done.err
+    assert [group["too_few"] for group in document("out/common.json")["classes"]] == [False, True, True]
     assert max(map(len, done.out.splitlines())) <= 80
 
 
@@ -53,3 +58,18 @@ def test_what_common_prints_fits_a_terminal(pathx_: Pathx, monkeypatch: pytest.M
 def test_what_is_wrong_with_common_is_said(pathx_: Pathx, arguments: tuple[str, ...], text: str) -> None:
     done = pathx_("common", *arguments, "--model", "model.pt", "--out", "out")
     assert done.status == 2 and text in done.err
+
+
+def test_the_first_table_names_the_class_that_shares_most(pathx_: Pathx) -> None:
+    for number in range(6, 18):
+        picture(f"pictures/{('cat', 'dog', 'red fox')[number % 3]}/{number}.png", number)
+    picture("pictures/red fox/18.png", 18)
+    arguments = ("--model", "model.pt", "--depth", "all", "--group-by", "folder", "--out", "out")
+    done = pathx_("common", "pictures", *arguments)
+    made = document("out/common.json")
+    labels, overlap = made["overlap"]["classes"], made["overlap"]["channels"]
+    for line in done.out.splitlines()[3 : 3 + len(labels)]:
+        (label,) = (label for label in labels if line.startswith(f"{label} "))
+        row = overlap[labels.index(label)]
+        best = max((place for place in range(3) if labels[place] != label), key=lambda place: row[place])
+        assert line.split("  ")[-1].strip() == f"{row[best]:.0%}" and f" {labels[best]} " in line

@@ -18,6 +18,8 @@ pytestmark = pytest.mark.usefixtures("one_thread", "measured", "undrawn")
 
 @pytest.mark.usefixtures("drawn")
 def test_common_paths_from_pictures_and_from_results_are_the_same(pathx_: Pathx) -> None:
+    for number in range(6, 10):
+        picture(f"pictures/{('cat', 'dog')[number % 2]}/{number}.png", number)
     settings = ("--model", "model.pt", "--depth", "all", "--width", 3)
     done = pathx_("common", "pictures", *settings, "--group-by", "folder", "--layers", "1,3", "--out", "one")
     assert done.status == 0
