@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from pathx.engine.dependence import Dependence, ImagesTogether, Watch
 from pathx.engine.device import full_precision
 from pathx.engine.network import Gate, Network, find_logits, read_network
-from pathx.engine.record.model import unwrapped
+from pathx.engine.record.model import unwrap
 from pathx.engine.record.operations import Node, Value, filled
-from pathx.engine.record.recorder import Edit, Recording, record
+from pathx.engine.record.recorder import Recording, record
 from pathx.engine.rules.shared import constant_of_one, push, push_of_one, vjp_of_one
 from pathx.engine.rules.table import FORMS, LAST_DIMENSIONS, Call, Cotangents, Slopes, known
 from pathx.engine.window import Window
@@ -276,18 +276,12 @@ def network_of(model: nn.Module, images: Tensor) -> Network:
     return network_and_tensors(model, images)[0]
 
 
-def network_and_tensors(
-    model: nn.Module, images: Tensor, edits: Mapping[Value, Edit] | None = None
-) -> tuple[Network, dict[Value, Tensor]]:
-    """The network that a model is for these images, and the tensors that it needs and that the model brought along.
-
-    Args:
-        edits: what becomes of values: the result goes on in their place.
-    """
-    model = unwrapped(model)
+def network_and_tensors(model: nn.Module, images: Tensor) -> tuple[Network, dict[Value, Tensor]]:
+    """The network that a model is for these images, with the tensors that it needs and those of the model."""
+    model = unwrap(model)
     _check_kind(model)
     with full_precision(images.device):
-        recording = _record(model, images, edits)
+        recording = _record(model, images)
         try:
             network = _network(recording)
         except ImagesTogether as error:
@@ -300,9 +294,9 @@ def network_and_tensors(
     return network, recording.tensors
 
 
-def _record(model: nn.Module, images: Tensor, edits: Mapping[Value, Edit] | None = None) -> Recording:
+def _record(model: nn.Module, images: Tensor) -> Recording:
     forms = FORMS if _as_on_the_cpu(images.device) else None
-    return record(model, images, Watch, forms=forms, edits=edits)
+    return record(model, images, Watch, forms=forms)
 
 
 def _network(recording: Recording) -> Network:

@@ -16,7 +16,7 @@ from pathx.engine.ablate import part_removals
 from pathx.engine.explain import check_depth, explain_frozen
 from pathx.engine.freeze import freeze
 from pathx.engine.network import Network
-from pathx.engine.record.model import named_tensors, unwrapped
+from pathx.engine.record.model import named_tensors, unwrap
 from pathx.errors import PathxError
 from pathx.evaluation.device_check import compare_device
 from pathx.evaluation.statistics import spearman
@@ -240,7 +240,7 @@ def cascade(
     """
     layers = layers_of(prepared.network)
     found: list[dict[str, list[float]]] = [{name: [] for name in reference} for _ in layers]
-    tensors = dict(named_tensors(unwrapped(prepared.module)))
+    tensors = dict(named_tensors(unwrap(prepared.module)))
     for run in range(RUNS):
         generator = torch.Generator().manual_seed(SEED + run)
         with _restored(tensors[name] for names in layers.values() for name in names):

@@ -33,7 +33,7 @@ def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
                     yield f"{path}.{name}" if path else name, tensor
 
 
-def check_shapes(modules: list[tuple[str, nn.Module]]) -> None:
+def check_initialised(modules: list[tuple[str, nn.Module]]) -> None:
     """Refuse weights that have no shape yet, which running the model would give them."""
     for path, module in modules:
         if isinstance(module, LazyModuleMixin):
@@ -61,17 +61,17 @@ def check_tensor(tensor: Tensor, name: str | None, module: str = "the model") ->
         raise PathxError(f"{subject} is quantised: explain the network it was made from", usage=True)
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
+def unwrap(model: nn.Module) -> nn.Module:
     """The network itself, where torch.compile or data parallelism is wrapped around it and does nothing of its own."""
     while not (model._forward_hooks or model._forward_pre_hooks or has_global_hooks()):
-        inner = _wrapped(model)
+        inner = _inner_module(model)
         if inner is None:
             break
         model = inner
     return model
 
 
-def _wrapped(model: nn.Module) -> nn.Module | None:
+def _inner_module(model: nn.Module) -> nn.Module | None:
     """What a wrapper of torch's own runs; None for anything else, and where somebody changed what the wrapper does."""
     kind, inner = type(model), None
     if kind.__module__.startswith("torch._dynamo.") and hasattr(model.forward, "_torchdynamo_orig_callable"):
@@ -91,7 +91,7 @@ def has_global_hooks() -> bool:
 
 
 @contextmanager
-def at_rest(modules: Iterable[nn.Module]) -> Iterator[None]:
+def eval_mode(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Modules in eval mode. Afterwards they have their modes again, and the parameters and buffers that they had.
 
     The flags alone are set: `train` and `eval` of others may do anything, such as merge weights.
@@ -107,10 +107,10 @@ def at_rest(modules: Iterable[nn.Module]) -> Iterator[None]:
         for module in training:
             module.training = True
         for module, before, now in held:
-            _put_back(module, before, now)
+            _restore_tensors(module, before, now)
 
 
-def _put_back(module: nn.Module, before: dict[str, Tensor | None], now: Any) -> None:
+def _restore_tensors(module: nn.Module, before: dict[str, Tensor | None], now: Any) -> None:
     """Give a module the tensors again that it held under names.
 
     Args:
@@ -126,7 +126,7 @@ def _put_back(module: nn.Module, before: dict[str, Tensor | None], now: Any) -> 
                 setattr(module, name, tensor)
 
 
-class Writes:
+class WriteLog:
     """Tensors that a model writes in place or gives other memory, with what they held before."""
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ class Writes:
         self.memory: set[int] = set()  # that is written
         self.resets = False  # some tensor is given other memory
 
-    def note(self, tensor: Tensor) -> None:
+    def remember(self, tensor: Tensor) -> None:
         """Remember a tensor that is about to be written, unless it was noted before."""
         self.memory.add(memory_of(tensor))
         if id(tensor) not in self._written and not tensor.is_inference():
@@ -144,13 +144,13 @@ class Writes:
             self._noted.setdefault(id(tensor), (tensor, tensor._version))
             self._undo.append(partial(tensor.detach().copy_, tensor.detach().clone()))
 
-    def note_memory(self, tensor: Tensor) -> None:
+    def remember_memory(self, tensor: Tensor) -> None:
         """Remember the memory of a tensor that is about to be given another."""
         self.resets = True
         self._noted.setdefault(id(tensor), (tensor, tensor._version))
         self._undo.append(partial(setattr, tensor, "data", tensor.data))
 
-    def take_back(self) -> None:
+    def undo(self) -> None:
         """Undo all that was noted, the last first, and count no change."""
         with torch.no_grad():
             while self._undo:
@@ -167,7 +167,7 @@ def memory_of(tensor: Tensor) -> int:
 # --- Running ---------------------------------------------------------------------------------------------------------
 
 
-class Mode(TorchDispatchMode):
+class RecordingMode(TorchDispatchMode):
     """A dispatch mode that a model is run under.
 
     Args:
@@ -181,7 +181,7 @@ class Mode(TorchDispatchMode):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.model, self.modules, self.images, self.functional = model, modules, images, functional
-        self.writes = Writes()
+        self.writes = WriteLog()
         self.stopped: BaseException | None = None  # what must not be lost in foreign code that catches or wraps errors
 
     @classmethod
@@ -191,24 +191,24 @@ class Mode(TorchDispatchMode):
 
     def finish(self) -> None:
         """The model has returned or failed: take back what it wrote."""
-        self.writes.take_back()
+        self.writes.undo()
 
 
-def run(mode: Mode) -> Any:
+def run(mode: RecordingMode) -> Any:
     """What a mode's model makes of its images in eval mode, in plain containers. The model is left as it was."""
 
     def call(x: Tensor) -> Any:
-        return _plain(mode.model(x))
+        return _plain_containers(mode.model(x))
 
     wrapped = torch.func.functionalize(call, remove="mutations") if mode.functional else call
-    with at_rest(module for _, module in mode.modules), torch.random.fork_rng(devices=[]):
+    with eval_mode(module for _, module in mode.modules), torch.random.fork_rng(devices=[]):
         try:
             with (
                 torch.inference_mode(False),
                 torch.no_grad(),
-                _uncompiled(),
+                _no_compiled_code(),
                 _unfused_attention(),
-                _Escapes(mode),
+                _FunctionMode(mode),
                 mode,
             ):
                 outputs = wrapped(mode.images)
@@ -241,58 +241,58 @@ def _unfused_attention() -> Iterator[None]:
             switch(was_on)
 
 
-def _plain(outputs: Any) -> Any:
+def _plain_containers(outputs: Any) -> Any:
     """Named tuples as dicts and other containers as they are, since functorch's trees want plain ones."""
     if isinstance(outputs, tuple) and hasattr(outputs, "_asdict"):
         outputs = dict(outputs._asdict())
     elif is_dataclass(outputs) and not isinstance(outputs, (dict, type)):
         outputs = {field.name: getattr(outputs, field.name) for field in fields(outputs)}
     if isinstance(outputs, dict):
-        return {str(key): _plain(value) for key, value in outputs.items() if value is not None}
+        return {str(key): _plain_containers(value) for key, value in outputs.items() if value is not None}
     if isinstance(outputs, (tuple, list)):
-        return [_plain(value) for value in outputs if value is not None]
+        return [_plain_containers(value) for value in outputs if value is not None]
     return outputs
 
 
-def _uncompiled() -> AbstractContextManager[Any]:
+def _no_compiled_code() -> AbstractContextManager[Any]:
     """No compiled code, which a mode cannot look into; without torch._dynamo loaded there is none."""
     return force_eager() if "torch._dynamo" in sys.modules else nullcontext()
 
 
-class _Escapes(TorchFunctionMode):
+class _FunctionMode(TorchFunctionMode):
     """Notices what no operation shows: values that leave torch, and tensors that are given other memory.
 
     Where values leave, one element of them is read, which is noted; some functions are run as others.
     """
 
-    def __init__(self, mode: Mode) -> None:
+    def __init__(self, mode: RecordingMode) -> None:
         super().__init__()
         self.mode = mode
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func not in _HEEDED:  # nearly all
+        if func not in _INTERCEPTED:  # nearly all
             return func(*args, **(kwargs or {}))
-        if func in _LEAVING and args[0].numel():
+        if func in _LEAVING_TORCH and args[0].numel():
             args[0].detach().flatten()[0].item()
-        elif func in _RESETTING:
+        elif func in _RESETTING_MEMORY:
             if self.mode.functional:  # torch would crash
                 raise PathxError("the model gives a tensor other memory (.data = …); write into it instead", usage=True)
-            self.mode.writes.note_memory(args[0])
+            self.mode.writes.remember_memory(args[0])
         other = FUNCTIONS[func](*args, **(kwargs or {})) if func in FUNCTIONS else None
         return func(*args, **(kwargs or {})) if other is None else other
 
 
-_LEAVING = frozenset(
+_LEAVING_TORCH = frozenset(
     [Tensor.numpy, Tensor.tolist, Tensor.__array__, Tensor.__dlpack__, Tensor.apply_, Tensor.map_, Tensor.map2_]
 )
-_RESETTING = frozenset([Tensor.data.__set__])  # type: ignore[attr-defined]
-_HEEDED = _LEAVING | _RESETTING | FUNCTIONS.keys()
+_RESETTING_MEMORY = frozenset([Tensor.data.__set__])  # type: ignore[attr-defined]
+_INTERCEPTED = _LEAVING_TORCH | _RESETTING_MEMORY | FUNCTIONS.keys()
 
 
 # --- Failures --------------------------------------------------------------------------------------------------------
 
 
-def _explain_failure(mode: Mode, error: Exception) -> NoReturn:
+def _explain_failure(mode: RecordingMode, error: Exception) -> NoReturn:
     model, reason = mode.model, error
     if mode.stopped is not None and not isinstance(mode.stopped, PathxError):
         raise mode.stopped
@@ -312,7 +312,7 @@ def _explain_failure(mode: Mode, error: Exception) -> NoReturn:
             usage=True,
         ) from error
     if isinstance(model, (torch.jit.ScriptModule, torch.fx.GraphModule)):
-        reason = _own_words(mode) or error
+        reason = _error_without_mode(mode) or error
     line = (str(reason).strip().splitlines() or [type(reason).__name__])[-1].rstrip(". ")
     remedy = "check the size and number of channels it is made for"
     if not isinstance(reason, (RuntimeError, ValueError, TypeError, IndexError, AssertionError)):
@@ -343,10 +343,10 @@ def raise_interrupt(error: BaseException) -> None:
         link = link.__cause__ or link.__context__
 
 
-def _own_words(mode: Mode) -> Exception | None:
+def _error_without_mode(mode: RecordingMode) -> Exception | None:
     """The model's own error without a mode around it, which makes TorchScript and exported programs forget the text."""
     for tensor in mode.model.buffers():
-        mode.writes.note(tensor)
+        mode.writes.remember(tensor)
     try:
         with torch.no_grad():
             mode.model(mode.images)

@@ -17,7 +17,7 @@ from torch import nn
 from pathx.engine.record.operations import Node, Scope
 
 
-class Places:
+class ModuleFinder:
     """Says in which module of a model the operation at hand is called.
 
     Args:
@@ -35,12 +35,12 @@ class Places:
             self._generated = getattr(type(model).forward, "__code__", None)
             self._lines = _line_scopes(model)
 
-    def here(self) -> Scope:
+    def find(self) -> Scope:
         """The innermost module of the model whose code is running."""
-        self.last = self._find(sys._getframe(2)) or Scope()
+        self.last = self._find_from(sys._getframe(2)) or Scope()
         return self.last
 
-    def _find(self, frame: Any) -> Scope | None:
+    def _find_from(self, frame: Any) -> Scope | None:
         while frame is not None:
             code = frame.f_code
             if code is _CALL:

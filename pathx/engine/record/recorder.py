@@ -1,9 +1,9 @@
-"""Running a model under one dispatch mode that notes every operation and keeps the tensors that the rules ask for.
+"""Run a model under one dispatch mode that records every operation and saves the tensors that the rules ask for.
 
-The mode sees what any module does (eager, TorchScript, torch.export alike) as operations on tensors. All of it is computed
-in the precision and on the device of the images, whatever the model's tensors are. In-place operations are noted as what they
-compute; only where one changes a tensor that is also read under another name is `torch.func.functionalize` asked to
-sort that out. Common subexpressions are noted once.
+The mode sees what any module does (eager, TorchScript, torch.export) as operations on tensors. All of it is computed in the
+precision and on the device of the images, whatever the model's tensors are. In-place operations are recorded as what they
+compute. Only where one writes to a tensor that is also read under another name is `torch.func.functionalize` asked to sort
+that out. Common subexpressions are recorded once.
 """
 
 from __future__ import annotations
@@ -19,24 +19,22 @@ import torch
 from torch import Tensor, nn
 
 from pathx.compat import is_composite
-from pathx.engine.record.model import Mode, check_shapes, check_tensor, memory_of, named_tensors, run
-from pathx.engine.record.names import Places, script_scopes
+from pathx.engine.record.model import RecordingMode, check_initialised, check_tensor, memory_of, named_tensors, run
+from pathx.engine.record.names import ModuleFinder, script_scopes
 from pathx.engine.record.operations import Graph, Node, Scope, Value, value_at
-from pathx.engine.record.spellings import QUESTIONS, RESETTING, RESPELLED, UNSAID
+from pathx.engine.record.spellings import HIDDEN_WRITES, MEMORY_RESETS, QUERIES, RESPELLINGS, Respelling
 from pathx.errors import PathxError
 
 Shape = tuple[int, ...]
 OnOperation = Callable[[Node, tuple[Shape | None, ...]], Iterable[Value]]
-"""Is given each node with the shapes of what it made, and returns those of its values that must be kept."""
+"""Is given each node with the shapes of its outputs, and returns those of its values that must be saved."""
 
 Form = Callable[..., Any]
-"""Another way to compute an operation; None from it where the usual way is better."""
-
-Edit = Callable[[Tensor], Tensor]
+"""Another way to compute an operation; returns None where the usual way is better."""
 
 
 class Signature:
-    """What two recordings have in common exactly if their graphs are equal."""
+    """Two recordings have equal signatures exactly if their graphs are equal. The hash is computed once."""
 
     __slots__ = ("_hash", "_key")
 
@@ -55,7 +53,7 @@ class Recording:
     """What a model did with a batch of images.
 
     Args:
-        tensors: what was asked for, and the tensors that the model brought along: `parameters` and `constants` of the graph.
+        tensors: the saved values, and all `parameters` and `constants` of the graph.
     """
 
     graph: Graph
@@ -64,30 +62,24 @@ class Recording:
 
 
 def record(
-    model: nn.Module,
-    images: Tensor,
-    watch: Callable[[Value], OnOperation],
-    *,
-    forms: Mapping[Any, Form] | None = None,
-    edits: Mapping[Value, Edit] | None = None,
+    model: nn.Module, images: Tensor, watch: Callable[[Value], OnOperation], forms: Mapping[Any, Form] | None = None
 ) -> Recording:
-    """Run `model` once on `images`, in eval mode, and note every operation. The model is left as it was.
+    """Run `model` once on `images`, in eval mode, and record every operation. The model is left as it was.
 
     Args:
-        watch: makes, from the input's value, what is called with every operation as soon as it is noted.
+        watch: makes, from the input's value, what is called with every operation as soon as it is recorded.
         forms: other ways to compute operations.
-        edits: what becomes of values: the result goes on in their place.
     """
     with _LOCKS.setdefault(model, RLock()):  # modes and buffers are the model's, so its runs come one after the other
         for functional in (False, True) if model not in _ALIASING else (True,):
-            recorder = _Recorder(model, images, watch, forms or {}, edits or {}, functional)
+            recorder = _Recorder(model, images, watch, forms or {}, functional)
             try:
                 return recorder.recording(run(recorder))
-            except _Aliased:
+            except _AliasedWrite:
                 _ALIASING[model] = True
             finally:
-                recorder.close()
-    problem = f"the model changes a tensor in place in {recorder.places.last.path or 'the model itself'}"
+                recorder.release()
+    problem = f"the model changes a tensor in place in {recorder.finder.last.path or 'the model itself'}"
     remedy = "write it without the in-place operation"
     if isinstance(model, torch.jit.ScriptModule):  # whose circular padding is torch's own
         remedy = "give the module that it was made from, or save that with torch.export.save"
@@ -96,64 +88,29 @@ def record(
 
 _LOCKS: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
 _ALIASING: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
-"""Models that were seen to change tensors under other names. A hint that saves time, and no more."""
+"""Models that were seen to write to tensors under other names: only a hint that saves a run."""
 
 
-class _Aliased(Exception):
-    """A tensor was changed in place and then read through another tensor that shares its memory."""
+class _AliasedWrite(Exception):
+    """A tensor was written in place and then read through another tensor that shares its memory."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Step:
-    """An operation, or a tensor that was there before.
+class _Tracked(ref):  # type: ignore[type-arg]
+    """A tensor that the model holds now, by weak reference: its id is unique only while it lives."""
 
-    Args:
-        key: equal for equal steps that come after equal ones.
-        values, shapes, dtypes: of what is new.
-        node: None for a tensor.
-        name: of the module's attribute that holds the tensor; None for other tensors.
-        kept: the values that must be kept.
-    """
-
-    key: Any
-    values: tuple[Value, ...]
-    shapes: tuple[Shape, ...]
-    dtypes: tuple[torch.dtype, ...]
-    node: Node | None = None
-    name: str | None = None
-    kept: tuple[Value, ...] = ()
-    is_new: bool = True
-
-
-@dataclass(frozen=True, eq=False)
-class _Last:
-    """A model's last run. As long as the model does the same again, its steps need not be made and analysed again."""
-
-    steps: list[_Step]
-    ending: Hashable
-    graph: Graph
-    signature: Signature
-
-
-_LAST: WeakKeyDictionary[nn.Module, _Last] = WeakKeyDictionary()
-
-
-class _Known(ref):  # type: ignore[type-arg]
-    """A tensor that the model has, by weak reference: its id is unique only while it lives."""
-
-    __slots__ = ("actual", "key", "memory", "moves", "other", "stale", "value")
+    __slots__ = ("computed", "key", "memory", "next_alias", "stale", "stale_by_image", "value")
 
     key: int
     value: Value  # what it holds now
     memory: int
-    other: _Known | None  # another tensor on this memory
-    actual: Tensor | None  # is computed with in its place: in another precision, or on another device
-    stale: bool  # its memory was changed through another tensor
-    moves: bool  # by what depends on the image
+    next_alias: _Tracked | None  # another tensor on the same memory
+    computed: Tensor | None  # used in its place, where that is in another precision or on another device
+    stale: bool  # its memory was written through another tensor
+    stale_by_image: bool  # with numbers that depend on the image
 
 
-class _Recorder(Mode):
-    """The mode that notes what a model does."""
+class _Recorder(RecordingMode):
+    """The mode that records what a model does."""
 
     def __init__(
         self,
@@ -161,40 +118,44 @@ class _Recorder(Mode):
         images: Tensor,
         watch: Callable[[Value], OnOperation],
         forms: Mapping[Any, Form],
-        edits: Mapping[Value, Edit],
         functional: bool,
     ) -> None:
         modules = list(model.named_modules())
-        check_shapes(modules)
-        held = (tensor for _, module in modules for tensor in module._parameters.values())
-        like = next((tensor for tensor in held if tensor is not None and tensor.is_floating_point()), images)
+        check_initialised(modules)
+        parameters = (tensor for _, module in modules for tensor in module._parameters.values())
+        like = next((tensor for tensor in parameters if tensor is not None and tensor.is_floating_point()), images)
         super().__init__(model, modules, images.detach().to(like.device, like.dtype, copy=True), functional)
-        self.device, self.dtype, self.forms, self.edits = images.device, images.dtype, forms, edits
-        self.places = Places(model, modules, run.__code__)
-        self.steps: list[_Step] = []
-        self.last = _LAST.get(model)  # None as soon as something is different
+        self.device, self.dtype, self.forms = images.device, images.dtype, forms
+        self.finder = ModuleFinder(model, modules, run.__code__)
+        # The graph
+        self.nodes: list[Node] = []
+        self.calls: list[Node] = []  # the same with repeated expressions
+        self.shapes: list[Shape] = []
+        self.dtypes: list[torch.dtype] = []
+        self.parameters: dict[str, Value] = {}
+        self.constants: set[Value] = set()
+        self.key: list[Hashable] = []  # equal for equal graphs
+        self.by_expression: dict[Hashable, tuple[Node, tuple[Value, ...]]] = {}  # each with the values to save
         self.on_operation = watch(value_at(0))
-        self.moving = {value_at(0)}  # where torch sorts out memory, the values that depend on the image
-        self.first: dict[Hashable, Node] = {}  # the first node of each expression
-        self.count = 0  # of values
-        self.tensors: dict[Value, Tensor] = {}
-        self.stored: dict[int, list[Value]] = {}  # the kept values by their memory
-        self.known: dict[int, _Known] = {}  # by the ids of tensors that live
-        self.sharing: dict[int, _Known] = {}  # the last on each piece of memory
-        self.apart: set[int] = set()  # ids of parts of a tensor that are changed without regard to each other
-        self.brought: set[int] = set()  # the memory of tensors that were there before
-        self.held: list[Tensor] = []  # those of them that something else stands for
-        self.converted = False  # something is computed with in the place of what the model has
+        # Tensors
+        self.tensors: dict[Value, Tensor] = {}  # saved
+        self.saved_on: dict[int, list[Value]] = {}  # the saved values by their memory
+        self.tracked: dict[int, _Tracked] = {}  # by id
+        self.aliases: dict[int, _Tracked] = {}  # the newest on each piece of memory
+        self.disjoint: set[int] = set()  # ids of views that are written without regard to each other
+        self.model_memory: set[int] = set()  # of tensors that existed before the run
+        self.converted: list[Tensor] = []  # such tensors that another is computed with; kept alive for their ids
+        self.from_image = {value_at(0)}  # where torch sorts out aliasing, the values that depend on the image
         same = like.dtype == images.dtype and like.device == images.device
-        self._there(self.images, self.images if same else images.detach().clone(), str(images.device))
+        self._track_source(self.images, self.images if same else images.detach().clone(), str(images.device))
 
     @cached_property
     def names(self) -> dict[int, str]:
         """The names of parameters and buffers by their ids."""
         names: dict[int, str] = {}
         for path, module in self.modules:
-            for held in (module._parameters, module._buffers):
-                for name, tensor in held.items():
+            for tensors in (module._parameters, module._buffers):
+                for name, tensor in tensors.items():
                     names.setdefault(id(tensor), f"{path}.{name}" if path else name)
         return names
 
@@ -205,415 +166,369 @@ class _Recorder(Mode):
 
     # --- Tensors ---
 
-    def _bring(self, tensor: Tensor) -> _Known:
-        """Note a tensor that was there before the model ran, or that came from outside of torch."""
+    def _track_outside(self, tensor: Tensor) -> _Tracked:
+        """Track a tensor that existed before the run, or that came from outside of torch."""
         name = self.names.get(id(tensor)) or self.all_names.get(id(tensor))
-        actual = tensor
+        computed = tensor
         if tensor.dtype is not self.dtype or tensor.layout is not torch.strided or tensor.device != self.device:
             check_tensor(tensor, name)
-            actual = self._fitted(tensor.detach())
-        known = self._there(tensor, actual, name)
-        memory = known.memory
-        self.brought.add(memory)
-        if actual is not tensor:
-            self.held.append(tensor)
-            memory = memory_of(actual)
-        self.tensors[known.value] = actual
-        self.stored.setdefault(memory, []).append(known.value)
-        return known
+            computed = self._convert(tensor.detach())
+        tracked = self._track_source(tensor, computed, name)
+        self.model_memory.add(tracked.memory)
+        if computed is not tensor:
+            self.converted.append(tensor)
+        self._save(tracked.value, computed)
+        return tracked
 
-    def _bring_changed(self, tensor: Tensor) -> _Known:
-        """Note what a tensor holds after it was written under another name, as a constant."""
-        known = self._there(tensor, self._fitted(tensor.detach()).clone(), None)
-        self.tensors[known.value] = tensor.detach().clone() if known.actual is None else known.actual
-        return known
+    def _track_rewritten(self, tensor: Tensor) -> _Tracked:
+        """Track a tensor that was written under another name as a new constant."""
+        tracked = self._track_source(tensor, self._convert(tensor.detach()).clone(), None)
+        self.tensors[tracked.value] = tensor.detach().clone() if tracked.computed is None else tracked.computed
+        return tracked
 
-    def _there(self, tensor: Tensor, actual: Tensor, name: str | None) -> _Known:
-        """Note a tensor that is there, and what is computed with in its place."""
-        shape, dtype = actual.shape, actual.dtype
-        key = (name, shape, dtype)
-        step = self._again(key) or self._add(_Step(key, self._new_values(1), (tuple(shape),), (dtype,), name=name))
-        known = self._assign(tensor, step.values[0])
-        if dtype is not tensor.dtype or actual.device != tensor.device:
-            known.actual, self.converted = actual, True
-        return known
+    def _track_source(self, tensor: Tensor, computed: Tensor, name: str | None) -> _Tracked:
+        """Track a tensor that no recorded operation made.
 
-    def _assign(self, tensor: Tensor, value: Value) -> _Known:
-        """From now on `tensor` holds `value`."""
+        Args:
+            computed: what is computed with in its place.
+            name: where the model holds it; None for a constant from elsewhere.
+        """
+        value = self._new_value(computed)
+        self.key.append((name, self.shapes[value.index], computed.dtype))
+        if len(self.key) > 1:  # the first is the input
+            if name is None:
+                self.constants.add(value)
+            else:
+                self.parameters[name] = value
+        same = computed.dtype is tensor.dtype and computed.device == tensor.device
+        return self._bind(tensor, value, None if same else computed)
+
+    def _bind(self, tensor: Tensor, value: Value, computed: Tensor | None) -> _Tracked:
+        """From now on `tensor` holds `value`, and `computed`, if any, is computed with in its place."""
         key = id(tensor)
-        known = self.known.get(key)
-        if known is None:
+        tracked = self.tracked.get(key)
+        if tracked is None:
             if tensor.layout is not torch.strided:
                 self._check(tensor)
-            known = self.known[key] = _Known(tensor, self._forget)
             memory = memory_of(tensor)
-            known.key, known.memory = key, memory
-            if key not in self.apart:
-                known.other = self.sharing.get(memory)
-                self.sharing[memory] = known
-        known.value, known.stale, known.moves, known.actual = value, False, False, None
-        return known
+            tracked = self.tracked[key] = _Tracked(tensor, self._forget)
+            tracked.key, tracked.memory, tracked.next_alias = key, memory, None
+            if key not in self.disjoint:
+                tracked.next_alias = self.aliases.get(memory)
+                self.aliases[memory] = tracked
+        tracked.value, tracked.stale, tracked.stale_by_image = value, False, False
+        tracked.computed = computed
+        return tracked
+
+    def _forget(self, tracked: _Tracked) -> None:
+        """A tensor is gone, and its id may be given to another."""
+        if self.tracked.get(tracked.key) is tracked:
+            del self.tracked[tracked.key]
+            self.disjoint.discard(tracked.key)
 
     def _check(self, tensor: Tensor) -> None:
-        """Refuse what the model computed where it cannot be computed with, with the module that did."""
-        check_tensor(tensor, None, self.places.here().path or "the model itself")
+        """Refuse a computed tensor that the engine cannot compute with, and name the module."""
+        check_tensor(tensor, None, self.finder.find().path or "the model itself")
 
-    def _forget(self, known: _Known) -> None:
-        """A tensor is no more, and its id may be given to another."""
-        if self.known.get(known.key) is known:
-            del self.known[known.key]
-            self.apart.discard(known.key)
-
-    def _fitted(self, tensor: Any) -> Any:
-        """A tensor in the precision and on the device that is computed in; anything else as it is."""
+    def _convert(self, tensor: Any) -> Any:
+        """A tensor in the precision and on the device of the images; anything else as it is."""
         if not isinstance(tensor, Tensor) or (tensor.dtype is self.dtype and tensor.device == self.device):
             return tensor
         self._check(tensor)
         dtype = self.dtype if tensor.is_floating_point() else tensor.dtype
-        return tensor.to(self.device if tensor.dim() else tensor.device, dtype)  # numbers go with tensors anywhere
+        return tensor.to(self.device if tensor.dim() else tensor.device, dtype)  # scalars go with tensors anywhere
 
-    def _keep(self, value: Value, tensor: Tensor) -> None:
+    def _save(self, value: Value, tensor: Tensor) -> None:
         if value not in self.tensors:
             self.tensors[value] = tensor
-            self.stored.setdefault(memory_of(tensor), []).append(value)
+            self.saved_on.setdefault(memory_of(tensor), []).append(value)
 
-    def _set_aside(self, memory: int) -> None:
-        """Copy what is kept on memory that is about to be written."""
-        for value in self.stored.pop(memory, ()):
+    def _copy_saved(self, memory: int) -> None:
+        """Copy what is saved on memory that is about to be written."""
+        for value in self.saved_on.pop(memory, ()):
             self.tensors[value] = self.tensors[value].clone()
 
     # --- Operations ---
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:
-            return self._dispatched(func, args, kwargs or {})
+            return self._handle(func, args, kwargs or {})
         except BaseException as error:
-            if isinstance(error, (PathxError, _Aliased)) or not isinstance(error, Exception):
+            if isinstance(error, (PathxError, _AliasedWrite)) or not isinstance(error, Exception):
                 self.stopped = self.stopped or error
             raise
 
-    def _dispatched(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _handle(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         traits = _traits_of(func)
-        if not traits.is_plain:
-            if _is_aside(func):
-                return func(*args, **kwargs)
-            if is_composite(func):  # as they arrive where tensors were made in inference mode
-                with self:
-                    return func.decompose(*args, **kwargs)
-            other = RESPELLED[func](*args, **kwargs)
-            if other is not None:
-                with self:
-                    return other()
-        return self._noted(func, traits, args, kwargs)
+        if traits.is_query:
+            return func(*args, **kwargs)
+        if traits.is_composite:  # as they arrive where tensors were made in inference mode
+            with self:
+                return func.decompose(*args, **kwargs)
+        if traits.respell is not None and (other := traits.respell(*args, **kwargs)) is not None:
+            with self:
+                return other()
+        return self._record(func, traits, args, kwargs)
 
-    def _noted(self, func: Any, traits: _Traits, given: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Run an operation and note it.
+    def _record(self, func: Any, traits: _Traits, given: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Run an operation and record it.
 
-        Where the model computes in another precision than the images', it runs twice: as the model has it, whose code sees
-        that result, and in the images' precision.
+        Where the model computes in another precision than the images', it runs twice: in the model's precision, whose result
+        the model's code sees, and in that of the images.
         """
         tensors: dict[Value, Tensor] = {}  # of the values that it reads and makes
-        args, noted = [], []
-        for arg in given:
-            actual, known = (arg, arg) if type(arg) in _PLAIN else self._argument(arg, tensors)
-            args.append(actual)
-            noted.append(known)
-        kwargs, noted_kwargs = options, options
+        args, recorded = self._resolve_all(given, tensors)
+        kwargs, recorded_kwargs = options, options
         if options:
-            kwargs, noted_kwargs = {}, {}
-            for name, arg in options.items():
-                kwargs[name], noted_kwargs[name] = (arg, arg) if type(arg) in _PLAIN else self._argument(arg, tensors)
-        in_place, op, step = traits.is_mutable, func, None
-        moves = self.functional and not self.moving.isdisjoint(tensors)
+            values, recorded_values = self._resolve_all(tuple(options.values()), tensors)
+            kwargs = dict(zip(options, values, strict=True))
+            recorded_kwargs = dict(zip(options, recorded_values, strict=True))
+        in_place, call = traits.is_mutable, None
+        from_image = self.functional and not self.from_image.isdisjoint(tensors)
         if in_place:
-            op = self._out_of_place(traits, given, moves)
-            # What its rule asks for is kept before it is written over.
-            step = self._operation(op, tuple(noted), noted_kwargs, args[:1])
-            self._keep_some(step, tensors)
-        if in_place or (traits.unsaid is not None and traits.unsaid(given)):
-            self._protect(func, traits, given, args, options)
+            self._mark_aliases_stale(traits, given, from_image)
+            call = self._add_call(traits.out_of_place, recorded, recorded_kwargs, args[:1])
+            self._save_needed(call, tensors)  # before they are written over
+        if in_place or (traits.hidden_writes is not None and traits.hidden_writes(given)):
+            self._prepare_write(func, traits, given, args, options)
         form = self.forms.get(func)
         out = None if form is None else form(*args, **kwargs)
-        if out is None:
-            out = func(*args, **kwargs)
+        out = func(*args, **kwargs) if out is None else out
         several = isinstance(out, (tuple, list))
-        made = seen = list(out) if several else [out]
-        if self.converted and _differ(given, args, options, kwargs) and not (in_place and args[0] is given[0]):
-            shown = func(*map(self._moved, given), **{name: self._moved(arg) for name, arg in options.items()})
-            seen = list(shown) if several else [shown]
-        made = [one if getattr(one, "dtype", None) is self.dtype else self._fitted(one) for one in made]
-        if traits.hands_out_parts:
-            self.apart.update(map(id, seen))
-        step = step or self._operation(op, tuple(noted), noted_kwargs, made)
-        outputs: Any = step.node.outputs  # type: ignore[union-attr]
-        if moves:
-            self.moving.update(value for value in outputs if value is not None)
-        if self.edits and outputs[0] in self.edits:
-            edited = self.edits[outputs[0]](made[0])
-            made[0], seen[0] = (one.copy_(edited) if in_place else edited.to(one) for one in (made[0], seen[0]))
-        for value, tensor, shown in zip(outputs, made, seen, strict=True):
+        made = shown = list(out) if several else [out]
+        is_converted = any(map(_is_not, given, args)) or any(map(_is_not, options.values(), kwargs.values()))
+        if is_converted and not (in_place and args[0] is given[0]):
+            out = func(*map(self._to_device, given), **{name: self._to_device(arg) for name, arg in options.items()})
+            shown = list(out) if several else [out]
+        made = [one if getattr(one, "dtype", None) is self.dtype else self._convert(one) for one in made]
+        if traits.makes_disjoint_views:
+            self.disjoint.update(map(id, shown))
+        call = call or self._add_call(func, recorded, recorded_kwargs, made)
+        outputs = call[0].outputs
+        if from_image:
+            self.from_image.update(value for value in outputs if value is not None)
+        for value, computed, tensor in zip(outputs, made, shown, strict=True):
             if value is not None:
-                known = self._assign(shown, value)
-                if tensor is not shown:
-                    known.actual, self.converted = tensor, True
-                tensors[value] = tensor
-        self._keep_some(step, tensors)
-        return type(out)(seen) if several else seen[0]
+                self._bind(tensor, value, None if computed is tensor else computed)
+                tensors[value] = computed
+        self._save_needed(call, tensors)
+        return type(out)(shown) if several else shown[0]
 
-    def _keep_some(self, step: _Step, tensors: dict[Value, Tensor]) -> None:
-        """Keep what a step's rule asks for, as far as it is among `tensors`."""
-        for value in step.kept:
-            if value in tensors and value not in self.tensors:
-                self._keep(value, tensors[value])
+    def _save_needed(self, call: tuple[Node, tuple[Value, ...]], tensors: dict[Value, Tensor]) -> None:
+        """Save what the rule of a call asks for, as far as it is among `tensors`."""
+        for value in call[1]:
+            if value in tensors:
+                self._save(value, tensors[value])
 
-    def _argument(self, arg: Any, tensors: dict[Value, Tensor]) -> tuple[Any, Any]:
-        """An argument to compute with, and the same with values for tensors, which are added to `tensors`."""
-        if type(arg) in _PLAIN:
-            return arg, arg
+    def _resolve_all(self, given: tuple[Any, ...], tensors: dict[Value, Tensor]) -> tuple[list[Any], tuple[Any, ...]]:
+        """Arguments to compute with, and the same with values for tensors, which are added to `tensors`."""
+        pairs = [(arg, arg) if type(arg) in _PLAIN else self._resolve(arg, tensors) for arg in given]
+        return [computed for computed, _ in pairs], tuple([recorded for _, recorded in pairs])
+
+    def _resolve(self, arg: Any, tensors: dict[Value, Tensor]) -> tuple[Any, Any]:
         if isinstance(arg, Tensor):
-            known = self.known.get(id(arg)) or self._bring(arg)
-            if known.stale and (not self.functional or known.moves or known.value in self.moving):
-                raise _Aliased
-            if known.stale:  # by what does not depend on the image
-                known = self._bring_changed(arg)
-            tensor = tensors[known.value] = arg if known.actual is None else known.actual
-            return tensor, known.value
+            tracked = self.tracked.get(id(arg)) or self._track_outside(arg)
+            if tracked.stale and (not self.functional or tracked.stale_by_image or tracked.value in self.from_image):
+                raise _AliasedWrite
+            if tracked.stale:  # the model wrote numbers that do not depend on the image
+                tracked = self._track_rewritten(arg)
+            tensor = tensors[tracked.value] = arg if tracked.computed is None else tracked.computed
+            return tensor, tracked.value
         if isinstance(arg, (list, tuple)):
             if all(type(part) is int for part in arg):
                 return arg, arg
-            parts = [self._argument(part, tensors) for part in arg]
-            return [one for one, _ in parts], [other for _, other in parts]
-        fitting: Any = arg
+            parts, recorded = self._resolve_all(tuple(arg), tensors)
+            return parts if any(map(_is_not, parts, arg)) else arg, list(recorded)
+        converted = arg
         if isinstance(arg, torch.dtype) and arg.is_floating_point:
-            fitting = self.dtype
+            converted = self.dtype
         elif isinstance(arg, torch.device) and arg.type != "meta" and arg != self.device:
-            fitting = self.device
+            converted = self.device
         elif isinstance(arg, torch.UntypedStorage):
-            problem = f"the model reads numbers from memory in {self.places.here().path or 'the model itself'}"
+            problem = f"the model reads numbers from memory in {self.finder.find().path or 'the model itself'}"
             raise PathxError(f"{problem}, past torch's operations: keep what it computes in tensors", usage=True)
-        self.converted |= fitting is not arg
-        return fitting, fitting
+        return converted, converted
 
-    def _moved(self, arg: Any) -> Any:
-        """An argument as the model has it, but where the images are."""
+    def _to_device(self, arg: Any) -> Any:
+        """An argument as the model has it, on the device of the images."""
         if isinstance(arg, (list, tuple)):
-            return [self._moved(part) for part in arg]
+            return [self._to_device(part) for part in arg]
         if isinstance(arg, Tensor):
             return arg.to(self.device) if arg.dim() and arg.device != self.device else arg
         return self.device if isinstance(arg, torch.device) and arg.type != "meta" else arg
 
-    def _out_of_place(self, traits: _Traits, given: tuple[Any, ...], moves: bool) -> Any:
-        """The operation that computes what an in-place one does. Other tensors on the memory that this writes are stale."""
-        if traits.functional is None:
-            raise _Aliased  # it writes into an argument in a way of its own
-        if id(given[0]) not in self.apart:
-            other = self.sharing.get(memory_of(given[0]))
-            while other is not None:
-                other.stale = other.key != id(given[0])
-                other.moves |= moves
-                other = other.other
-        return traits.functional
+    # --- Writes ---
 
-    def _protect(self, func: Any, traits: _Traits, given: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """Note what an operation is about to write into, or to give other memory, and set aside what is kept there."""
-        if func.overloadpacket in RESETTING:
-            self.writes.note_memory(given[0])
+    def _mark_aliases_stale(self, traits: _Traits, given: tuple[Any, ...], from_image: bool) -> None:
+        """Mark all other tensors on the memory that an in-place operation writes."""
+        if traits.out_of_place is None:
+            raise _AliasedWrite  # it writes to an argument in a way of its own
+        if id(given[0]) not in self.disjoint:
+            alias = self.aliases.get(memory_of(given[0]))
+            while alias is not None:
+                alias.stale = alias.key != id(given[0])
+                alias.stale_by_image |= from_image
+                alias = alias.next_alias
+
+    def _prepare_write(self, func: Any, traits: _Traits, given: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        """Remember what the model's tensors held before an operation writes to them, and copy what is saved there."""
+        if func.overloadpacket in MEMORY_RESETS:
+            self.writes.remember_memory(given[0])
             return
         for tensor in _written(traits, given, kwargs):
-            if memory_of(tensor) in self.brought:
-                self.writes.note(tensor)
+            if memory_of(tensor) in self.model_memory:
+                self.writes.remember(tensor)
         for tensor in _written(traits, args, kwargs):
-            self._set_aside(memory_of(tensor))
+            self._copy_saved(memory_of(tensor))
 
-    # --- Steps ---
+    # --- The graph ---
 
-    def _operation(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Any]) -> _Step:
-        """The step of an operation. What was computed before in the same way is that."""
-        named = (*kwargs, _key([*kwargs.values()])) if kwargs else None
-        expression = (op, _key(args), named)
-        shapes = tuple([tensor.shape if isinstance(tensor, Tensor) else None for tensor in made])
-        key = (expression, self.places.here(), shapes)
-        step = self._again(key)
-        if step is not None:
-            return step
-        node = self.first.get(expression)
-        if node is not None:
-            return self._add(_Step(key, (), (), (), node, is_new=False))
-        tensors = [tensor for tensor in made if isinstance(tensor, Tensor)]
-        values = self._new_values(len(tensors))
-        numbered = iter(values)
-        outputs = tuple(next(numbered) if isinstance(tensor, Tensor) else None for tensor in made)
-        node = self.first[expression] = Node(len(self.first), op, args, kwargs, outputs, self.places.last)
-        kept = tuple(self.on_operation(node, shapes))
-        new = tuple(tuple(shape) for shape in shapes if shape is not None)
-        return self._add(_Step(key, values, new, tuple(tensor.dtype for tensor in tensors), node, kept=kept))
+    def _add_call(
+        self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Any]
+    ) -> tuple[Node, tuple[Value, ...]]:
+        """The node of a call, and which values to save. Common-subexpression elimination: equal calls share a node."""
+        expression = (op, _key(args), (*kwargs, _key([*kwargs.values()])) if kwargs else None)
+        call = self.by_expression.get(expression)
+        if call is None:
+            scope, first = self.finder.find(), len(self.shapes)
+            outputs = tuple([self._new_value(one) if isinstance(one, Tensor) else None for one in made])
+            node = Node(len(self.nodes), op, args, kwargs, outputs, scope)
+            self.nodes.append(node)
+            self.key.append((expression, scope, tuple(self.shapes[first:])))
+            shapes = tuple([None if value is None else self.shapes[value.index] for value in outputs])
+            call = self.by_expression[expression] = node, tuple(self.on_operation(node, shapes))
+        self.calls.append(call[0])
+        return call
 
-    def _new_values(self, count: int) -> tuple[Value, ...]:
-        self.count += count
-        return tuple(value_at(number) for number in range(self.count - count, self.count))
-
-    def _add(self, step: _Step) -> _Step:
-        self.steps.append(step)
-        return step
-
-    def _again(self, key: Hashable) -> _Step | None:
-        """The same step of the model's last run, where all steps were the same up to this one."""
-        if self.last is None:
-            return None
-        number = len(self.steps)
-        if number < len(self.last.steps) and self.last.steps[number].key == key:
-            return self._add(self.last.steps[number])
-        self.last = None
-        for step in self.steps:  # to go on from here as if there had been no last run
-            self.count += len(step.values)
-            if step.node is not None and step.is_new:
-                self.first[step.key[0]] = step.node
-                self.on_operation(step.node, step.key[2])
-        return None
+    def _new_value(self, tensor: Tensor) -> Value:
+        self.shapes.append(tuple(tensor.shape))
+        self.dtypes.append(tensor.dtype)
+        return value_at(len(self.shapes) - 1)
 
     # --- The end ---
 
     def finish(self) -> None:
-        for memory in self.writes.memory:  # what is taken back must stay in what is kept
-            self._set_aside(memory)
+        for memory in self.writes.memory:  # what is undone must stay in what is saved
+            self._copy_saved(memory)
         if self.writes.resets:
             self.tensors = {value: tensor.detach() for value, tensor in self.tensors.items()}
         super().finish()
 
-    def close(self) -> None:
-        """Let go of all tensors, which would otherwise wait for the garbage collector: what is known refers back here."""
-        self.known.clear()
-        self.sharing.clear()
-        self.tensors, self.held = {}, []
+    def release(self) -> None:
+        """Let go of all tensors now: weak references point back here, so the garbage collector would take its time."""
+        self.tracked.clear()
+        self.aliases.clear()
+        self.tensors, self.converted = {}, []
 
     def recording(self, outputs: Any) -> Recording:
-        """What was recorded of a model that returned `outputs`."""
+        """The recording of a model that returned `outputs`."""
         tensors: dict[Value, Tensor] = {}
-        returned = _mapped(outputs, lambda leaf: self._argument(leaf, tensors)[1] if isinstance(leaf, Tensor) else leaf)
+        returned = _map(outputs, lambda leaf: self._resolve(leaf, tensors)[1] if isinstance(leaf, Tensor) else leaf)
         for value, tensor in tensors.items():
-            self._keep(value, tensor)
+            self._save(value, tensor)
         scopes: dict[int, Scope] = {}
         if isinstance(self.model, torch.jit.ScriptModule):  # whose frames do not show
-            scopes = script_scopes(self.model, [step.node for step in self.steps if step.node is not None])
-        ending = (_key(_mapped(returned, _described)), tuple(scopes.items()))
-        last = self.last
-        if last is None or len(last.steps) != len(self.steps) or last.ending != ending:
-            signature = Signature((tuple([step.key for step in self.steps]), ending))
-            graph = self._graph(_mapped(returned, _without_contents), scopes)
-            last = _LAST[self.model] = _Last(self.steps, ending, graph, signature)
-        tensors = {value: one.detach() if one.requires_grad else one for value, one in self.tensors.items()}
-        return Recording(last.graph, last.signature, tensors)
-
-    def _graph(self, outputs: Any, scopes: dict[int, Scope]) -> Graph:
-        nodes = [step.node for step in self.steps if step.node is not None and step.is_new]
-        there = [step for step in self.steps[1:] if step.node is None]
-        return Graph(
-            nodes=tuple(replace(node, scope=scopes.get(node.index, node.scope)) for node in nodes)
-            if scopes
-            else tuple(nodes),
-            shapes=tuple(shape for step in self.steps for shape in step.shapes),
-            dtypes=tuple(dtype for step in self.steps for dtype in step.dtypes),
+            scopes = script_scopes(self.model, self.calls)
+        described = _map(returned, lambda leaf: leaf if isinstance(leaf, Value) else type(leaf).__name__)
+        graph = Graph(
+            nodes=tuple(
+                replace(node, scope=scopes.get(node.index, node.scope)) if scopes else node for node in self.nodes
+            ),
+            shapes=tuple(self.shapes),
+            dtypes=tuple(self.dtypes),
             input=value_at(0),
-            parameters={step.name: step.values[0] for step in there if step.name is not None},
-            constants=frozenset(step.values[0] for step in there if step.name is None),
-            outputs=outputs,
+            parameters=self.parameters,
+            constants=frozenset(self.constants),
+            outputs=_map(returned, _without_contents),
         )
+        tensors = {value: one.detach() if one.requires_grad else one for value, one in self.tensors.items()}
+        return Recording(graph, Signature((*self.key, _key(described), *scopes.items())), tensors)
 
 
 _PLAIN = frozenset([int, float, bool, type(None), str, torch.layout, torch.memory_format])
-_ALIKE = frozenset([int, Value, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format])
-"""What is equal to nothing of another of these types."""
+_EXACT = frozenset([int, Value, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format])
+"""Types whose values equal nothing of another of these types."""
 
 
 def _key(item: Any) -> Hashable:
-    """Something to compare arguments by. Numbers are equal only if they are of one type; not a number is like itself."""
+    """Something to compare arguments by. Numbers are equal only if they are of one type; NaN equals itself."""
     kind = type(item)
-    if kind in _ALIKE:
+    if kind in _EXACT:
         return item  # type: ignore[no-any-return]
     if kind is list or kind is tuple:
-        return tuple([part if type(part) in _ALIKE else _key(part) for part in item])
+        return tuple([part if type(part) in _EXACT else _key(part) for part in item])
     if kind is dict:
         return ("dict", _key([*item.items()]))
     return repr(item)
 
 
-def _mapped(outputs: Any, function: Callable[[Any], Any]) -> Any:
+def _is_not(one: Any, other: Any) -> bool:
+    return one is not other
+
+
+def _map(outputs: Any, function: Callable[[Any], Any]) -> Any:
     """Plain containers with a function applied to all that they hold."""
     if isinstance(outputs, dict):
-        return {key: _mapped(value, function) for key, value in outputs.items()}
+        return {key: _map(value, function) for key, value in outputs.items()}
     if isinstance(outputs, list):
-        return [_mapped(value, function) for value in outputs]
+        return [_map(value, function) for value in outputs]
     return function(outputs)
 
 
 def _without_contents(leaf: Any) -> Any:
-    """A graph outlives the model, so it must not hold what a model returned beside tensors."""
+    """A graph outlives the model, so it must not hold the other objects that a model returned."""
     return leaf if isinstance(leaf, (Value, bool, int, float, str, type(None))) else type(leaf)
 
 
-def _described(leaf: Any) -> Any:
-    return leaf if isinstance(leaf, Value) else type(leaf).__name__
-
-
-def _differ(given: tuple[Any, ...], args: list[Any], options: dict[str, Any], kwargs: dict[str, Any]) -> bool:
-    """Whether what is computed with is something else than what the model gave."""
-
-    def differs(one: Any, other: Any) -> bool:
-        if isinstance(one, (list, tuple)):
-            return any(map(differs, one, other))
-        return one is not other
-
-    return any(map(differs, given, args)) or any(map(differs, options.values(), kwargs.values()))
-
-
-# --- What is said of operations --------------------------------------------------------------------------------------
+# --- What is known of operations --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class _Traits:
-    """What is said of an operation.
+    """How an operation is recorded.
 
     Args:
-        is_plain: it is always noted as what it is, with nothing to look at first.
-        functional: the operation that computes what this one, which is in-place, does; None where there is none.
-        written: numbers and names of the arguments that its schema says it writes into.
-        unsaid: which arguments it writes into without its schema saying so.
-        hands_out_parts: parts of a tensor, to be changed without regard to each other (`unsafe_split`).
+        is_query: it computes nothing: it asks for a tensor's device, or is a note for a profiler.
+        respell: what to run instead, where another spelling has the rule.
+        out_of_place: the operation that computes what this in-place one does; None where there is none.
+        written: positions and names of the arguments that it writes to, by its schema.
+        hidden_writes: which arguments it writes to without its schema saying so.
+        makes_disjoint_views: its views are meant to be written without regard to each other (`unsafe_split`).
     """
 
-    is_plain: bool
+    is_query: bool
+    is_composite: bool
+    respell: Respelling | None
     is_mutable: bool
-    functional: Any
+    out_of_place: Any
     written: tuple[tuple[int, str], ...]
-    unsaid: Callable[..., Any] | None
-    hands_out_parts: bool
+    hidden_writes: Callable[..., Any] | None
+    makes_disjoint_views: bool
 
 
 @cache
 def _traits_of(func: Any) -> _Traits:
-    schema, functional = func._schema, None
+    schema, out_of_place = func._schema, None
     name = schema.name.removeprefix("aten::")
     if name.endswith("_") and len(schema.returns) == 1:
         packet = getattr(torch.ops.aten, name.removesuffix("_"), None)
-        functional = getattr(packet, func._overloadname, None) if packet is not None else None
+        out_of_place = getattr(packet, func._overloadname, None) if packet is not None else None
     written = [(n, one.name) for n, one in enumerate(schema.arguments) if one.alias_info and one.alias_info.is_write]
+    is_query = func.namespace in ("prim", "profiler") or func in QUERIES
     return _Traits(
-        is_plain=not (func in RESPELLED or _is_aside(func) or is_composite(func)),
+        is_query=is_query,
+        is_composite=not is_query and is_composite(func),
+        respell=RESPELLINGS.get(func),
         is_mutable=schema.is_mutable,
-        functional=functional,
+        out_of_place=out_of_place,
         written=tuple(written),
-        unsaid=UNSAID.get(func),
-        hands_out_parts=name.startswith("unsafe_"),
+        hidden_writes=HIDDEN_WRITES.get(func),
+        makes_disjoint_views=name.startswith("unsafe_"),
     )
 
 
-def _is_aside(func: Any) -> bool:
-    """Whether nothing is computed: a question about a tensor, such as its device, or a note for a profiler."""
-    return func.namespace in ("prim", "profiler") or func in QUESTIONS
-
-
 def _written(traits: _Traits, args: Any, kwargs: Any) -> Iterator[Tensor]:
-    """The tensors that an operation writes into."""
+    """The tensors that an operation writes to."""
     given = [args[number] if number < len(args) else kwargs.get(name) for number, name in traits.written]
-    for one in (*given, *(traits.unsaid(args) if traits.unsaid else ())):
+    for one in (*given, *(traits.hidden_writes(args) if traits.hidden_writes else ())):
         yield from (part for part in (one if isinstance(one, (list, tuple)) else [one]) if isinstance(part, Tensor))

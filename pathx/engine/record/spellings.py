@@ -1,4 +1,4 @@
-"""Operations brought to the one spelling that has a rule, while a model runs (`RESPELLED`) and in its graph (`fold`).
+"""Operations brought to the one spelling that has a rule, while a model runs (`RESPELLINGS`) and in its graph (`fold`).
 
 Each respelling takes a call's arguments and returns what to run instead, or None where the call stays as it is. `FUNCTIONS`
 does the same for what torch offers in Python, where the operations that it is made of no longer show what was meant.
@@ -109,7 +109,7 @@ def _gated_linear_unit(x: Tensor, dim: int = -1) -> Run:
     return run
 
 
-RESPELLED: dict[Any, Respelling] = {
+RESPELLINGS: dict[Any, Respelling] = {
     aten.glu.default: _gated_linear_unit,
     aten._convolution.default: _convolution,
     aten.amax.default: _extreme(torch.max),
@@ -223,13 +223,15 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
 }
 
 
-QUESTIONS = frozenset([aten.is_pinned.default, aten.is_same_size.default])
+QUERIES = frozenset([aten.is_pinned.default, aten.is_same_size.default])
 """Operations that ask about a tensor, and not about its numbers."""
 
-RESETTING = frozenset([aten.set_])
+MEMORY_RESETS = frozenset([aten.set_])
 """Operations that put other memory in the place of a tensor's own."""
 
-UNSAID: dict[Any, Callable[..., Any]] = {aten.native_batch_norm.default: lambda args: args[3:5] if args[5] else ()}
+HIDDEN_WRITES: dict[Any, Callable[..., Any]] = {
+    aten.native_batch_norm.default: lambda args: args[3:5] if args[5] else ()
+}
 """Operations that write into arguments without their schema saying so: into which."""
 
 

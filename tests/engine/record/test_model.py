@@ -20,7 +20,7 @@ from torch.testing import assert_close
 import pathx
 from pathx import Explanation, PathxError
 from pathx.engine.freeze import freeze
-from pathx.engine.record.model import Writes, has_global_hooks, raise_interrupt, unwrapped
+from pathx.engine.record.model import WriteLog, has_global_hooks, raise_interrupt, unwrap
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -260,10 +260,10 @@ def test_hooks_of_the_whole_process_are_seen(kind: str) -> None:
     hook = getattr(nn.modules.module, f"register_module_{kind}")(lambda *_: None)
     try:
         wrapped = nn.DataParallel(cnn())
-        assert has_global_hooks() and unwrapped(wrapped) is wrapped
+        assert has_global_hooks() and unwrap(wrapped) is wrapped
     finally:
         hook.remove()
-    assert not has_global_hooks() and unwrapped(wrapped) is wrapped.module
+    assert not has_global_hooks() and unwrap(wrapped) is wrapped.module
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -512,23 +512,23 @@ def test_modes_come_back_after_an_exception(part: int) -> None:
 
 
 def test_tensors_that_are_written_hold_what_they_held_and_count_no_change() -> None:
-    tensor, writes = torch.ones(3), Writes()
+    tensor, writes = torch.ones(3), WriteLog()
     tensor.add_(0)
     version = tensor._version
-    writes.note(tensor)
+    writes.remember(tensor)
     tensor.mul_(5)
-    writes.note(tensor[1:])  # already noted: what it held at first counts
+    writes.remember(tensor[1:])  # already noted: what it held at first counts
     tensor[1:] = 7
-    writes.take_back()
+    writes.undo()
     assert tensor.tolist() == [1.0, 1.0, 1.0] and tensor._version == version
 
 
 def test_a_tensor_that_was_given_other_memory_has_its_own_again() -> None:
-    tensor, writes = torch.ones(3), Writes()
+    tensor, writes = torch.ones(3), WriteLog()
     memory = tensor.data_ptr()
-    writes.note_memory(tensor)
+    writes.remember_memory(tensor)
     tensor.data = torch.zeros(3)
-    writes.take_back()
+    writes.undo()
     assert tensor.data_ptr() == memory and tensor.tolist() == [1.0, 1.0, 1.0]
 
 
@@ -537,23 +537,23 @@ def test_tensors_of_inference_mode_are_left_alone() -> None:
     with torch.inference_mode():
         tensor = torch.ones(3)
         part = tensor[1:]
-    writes = Writes()
+    writes = WriteLog()
     for one in (tensor, part, tensor):
-        writes.note(one)
+        writes.remember(one)
     assert writes.memory == {tensor.untyped_storage()._cdata}
-    writes.take_back()
+    writes.undo()
     assert tensor.tolist() == [1.0, 1.0, 1.0]
 
 
 def test_what_was_taken_back_is_noted_anew() -> None:
-    tensor, other, writes = torch.ones(2), torch.ones(2), Writes()
-    writes.note(tensor)
-    writes.note_memory(other)
+    tensor, other, writes = torch.ones(2), torch.ones(2), WriteLog()
+    writes.remember(tensor)
+    writes.remember_memory(other)
     tensor.add_(1)
     other.data = torch.zeros(2)
-    writes.take_back()
+    writes.undo()
     tensor.add_(5)  # by somebody else, and not to be undone
-    writes.take_back()
+    writes.undo()
     assert tensor.tolist() == [6.0, 6.0] and other.tolist() == [1.0, 1.0]
 
 

@@ -579,7 +579,7 @@ def test_a_signal_inside_a_model_comes_out_as_itself(
         model = {"eager": lambda m: m, "scripted": torch.jit.script, "traced": lambda m: torch.jit.trace(m, IMAGE)}[
             form
         ](model)
-    original = _Recorder._dispatched
+    original = _Recorder._handle
     for at in range(4):
         heard = []
 
@@ -589,10 +589,10 @@ def test_a_signal_inside_a_model_comes_out_as_itself(
                 raise error(143)
             return original(self, func, args, kwargs)
 
-        monkeypatch.setattr(_Recorder, "_dispatched", interrupted)
+        monkeypatch.setattr(_Recorder, "_handle", interrupted)
         with pytest.raises(error):
             pathx.explain(model, IMAGE, depth=1)
-        monkeypatch.setattr(_Recorder, "_dispatched", original)
+        monkeypatch.setattr(_Recorder, "_handle", original)
     assert pathx.explain(model, IMAGE, depth=1)
 
 

@@ -19,8 +19,8 @@ from pathx.engine.freeze import network_of
 from pathx.engine.record.operations import Graph
 from pathx.engine.record.recorder import record
 from pathx.engine.record.spellings import (
-    RESPELLED,
-    UNSAID,
+    HIDDEN_WRITES,
+    RESPELLINGS,
     _masked,
     _one_hot,
     _padded,
@@ -163,7 +163,7 @@ def test_only_a_mask_of_the_same_shape_and_one_number_is_a_filling() -> None:
 @pytest.mark.parametrize("keep", [None, True, False])
 def test_extremes_over_any_dimensions(reduce: Callable[..., Tensor], dim: object, keep: bool | None) -> None:
     x = numbers(2, 3, 4)
-    respell = RESPELLED[aten.amax.default if reduce is torch.amax else aten.amin.default]
+    respell = RESPELLINGS[aten.amax.default if reduce is torch.amax else aten.amin.default]
     more = () if keep is None else (keep,)
     run = respell(x, dim, *more)
     assert run is not None
@@ -243,10 +243,10 @@ def test_the_mean_slope_at_rest() -> None:
         ((0.1, 0.5), 0.3),
         ((0.1, 0.5, False), 0.3),
     ):
-        run = RESPELLED[aten.rrelu_with_noise.default](x, x, *given)
+        run = RESPELLINGS[aten.rrelu_with_noise.default](x, x, *given)
         assert run is not None
         assert_close(run(), F.leaky_relu(x, slope))
-    run = RESPELLED[aten.rrelu_with_noise.default](x, x, 0.1, 0.5, True)
+    run = RESPELLINGS[aten.rrelu_with_noise.default](x, x, 0.1, 0.5, True)
     assert run is not None and not torch.equal(run(), run())
 
 
@@ -259,7 +259,7 @@ def test_what_schemas_do_not_say_is_true() -> None:
     x, mean, variance = numbers(4, 3), torch.zeros(3).double(), torch.ones(3).double()
     aten.native_batch_norm(x, None, None, mean, variance, True, 0.1, 1e-5)
     assert mean.any() and not any(argument.alias_info for argument in aten.native_batch_norm.default._schema.arguments)
-    told = UNSAID[aten.native_batch_norm.default]
+    told = HIDDEN_WRITES[aten.native_batch_norm.default]
     assert told((x, None, None, mean, variance, True)) == (mean, variance)
     assert told((x, None, None, mean, variance, False)) == ()
     parts = aten.unsafe_split.Tensor(x, 2)
