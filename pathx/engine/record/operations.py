@@ -34,9 +34,9 @@ def filled(item: Any, fill: Callable[[Any], Any]) -> Any:
 
 def values_in(item: Any) -> list[Value]:
     """The values in an argument, in order."""
-    values: list[Value] = []
-    filled(item, lambda leaf: values.append(leaf) if isinstance(leaf, Value) else None)
-    return values
+    if isinstance(item, (list, tuple)):
+        return [value for part in item for value in values_in(part)]
+    return [item] if isinstance(item, Value) else []
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Node:
         """The values among the arguments, in order."""
         return values_in([*self.args, *self.kwargs.values()])
 
-    @property
+    @cached_property
     def kind(self) -> str:
         """The name under which the tables hold the operation: `convolution`, whatever its overload.
 
