@@ -12,6 +12,7 @@ from pathx.commands import options
 from pathx.commands.command import command
 from pathx.commands.options import Format, Option
 from pathx.commands.output import about, complain, notes, print_table, say
+from pathx.drawing.words import change_words
 from pathx.errors import PathxError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def ablate(
     ] = None,
     channel: Annotated[list[str] | None, Option("All units of a channel; may repeat.", "NAME[C]")] = None,
     path: Annotated[bool, Option("All units of the path behind the class.")] = False,
-    keep: Annotated[bool, Option("The other way round: in their layers only these stay.")] = False,
+    keep: Annotated[bool, Option("Keep only these units: set all others of their layers to zero.")] = False,
     units: Annotated[
         str | None,
         Option("Set units to their means in this folder that pathx units wrote, not to zero.", "FOLDER"),
@@ -41,7 +42,10 @@ def ablate(
     target: Annotated[str | None, Option("Class to follow. [default: the predicted]", "CLASS")] = None,
     format: options.OneFormat = Format.text,
 ) -> None:
-    """Set units to zero in the real network and compare its answers."""
+    """Set units to zero in the real network and compare its answers.
+
+    With --keep, everything else in the layers of these units is set to zero: what can they do alone?
+    """
     settings = path_options.settings
     places = [_place(text, "--unit") for text in unit or ()] + [_place(text, "--channel") for text in channel or ()]
     if not places and not path:
@@ -68,7 +72,8 @@ def ablate(
         inputs = read.tensor[None].to(ready.device, ready.dtype)
         paths = explain(ready.module, inputs, target=wanted, **settings) if path else None
         (made,) = ablate(ready.module, inputs, places, path=paths, keep=keep, means=means, target=wanted)
-        _print(made, image.file, ready.labels, format)
+        sentence = _sentence(made, ready.labels[made.target], keep, "zero" if means is None else "their means")
+        _print(made, image.file, sentence, ready.labels, format)
     if failed:
         raise typer.Exit(1)
 
@@ -99,7 +104,7 @@ def _means(folder: str, ready: Any) -> dict[str, Tensor]:
     return means
 
 
-def _print(made: Ablation, file: str, labels: Any, format: Format) -> None:
+def _print(made: Ablation, file: str, sentence: str, labels: Any, format: Format) -> None:
     before, after = made.probabilities
     was, now = (labels[number] for number in made.predictions)
     if format is Format.json:
@@ -108,13 +113,22 @@ def _print(made: Ablation, file: str, labels: Any, format: Format) -> None:
             "target": {"index": made.target, "label": labels[made.target]},
             "units": made.units,
             "active": made.active,
+            "kept": made.kept,
             "before": {"probability": before, "logit": float(made.before[made.target]), "predicted": was},
             "after": {"probability": after, "logit": float(made.after[made.target]), "predicted": now},
         }
         say(json.dumps(document))
         return
-    say(f"{file}: {made.units} units changed, {made.active} of them active")
+    say(file)
+    say(sentence)
     logits = [f"{float(values[made.target]):.4g}" for values in (made.before, made.after)]
     rows = [("before", f"{before:.1%}", logits[0], was), ("after", f"{after:.1%}", logits[1], now)]
     print_table(("", labels[made.target], "logit", "predicted"), rows, right={1, 2})
     say()
+
+
+def _sentence(made: Ablation, label: str, kept: bool, value: str) -> str:
+    """What was changed and what becomes of the class, in words."""
+    changed = f"all but {made.kept:,}" if kept else f"{made.active:,}"
+    _, change = change_words(*made.probabilities)
+    return f"With {changed} of the {made.active + made.kept:,} active units of their layers set to {value}, {label} {change}."

@@ -71,14 +71,18 @@ def removal_line(removal: Removal, label: str, other: str = "") -> str:
         ahead, before = _ahead(removal, removal.against, label, other), percent(removal.before)
         with_them = f"with them {label} {before} to {percent(removal.against.before)}"
         return f"{without}, {ahead} ({with_them}; {_at_random(removal)})."
-    before, after, random = percent(removal.before), percent(removal.after), _at_random(removal)
-    if abs(removal.after - removal.before) <= SAME * removal.before:
-        return f"{without}, {label} stays at {after} (with them {before}; {random}): the class has other support."
-    if removal.after > removal.before:
-        return (
-            f"{without}, {label} rises from {before} to {after} ({random}): other units more than make up for the loss."
-        )
-    return f"{without}, {label} falls from {before} to {after} ({random})."
+    verb, change = change_words(removal.before, removal.after)
+    because = {"stays": ": the class has other support", "rises": ": they support other classes more"}
+    beside = f"with them {percent(removal.before)}; {_at_random(removal)}" if verb == "stays" else _at_random(removal)
+    return f"{without}, {label} {change} ({beside}){because.get(verb, '')}."
+
+
+def change_words(before: float, after: float) -> tuple[str, str]:
+    """Whether a probability stays, rises or falls, and that with the numbers: `falls from 39.3% to 4.1%`."""
+    if abs(after - before) <= SAME * before:
+        return "stays", f"stays at {percent(after)}"
+    verb = "rises" if after > before else "falls"
+    return verb, f"{verb} from {percent(before)} to {percent(after)}"
 
 
 def brief_removal(removal: Removal | None, label: str, other: str = "") -> str:

@@ -360,6 +360,7 @@ class Ablation:
         target: the class that is followed.
         units: how many units were changed, active or not.
         active: how many of them were active.
+        kept: how many active units their layers were left with.
         before: (C,) logits of the network as it is.
         after: (C,) logits with the units changed.
     """
@@ -367,6 +368,7 @@ class Ablation:
     target: int
     units: int
     active: int
+    kept: int
     before: Tensor
     after: Tensor
 
@@ -410,9 +412,12 @@ def ablate(
     chosen = _chosen(network, images, list(units), path)
     masks = _kept_only(network, chosen) if keep else chosen
     gates = {gate.name: gate for gate in network.gates.values() if gate.name in masks}
-    active = torch.zeros(len(images), dtype=torch.long, device=images.device)
-    for name, gate in gates.items():
-        active += ((frozen.activation(gate) != 0) & masks[name]).flatten(1).sum(1)
+    active, kept = (torch.zeros(len(images), dtype=torch.long, device=images.device) for _ in range(2))
+    for layer in network.layers:
+        for gate in layer if any(gate.name in masks for gate in layer) else ():
+            is_active, mask = frozen.activation(gate) != 0, masks.get(gate.name, torch.tensor(False).to(images.device))
+            active += (is_active & mask).flatten(1).sum(1)
+            kept += (is_active & ~mask).flatten(1).sum(1)
     fillings = {name: _filling(gates[name], images, mean) for name, mean in (means or {}).items() if name in gates}
     before = class_logits(frozen.logits)
     after = logits_without(frozen, {name: mask[None] for name, mask in masks.items()}, fillings)[0]
@@ -424,7 +429,9 @@ def ablate(
     counts = [sum(int(mask[number].sum()) for mask in masks.values()) for number in range(len(images))]
     if not bool(after.isfinite().all()):
         raise PathxError("the model's output without these units is NaN or infinite; check the values they are set to")
-    return [Ablation(*entry) for entry in zip(targets, counts, active.tolist(), before, after, strict=True)]
+    return [
+        Ablation(*entry) for entry in zip(targets, counts, active.tolist(), kept.tolist(), before, after, strict=True)
+    ]
 
 
 def _chosen(

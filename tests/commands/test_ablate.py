@@ -40,6 +40,24 @@ def test_ablation_of_a_path_and_of_units_by_name(pathx_: Pathx, folder: str) -> 
     assert "before" in done.out and "after" in done.out
 
 
+def test_what_was_removed_or_kept_is_said_in_words(pathx_: Pathx, folder: str) -> None:
+    how = ("ablate", "photos/cat/1.png", "--model", "model.pt", "--path", "--depth", "1", "--width", "4")
+    removed, kept = pathx_(*how).out.splitlines(), pathx_(*how, "--keep").out.splitlines()
+    (one,), (other,) = pathx_(*how, "--format", "json").documents, pathx_(*how, "--keep", "--format", "json").documents
+    active = one["active"] + one["kept"]
+    assert one["active"] == other["kept"] > 0 and other["active"] == one["kept"] > 0
+    assert removed[0] == kept[0] == "photos/cat/1.png"
+    label = one["target"]["label"]
+    assert removed[1].startswith(
+        f"With {one['active']} of the {active} active units of their layers set to zero, {label} "
+    )
+    assert kept[1].startswith(
+        f"With all but {one['active']} of the {active} active units of their layers set to zero, {label} "
+    )
+    for lines, found in ((removed, one), (kept, other)):
+        assert f"{found['after']['probability']:.1%}" in lines[1]
+
+
 def test_units_are_set_to_the_means_of_the_folder(pathx_: Pathx, folder: str) -> None:
     pathx_("units", folder, *OPTIONS, "--out", "out", "--no-pictures")
     name, entry = channels(document())[0]

@@ -57,7 +57,7 @@ def test_where_the_units_are_is_said_by_counted_layers() -> None:
             (0.39, 0.74, 0.38),
             (1, 30, 8, 1),
             "Without this one of 30 active units, cat rises from 39.0% to 74.0% (as many others at random: 38.0%): "
-            "other units more than make up for the loss.",
+            "they support other classes more.",
         ),
         (
             (0.9, 0.2, 0.5),
