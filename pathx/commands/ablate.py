@@ -98,8 +98,8 @@ def _means(folder: str, ready: Any) -> dict[str, Tensor]:
     gathered = read_units(folder)
     check_same_model(gathered, folder, ready.about, asdict(ready.model.preprocessing))
     means = {}
-    for tensor, shape in gathered.shapes.items():
-        own = [gathered.channels.get((tensor, number)) for number in range(shape[0])]
+    for tensor, known in gathered.tensors.items():
+        own = [gathered.channels.get((tensor, number)) for number in range(known.shape[known.channel_dim])]
         means[tensor] = torch.tensor([0.0 if one is None else one.mean for one in own])
     return means
 

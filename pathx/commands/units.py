@@ -115,20 +115,18 @@ def _show(tensor: str, channel: int, folder: str, format: Format) -> None:
 
 def _named(gathered: Units, tensor: str) -> list[str]:
     """The ReLUs that a name or the number of a layer means."""
-    if tensor.isascii() and tensor.isdigit() and tensor not in gathered.shapes:
+    if tensor.isascii() and tensor.isdigit() and tensor not in gathered.tensors:
         return [name for name, layer in gathered.layers.items() if layer == int(tensor)]
-    return [tensor] if tensor in gathered.shapes else []
+    return [tensor] if tensor in gathered.tensors else []
 
 
 def _absent(gathered: Units, folder: str, tensor: str, channel: int) -> str:
     names = _named(gathered, tensor)
     if not names:
-        known = ", ".join(f"{name} (layer {gathered.layers[name]})" for name in list(gathered.shapes)[:4])
+        known = ", ".join(f"{name} (layer {gathered.layers[name]})" for name in list(gathered.tensors)[:4])
         return f"{folder} has no units of {tensor!r}; it has {known}"
-    last = gathered.shapes[names[0]][0] - 1
-    return (
-        f"{names[0]} has no channel {channel} in {folder}: its channels are 0 to {last}, as far as they were asked for"
-    )
+    last = max(channel for name, channel in gathered.channels if name == names[0])
+    return f"{names[0]} has no channel {channel} in {folder}: the last one that was asked for is {last}"
 
 
 def _print(gathered: Units) -> None:
@@ -137,7 +135,7 @@ def _print(gathered: Units) -> None:
     say(f"{gathered.images} images, {gathered.about['model']['name']}, by {gathered.about['settings']['by']}")
     say()
     rows = []
-    for tensor in gathered.shapes:
+    for tensor in gathered.tensors:
         for number, channel in enumerate(gathered.strongest(tensor)[:5]):
             head = (str(channel.layer), tensor) if number == 0 else ("", "")
             rows.append((*head, str(channel.channel), channel.words, on_paths(channel)))

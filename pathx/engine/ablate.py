@@ -418,7 +418,9 @@ def ablate(
             is_active, mask = frozen.activation(gate) != 0, masks.get(gate.name, torch.tensor(False).to(images.device))
             active += (is_active & mask).flatten(1).sum(1)
             kept += (is_active & ~mask).flatten(1).sum(1)
-    fillings = {name: _filling(gates[name], images, mean) for name, mean in (means or {}).items() if name in gates}
+    fillings = {
+        name: _filling(network, gates[name], images, mean) for name, mean in (means or {}).items() if name in gates
+    }
     before = class_logits(frozen.logits)
     after = logits_without(frozen, {name: mask[None] for name, mask in masks.items()}, fillings)[0]
     targets = targets_of(before, target)
@@ -495,13 +497,14 @@ def _check_index(gate: Gate, index: tuple[int, ...]) -> None:
         raise PathxError(f"{gate.name} [{place}] is out of range: its shape is {shape}, counted from 0", usage=True)
 
 
-def _filling(gate: Gate, images: Tensor, mean: Tensor) -> Tensor:
+def _filling(network: Network, gate: Gate, images: Tensor, mean: Tensor) -> Tensor:
     """What the units of a gate are set to, in a shape that fits its output."""
     mean = torch.as_tensor(mean).to(images)
     if mean.shape == gate.shape:
         return mean
-    if mean.dim() == 1 and len(mean) == gate.shape[0]:
-        return mean.reshape(-1, *[1] * (len(gate.shape) - 1))
+    channels = network.tensor(gate).channel_dim
+    if mean.dim() == 1 and len(mean) == gate.shape[channels]:
+        return mean.reshape([-1 if dim == channels else 1 for dim in range(len(gate.shape))])
     raise PathxError(
         f"the means of {gate.name} are {tuple(mean.shape)}, which is neither per channel nor per unit", usage=True
     )

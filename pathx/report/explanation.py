@@ -15,10 +15,12 @@ from torch import Tensor
 from pathx.drawing.colours import glow_table
 from pathx.drawing.grey import MAP_SIDE, encode_map, shrink
 from pathx.drawing.render import Drawing
+from pathx.drawing.words import removal_line
 from pathx.explanation import LayerTensor, PathLayer, Unit
-from pathx.maps import enlarged, laid
+from pathx.maps import enlarged, laid, numbered
 from pathx.report.encoding import encode_photo
 from pathx.report.network import NetworkData
+from pathx.results.saved import read_removal
 
 _MOST_PIXELS = 1 << 26  # of a network's input
 
@@ -54,6 +56,7 @@ def explanation_data(
         **{key: document[key] for key in ("image", "model", "target", "alpha", "skips", "importance")},
         "against": document.get("against"),
         "removal": document.get("removal"),
+        "proof": proof(document),
         "whole": whole(document),
         "settings": {key: document[key] for key in ("depth", "width", "alpha", "skips")},
         "command": command(document),
@@ -85,6 +88,12 @@ def whole(document: dict[str, Any]) -> dict[str, Any]:
         return {"label": target["label"], "logit": target["logit"], "name": "the logit"}
     label = f"{target['label']} and not {other['label']}"
     return {"label": label, "logit": target["logit"] - other["logit"], "name": "the difference of the logits"}
+
+
+def proof(document: dict[str, Any]) -> str | None:
+    """What becomes of the class without the path, as the screen and figure.png say it; None where nobody asked."""
+    removal, other = read_removal(document.get("removal")), document.get("against") or {"label": ""}
+    return None if removal is None else removal_line(removal, document["target"]["label"], other["label"])
 
 
 def command(document: dict[str, Any]) -> str:
@@ -123,15 +132,46 @@ def _path(document: dict[str, Any]) -> dict[str, Any]:
 
 def _layer(layer: dict[str, Any]) -> dict[str, Any]:
     names = {tensor["name"]: number for number, tensor in enumerate(layer["tensors"])}
+    tensors = {tensor["name"]: LayerTensor.read(tensor) for tensor in layer["tensors"]}
+    shown = layer["units"][:MOST_UNITS]
     return {
         "layer": layer["layer"],
         "below_alpha": layer["below_alpha"],
-        "tensors": [{key: tensor[key] for key in ("name", "shape", "places")} for tensor in layer["tensors"]],
+        "tensors": [{key: tensor[key] for key in ("name", "shape")} for tensor in layer["tensors"]],
         "edges_share": layer.get("edges_share"),
-        "units": [{**unit, "tensor": names[unit["tensor"]]} for unit in layer["units"][:MOST_UNITS]],
+        "units": [
+            {
+                **unit,
+                "tensor": names[unit["tensor"]],
+                "channel": channel_of(tensors[unit["tensor"]], unit),
+                "centre": centre,
+            }
+            for unit, centre in zip(shown, _centres(tensors, shown), strict=True)
+        ],
         "kept": len(layer["units"]),
         "unlisted": math.fsum(unit["contribution"] for unit in layer["units"][MOST_UNITS:]),
     }
+
+
+def channel_of(tensor: LayerTensor, unit: dict[str, Any]) -> int:
+    """The channel of a unit as a document has it."""
+    return int(unit["index"][tensor.channel_dim])
+
+
+def _centres(tensors: dict[str, LayerTensor], units: Sequence[dict[str, Any]]) -> list[tuple[float, float] | None]:
+    """What each unit looks at in the middle, (x, y) in pixels of the network's input; None where it has no place."""
+    centres: list[tuple[float, float] | None] = []
+    for unit in units:
+        tensor = tensors[unit["tensor"]]
+        flat, _ = numbered({tensor.name: tensor.shape}, [(tensor.name, tuple(unit["index"]), 0.0)])
+        if tensor.places is None:
+            centres.append(None)
+            continue
+        cells, (_, width) = tensor.cells(flat)
+        (top, down), (left, across) = tensor.places
+        row, column = divmod(int(cells[0]), width)
+        centres.append((left + across * column, top + down * row) if row >= 0 else None)
+    return centres
 
 
 def _edges(layer: dict[str, Any]) -> list[list[Any]]:

@@ -11,11 +11,12 @@ from typing import Any
 from PIL import Image
 
 from pathx.errors import PathxError, shown
+from pathx.explanation import LayerTensor
 from pathx.images.read import open_image
 from pathx.regular import read_regular
 from pathx.report.collect import Collected, ExplanationFiles
 from pathx.report.encoding import encode_small
-from pathx.report.explanation import explanation_data
+from pathx.report.explanation import channel_of, explanation_data
 from pathx.report.network import NetworkData
 from pathx.report.page import page
 from pathx.results.files import PATH, REPORT_DATA, document_bytes, read_document, replace_file, understood
@@ -109,9 +110,10 @@ def channels_of(document: dict[str, Any]) -> list[tuple[str, int]]:
     """The channels of a path, those first that carry most of their layer."""
     found: dict[tuple[str, int], float] = {}
     for layer in document["layers"]:
+        tensors = {tensor["name"]: LayerTensor.read(tensor) for tensor in layer["tensors"]}
         whole = sum(abs(unit["contribution"]) for unit in layer["units"]) or 1.0
         for unit in layer["units"]:
-            key = unit["tensor"], unit["index"][0]
+            key = unit["tensor"], channel_of(tensors[unit["tensor"]], unit)
             found[key] = found.get(key, 0.0) + abs(unit["contribution"]) / whole
     return sorted(found, key=lambda key: -found[key])
 

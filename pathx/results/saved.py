@@ -63,7 +63,7 @@ def read_explanation(folder: Path) -> Saved:
             hidden_layers=document["model"]["hidden_layers"],
             exact=document["model"]["exact"],
             against=None if other is None else other["index"],
-            removal=_removal(document.get("removal")),
+            removal=read_removal(document.get("removal")),
             **{key: document[key] for key in SETTINGS},
         )
         left, top, right, bottom = about["region"]
@@ -146,7 +146,8 @@ def _layer(entry: dict[str, Any], about: dict[str, Any]) -> PathLayer:
     return PathLayer(entry["layer"], entry["below_alpha"], tensors, tuple(map(_unit, entry["units"])))
 
 
-def _removal(entry: dict[str, Any] | None) -> Removal | None:
+def read_removal(entry: dict[str, Any] | None) -> Removal | None:
+    """What a document says of the network without the path's units."""
     if entry is None:
         return None
     against = entry.get("against")

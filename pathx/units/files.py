@@ -133,7 +133,7 @@ def save_units(
     with replacing(folder) as new:
         drawn = _drawn(units) if draw else []
         parts = crops(prepared, drawn, Photos(note))
-        for tensor in units.shapes if parts else ():
+        for tensor in units.tensors if parts else ():
             picture = tensor_sheet(units, tensor, parts, prepared.model.preprocessing.input_size)
             if picture is not None:
                 names.append(sheet_name(units, tensor))
@@ -156,7 +156,7 @@ def _drawn(units: Units) -> list[tuple[str, Reference]]:
     """The references that contact sheets show."""
     return [
         (tensor, reference)
-        for tensor in units.shapes
+        for tensor in units.tensors
         for channel in units.strongest(tensor)[:DRAWN]
         for reference in channel.references[:SHOWN]
     ]
@@ -205,15 +205,15 @@ def _tensor_bytes(units: Units) -> bytes:
     from safetensors.torch import save
 
     tensors: dict[str, Tensor] = {}
-    for tensor, shape in units.shapes.items():
-        own = [units.channels.get((tensor, number)) for number in range(shape[0])]
+    for tensor, about in units.tensors.items():
+        own = [units.channels.get((tensor, number)) for number in range(about.shape[about.channel_dim])]
         tensors[f"means.{tensor}"] = torch.tensor([0.0 if one is None else one.mean for one in own])
         tensors[f"paths.{tensor}"] = torch.tensor([0 if one is None else one.images for one in own])
         tensors[f"shares.{tensor}"] = torch.tensor([0.0 if one is None else one.share for one in own])
         values = [[reference.value for reference in one.references] if one else [] for one in own]
         longest = max(map(len, values), default=0)
         filled = [row + [float("nan")] * (longest - len(row)) for row in values]
-        tensors[f"values.{tensor}"] = torch.tensor(filled, dtype=torch.float64).reshape(shape[0], longest)
+        tensors[f"values.{tensor}"] = torch.tensor(filled, dtype=torch.float64).reshape(len(own), longest)
     return bytes(save(tensors, {"schema": SCHEMA}))
 
 

@@ -251,19 +251,20 @@ class Pass:
         """What was gathered, as people read it."""
         channels = {}
         layers = {gate.name: layer for layer, gates in self.gates.items() for gate in gates}
-        shapes = {gate.name: gate.shape for gates in self.gates.values() for gate in gates}
+        tensors = {own.tensor.name: own.tensor for own in state.gathered.channels.values()}
         for own in state.gathered.channels.values():
             fields = self._fields(own)
-            for number in self.request.channels or range(own.tensor.shape[0]):
-                if number < own.tensor.shape[0]:
+            for number in self.request.channels or range(len(own.values)):
+                if number < len(own.values):
                     channels[own.tensor.name, number] = self._channel(own, number, fields[number], state)
-        return Units(self.about, shapes, layers, channels, state.gathered.count, state.failed)
+        return Units(self.about, tensors, layers, channels, state.gathered.count, state.failed)
 
     def _fields(self, own: Channels) -> list[list[list[int]]]:
         """The receptive field of every reference, by channel and place in its list."""
         gate = next(gate for gate in self.gates[own.layer] if gate.name == own.tensor.name)
-        first = torch.arange(len(own.units))[:, None] * own.size
-        found = fields_of(self.prepared.network, gate, (first + own.units.clamp(min=0)).flatten())
+        channel, unit = torch.arange(len(own.units))[:, None], own.units.clamp(min=0)
+        flat = channel * own.size + unit if own.tensor.channel_dim == 0 else unit * len(own.units) + channel
+        found = fields_of(self.prepared.network, gate, flat.flatten())
         fields: list[list[list[int]]] = found.reshape(*own.units.shape, -1).tolist()
         return fields
 
@@ -273,7 +274,7 @@ class Pass:
         for value, image, unit, target, box in zip(*entries, fields, strict=True):
             if image == NOBODY:
                 break
-            source, index = self.images[image], (number, *_coordinates(unit, own.tensor.shape[1:]))
+            source, index = self.images[image], own.index(number, unit)
             label = self.prepared.labels[target]
             references.append(
                 Reference(source.file, state.hashes[image], index, tuple(box), value, label, source.label)
@@ -288,14 +289,6 @@ class Pass:
             classes=tuple((self.prepared.labels[c], count) for count, c in found),
             mean=float(own.totals[number]) / max(1, state.gathered.count),
         )
-
-
-def _coordinates(unit: int, shape: Sequence[int]) -> tuple[int, ...]:
-    places = []
-    for size in reversed(shape):
-        places.append(unit % size)
-        unit //= size
-    return tuple(reversed(places))
 
 
 def _shard_counts(out: Path) -> list[int]:

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from pathx.engine.freeze import Frozen
-from pathx.engine.network import Gate
 from pathx.errors import PathxError
 from pathx.explanation import Explanation, LayerTensor
 
@@ -51,7 +50,7 @@ class Channels:
 
     @classmethod
     def empty(cls, tensor: LayerTensor, layer: int, top: int, classes: int) -> Channels:
-        channels = tensor.shape[0]
+        channels = tensor.shape[tensor.channel_dim]
         nobody = torch.full((channels, top), NOBODY, dtype=torch.long)
         return cls(
             tensor,
@@ -72,7 +71,19 @@ class Channels:
     @property
     def size(self) -> int:
         """Units per channel."""
-        return prod(self.tensor.shape[1:])
+        return prod(self.tensor.shape) // len(self.values)
+
+    def by_channel(self, values: Tensor) -> Tensor:
+        """(B, units of the tensor) as (B, channels, units per channel)."""
+        if self.tensor.channel_dim == 0:
+            return values.reshape(len(values), len(self.values), self.size)
+        return values.reshape(len(values), self.size, len(self.values)).mT
+
+    def index(self, channel: int, unit: int) -> tuple[int, ...]:
+        """A unit of a channel as an index of the tensor."""
+        first = self.tensor.channel_dim == 0
+        flat = channel * self.size + unit if first else unit * len(self.values) + channel
+        return tuple(int(place) for place in torch.unravel_index(torch.tensor(flat), self.tensor.shape))
 
     def offer(self, values: Tensor, images: Tensor, units: Tensor, classes: Tensor) -> None:
         """Take new entries, (channels, n) each, in among the best."""
@@ -117,7 +128,7 @@ class Gathered:
         number, target = torch.tensor(numbers), torch.tensor([made.target for made in explanations])
         gates = {gate.name: gate for layer in frozen.network.layers for gate in layer}
         for name, own in self.channels.items():
-            activation = _activation(frozen, gates[name])
+            activation = own.by_channel(frozen.activation(gates[name]).detach().cpu().flatten(1))
             own.totals += activation.mean(2).double().sum(0)
             contribution, on_path = _on_paths(explanations, own)
             share = _shares(explanations, own, contribution)
@@ -176,14 +187,9 @@ def wanted_channels(layers: Mapping[int, Sequence[LayerTensor]], *, by: str, top
     return empty
 
 
-def _activation(frozen: Frozen, gate: Gate) -> Tensor:
-    """(B, channels, units per channel) what the units of a ReLU put out."""
-    return frozen.activation(gate).detach().cpu().reshape(len(frozen.images), gate.shape[0], -1)
-
-
 def _on_paths(explanations: Sequence[Explanation], own: Channels) -> tuple[Tensor, Tensor]:
     """(B, channels, units) contributions of kept units, -inf elsewhere; and (B, channels) whether the path has any."""
-    kept = torch.full((len(explanations), own.tensor.shape[0], own.size), -math.inf, dtype=torch.float64)
+    kept = torch.full((len(explanations), prod(own.tensor.shape)), -math.inf, dtype=torch.float64)
     for number, explanation in enumerate(explanations):
         layer = next((layer for layer in explanation.path if layer.layer == own.layer), None)
         if layer is None:
@@ -195,8 +201,9 @@ def _on_paths(explanations: Sequence[Explanation], own: Channels) -> tuple[Tenso
                 break
             first += prod(tensor.shape)
         here = (units >= first) & (units < first + prod(own.tensor.shape))
-        kept[number].view(-1)[units[here] - first] = values[here].double()
-    return kept, (kept > -math.inf).any(2)
+        kept[number, units[here] - first] = values[here].double()
+    channels = own.by_channel(kept)
+    return channels, (channels > -math.inf).any(2)
 
 
 def _shares(explanations: Sequence[Explanation], own: Channels, kept: Tensor) -> Tensor:

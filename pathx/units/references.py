@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from pathx.explanation import LayerTensor
 from pathx.results.names import channel_key
 
 SCHEMA = "pathx/units@1"
@@ -21,7 +22,7 @@ class Reference:
     Args:
         file: the image, as the user named it.
         sha256: of the image's file.
-        index: the unit, (channel, y, x) in a feature map, (i,) in a vector.
+        index: the unit, (channel, y, x) in a feature map, (token, channel) in a sequence, (i,) in a vector.
         receptive_field: (left, top, right, bottom) in pixels of the model's input.
         value: its contribution to the predicted class, or its activation.
         label: the predicted class.
@@ -113,14 +114,15 @@ class Units:
 
     Args:
         about: what it depends on: `model`, `preprocessing`, `settings`.
-        shapes: of every ReLU, by name, layers from the output down.
+        tensors: every activation by name, layers from the output down.
+        layers: which hidden layer each is of.
         channels: by ReLU and number.
         images: how many were seen.
         failed: images that could not be used, and why.
     """
 
     about: Mapping[str, Any]
-    shapes: Mapping[str, tuple[int, ...]]
+    tensors: Mapping[str, LayerTensor]
     layers: Mapping[str, int]
     channels: Mapping[tuple[str, int], Channel]
     images: int
@@ -128,7 +130,8 @@ class Units:
 
     def of(self, tensor: str, index: Sequence[int]) -> Channel | None:
         """What the channel of a unit looks for, if it was gathered."""
-        return self.channels.get((tensor, int(index[0]))) if len(index) else None
+        known = self.tensors.get(tensor)
+        return None if known is None or not index else self.channels.get((tensor, int(index[known.channel_dim])))
 
     def strongest(self, tensor: str) -> list[Channel]:
         """The channels of a ReLU that were on paths, by what they carried in all."""
@@ -146,9 +149,9 @@ class Units:
     def document(self, created_by: Mapping[str, Any]) -> dict[str, Any]:
         """units.json."""
         layers: dict[int, list[dict[str, Any]]] = {}
-        for tensor, shape in self.shapes.items():
-            own = [channel.document() for (name, _), channel in self.channels.items() if name == tensor]
-            layers.setdefault(self.layers[tensor], []).append({"name": tensor, "shape": list(shape), "channels": own})
+        for name, tensor in self.tensors.items():
+            own = [channel.document() for (place, _), channel in self.channels.items() if place == name]
+            layers.setdefault(self.layers[name], []).append({**tensor.document(), "channels": own})
         return {
             "schema": SCHEMA,
             **self.about,
@@ -161,15 +164,15 @@ class Units:
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> Units:
         """The same from units.json. Raises KeyError, TypeError or ValueError where it is not such a document."""
-        shapes, layers, channels = {}, {}, {}
+        tensors, layers, channels = {}, {}, {}
         for layer in document["layers"]:
             for tensor in layer["tensors"]:
                 name = str(tensor["name"])
-                shapes[name], layers[name] = tuple(map(int, tensor["shape"])), int(layer["layer"])
+                tensors[name], layers[name] = LayerTensor.read(tensor), int(layer["layer"])
                 for entry in tensor["channels"]:
                     channels[name, int(entry["channel"])] = _channel(int(layer["layer"]), name, entry)
         about = {key: document[key] for key in ("model", "preprocessing", "settings")}
-        return cls(about, shapes, layers, channels, int(document["images"]), dict(document["failed"]))
+        return cls(about, tensors, layers, channels, int(document["images"]), dict(document["failed"]))
 
 
 def _channel(layer: int, tensor: str, entry: Mapping[str, Any]) -> Channel:

@@ -38,7 +38,9 @@ def test_the_page_of_files_is_that_of_the_document(tmp_path: Path) -> None:
     assert path["model"] == {k: v for k, v in document["linear_model"].items() if k != "residual"}
     for shown, layer in zip(path["layers"], document["layers"], strict=True):
         names = [tensor["name"] for tensor in shown["tensors"]]
-        assert [{**unit, "tensor": names[unit["tensor"]]} for unit in shown["units"]] == layer["units"]
+        for unit, own in zip(shown["units"], layer["units"], strict=True):
+            assert {**unit, **own, "tensor": unit["tensor"]} == unit and names[unit["tensor"]] == own["tensor"]
+            assert unit["channel"] == own["index"][0]
     assert data["region"] == pytest.approx(document["region"])
     assert data["notes"] == []
     assert data["command"].startswith("pathx explain ") and "--target" in data["command"]

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from support.small import loaded, picture
 
 from pathx.errors import PathxError
+from pathx.explanation import LayerTensor
 from pathx.images.read import open_image
 from pathx.pipeline import Prepared, prepare
 from pathx.units import files
@@ -30,7 +31,7 @@ def units(*references: Reference, **about: Any) -> Units:
     ready = prepare(loaded(), device="cpu")
     one = Channel(1, "1", 0, references, 2, 0.5, (("cat", 2),), 0.25)
     known = {"model": ready.about, "preprocessing": PREPROCESSING, "settings": {"by": "contribution"}, **about}
-    return Units(known, {"1": (5, 8, 8)}, {"1": 1}, {("1", 0): one}, 2, {})
+    return Units(known, {"1": LayerTensor("1", (5, 8, 8))}, {"1": 1}, {("1", 0): one}, 2, {})
 
 
 @pytest.fixture

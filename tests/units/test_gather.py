@@ -107,3 +107,41 @@ def test_parts_in_any_order_join_to_the_whole(order: list[int], cut: int) -> Non
     for name, own in whole.channels.items():
         for part in own.NAMES:
             torch.testing.assert_close(getattr(again.channels[name], part), getattr(own, part))
+
+
+class Tokens(torch.nn.Module):
+    """Patches as tokens, a hidden layer (token, channel), and the mean of the tokens as classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = torch.nn.Conv2d(3, 4, 5, 5)
+        self.hidden, self.activation, self.head = torch.nn.Linear(4, 7), torch.nn.GELU(), torch.nn.Linear(7, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.patches(x).flatten(2).transpose(1, 2)
+        return self.head(self.activation(self.hidden(tokens)).mean(1))
+
+
+def test_a_channel_of_a_sequence_is_a_feature_and_not_a_token() -> None:
+    torch.manual_seed(0)
+    model, inputs = Tokens().eval(), images(3, 1)
+    frozen = freeze(model, inputs)
+    (gate,) = frozen.network.layers[0]
+    made = wanted_channels({1: [frozen.network.tensor(gate)]}, by="contribution", top=2, classes=3)
+    explanations = explain_frozen(frozen, list(enumerate(frozen.logits.argmax(1).tolist())), depth=1, width=9)
+    made.see(frozen, explanations, [0, 1, 2])
+    (own,) = made.channels.values()
+    with torch.no_grad():
+        out = model.activation(model.hidden(model.patches(inputs).flatten(2).transpose(1, 2)))
+    assert own.totals.tolist() == pytest.approx(out.mean(1).sum(0).tolist(), rel=1e-5)
+    for channel in range(7):
+        best = []
+        for number, one in enumerate(explanations):
+            units = [unit for unit in one.path[0].units if unit.index[1] == channel]
+            if units:
+                strongest = max(units, key=lambda unit: unit.contribution)
+                best.append((strongest.contribution, number, strongest.index))
+        best = sorted(best, reverse=True)[:2]
+        found = [own.index(channel, unit) for unit in own.units[channel].tolist() if unit != NOBODY]
+        assert found == [index for *_, index in best]
+        assert own.images[channel].tolist()[: len(best)] == [number for _, number, _ in best]

@@ -7,6 +7,7 @@ import math
 
 import pytest
 
+from pathx.explanation import LayerTensor
 from pathx.units.references import Channel, Reference, Units
 
 
@@ -20,9 +21,9 @@ def channel(*labels: str, number: int = 0, images: int = 3, share: float = 0.5) 
 
 def units(*channels: Channel) -> Units:
     own = {(one.tensor, one.channel): one for one in channels}
-    return Units(
-        {"model": {}, "preprocessing": {}, "settings": {}}, {"relu": (9, 4, 4)}, {"relu": 2}, own, 7, {"bad.png": "cut"}
-    )
+    tensors = {"relu": LayerTensor("relu", (9, 4, 4))}
+    about = {"model": {}, "preprocessing": {}, "settings": {}}
+    return Units(about, tensors, {"relu": 2}, own, 7, {"bad.png": "cut"})
 
 
 @pytest.mark.parametrize(

@@ -35,15 +35,15 @@ function nodeCard(node, held, units, path, react) {
     return make("article", { class: "unit" }, make("h3", {}, title), facts(shared));
   }
   const title =
-    node.kind === "unit" ? text(unitName(unit)) : ["Channel ", String(unit.index[0]), " of ", text(unit.name)];
+    node.kind === "unit" ? text(unitName(unit)) : ["Channel ", String(unit.channel), " of ", text(unit.name)];
   const more = node.kind === "unit" ? unitFacts(unit) : [["units", String(node.units.length)]];
   return make(
     "article",
     { class: "unit", "data-unit": node.id },
     make("h3", {}, title),
     facts([...shared, ...more]),
-    crops(unit.name, unit.index[0]),
-    nameField(unit.name, unit.index[0], react.renamed),
+    crops(unit.name, unit.channel),
+    nameField(unit.name, unit.channel, react.renamed),
     ...(node.kind === "unit" ? feeds(unit, units, path, react) : []),
     make(
       "div",

@@ -188,7 +188,7 @@ function found(words) {
   const channel = /^(?:channel )?(\d+)$/.exec(wanted);
   const fits = (unit) =>
     channel
-      ? unit.index[0] === Number(channel[1]) || unit.layer === Number(channel[1])
+      ? unit.channel === Number(channel[1]) || unit.layer === Number(channel[1])
       : unitName(unit).toLowerCase().includes(wanted) || `layer ${unit.layer}` === wanted;
   const hits = [...units.values()]
     .filter(fits)

@@ -16,7 +16,6 @@ export function unitsOf(path) {
         position,
         name: tensor.name,
         shape: tensor.shape,
-        places: tensor.places,
       });
     });
   }
@@ -33,7 +32,7 @@ export function columnNodes(layer, units, opened, more) {
   const channels = new Map();
   layer.units.forEach((_, position) => {
     const unit = units.get(`${layer.layer}:${position}`);
-    const id = `${layer.layer}/${unit.tensor}.${unit.index[0]}`;
+    const id = `${layer.layer}/${unit.tensor}.${unit.channel}`;
     if (!channels.has(id)) channels.set(id, []);
     channels.get(id).push(unit);
   });

@@ -194,7 +194,7 @@ export function classSide(target, sides, places) {
 export function pictureShape(one, box, { bar, picture }) {
   const place = { x: box.x + bar + 3, y: box.top + (box.row - picture) / 2, width: picture, height: picture };
   const unit = one.units[0];
-  const crop = DATA.references[channelKey(unit.name, unit.index[0])]?.crops[0];
+  const crop = DATA.references[channelKey(unit.name, unit.channel)]?.crops[0];
   if (crop) return draw("image", { class: "picture", ...place, href: crop.src, preserveAspectRatio: "xMidYMid slice" });
   const patch = DATA.photo && patchOf(one.units);
   if (!patch) return null;
@@ -207,24 +207,16 @@ export function pictureShape(one, box, { bar, picture }) {
  *  It lies in the middle of the unit's receptive field, and is no more than a third of the input. */
 function patchOf(units) {
   const unit = units.reduce((best, one) => (Math.abs(one.contribution) > Math.abs(best.contribution) ? one : best));
-  if (unit.receptive_field.length !== 4) return null;
+  if (unit.receptive_field.length !== 4 || !unit.centre) return null;
   const [wide, high] = DATA.input;
   const [a, b, c, d] = unit.receptive_field;
   const side = Math.min(c - a, d - b, Math.min(wide, high) / 3);
   const inside = (middle, most) => Math.max(0, Math.min(most - side, middle - side / 2));
-  const [x, y] = centreOf(unit);
+  const [x, y] = unit.centre;
   const [left, top, right, bottom] = DATA.region;
   const across = (right - left) / wide;
   const down = (bottom - top) / high;
   return [left + across * inside(x, wide), top + down * inside(y, high), side * across, side * down];
-}
-
-/** What a unit looks at in the middle, (x, y) in pixels of the network's input. */
-function centreOf(unit) {
-  const [left, top, right, bottom] = unit.receptive_field;
-  if (!unit.places || unit.index.length !== 3) return [(left + right) / 2, (top + bottom) / 2];
-  const [down, across] = unit.places;
-  return [across[0] + across[1] * unit.index[2], down[0] + down[1] * unit.index[1]];
 }
 
 /** Lines at the top of a column. */
@@ -269,15 +261,15 @@ export function label(one) {
   if (one.kind === "more") return `${one.units.length} more`;
   if (one.kind === "unlisted") return `${one.count} not listed`;
   const unit = one.units[0];
-  const channel = nameOf(unit.name, unit.index[0]) || String(unit.index[0]);
-  if (one.kind === "channel") return `${channel} ×${one.units.length}`;
-  return unit.index.length > 1 ? `${channel} [${unit.index.slice(1).join(",")}]` : channel;
+  const given = nameOf(unit.name, unit.channel);
+  if (one.kind === "channel") return `${given || unit.channel} ×${one.units.length}`;
+  return `${given} [${unit.index.join(",")}]`.trim();
 }
 
 /** The second line of a node: what its channel looks for, where that is known, or what it contributes. */
 export function underLabel(one) {
   const unit = one.units[0];
-  return (unit && DATA.references[channelKey(unit.name, unit.index[0])]?.words) || signed(one.value, 3);
+  return (unit && DATA.references[channelKey(unit.name, unit.channel)]?.words) || signed(one.value, 3);
 }
 
 export function spoken(one, target) {
@@ -286,6 +278,6 @@ export function spoken(one, target) {
     return `${counted(one.count, "unit")} of layer ${one.layer} that this page does not list, ${amount}`;
   if (one.kind === "more") return `${counted(one.units.length, "weaker unit")} of layer ${one.layer}, ${amount}; opens`;
   if (one.kind === "channel")
-    return `Channel ${one.units[0].index[0]} of ${one.units[0].name}, layer ${one.layer}, ${counted(one.units.length, "unit")}, ${amount}`;
+    return `Channel ${one.units[0].channel} of ${one.units[0].name}, layer ${one.layer}, ${counted(one.units.length, "unit")}, ${amount}`;
   return `Unit ${unitName(one.units[0])}, layer ${one.layer}, ${amount}`;
 }
