@@ -35,7 +35,7 @@ def test_the_page_of_files_is_that_of_the_document(tmp_path: Path) -> None:
     assert data["target"] == document["target"] and data["image"] == document["image"]
     path = data["path"]
     assert path["pixels"] == document["pixel_map"]
-    assert path["model"] == {k: v for k, v in document["linear_model"].items() if k != "residual"}
+    assert path["model"] == {key: document["linear_model"][key] for key in ("score", "bias", "attribution_sum")}
     for shown, layer in zip(path["layers"], document["layers"], strict=True):
         names = [tensor["name"] for tensor in shown["tensors"]]
         for unit, own in zip(shown["units"], layer["units"], strict=True):

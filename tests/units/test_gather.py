@@ -124,7 +124,7 @@ class Tokens(torch.nn.Module):
 
 def test_a_channel_of_a_sequence_is_a_feature_and_not_a_token() -> None:
     torch.manual_seed(0)
-    model, inputs = Tokens().eval(), images(3, 1)
+    model, inputs = Tokens().eval().double(), images(3, 1)
     frozen = freeze(model, inputs)
     (gate,) = frozen.network.layers[0]
     made = wanted_channels({1: [frozen.network.tensor(gate)]}, by="contribution", top=2, classes=3)
