@@ -124,7 +124,7 @@ def _describe(facts: ModelFacts, format: Format) -> None:
 
 
 def _search(facts: ModelFacts, text: str, format: Format) -> None:
-    from pathx.models.labels import find_labels
+    from pathx.models.labels import find_labels, suggest_label
 
     known = facts.labels
     if not known:
@@ -135,4 +135,4 @@ def _search(facts: ModelFacts, text: str, format: Format) -> None:
     elif found:
         print_table(("class", "label"), [(str(index), known[index]) for index in found], right={0})
     else:
-        raise PathxError(f"none of the {len(known)} labels has {text!r} in it: try a shorter word")
+        raise PathxError(f"none of the {len(known)} labels has {text!r} in it: {suggest_label(text, known)}")

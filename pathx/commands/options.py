@@ -389,7 +389,7 @@ class MeasureOptions:
 IMAGES = typer.Argument(
     metavar="IMAGE|FOLDER|GLOB|LIST.txt|-",
     help="Images, folders of them, patterns, archives (.tar, .parquet), https:// and s3:// addresses, files with a "
-    "path (but no address) per line, - for paths on standard input; videos with --every.",
+    "path (but no address) per line, - for an image or paths on standard input; videos with --every.",
 )
 Images = Annotated[list[str], IMAGES]
 Targets = Annotated[

@@ -262,7 +262,8 @@ def terminal() -> Console:
 
     stream = sys.stdout
     plain = cast("TextIO", _Stream(stream.stream)) if isinstance(stream, _ResultStream) else stream
-    console = Console(file=plain, highlight=False)
+    # NO_COLOR stands for text without any escapes: rich alone would keep bold.
+    console = Console(file=plain, highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto")
     console.push_render_hook(Escaping())
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = 1000

@@ -74,6 +74,7 @@ def run_images(
         guide = Guide(results.units, device.prepare(loaded), notes(quiet))
     plan, stop = Plan.of(images, out, shard=shard, overwrite=run.overwrite, every=every), Stop()
     one_by_one = len(images) <= FEW and [image.source for image in plan.images] == list(images)
+    one_by_one = one_by_one or not plan.indexed
     removal = results.removal if results.removal is not None else one_by_one or results.report
     chosen = Settings(
         **settings,

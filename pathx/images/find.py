@@ -10,7 +10,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from pathlib import Path, PurePath
 from typing import BinaryIO, NamedTuple
@@ -22,8 +22,27 @@ from pathx.images.web import address_name, is_address
 from pathx.regular import MARKER, begins_as_ours, read_regular, written_by_pathx
 from pathx.stores import fetch_part, is_stored, join_address, stored_files, stored_matches, stored_version
 
+_IMAGES = (
+    (rb"\xff\xd8\xff", "jpg"),
+    (rb"\x89PNG\r\n", "png"),
+    (rb"GIF8[79]a", "gif"),
+    (rb"RIFF....WEBP", "webp"),
+    (rb"BM.{8}", "bmp"),
+    (rb"II\*\0|MM\0\*", "tif"),
+    (rb"P[1-6]\s", "ppm"),
+)
+"""What images begin with."""
+
 _DOCUMENTS = "path|run|decomposition|contrast|evaluation|grid|common|check|units"
 _OURS = re.compile(rf"({_DOCUMENTS})(\..*)?\.json")  # what tells a folder of results, if its schema is one of pathx
+
+
+@dataclass(frozen=True)
+class PipedImage:
+    """The bytes of an image that came on standard input, and what it is called."""
+
+    file: str
+    data: bytes = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -38,6 +57,7 @@ class ImageFile:
         stored: changes when the image does, if it is a file in a store which tells.
         label: the name of the folder it lies in, where that may be its class (see `images_in`).
         address: where it is, if `file` is without the secrets in there.
+        piped: the image itself, if it came on standard input.
     """
 
     file: str
@@ -47,6 +67,7 @@ class ImageFile:
     stored: str = ""
     label: str | None = None
     address: str = ""
+    piped: PipedImage | None = None
 
     @property
     def version(self) -> str:
@@ -56,9 +77,9 @@ class ImageFile:
         return f"{self.member.version}@{self.member.place}" if self.member.version else ""
 
     @property
-    def source(self) -> str | Member:
+    def source(self) -> str | Member | PipedImage:
         """What to read it from."""
-        return self.member or self.address or self.file
+        return self.piped or self.member or self.address or self.file
 
     @property
     def public(self) -> ImageFile:
@@ -77,7 +98,8 @@ def find_images(
     """The images that the inputs lead to, each once, in an order that depends on nothing else.
 
     An input is an image, a folder, a pattern such as `photos/**/*.jpg`, an archive (`.tar`, `.parquet`) or an image in one
-    (`shard.tar#KEY`), an `https://` or `s3://` address, a `.txt` file with a path per line, or `-` for paths on standard input.
+    (`shard.tar#KEY`), an `https://` or `s3://` address, a `.txt` file with a path per line, or `-` for an image or
+    paths on standard input.
     Paths in lists may be all of that but addresses, which are fetched only where a user gives them; they are relative to the
     current folder.
 
@@ -147,7 +169,13 @@ def _expanded(inputs: Sequence[str], stdin: BinaryIO | None) -> Iterator[str | I
             continue
         what = "standard input" if one == "-" else f"the list {one}"
         try:
-            paths = _listed((stdin or sys.stdin.buffer).read() if one == "-" else read_regular(one))
+            data = (stdin or sys.stdin.buffer).read() if one == "-" else read_regular(one)
+            kind = next((kind for start, kind in _IMAGES if re.match(start, data, re.DOTALL)), None)
+            if one == "-" and kind is not None:
+                name = f"stdin.{kind}"
+                yield ImageFile(name, name, piped=PipedImage(name, data))
+                continue
+            paths = _listed(data)
         except OSError as error:
             problem = PathxError(f"{what} cannot be read: {error.strerror or error}; check who may read it")
             yield ImageFile(one, one, problem)

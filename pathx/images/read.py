@@ -18,6 +18,7 @@ from PIL import ExifTags, Image, ImageChops, UnidentifiedImageError
 
 from pathx.errors import PathxError, public_address, shown
 from pathx.images.archives import Member, member_bytes, member_of
+from pathx.images.find import PipedImage
 from pathx.images.frames import Frame, frame_image, frame_of, is_video
 from pathx.images.web import fetch, is_address
 from pathx.regular import read_regular, sha256_of
@@ -101,7 +102,7 @@ def open_image(path: str | Path) -> UserImage:
 
 
 @contextmanager
-def decoded(path: str | Path | Member, *, web: bool = False) -> Iterator[UserImage]:
+def decoded(path: str | Path | Member | PipedImage, *, web: bool = False) -> Iterator[UserImage]:
     """An image to look at and to let go of: however many threads do so, what they hold together is bounded.
 
     Whatever is wrong with the file is a PathxError.
@@ -109,6 +110,10 @@ def decoded(path: str | Path | Member, *, web: bool = False) -> Iterator[UserIma
     Args:
         web: also fetch it, where a user gave an address. Never for one that stands in a document.
     """
+    if isinstance(path, PipedImage):
+        with _within_bounds(path.file, path.data) as image:
+            yield image
+        return
     if (member := member_of(path, web=web)) is not None:
         with _within_bounds(str(member), member_bytes(member, BYTE_LIMIT)) as image:
             yield replace(image, label=member.label or member.folder)
@@ -143,8 +148,10 @@ def _within_bounds(path: str, data: bytes) -> Iterator[UserImage]:
         yield image
 
 
-def sha256_of_image(file: str | Member) -> str:
+def sha256_of_image(file: str | Member | PipedImage) -> str:
     """What `UserImage.sha256` would be, without decoding it. Raises OSError and PathxError."""
+    if isinstance(file, PipedImage):
+        return hashlib.sha256(file.data).hexdigest()
     if (member := member_of(file, web=True)) is not None:
         return hashlib.sha256(member_bytes(member, BYTE_LIMIT)).hexdigest()
     file = os.fspath(file)

@@ -86,6 +86,10 @@ def load_network(path: Path) -> tuple[nn.Module, str]:
         raise PathxError(f"{path} is a pickle, a program that pathx never runs: {remedy}", usage=True)
     if kind == "safetensors":
         raise PathxError(f"{path} holds weights only: use `model` NAME `weights` {path}", usage=True)
+    if path.suffix == ".py":
+        raise PathxError(
+            f"{path} is Python code: name the function in it that builds the model, as {path}:build", usage=True
+        )
     remedy = "save the model with torch.jit.save or torch.export.save"
     raise PathxError(f"{path} is damaged or not a model file: {remedy}", usage=True)
 

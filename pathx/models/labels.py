@@ -67,7 +67,7 @@ def resolve_target(text: str, labels: Sequence[str]) -> int:
             raise PathxError(f"target {text!r} is the label of classes {choices}: give the index", usage=True)
     if is_index:
         raise PathxError(f"target {text} is out of range: the classes are 0 to {len(labels) - 1}", usage=True)
-    raise PathxError(f"no class is called {text!r}: {_suggestion(text, labels)}", usage=True)
+    raise PathxError(f"no class is called {text!r}: {suggest_label(text, labels)}", usage=True)
 
 
 def find_labels(text: str, labels: Sequence[str]) -> list[int]:
@@ -78,7 +78,7 @@ def find_labels(text: str, labels: Sequence[str]) -> list[int]:
     return sorted(found, key=lambda index: words.search(_folded(labels[index])) is None)
 
 
-def _suggestion(text: str, labels: Sequence[str]) -> str:
+def suggest_label(text: str, labels: Sequence[str]) -> str:
     """What a user may have meant: labels with that text in them, or else those spelt like it."""
     holding = [repr(labels[index]) for index in find_labels(text, labels)] if text.strip() else []
     if holding:
@@ -89,23 +89,22 @@ def _suggestion(text: str, labels: Sequence[str]) -> str:
     return f"did you mean {' or '.join(near)}?" if near else f"give a label or an index from 0 to {len(labels) - 1}"
 
 
-def true_class(
+def true_classes(
     label: str | None, file: str | Path | None, labels: Sequence[str], archived: str | None = None
-) -> int | None:
-    """The true class of an image: as the user says, or else as its folder is called, if that is one label; else None.
+) -> list[int]:
+    """The true class of an image: as the user says, or else as its folder is called. Several where they share a label.
 
     Args:
         archived: what the archive that it is in says, by label or number; goes instead of the folder.
     """
     if label is not None:
-        return resolve_target(label, labels)
+        return [resolve_target(label, labels)]
     if archived is not None and archived.isdecimal() and int(archived[:9]) < len(labels):
-        return int(archived[:9])
+        return [int(archived[:9])]
     if file is None:
-        return None
+        return []
     folder = _folded(archived or os.path.basename(os.path.dirname(os.path.abspath(file))))
-    found = [index for index, known in enumerate(labels) if _folded(known) == folder]
-    return found[0] if len(found) == 1 else None
+    return [index for index, known in enumerate(labels) if _folded(known) == folder]
 
 
 @lru_cache(maxsize=1 << 16)  # a run asks for those of all classes with every image

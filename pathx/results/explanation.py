@@ -161,15 +161,19 @@ def put_explanation(new: Replacement, place: str, document: dict[str, Any], cont
 
 
 def replaced_by(folder: Path, explanation: Explanation, model: ModelInfo, image: UserImage) -> str:
-    """How results of an image were made that are to go, as an explanation made in another way takes their place.
+    """How results were made that are to go, as an explanation takes their place.
 
-    Those in its own folder are replaced when it is saved; those of other classes are removed here, so that all that
-    lies side by side is of one kind.
+    In its own folder those made in another way are replaced when it is saved. Those of other questions, which are other
+    classes or pairs of classes, stay whatever their settings; they are removed here only if they are of another image, model
+    or preprocessing, so that all that lies side by side is about the same thing.
     """
     found = []
     for place in sorted(folder.parent.iterdir()) if folder.parent.is_dir() else ():
         old = None if place.is_symlink() else _older(place / PATH)
-        differences = [] if old is None else _differences(old, explanation, model, image)
+        if old is None:
+            continue
+        differences = [] if place != folder else _other_settings(old, explanation)
+        differences = differences or _other_subject(old, explanation, model, image)
         if differences:
             found.append(", ".join(differences))
         if differences and place != folder:
@@ -181,20 +185,23 @@ def replaced_by(folder: Path, explanation: Explanation, model: ModelInfo, image:
     return found[0] if found else ""
 
 
-def _differences(old: dict[str, Any], explanation: Explanation, model: ModelInfo, image: UserImage) -> list[str]:
-    """In what an older explanation of the same kind was made in another way, or of other pixels."""
-    if ("against" in old) != (explanation.against is not None):
-        return []
+def _other_settings(old: dict[str, Any], explanation: Explanation) -> list[str]:
+    """The settings of an older explanation that are others now."""
     about = [f"{key} {old.get(key)}" for key in SETTINGS if old.get(key) != getattr(explanation, key)]
     dtype, before = made_by(explanation, "")["dtype"], old.get("created_by", {}).get("dtype")
-    about += [f"dtype {before}"] if before != dtype else []
+    return about + ([f"dtype {before}"] if before != dtype else [])
+
+
+def _other_subject(old: dict[str, Any], explanation: Explanation, model: ModelInfo, image: UserImage) -> list[str]:
+    """Whether an older explanation is of another model, of other pixels, or of other preprocessing."""
     other = old.get("model", {})
-    about += [f"model {other.get('name')}"] if other.get("sha256") != model.sha256 else []
-    if about or old["schema"] != SCHEMA:
-        return about
+    if other.get("sha256") != model.sha256:
+        return [f"model {other.get('name')}"]
+    if old["schema"] != SCHEMA:
+        return []
     if old["image"]["sha256"] != image.sha256:
         return [EARLIER]
-    # How images were prepared is not in the document, but the network's answer shows it.
+    # How images were prepared is not in the document, but the network's answer shows it. Its precision does, too, a little.
     logits, target = explanation.logits.flatten().tolist(), old["target"]
     same = 0 <= target["index"] < len(logits) and _alike(target["logit"], logits[target["index"]])
     return [] if same else ["other preprocessing"]

@@ -30,6 +30,7 @@ class Computer:
         self.size = self._at_once = resolve_batch_size(job.settings.batch_size, self._prepared.device)
         self._checked = self.size == 1
         self._exactness_checked = False
+        self._ambiguous: set[str] = set()
 
     def compute(self, inputs: Sequence[Input]) -> dict[str, tuple[Computed, float]]:
         """By name: what is to be written of each image, or why nothing is, and the image's share of the seconds."""
@@ -73,7 +74,12 @@ class Computer:
         """What is to be written of a batch; an image whose numbers cannot be explained costs itself alone."""
         try:
             asked = self._job.targets, self._out, self._job.settings
-            return list(self._job.task.batch(Batch.with_targets(self._prepared.model, frozen, batch, *asked)))
+            several = Batch.with_targets(self._prepared.model, frozen, batch, *asked)
+            for label in several.shared_labels.keys() - self._ambiguous:
+                classes = " and ".join(map(str, several.shared_labels[label]))
+                self._note(f"the label {label} is ambiguous, as classes {classes} have it: the likelier one counts")
+                self._ambiguous.add(label)
+            return list(self._job.task.batch(several))
         except PathxError as error:
             if error.usage or is_out_of_memory(error):
                 raise

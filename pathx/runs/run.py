@@ -65,7 +65,8 @@ class Plan:
     ) -> Plan:
         """What files, folders, patterns and lists lead to (see `find_images`)."""
         found = tuple(find_images(inputs, out=out, every=every))
-        if len(found) == len(inputs) == 1 and found[0].source == str(inputs[0]) and found[0].error is None:
+        named = found and (found[0].piped is not None or found[0].source == str(inputs[0]))
+        if len(found) == len(inputs) == 1 and named and found[0].error is None:
             return cls(found, indexed=False, overwrite=True)
         return cls(tuple(one for one in found if shard is None or shard.holds(one.name)), shard, overwrite=overwrite)
 

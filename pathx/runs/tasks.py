@@ -19,7 +19,7 @@ from pathx.engine.freeze import Frozen
 from pathx.errors import PathxError
 from pathx.explanation import Explanation
 from pathx.images.read import UserImage
-from pathx.models.labels import parse_targets, resolve_target, target_slug, true_class
+from pathx.models.labels import parse_targets, resolve_target, target_slug, true_classes
 from pathx.models.load import LoadedModel
 from pathx.pipeline import Input
 from pathx.results.contrast import save_contrast
@@ -92,6 +92,7 @@ class Batch:
         targets: of each image, the classes to explain; none where the model's output is not finite.
         truths: of each image, the true class where it is known.
         against: the class that the others are explained against, if there is one.
+        shared_labels: labels of images that several classes have, with these.
     """
 
     model: LoadedModel
@@ -103,6 +104,7 @@ class Batch:
     out: str | Path
     settings: Settings
     against: int | None = None
+    shared_labels: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @staticmethod
     def with_targets(
@@ -119,7 +121,9 @@ class Batch:
         asked = parse_targets(targets, labels)
         finite = logits.isfinite().all(1).tolist()
         rankings = logits.argsort(dim=1, descending=True, stable=True).tolist()
-        truths = [true_class(settings.label, one.image.file, labels, one.image.label) for one in inputs]
+        several = [true_classes(settings.label, one.image.file, labels, one.image.label) for one in inputs]
+        # Of classes with one label the likeliest counts: no other can be told from it.
+        truths = [min(of, key=ranking.index) if of else None for of, ranking in zip(several, rankings, strict=True)]
         chosen = [
             asked.targets_for(ranking, None if targets and settings.label is None else truth) if fine else ()
             for ranking, truth, fine in zip(rankings, truths, finite, strict=True)
@@ -132,7 +136,8 @@ class Batch:
             if set(asked.wanted) == {against}:
                 raise _itself(labels[against], usage=True)
             chosen = [tuple(target for target in several if target != against) for several in chosen]
-        return Batch(model, frozen, inputs, chosen, rankings, truths, out, settings, against)
+        shared = {labels[of[0]]: tuple(of) for of in several if len(of) > 1}
+        return Batch(model, frozen, inputs, chosen, rankings, truths, out, settings, against, shared)
 
     @property
     def labels(self) -> Sequence[str]:

@@ -100,6 +100,8 @@ def test_a_word_is_found_before_a_part_of_one(pathx_: Pathx) -> None:
 def test_all_labels_and_none(pathx_: Pathx) -> None:
     assert len(pathx_("models", "squeezenet1_1", "--labels", "").out.splitlines()) == 1001
     nothing = pathx_("models", "squeezenet1_1", "--labels", "unicorn")
+    near = pathx_("models", "squeezenet1_1", "--labels", "tigr").err
+    assert "did you mean 'tiger'" in near
     assert nothing.status == 1 and nothing.err.startswith("pathx: none of the 1000 labels has 'unicorn' in it")
     unnamed = pathx_("models", "--labels", "cat")
     assert unnamed.status == 2 and "--labels searches one model" in unnamed.err

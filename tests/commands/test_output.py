@@ -96,6 +96,12 @@ def test_colours_are_left_to_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None
         terminal().print(Text(f"name{EVIL}", "bold"))
         print_table([EVIL], [])
     assert "\x1b[1m" in stream.getvalue()
+    monkeypatch.setenv("NO_COLOR", "1")
+    plain = Terminal()
+    with contextlib.redirect_stdout(plain), harmless_output():
+        terminal().print(Text("name", "bold"))
+        print_table(["heading"], [("cell",)])
+    assert "name" in plain.getvalue() and "\x1b" not in plain.getvalue()
     assert dangerous(stream.getvalue().replace("\x1b[1m", "").replace("\x1b[0m", "")) == set()
 
 

@@ -193,6 +193,11 @@ def test_models_and_weights_that_are_not_there(pathx_: Pathx) -> None:
     file = picture()
     refused(pathx_("explain", file, "--model", "no.pt"), "there is no model file no.pt: check the path")
     refused(pathx_("explain", file, "--model", "resnet19"), "there is no model called 'resnet19': did you mean resnet1")
+    Path("small.py").write_text("def build(): ...")
+    refused(
+        pathx_("explain", file, "--model", "small.py"),
+        "small.py is Python code: name the function in it that builds the",
+    )
     refused(pathx_("explain", file, "--model", file), "photo.png is damaged or not a model file: save the model with")
     refused(pathx_("explain", file, "--weights", "V9"), "no weights called 'V9', nor is that a file: give one of")
 

@@ -20,7 +20,7 @@ from pathx.models.labels import (
     resolve_target,
     slug,
     target_slug,
-    true_class,
+    true_classes,
 )
 
 LABELS = ("tench", "red fox", "tiger cat", "Cardigan", "cardigan", "jack-o'-lantern", "crane", "tiger", "crane")
@@ -204,14 +204,14 @@ def test_a_true_class_is_explained_beside_a_wrong_prediction_only() -> None:
 
 def test_a_folder_is_a_label_only_by_name() -> None:
     labels = ("cat", "red fox", "crane", "crane", "7")
-    assert true_class(None, "photos/Red_Fox/1.png", labels) == 1
-    assert true_class(None, "photos/x/../cat/1.png", labels) == 0
-    assert true_class(None, "cat/photos/1.png", labels) is None
-    assert true_class(None, "crane/1.png", labels) is None  # either of two
-    assert true_class(None, "0/1.png", labels) is None  # not the class of that number
-    assert true_class(None, "7/1.png", labels) == 4
-    assert true_class("red-fox", "cat/1.png", labels) == 1
-    assert true_class("0", None, labels) == 0
-    assert true_class(None, None, labels) is None
+    assert true_classes(None, "photos/Red_Fox/1.png", labels) == [1]
+    assert true_classes(None, "photos/x/../cat/1.png", labels) == [0]
+    assert true_classes(None, "cat/photos/1.png", labels) == []
+    assert true_classes(None, "crane/1.png", labels) == [2, 3]  # either of two
+    assert true_classes(None, "0/1.png", labels) == []  # not the class of that number
+    assert true_classes(None, "7/1.png", labels) == [4]
+    assert true_classes("red-fox", "cat/1.png", labels) == [1]
+    assert true_classes("0", None, labels) == [0]
+    assert true_classes(None, None, labels) == []
     with pytest.raises(PathxError, match="no class is called 'dog'"):
-        true_class("dog", None, labels)
+        true_classes("dog", None, labels)

@@ -19,8 +19,7 @@ from torch.testing import assert_close
 
 import pathx
 from pathx import PathxError
-from pathx.drawing.render import Drawing, heatmap
-from pathx.drawing.view import View
+from pathx.drawing.render import heatmap
 from pathx.explanation import Edges, Explanation, LayerTensor, PathLayer, Unit
 from pathx.images.read import UserImage
 from pathx.results import explanation as results
@@ -419,11 +418,3 @@ def test_no_path_escapes_the_output_folder(parts: list[str], start: str) -> None
 def test_a_slug_is_one_folder(slug: str) -> None:
     with pytest.raises(PathxError):
         explanation_folder("out", "cat.png", slug)
-
-
-def test_figures_stand_alone_while_overlays_and_heatmaps_share_a_scale_with_others() -> None:
-    view = View(Image.effect_noise((340, 340), 60).convert("RGB"), (0, 0, 340, 340), "cat")
-    alone = results.pictures(explanation(), view, Drawing())
-    compared = results.pictures(explanation(), view, Drawing(), scales=(100.0, 100.0))
-    same = {name: alone[name] == compared[name] for name in alone}
-    assert same == {"figure.png": True, "heatmap.png": False, "overlay.png": False}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import re
@@ -19,6 +20,7 @@ from PIL import Image
 from support.command_line import (
     FILES,
     INDEX,
+    SIDECAR,
     Finished,
     Pathx,
     config,
@@ -276,6 +278,32 @@ def test_every_way_of_naming_pictures(pathx_: Pathx, monkeypatch: pytest.MonkeyP
     assert [made["image"]["file"] for made in done.documents] == expected
     assert len(pathx_("explain", "photos", *options, "--out", "photos/out").documents) == 6
     assert len(pathx_("explain", "photos", *options, "--out", "photos/other").documents) == 6
+
+
+@pytest.mark.parametrize("kind", ["png", "jpeg", "bmp", "gif", "webp", "tiff", "ppm"])
+def test_an_image_on_standard_input_is_an_image(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    stream = io.BytesIO()
+    with Image.open(picture()) as image:
+        image.save(stream, kind)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(stream.getvalue())))
+    done = pathx_("explain", "-", "--model", scripted(network()), "--no-pictures", "--format", "json")
+    assert done.status == 0, done.err
+    (made,) = done.documents
+    assert made["image"]["sha256"] == hashlib.sha256(stream.getvalue()).hexdigest()
+    (folder,) = (path for path in Path("pathx-out").iterdir() if path.is_dir())
+    assert folder.name == made["image"]["file"] and folder.stem == "stdin"
+
+
+def test_a_folder_called_as_two_classes_keeps_its_label_and_says_so(pathx_: Pathx) -> None:
+    for number in range(3):
+        picture(f"photos/Red_fox/{number}.png", seed=number)
+    sidecar = {**SIDECAR, "labels": ["red fox", "Red Fox", "dog"]}
+    done = pathx_("explain", "photos", "--model", scripted(network(), sidecar=sidecar), "--no-pictures", "--depth", 1)
+    assert done.status == 0
+    told = "the label red fox is ambiguous, as classes 0 and 1 have it: the likelier one counts"
+    assert done.err.count(told) == 1
+    assert {line["label"] for line in lines("pathx-out")} <= {"red fox", "Red Fox"}
+    assert all(line["correct"] == (line["top"][0]["label"] != "dog") for line in lines("pathx-out"))
 
 
 # Hostile folders

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 from support.command_line import ROOT, Pathx, config, document, files, network, picture, scripted
 from support.faults import check_nothing_is_half_written, check_nothing_is_left_over, in_a_child, tree
@@ -124,14 +125,30 @@ def test_images_prepared_otherwise_leave_no_class_of_before(pathx_: Pathx) -> No
     assert os.listdir("pathx-out/photo.png") == ["dog"]
 
 
+def test_new_settings_for_one_question_leave_results_of_others(pathx_: Pathx) -> None:
+    arguments = ("explain", picture(), "--model", scripted(network()), "--no-pictures", "--target", "cat")
+    folder = Path("pathx-out/photo.png")
+    assert pathx_(*arguments, "--against", "dog", "--depth", 3).status == 0
+    assert pathx_(*arguments, "--depth", 3).status == 0
+    before = {name: (folder / name).read_bytes() for name in files(folder)}
+    done = pathx_(*arguments, "--against", "red fox", "--depth", 1)
+    assert (done.status, done.err) == (0, "")
+    assert pathx_(*arguments[:-1], "dog", "--depth", 1).err == ""
+    assert {name: (folder / name).read_bytes() for name in before} == before
+    assert sorted(os.listdir(folder)) == ["cat", "cat-against-dog", "cat-against-red-fox", "dog"]
+    again = pathx_(*arguments, "--depth", 1)
+    assert again.err.count("are replaced") == 1 and "results with depth 3 in pathx-out/photo.png" in again.err
+
+
 def test_another_model_leaves_no_class_of_the_one_before(pathx_: Pathx) -> None:
     photo, model = picture(), scripted(network())
-    assert pathx_("explain", photo, "--model", model, "--target", "cat", "--depth", 3).status == 0
-    done = pathx_("explain", photo, "--model", model, "--target", "dog", "--depth", 1)
-    assert done.err.count("are replaced") == 1 and "results with depth 3 in pathx-out/photo.png" in done.err
+    assert pathx_("explain", photo, "--model", model, "--target", "cat", "--depth", 1).status == 0
+    changed = network()
+    torch.nn.init.ones_(next(changed.parameters()))
+    other = scripted(changed, "other.pt")
+    done = pathx_("explain", photo, "--model", other, "--target", "dog", "--depth", 1)
+    assert done.err.count("are replaced") == 1 and "results with model model.pt in pathx-out/photo.png" in done.err
     assert os.listdir("pathx-out/photo.png") == ["dog"]
-    assert pathx_("explain", photo, "--model", model, "--target", "cat", "--depth", 1).err == ""
-    assert sorted(os.listdir("pathx-out/photo.png")) == ["cat", "dog"]
 
 
 def test_accuracy_and_where_to_look(pathx_: Pathx) -> None:
