@@ -216,7 +216,7 @@ def randomisation(
     lines = cascade(prepared, maps_of(explanation), maps, progress)
     if not lines:
         return Finding(None, "the model's weights have no names, so that they cannot be randomised", {})
-    return judged(lines)
+    return judge_cascade(lines)
 
 
 def maps_of(explanation: Explanation) -> dict[str, Tensor]:
@@ -243,7 +243,7 @@ def cascade(
     tensors = dict(named_tensors(unwrap(prepared.module)))
     for run in range(RUNS):
         generator = torch.Generator().manual_seed(SEED + run)
-        with _restored(tensors[name] for names in layers.values() for name in names):
+        with _restore_after(tensors[name] for names in layers.values() for name in names):
             for number, names in enumerate(layers.values()):
                 for name in names:
                     _shuffle(tensors[name], generator)
@@ -257,7 +257,7 @@ def cascade(
     ]
 
 
-def judged(lines: Sequence[Mapping[str, Any]]) -> Finding:
+def judge_cascade(lines: Sequence[Mapping[str, Any]]) -> Finding:
     """What a cascade says. A map that only changes when the last layers are reached hardly depends on those above.
 
     The correlation is averaged along the whole cascade, whatever its sign: at the end alone, maps that draw the edges of
@@ -286,7 +286,7 @@ def judged(lines: Sequence[Mapping[str, Any]]) -> Finding:
 
 
 @contextmanager
-def _restored(tensors: Iterable[Tensor]) -> Iterator[None]:
+def _restore_after(tensors: Iterable[Tensor]) -> Iterator[None]:
     """Tensors have the values afterwards that they have now."""
     before = [(tensor, tensor.detach().clone()) for tensor in tensors]
     try:

@@ -118,7 +118,7 @@ def method_names(asked: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def chosen(what: str, name: str, among: Mapping[str, T]) -> T:
+def choose(what: str, name: str, among: Mapping[str, T]) -> T:
     """What a name stands for."""
     if name not in among:
         raise PathxError(f"there is no {what} {name!r}: choose {' or '.join(among)}", usage=True)

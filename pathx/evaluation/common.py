@@ -142,7 +142,7 @@ class Common:
 
     def _layer_document(self, label: str, layer: int, threshold: float) -> dict[str, Any]:
         parts = {"units": whole, "channels": channel, "positions": position}
-        listed = {name: _listed(self.shares(label, layer, part)) for name, part in parts.items()}
+        listed = {name: _entries(self.shares(label, layer, part)) for name, part in parts.items()}
         kept = [{"tensor": name, "index": list(index)} for name, index in self.common_path(label, layer, threshold)]
         return {"layer": layer, "common_path": kept, **listed}
 
@@ -173,7 +173,7 @@ def position(unit: Place) -> Place | None:
     return (unit[0], unit[1][1:]) if len(unit[1]) > 1 else None
 
 
-def _listed(shares: Mapping[Place, float]) -> list[dict[str, Any]]:
+def _entries(shares: Mapping[Place, float]) -> list[dict[str, Any]]:
     return [{"tensor": name, "index": list(index), "share": share} for (name, index), share in shares.items()]
 
 
@@ -289,7 +289,7 @@ def common_of_results(folders: Sequence[str | Path], *, by: str = "prediction") 
         seen.add(image)
         trails.append(_trail(document))
     if len(kinds) > 1:
-        texts = " and ".join(sorted(_described(about) for about in kinds.values())[:2])
+        texts = " and ".join(sorted(_settings_line(about) for about in kinds.values())[:2])
         raise PathxError(
             f"the explanations are not of one kind ({texts}): keep them in folders of their own", usage=True
         )
@@ -327,7 +327,7 @@ def _trail(document: Mapping[str, Any]) -> Trail:
     )
 
 
-def _described(about: Mapping[str, Any]) -> str:
+def _settings_line(about: Mapping[str, Any]) -> str:
     settings = about["settings"]
     return f"{about['model']['name']}, " + ", ".join(
         f"{key} {settings[key]}" for key in ("depth", "width", "skips", "importance")

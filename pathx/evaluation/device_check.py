@@ -72,8 +72,8 @@ class DeviceComparison:
 
 def compare_device(prepared: Prepared, seen: SeenImage, settings: dict[str, Any]) -> DeviceComparison:
     """Explain one image on the model's device and on the CPU in float64, and compare."""
-    here, seconds = _timed(prepared, seen, settings, seen.input)
-    exact, cpu_seconds = _timed(prepared, seen, settings, seen.input.cpu().double())
+    here, seconds = _time_both(prepared, seen, settings, seen.input)
+    exact, cpu_seconds = _time_both(prepared, seen, settings, seen.input.cpu().double())
     same, tie = _in_common(here, exact)
     difference = None
     if same == len(exact.path):
@@ -90,7 +90,7 @@ def compare_device(prepared: Prepared, seen: SeenImage, settings: dict[str, Any]
     )
 
 
-def _timed(
+def _time_both(
     prepared: Prepared, seen: SeenImage, settings: dict[str, Any], image: torch.Tensor
 ) -> tuple[Explanation, float]:
     """The explanation, and the median seconds that it takes."""

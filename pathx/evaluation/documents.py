@@ -60,11 +60,11 @@ WORTH_SAYING = 20
 RECORDS = "records.jsonl"
 
 
-def unwatched(total: int) -> AbstractContextManager[Callable[[int], None]]:
+def no_progress(total: int) -> AbstractContextManager[Callable[[int], None]]:
     return nullcontext(lambda done: None)
 
 
-def unheard(text: str) -> None:
+def no_notes(text: str) -> None:
     pass
 
 
@@ -81,8 +81,8 @@ def check(
     importance: str = IMPORTANCE,
     device: str = "auto",
     dtype: str = "float32",
-    note: Note = unheard,
-    watch: Watch = unwatched,
+    note: Note = no_notes,
+    watch: Watch = no_progress,
 ) -> Checked:
     """Check whether explanations of a model can be trusted, on one image.
 
@@ -133,8 +133,8 @@ def common(
     device: str = "auto",
     dtype: str = "float32",
     batch_size: int = 8,
-    note: Note = unheard,
-    watch: Watch = unwatched,
+    note: Note = no_notes,
+    watch: Watch = no_progress,
 ) -> dict[str, Any]:
     """Find what the paths of a class have in common; what is returned is common.json.
 
@@ -267,8 +267,8 @@ def evaluate(
     dtype: str = "float32",
     batch_size: int = 8,
     measure: Callable[..., Evaluation] = measure_images,
-    note: Note = unheard,
-    watch: Watch = unwatched,
+    note: Note = no_notes,
+    watch: Watch = no_progress,
 ) -> dict[str, Any]:
     """Measure how good explanations are by insertion and deletion; what is returned is evaluation.json.
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from pathx.engine.device import in_parts
 from pathx.engine.explain import check_depth, check_settings, check_width
 from pathx.errors import PathxError, as_text
-from pathx.evaluation.choices import METHODS, PATHS, PROTOCOLS, chosen
+from pathx.evaluation.choices import METHODS, PATHS, PROTOCOLS, choose
 from pathx.evaluation.methods import Subject, captum_is_missing
 from pathx.evaluation.protocols import Protocol
 from pathx.evaluation.records import Record, RecordFile, record_key
@@ -59,7 +59,7 @@ class Contender:
 
 def contender(name: str, protocol: str, title: str | None = None, **settings: Any) -> Contender:
     """A method by name, as a protocol takes it, with some of its settings."""
-    method, ranking = chosen("method", name, METHODS), chosen("protocol", protocol, PROTOCOLS)
+    method, ranking = choose("method", name, METHODS), choose("protocol", protocol, PROTOCOLS)
     return Contender(name, title or method.title, {**method.settings, **ranking.settings.get(name, {}), **settings})
 
 

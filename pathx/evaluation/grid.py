@@ -100,13 +100,13 @@ def sheet(
     ((seen,),) = prepared.see([image], 1, failed)
     subject = subject_of(prepared, [seen])
 
-    def drawn(one: Contender) -> Image.Image:
+    def draw(one: Contender) -> Image.Image:
         return heatmap(one.attribution(subject)[0])
 
     region = prepared.model.preprocessing.region(seen.image.width, seen.image.height)
     left, top, right, bottom = map(round, seen.image.on_pixels(region))
     photo = seen.image.pixels.crop((left, top, right, bottom))
-    rows = {"others": {prepared.labels[seen.target]: photo} | {one.title: drawn(one) for one in others}}
+    rows = {"others": {prepared.labels[seen.target]: photo} | {one.title: draw(one) for one in others}}
     for depth, row in cells.items():
-        rows[f"depth {depth}"] = {f"width {one.settings['width']}": drawn(one) for one in row}
+        rows[f"depth {depth}"] = {f"width {one.settings['width']}": draw(one) for one in row}
     return rows

@@ -69,7 +69,7 @@ def pathx(
     importance: str = IMPORTANCE,
 ) -> Tensor:
     """The pixel map: the attribution of the path's linear model."""
-    explanations = _explained(subject, depth=depth, width=width, alpha=alpha, skips=skips, importance=importance)
+    explanations = _explain_subject(subject, depth=depth, width=width, alpha=alpha, skips=skips, importance=importance)
     return torch.stack([explanation.attribution for explanation in explanations])
 
 
@@ -83,11 +83,11 @@ def path_map(
     importance: str = IMPORTANCE,
 ) -> Tensor:
     """Where the path's units look. It has no channels, so each of them gets an equal part."""
-    explanations = _explained(subject, depth=depth, width=width, alpha=alpha, skips=skips, importance=importance)
+    explanations = _explain_subject(subject, depth=depth, width=width, alpha=alpha, skips=skips, importance=importance)
     return _planes(torch.stack([explanation.path_map() for explanation in explanations]), subject.images)
 
 
-def _explained(subject: Subject, **settings: Any) -> list[Explanation]:
+def _explain_subject(subject: Subject, **settings: Any) -> list[Explanation]:
     return explain_frozen(subject.frozen, list(enumerate(subject.targets)), **settings)
 
 

@@ -29,7 +29,7 @@ def plots_are_missing() -> bool:
 
 
 @contextmanager
-def _drawn(file: Path, columns: int, rows: int, size: tuple[float, float]) -> Iterator[tuple[Figure, list[Axes]]]:
+def _figure(file: Path, columns: int, rows: int, size: tuple[float, float]) -> Iterator[tuple[Figure, list[Axes]]]:
     """A figure of `columns` x `rows` axes of that size in inches, written as PNG and SVG when done."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -61,7 +61,7 @@ def plot_curves(file: Path, panels: Mapping[str, Mapping[str, tuple[Tensor, floa
         panels: title -> method -> (curve, area).
         first: the method to stand out.
     """
-    with _drawn(file, len(panels), 1, (5.6, 4.8)) as (_, axes):
+    with _figure(file, len(panels), 1, (5.6, 4.8)) as (_, axes):
         for axis, (title, lines) in zip(axes, panels.items(), strict=True):
             ordered = sorted(lines.items(), key=lambda line: line[0] != first)
             for number, (name, (curve, area)) in enumerate(ordered):
@@ -85,7 +85,7 @@ def plot_grid(
         panels: title -> (depth -> a figure for every width, method -> its figure).
         widths: what stands at the ticks.
     """
-    with _drawn(file, len(panels), 1, (5.6, 4.4)) as (figure, axes):
+    with _figure(file, len(panels), 1, (5.6, 4.4)) as (figure, axes):
         places = list(range(len(widths)))
         for axis, (title, (lines, others)) in zip(axes, panels.items(), strict=True):
             shades = _shades(len(lines))
@@ -107,7 +107,7 @@ def _shades(count: int) -> list[Any]:
 def plot_sheet(file: Path, rows: Mapping[str, Mapping[str, Image.Image]]) -> None:
     """Pictures in a grid, with the name of each row at its left and that of each picture above it."""
     columns = max(map(len, rows.values()))
-    with _drawn(file, columns, len(rows), (1.5, 1.6)) as (_, axes):
+    with _figure(file, columns, len(rows), (1.5, 1.6)) as (_, axes):
         for axis in axes:
             axis.set_axis_off()
         for number, (row, pictures) in enumerate(rows.items()):
@@ -130,7 +130,7 @@ def plot_sheet(file: Path, rows: Mapping[str, Mapping[str, Image.Image]]) -> Non
 
 def plot_frequencies(file: Path, title: str, lines: Mapping[str, Sequence[float]], xlabel: str) -> None:
     """How often each unit or channel is on the path, a row of bars for each class."""
-    with _drawn(file, 1, len(lines), (9, 1.3)) as (figure, axes):
+    with _figure(file, 1, len(lines), (9, 1.3)) as (figure, axes):
         for number, (axis, (name, shares)) in enumerate(zip(axes, lines.items(), strict=True)):
             axis.bar(range(len(shares)), shares, width=1.0, color=_COLOURS[number % len(_COLOURS)])
             axis.set(ylim=(0, 1), xlim=(-0.5, max(1, len(shares)) - 0.5))
@@ -143,7 +143,7 @@ def plot_frequencies(file: Path, title: str, lines: Mapping[str, Sequence[float]
 def plot_places(file: Path, title: str, maps: Mapping[str, Sequence[Sequence[float]]]) -> None:
     """How often the path runs through each place of a feature map, a map for each class."""
     columns = min(5, len(maps))
-    with _drawn(file, columns, -(-len(maps) // columns), (2.2, 2.4)) as (figure, axes):
+    with _figure(file, columns, -(-len(maps) // columns), (2.2, 2.4)) as (figure, axes):
         for axis in axes:
             axis.set_axis_off()
         for axis, (name, shares) in zip(axes, maps.items(), strict=False):
@@ -156,7 +156,7 @@ def plot_places(file: Path, title: str, maps: Mapping[str, Sequence[Sequence[flo
 def plot_overlap(file: Path, title: str, names: Sequence[str], matrix: Sequence[Sequence[float]]) -> None:
     """How much classes have in common, 0 to 1."""
     side = max(3.5, 0.45 * len(names) + 1.5)
-    with _drawn(file, 1, 1, (side + 0.8, side)) as (figure, axes):
+    with _figure(file, 1, 1, (side + 0.8, side)) as (figure, axes):
         drawn = axes[0].imshow(matrix, vmin=0, vmax=1, cmap="viridis")
         axes[0].set_xticks(range(len(names)), names, rotation=90)
         axes[0].set_yticks(range(len(names)), names)
@@ -170,7 +170,7 @@ def plot_overlap(file: Path, title: str, names: Sequence[str], matrix: Sequence[
 
 def plot_randomisation(file: Path, layers: Sequence[str], lines: Mapping[str, Sequence[float | None]]) -> None:
     """Rank correlation with the explanation of the trained model, as layers are randomised from the top."""
-    with _drawn(file, 1, 1, (max(5.5, 0.28 * len(layers) + 2), 4.2)) as (_, axes):
+    with _figure(file, 1, 1, (max(5.5, 0.28 * len(layers) + 2), 4.2)) as (_, axes):
         places = list(range(len(layers)))
         for number, (name, values) in enumerate(lines.items()):
             known = [float("nan") if value is None else value for value in values]

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from pathx.engine.replay import Classifier
 from pathx.errors import PathxError
-from pathx.evaluation.choices import DRAWS, PROTOCOLS, TIES, chosen
+from pathx.evaluation.choices import DRAWS, PROTOCOLS, TIES, choose
 from pathx.evaluation.statistics import generator_of
 
 BLUR_SIZE, BLUR_SIGMA = 11, 5.0
@@ -121,7 +121,7 @@ class Protocol:
         parts = _parts(torch.unique(same), min(classifier.chunk, self.steps + 1))
         wanted = torch.tensor(targets, device=images.device)[of]
         found = []
-        for start, finish in ((blurred(images), images), (images, torch.zeros_like(images))):
+        for start, finish in ((blur(images), images), (images, torch.zeros_like(images))):
             probabilities = torch.zeros(same.numel(), device=images.device, dtype=images.dtype)
             for part in parts:
                 states, goal = self._states(start, finish, when, of, part), wanted[part // (self.steps + 1)]
@@ -185,8 +185,8 @@ def make_protocol(
     ties: str = "random",
 ) -> Protocol:
     """A protocol by name; a step is one row of the image unless its pixels, or the number of steps, are given."""
-    chosen("protocol", name, RANKED)
-    chosen("order of ties", ties, TIES)
+    choose("protocol", name, RANKED)
+    choose("order of ties", ties, TIES)
     if steps is not None and step_pixels is not None:
         raise PathxError("`steps` and `step_pixels` say the same thing: give one of them", usage=True)
     pixels = height * width
@@ -215,7 +215,7 @@ def blur_taps() -> Tensor:
     return torch.zeros(BLUR_SIZE, dtype=torch.float64).index_add_(0, place, weights / weights.sum())
 
 
-def blurred(images: Tensor) -> Tensor:
+def blur(images: Tensor) -> Tensor:
     """Images (B, C, H, W) blurred in normalised space, with zeros around them."""
     taps, channels, pad = blur_taps().to(images), images.shape[1], BLUR_SIZE // 2
     kernel = (taps[:, None] * taps).expand(channels, 1, -1, -1)

@@ -44,7 +44,7 @@ def bootstrap(values: Sequence[float]) -> Interval:
     """The mean with the percentile interval of means over resampled images; one value is its own bounds."""
     sample = torch.tensor(values, dtype=torch.float64)
     generator = torch.Generator().manual_seed(SEED)
-    means = torch.cat([_resampled(sample, count, generator) for count in _portions(len(sample))])
+    means = torch.cat([_resample(sample, count, generator) for count in _portions(len(sample))])
     tail = (1 - LEVEL) / 2
     low, high = means.quantile(torch.tensor([tail, 1 - tail], dtype=torch.float64)).tolist()
     return Interval(float(sample.mean()), low, high)
@@ -78,6 +78,6 @@ def _portions(images: int) -> list[int]:
     return [min(size, RESAMPLES - start) for start in range(0, RESAMPLES, size)]
 
 
-def _resampled(sample: Tensor, count: int, generator: torch.Generator) -> Tensor:
+def _resample(sample: Tensor, count: int, generator: torch.Generator) -> Tensor:
     chosen = torch.randint(len(sample), (count, len(sample)), generator=generator)
     return sample[chosen].mean(1)

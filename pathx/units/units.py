@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
-from pathx.evaluation.documents import Note, Watch, unheard, unwatched
+from pathx.evaluation.documents import Note, Watch, no_notes, no_progress
 from pathx.images.folders import images_in
 from pathx.models.load import LoadedModel
 from pathx.pipeline import prepare
@@ -54,8 +54,8 @@ def units(
     dtype: str = "float32",
     batch_size: int = 8,
     draw: bool = True,
-    note: Note = unheard,
-    watch: Watch = unwatched,
+    note: Note = no_notes,
+    watch: Watch = no_progress,
 ) -> FoundUnits:
     """Find the images and places where each channel of a network matters most, and write them to a folder.
 

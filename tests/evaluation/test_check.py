@@ -13,7 +13,7 @@ from support.measured import document
 from torch import Tensor, nn
 
 from pathx.engine.replay import Classifier
-from pathx.evaluation.check import Checked, Finding, cascade, judged
+from pathx.evaluation.check import Checked, Finding, cascade, judge_cascade
 from pathx.evaluation.choices import METHODS
 from pathx.evaluation.methods import Subject
 from pathx.images.folders import images_in
@@ -65,13 +65,13 @@ def test_only_wrong_numbers_are_called_wrong(failing: set[str]) -> None:
 def test_the_cascade_is_judged_along_the_way() -> None:
     """What keeps its shape until the first layers are reached fails, whatever is left of it in the end."""
     edges = [{"module": str(n), "signed": value} for n, value in enumerate((0.99, 0.98, 0.97, 0.96, 0.9, 0.6, 0.09))]
-    finding = judged(edges)
+    finding = judge_cascade(edges)
     assert finding.passed is False and "0.96 down to 3, 0.09 down to 6" in finding.verdict
     depends = [{"module": str(n), "signed": value} for n, value in enumerate((0.5, 0.2, -0.1, 0.1, None, 0.1))]
-    assert judged(depends).passed is True
+    assert judge_cascade(depends).passed is True
     mirrored = [{"module": str(n), "signed": value} for n, value in enumerate((-0.9, -0.8, -0.9))]
-    assert judged(mirrored).passed is False  # the same shape with its signs turned
-    assert judged([{"module": "0", "signed": None}]).passed is None
+    assert judge_cascade(mirrored).passed is False  # the same shape with its signs turned
+    assert judge_cascade([{"module": "0", "signed": None}]).passed is None
 
 
 @pytest.mark.slow
@@ -85,5 +85,5 @@ def test_guided_backprop_fails(shared_data: Path) -> None:
         subject = Subject(Classifier(module, seen.input), seen.input[None], [seen.target], ["a"])
         return {"signed": METHODS["guided_backprop"].compute(subject)[0].sum(0)}
 
-    finding = judged(cascade(ready, maps(ready.module), maps))
+    finding = judge_cascade(cascade(ready, maps(ready.module), maps))
     assert finding.passed is False

@@ -12,7 +12,7 @@ from pathx.defaults import DEPTH, IMPORTANCE, SKIPS, WIDTH
 from pathx.drawing.colours import COLOURS, HEATS
 from pathx.errors import PathxError
 from pathx.evaluation import methods
-from pathx.evaluation.choices import METHODS, PATHS, PROTOCOLS, TIES, chosen, method_names
+from pathx.evaluation.choices import METHODS, PATHS, PROTOCOLS, TIES, choose, method_names
 
 
 def test_every_method_has_its_function() -> None:
@@ -42,9 +42,9 @@ def test_settings_of_protocols_are_settings_of_their_methods() -> None:
 
 
 def test_a_name_that_is_not_there_is_answered_with_those_that_are() -> None:
-    assert chosen("protocol", "paper", PROTOCOLS) is PROTOCOLS["paper"]
+    assert choose("protocol", "paper", PROTOCOLS) is PROTOCOLS["paper"]
     with pytest.raises(PathxError, match="there is no protocol 'x': choose rise or paper or grid"):
-        chosen("protocol", "x", PROTOCOLS)
+        choose("protocol", "x", PROTOCOLS)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pathx.engine.replay import Classifier
 from pathx.errors import PathxError
 from pathx.evaluation.choices import DRAWS, PROTOCOLS
-from pathx.evaluation.protocols import area, blur_taps, blurred, make_protocol, tied_share
+from pathx.evaluation.protocols import area, blur, blur_taps, make_protocol, tied_share
 from pathx.evaluation.statistics import generator_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -38,7 +38,7 @@ def literal(model: nn.Module, image: Tensor, attribution: Tensor, protocol: str,
     pixels = image.shape[1] * image.shape[2]
     maps = [attribution.sum(0)] if protocol == "rise" else list(attribution)
     orders = [sorted(range(pixels), key=lambda p, m=m: (-float(m.flatten()[p]), p)) for m in maps]  # type: ignore[misc]
-    start = blurred(image[None])[0] if mode == "insertion" else image.clone()
+    start = blur(image[None])[0] if mode == "insertion" else image.clone()
     finish = image if mode == "insertion" else torch.zeros_like(image)
     state = start.clone().reshape(3, pixels)
     scores = [float(model(state.reshape(image.shape)[None]).softmax(1)[0, target])]
@@ -73,7 +73,7 @@ def test_the_blur_has_the_known_taps() -> None:
 def test_the_blur_is_zero_padded_and_keeps_channels_apart() -> None:
     image = torch.zeros(1, 3, 20, 20)
     image[0, 1, 0, 10] = 1
-    found = blurred(image)[0]
+    found = blur(image)[0]
     taps = blur_taps().float()
     assert torch.allclose(found[1, 0, 5:16], taps[5] * taps)
     assert float(found[1].sum()) == pytest.approx(float(taps[5:].sum()), abs=1e-6)  # the rest fell off the edge
