@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from pathx.engine.replay import Classifier
 from pathx.errors import PathxError
-from pathx.evaluation.choices import DRAWS, PROTOCOLS
-from pathx.evaluation.protocols import area, blur, blur_taps, make_protocol, tied_share
+from pathx.evaluation.choices import DRAWS, RANKED
+from pathx.evaluation.protocols import RANKED, area, blur, blur_taps, make_protocol, tied_share
 from pathx.evaluation.statistics import generator_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -122,7 +122,7 @@ def test_a_constant_map_is_taken_row_by_row_only_where_that_is_asked_for() -> No
     model, images = network(), noise(1, 3, 6, 6)
     classifier, targets = Classifier(model, images[0]), [int(model(images).argmax())]
     rows = -torch.arange(36.0).reshape(1, 1, 6, 6).expand(1, 3, 6, 6)
-    for name in PROTOCOLS:
+    for name in RANKED:
         protocol = make_protocol(name, 6, 6, ties="rows")
         (flat,) = protocol.curves(classifier, images, targets, torch.full((1, 3, 6, 6), 0.5), ["a"])
         (falling,) = protocol.curves(classifier, images, targets, rows, ["a"])
@@ -130,7 +130,7 @@ def test_a_constant_map_is_taken_row_by_row_only_where_that_is_asked_for() -> No
         assert flat.insertion == pytest.approx(falling.insertion) and flat.deletion == pytest.approx(falling.deletion)
 
 
-@pytest.mark.parametrize("name", PROTOCOLS)
+@pytest.mark.parametrize("name", RANKED)
 @torch.no_grad()
 def test_ties_are_the_mean_of_seeded_random_orders(name: str) -> None:
     """A map that ties in parts is what a literal reading gives for each draw of an order, on average."""
@@ -150,7 +150,7 @@ def test_ties_are_the_mean_of_seeded_random_orders(name: str) -> None:
     assert again[0].insertion != found.insertion  # another picture, another order
 
 
-@pytest.mark.parametrize("name", PROTOCOLS)
+@pytest.mark.parametrize("name", RANKED)
 @torch.no_grad()
 def test_states_that_several_orders_share_are_run_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures of a batch that tie nowhere, in one pixel in two, and everywhere: each gets what it gets alone."""
