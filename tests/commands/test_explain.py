@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -406,3 +407,50 @@ def test_a_wrong_prediction_is_explained_against_the_label(pathx_: Pathx) -> Non
     assert len(pathx_(*arguments, *config(truth=right), "--format", "json").documents) == 1
     unknown = pathx_(*arguments, *config(truth="unicorn"))
     assert unknown.status == 2 and unknown.err.startswith("pathx: no class is called 'unicorn'")
+
+
+def test_removal_is_for_images_that_somebody_looks_at(pathx_: Pathx) -> None:
+    """On for images named one by one and for reports; an option decides otherwise."""
+    one, other = picture("photos/a.png"), picture("photos/b.png", seed=1)
+    model = ("--model", scripted(network()), "--no-pictures", "--format", "json", "--quiet")
+    for arguments, expected in (
+        ((one,), True),
+        ((one, other), True),
+        (("photos",), False),
+        (("photos/*.png",), False),
+        ((one, "--no-removal"), False),
+        (("photos", "--removal"), True),
+        (("photos", "--report"), True),
+        (("photos", "--report", "--no-removal"), False),
+        ((one, *config(removal=False)), False),
+    ):
+        done = pathx_("explain", *arguments, *model, "--out", "out")
+        assert done.status == 0, done.err
+        assert {made["removal"] is not None for made in done.documents} == {expected}, arguments
+        index = Path("out/index.jsonl")
+        for made in [json.loads(line) for line in index.read_text().splitlines()] if index.exists() else ():
+            for entry in made["explanations"]:
+                written = document(Path("out", entry["folder"]))["removal"]
+                keys = ("before", "after", "at_random")
+                assert entry.get("removal") == (written and {key: written[key] for key in keys})
+        shutil.rmtree("out")
+
+
+def test_several_images_at_once_have_the_removal_of_each_alone(pathx_: Pathx) -> None:
+    names = [picture(f"photos/{number}.png", seed=number) for number in range(5)]
+    how = (
+        "--model",
+        scripted(network()),
+        "--no-pictures",
+        "--format",
+        "json",
+        "--quiet",
+        "--target",
+        "top:2",
+        "--removal",
+    )
+    together = pathx_("explain", "photos", *how, "--batch-size", 5, "--out", "together").documents
+    alone = [made for name in names for made in pathx_("explain", name, *how, "--out", "alone").documents]
+    assert len(together) == len(alone) == 10
+    for one, other in zip(together, alone, strict=True):
+        assert same(one["removal"], other["removal"])

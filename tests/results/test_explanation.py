@@ -84,7 +84,7 @@ def test_the_document_has_the_keys_of_the_schema_in_its_order() -> None:
         "image": ["file", "sha256", "width", "height"],
         "model": ["name", "weights", "sha256", "classes", "hidden_layers", "exact"],
         "target": ["index", "label", "logit", "probability", "rank"],
-        "linear_model": ["score", "bias", "attribution_sum", "residual"],
+        "linear_model": ["score", "bias", "attribution_sum", "residual", "share_of_logit"],
         "created_by": ["pathx", "torch", "torchvision", "device", "dtype"],
     }
     layer = made["layers"][1]

@@ -73,7 +73,7 @@ def in_the_middle(phase: str, number: signal.Signals, *arguments: str) -> str:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are forked")
 def test_a_killed_run_goes_on_and_writes_what_it_would_have_written(pathx_: Pathx) -> None:
-    arguments = ("explain", photos(60), "--batch-size", "4")
+    arguments = ("explain", photos(60), "--batch-size", "4", "--removal")
     scripted(network())
     in_the_middle("name", signal.SIGKILL, *arguments, *config(workers=2))
     with open("pathx-out/index.jsonl", "a") as stream:

@@ -15,7 +15,7 @@ from support.command_line import ROOT, files, network, picture, same, scripted
 from pathx.models.load import load_model
 from pathx.runs.settings import Settings
 
-SETTINGS = Settings(depth=2, width=4, batch_size=2, pictures=False)
+SETTINGS = Settings(depth=2, width=4, batch_size=2, pictures=False, removal=True)
 PYTHON_PATH = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
 """Where workers find pathx and the helpers of tests, wherever they start."""
 

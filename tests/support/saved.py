@@ -12,7 +12,7 @@ from pathx.runs.tasks import decompose_task
 
 
 def run(tmp_path: Path, out: str = "out", *, decompose: bool = False, **options: Any) -> Path:
-    settings = Settings(**{"depth": 2, "save_tensors": True, **options})
+    settings = Settings(**{"depth": 2, "save_tensors": True, "removal": True, **options})
     task = decompose_task() if decompose else None
     file = picture(tmp_path / "photo.png", (40, 24))
     results = list(
