@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pathx.engine.replay import Classifier
 from pathx.errors import PathxError
-from pathx.evaluation.choices import DRAWS, RANKED
+from pathx.evaluation.choices import DRAWS
 from pathx.evaluation.protocols import RANKED, area, blur, blur_taps, make_protocol, tied_share
 from pathx.evaluation.statistics import generator_of
 
