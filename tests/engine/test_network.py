@@ -190,10 +190,6 @@ HEADS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         lambda: Model(lambda m, x: torch.stack([m.m(x), m.n(x)]).mean(0), m=cnn(), n=cnn()),
         (3, 3, 10, 10),
     ),
-    "the largest of an ensemble": (
-        lambda: Model(lambda m, x: torch.stack([m.m(x), m.n(x)]).max(0)[0], m=cnn(), n=cnn()),
-        (2, 3, 9, 9),
-    ),
     "a transposed convolution with much padding": (
         lambda: nn.Sequential(nn.ConvTranspose2d(3, 4, 3, dilation=2, output_padding=1), *cnn(4)),
         (2, 3, 9, 9),

@@ -1,4 +1,4 @@
-"""The module that a call was made in: from Python frames, the code of exported programs and that of TorchScript."""
+"""Which module a call was made in: from Python frames, the code of exported programs, and that of TorchScript."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from pathx.engine.record.operations import Node, Scope
 
 
 class ModuleFinder:
-    """Says in which module of a model the operation at hand is called.
+    """Finds the module of a model that the current operation is called in.
 
     Args:
         modules: the model's modules with their paths; the first path of one that has several.
-        outermost: the code of the function that runs the model, beyond which nothing is looked for.
+        outermost: the code of the function that runs the model, where the search ends.
     """
 
     def __init__(self, model: nn.Module, modules: list[tuple[str, nn.Module]], outermost: Any) -> None:
         self._modules = {id(module): (path, module) for path, module in modules}
         self._scopes: dict[int, Scope] = {}
         self._outermost = outermost
-        self.last = Scope()  # what was said last
-        self._generated: Any = None  # code that torch.fx wrote, in which each line is a call
+        self.last = Scope()  # the last answer
+        self._generated: Any = None  # code that torch.fx wrote: each line is a call
         if isinstance(model, torch.fx.GraphModule):
             self._generated = getattr(type(model).forward, "__code__", None)
             self._lines = _line_scopes(model)
@@ -66,7 +66,7 @@ _scope_at = cache(Scope)  # one object for each, which is quicker to compare
 
 
 def is_leaf(module: nn.Module) -> bool:
-    """Whether a module is one of torch.nn's own building blocks."""
+    """Whether a module is one of torch.nn's building blocks."""
     return type(module).__module__.startswith("torch.nn.") and not any(module.children())
 
 
@@ -101,15 +101,15 @@ def _fx_scope(node: torch.fx.Node) -> Scope | None:
 
 
 def script_scopes(model: torch.jit.ScriptModule, calls: list[Node]) -> dict[int, Scope]:
-    """Scopes of a TorchScript model's calls, as far as its code tells, by the numbers of the nodes.
+    """The scopes of a TorchScript model's calls, as far as its code shows them, by node index.
 
-    The code is read in order; the k-th call of an operation there is the k-th one recorded. Where the counts differ (an
-    operation inside a branch or a loop) the calls of that operation stay without a scope.
+    The k-th call of an operation in the code is the k-th one recorded. Where the counts differ (an operation inside of a
+    branch or a loop) the calls of that operation have no scope.
     """
-    written = _written_calls(model)
+    written = _calls_in_code(model)
     recorded: dict[str, list[int]] = defaultdict(list)
     for node in calls:
-        recorded[_one_name(node.op_name)].append(node.index)
+        recorded[_canonical_name(node.op_name)].append(node.index)
     scopes: dict[int, Scope] = {}
     for kind, numbers in recorded.items():
         if len(numbers) == len(written.get(kind, ())):
@@ -118,14 +118,14 @@ def script_scopes(model: torch.jit.ScriptModule, calls: list[Node]) -> dict[int,
     return scopes
 
 
-def _written_calls(model: torch.jit.ScriptModule) -> dict[str, list[Scope]]:
-    """The scopes of the calls of each operation, in the order of the code. Read again where a setting has changed."""
+def _calls_in_code(model: torch.jit.ScriptModule) -> dict[str, list[Scope]]:
+    """The scopes of the calls of each operation, in the order of the code. Read again if a setting changed."""
     if model not in _CODE or any(getattr(module, name, None) != value for module, name, value in _CODE[model][0]):
         code = _Code()
         calls: dict[str, list[Scope]] = defaultdict(list)
         for kind, scope in code.calls(model, "forward", ""):
             calls[kind].append(scope)
-        _CODE[model] = code.read, calls
+        _CODE[model] = code.settings, calls
     return _CODE[model][1]
 
 
@@ -133,17 +133,17 @@ Setting = tuple[Any, str, Any]
 _CODE: WeakKeyDictionary[nn.Module, tuple[list[Setting], dict[str, list[Scope]]]] = WeakKeyDictionary()
 
 
-def _one_name(name: str) -> str:
-    """One name for the spellings of an operation: `relu6_`, `relu6` and `hardtanh` are one."""
+def _canonical_name(name: str) -> str:
+    """One name for all spellings of an operation: `relu6_`, `relu6` and `hardtanh`."""
     name = name.strip("_").removesuffix("_kernel")
     return "hardtanh" if name == "relu6" else name
 
 
 class _Code:
-    """Reads the code of a script module. `read` are the settings of modules that it came across."""
+    """Reads the code of a script module. `settings` are the attributes of modules that it read."""
 
     def __init__(self) -> None:
-        self.read: list[Setting] = []
+        self.settings: list[Setting] = []
 
     def calls(self, module: Any, method: str, path: str) -> Iterator[tuple[str, Scope]]:
         """(operation, scope) of every call in a method of a script module, in the order of its code."""
@@ -152,42 +152,42 @@ class _Code:
         yield from self._block(module._c._get_method(method).graph, module, path, scope, {}, {})
 
     def _block(
-        self, block: Any, module: Any, path: str, scope: Scope, paths: dict[str, str], settings: dict[str, Any]
+        self, block: Any, module: Any, path: str, scope: Scope, paths: dict[str, str], known: dict[str, Any]
     ) -> Iterator[tuple[str, Scope]]:
-        """The calls of one block; branches are followed where a constant or a setting of the module decides them."""
+        """The calls of one block. A branch is followed if a constant or a setting of the module decides it."""
         for node in block.nodes():
             kind = node.kind()
             if kind == "prim::GetAttr":
                 above = paths.get(node.input().debugName(), path)
                 name = node.output().debugName()
                 paths[name] = f"{above}.{node.s('name')}".strip(".")
-                settings[name] = self._setting(_submodule(module, path, above), node.s("name"))
+                known[name] = self._setting(_submodule(module, path, above), node.s("name"))
             elif kind == "prim::Constant":
-                settings[node.output().debugName()] = node.output().toIValue()
+                known[node.output().debugName()] = node.output().toIValue()
             elif kind in _DECISIONS:
-                operands = [settings.get(value.debugName(), _UNKNOWN) for value in node.inputs()]
+                operands = [known.get(value.debugName(), _UNKNOWN) for value in node.inputs()]
                 decided = not any(operand is _UNKNOWN for operand in operands)
-                settings[node.output().debugName()] = _DECISIONS[kind](*operands) if decided else _UNKNOWN
+                known[node.output().debugName()] = _DECISIONS[kind](*operands) if decided else _UNKNOWN
             elif kind == "prim::If":
-                chosen = settings.get(node.input().debugName(), _UNKNOWN)
+                chosen = known.get(node.input().debugName(), _UNKNOWN)
                 if isinstance(chosen, bool):
                     taken = list(node.blocks())[0 if chosen else 1]
-                    yield from self._block(taken, module, path, scope, paths, settings)
+                    yield from self._block(taken, module, path, scope, paths, known)
                     for outer, inner in zip(node.outputs(), taken.outputs(), strict=True):
-                        settings[outer.debugName()] = settings.get(inner.debugName(), _UNKNOWN)
+                        known[outer.debugName()] = known.get(inner.debugName(), _UNKNOWN)
             elif kind == "prim::CallMethod":
                 receiver = next(iter(node.inputs())).debugName()
                 below = paths.get(receiver, path)
                 yield from self.calls(_submodule(module, path, below), node.s("name"), below)
             elif kind == "prim::CallFunction":
-                yield _one_name(next(iter(node.inputs())).node().s("name")), scope
+                yield _canonical_name(next(iter(node.inputs())).node().s("name")), scope
             elif kind.startswith("aten::"):
-                yield _one_name(kind.removeprefix("aten::")), scope
+                yield _canonical_name(kind.removeprefix("aten::")), scope
 
     def _setting(self, module: Any, name: str) -> Any:
         value = getattr(module, name, None)
         if isinstance(value, (bool, int, float, str)):
-            self.read.append((module, name, value))
+            self.settings.append((module, name, value))
         return value
 
 

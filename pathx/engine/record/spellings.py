@@ -1,7 +1,7 @@
-"""Operations brought to the one spelling that has a rule, while a model runs (`RESPELLINGS`) and in its graph (`fold`).
+"""Rewrites to the one spelling of an operation that has a rule: while a model runs (`RESPELLINGS`) and in its graph (`fold`).
 
-Each respelling takes a call's arguments and returns what to run instead, or None where the call stays as it is. `FUNCTIONS`
-does the same for what torch offers in Python, where the operations that it is made of no longer show what was meant.
+A respelling takes a call's arguments and returns what to run instead, or None where the call stays as it is. `FUNCTIONS` does the
+same for functions of torch whose operations no longer show what was meant.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from math import prod
-from string import ascii_letters
 from typing import Any
 
 import torch
@@ -29,7 +28,7 @@ aten = torch.ops.aten
 
 def _extreme(reduce: Any) -> Respelling:
     def respell(x: Tensor, dim: Any = (), keepdim: bool = False) -> Run:
-        """A maximum over several dimensions as one over a single dimension, which says who won."""
+        """A maximum over several dimensions as one over a single dimension, which also returns the indices."""
         dims = sorted(d % x.dim() for d in ([dim] if isinstance(dim, int) else dim or range(x.dim())))
 
         def run() -> Tensor:
@@ -46,17 +45,17 @@ def _extreme(reduce: Any) -> Respelling:
     return respell
 
 
-def _restrided(x: Tensor, size: Any, stride: Any, offset: Any = None) -> Run | None:
-    """`as_strided_` where it moves nothing: strides of dimensions of size 1, as pooling sets them in channels_last."""
+def _strides_of_one(x: Tensor, size: Any, stride: Any, offset: Any = None) -> Run | None:
+    """Drop an `as_strided_` that only sets strides of dimensions of size 1, as pooling does in channels_last."""
     moved = any(n > 1 and old != new for n, old, new in zip(x.shape, x.stride(), stride, strict=False))
     if tuple(size) != tuple(x.shape) or moved or offset not in (None, x.storage_offset()):
         return None
     return lambda: x
 
 
-def _masked(in_place: bool) -> Respelling:
+def _mask_fill(in_place: bool) -> Respelling:
     def respell(x: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Any:
-        """`x[x < 0] = 0`."""
+        """`x[x < 0] = 0` as `masked_fill`."""
         mask = indices[0] if len(indices) == 1 else None
         if mask is None or mask.dtype != torch.bool or mask.shape != x.shape or accumulate or values.dim():
             return None
@@ -65,9 +64,9 @@ def _masked(in_place: bool) -> Respelling:
     return respell
 
 
-def _broadcast(function: Any) -> Respelling:
+def _expand(function: Any) -> Respelling:
     def respell(*args: Any, **kwargs: Any) -> Run | None:
-        """Of maxima and clamps every element is a unit: arguments are given the shape of the result first."""
+        """Expand the arguments of maxima and clamps to the shape of the result: each of its elements is a unit."""
         tensors = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Tensor)]
         shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
         if all(tensor.shape == shape or not tensor.dim() for tensor in tensors):
@@ -81,21 +80,21 @@ def _broadcast(function: Any) -> Respelling:
     return respell
 
 
-def _mean_slope(leaky_relu: Callable[[Tensor, float], Tensor]) -> Respelling:
+def _rrelu(leaky_relu: Callable[[Tensor, float], Tensor]) -> Respelling:
     def respell(x: Tensor, noise: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, *training: Any) -> Run:
-        """RReLU, whose slope is the mean of its bounds at rest. In training it is drawn, which is refused."""
+        """RReLU in eval mode: its slope is the mean of its bounds. In training it is random, which is refused."""
         return lambda: leaky_relu(x, torch.rand(()).item() if any(training[:1]) else (lower + upper) / 2)
 
     return respell
 
 
-def _of_numbers(function: Callable[..., Any]) -> Respelling:
-    """TorchScript's optimiser looks at constants, which arrive as plain numbers."""
+def _on_numbers(function: Callable[..., Any]) -> Respelling:
+    """For TorchScript's optimiser, which calls operations on constants as plain numbers."""
     return lambda *args: None if isinstance(args[0], Tensor) else lambda: function(*args)
 
 
 def _convolution(*args: Any) -> Run:
-    """As TorchScript spells it, with settings for one library."""
+    """TorchScript's spelling, with the settings of one library."""
     return lambda: aten.convolution.default(*args[:9])
 
 
@@ -114,20 +113,20 @@ RESPELLINGS: dict[Any, Respelling] = {
     aten._convolution.default: _convolution,
     aten.amax.default: _extreme(torch.max),
     aten.amin.default: _extreme(torch.min),
-    aten.as_strided_.default: _restrided,
-    aten._local_scalar_dense.default: _of_numbers(lambda number: number),
-    aten.equal.default: _of_numbers(operator.eq),
-    aten.index_put.default: _masked(in_place=False),
-    aten.index_put_.default: _masked(in_place=True),
-    **{op: _broadcast(op) for op in (aten.clamp.Tensor, aten.clamp_max.Tensor, aten.clamp_min.Tensor)},
-    **{op.default: _broadcast(op) for op in (aten.maximum, aten.minimum, aten.fmax, aten.fmin)},
-    aten.rrelu_with_noise.default: _mean_slope(aten.leaky_relu),
-    aten.rrelu_with_noise_.default: _mean_slope(aten.leaky_relu_),
+    aten.as_strided_.default: _strides_of_one,
+    aten._local_scalar_dense.default: _on_numbers(lambda number: number),
+    aten.equal.default: _on_numbers(operator.eq),
+    aten.index_put.default: _mask_fill(in_place=False),
+    aten.index_put_.default: _mask_fill(in_place=True),
+    **{op: _expand(op) for op in (aten.clamp.Tensor, aten.clamp_max.Tensor, aten.clamp_min.Tensor)},
+    **{op.default: _expand(op) for op in (aten.maximum, aten.minimum, aten.fmax, aten.fmin)},
+    aten.rrelu_with_noise.default: _rrelu(aten.leaky_relu),
+    aten.rrelu_with_noise_.default: _rrelu(aten.leaky_relu_),
 }
 
 
-def _padded(input: Tensor, pad: Any, mode: str = "constant", value: Any = None) -> Tensor | None:
-    """Circular padding without writing into parts of a tensor."""
+def _circular_pad(input: Tensor, pad: Any, mode: str = "constant", value: Any = None) -> Tensor | None:
+    """Circular padding without writing to views of a tensor."""
     if mode != "circular":
         return None
     x = input
@@ -140,59 +139,14 @@ def _padded(input: Tensor, pad: Any, mode: str = "constant", value: Any = None) 
     return x
 
 
-def _summed(equation: Any, *operands: Any, path: Any = None) -> Tensor | None:
-    """`einsum` of one factor that has the images in front and one that has not, as a product that keeps them there.
-
-    torch puts dimensions of size 1, such as a batch of one image, wherever it likes.
-    """
-    operands = tuple(operands[0]) if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands
-    if not isinstance(equation, str) or "->" not in equation or len(operands) != 2:
-        return None
-    inputs, _, out = equation.replace(" ", "").partition("->")
-    first, _, second = inputs.partition(",")
-    if "..." in inputs:
-        ranks = [tensor.dim() - len(term) + 3 for tensor, term in zip(operands, (first, second), strict=True)]
-        more = max(rank for rank, term in zip(ranks, (first, second), strict=True) if "..." in term)
-        unused = [letter for letter in ascii_letters if letter not in equation][:more]
-        ends = ["".join(unused[more - rank :]) for rank in ranks]
-        first, second = first.replace("...", ends[0]), second.replace("...", ends[1])
-        out = out.replace("...", "".join(unused))
-    (x, mine), (w, theirs) = zip(operands, (first, second), strict=True)
-    if out[:1] == theirs[:1] != mine[:1]:
-        (x, mine), (w, theirs) = (w, theirs), (x, mine)
-    common = [letter for letter in mine if letter in theirs]
-    alone = [letter for letter in mine if letter not in theirs and letter in out]
-    new = [letter for letter in theirs if letter not in mine and letter in out]
-    distinct = len(set(mine)) == len(mine) and len(set(theirs)) == len(theirs)
-    if not common or not distinct or out[:1] != mine[:1] or sorted(out) != sorted(alone + new) or not alone:
-        return None
-    (x, mine), (w, theirs) = _summed_out(x, mine, theirs + out), _summed_out(w, theirs, mine + out)
-    sizes: dict[str, int] = {**dict(zip(mine, x.shape, strict=True)), **dict(zip(theirs, w.shape, strict=True))}
-    if any(x.shape[mine.index(letter)] != w.shape[theirs.index(letter)] for letter in common):
-        return None
-    together = prod(sizes[letter] for letter in common)
-    rows = x.permute(*(mine.index(letter) for letter in alone + common)).reshape(len(x), -1, together)
-    matrix = w.permute(*(theirs.index(letter) for letter in common + new)).reshape(together, -1)
-    made = F.linear(rows, matrix.mT).reshape([sizes[letter] for letter in alone + new])
-    return made.permute(*((alone + new).index(letter) for letter in out))
-
-
-def _summed_out(factor: Tensor, letters: str, others: str) -> tuple[Tensor, str]:
-    """A factor of an `einsum` without the dimensions that nothing else has."""
-    alone = [place for place, letter in enumerate(letters) if letter not in others]
-    return (
-        (factor.sum(alone), "".join(letter for letter in letters if letter in others)) if alone else (factor, letters)
-    )
-
-
 def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor | None:
-    """Without a look at the numbers, which is only there to find wrong ones."""
+    """`one_hot` without reading its input, which torch does only to find wrong numbers."""
     if num_classes < 1:
         return None
     return (tensor.unsqueeze(-1) == torch.arange(num_classes, device=tensor.device)).long()
 
 
-def _instances(
+def _instance_norm(
     x: Tensor,
     running_mean: Any = None,
     running_var: Any = None,
@@ -202,7 +156,7 @@ def _instances(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor | None:
-    """`instance_norm` by what an image is itself: every channel is a group. torch takes the batch for channels."""
+    """`instance_norm` as a group norm with a group per channel: torch merges batch and channels instead."""
     return F.group_norm(x, x.shape[1], weight, bias, eps) if use_input_stats else None
 
 
@@ -212,70 +166,46 @@ def _refuse_recurrent(*_: Any) -> None:
 
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     Tensor.__deepcopy__: lambda tensor, memo: tensor.clone(),
-    F.instance_norm: _instances,
+    F.instance_norm: _instance_norm,
     F.one_hot: _one_hot,
-    F.pad: _padded,
-    aten.pad.default: _padded,
-    torch.einsum: _summed,
-    aten.einsum.default: _summed,
+    F.pad: _circular_pad,
+    aten.pad.default: _circular_pad,
     torch.rnn_relu: _refuse_recurrent,
     aten.rnn_relu.input: _refuse_recurrent,
 }
 
 
 QUERIES = frozenset([aten.is_pinned.default, aten.is_same_size.default])
-"""Operations that ask about a tensor, and not about its numbers."""
+"""Operations that ask about a tensor but not about its numbers."""
 
 MEMORY_RESETS = frozenset([aten.set_])
-"""Operations that put other memory in the place of a tensor's own."""
+"""Operations that give a tensor other memory."""
 
 HIDDEN_WRITES: dict[Any, Callable[..., Any]] = {
     aten.native_batch_norm.default: lambda args: args[3:5] if args[5] else ()
 }
-"""Operations that write into arguments without their schema saying so: into which."""
+"""Operations that write to arguments without their schema saying so, and to which."""
 
 
 # --- Graphs ----------------------------------------------------------------------------------------------------------
 
 _VIEWS = ("view", "_unsafe_view")
-_REDUCTIONS = ("mean", "sum", "max", "min", "median", "select")
 
 
 def fold(graph: Graph) -> Graph:
-    """The graph with images in a dimension of their own, where torch takes them together in a known way."""
-    for folded in (_fold_linear_layers, _fold_sums_of_products, _fold_products_of_maps, _fold_ensembles):
-        graph = folded(graph)
-    return graph
-
-
-def _fold_sums_of_products(graph: Graph) -> Graph:
-    """`view(1, B * T, in), bmm with one matrix, view`, as TorchScript runs `einsum`, made a product of each image's rows."""
-    makers = {value: node for node in graph.nodes for value in node.outputs if value is not None}
-    uses = Counter(value for node in graph.nodes for value in node.inputs)
-    batch, nodes, shapes = graph.shapes[graph.input.index][0], list(graph.nodes), list(graph.shapes)
-    for product in graph.nodes:
-        first = makers.get(product.args[0]) if product.kind == "bmm" and batch > 1 else None
-        if first is None or first.kind not in _VIEWS or uses[product.args[0]] > 1:
-            continue
-        made, (count, rows, size) = product.outputs[0], shapes[product.args[0].index]
-        if made is None or count > 1 or shapes[first.inputs[0].index][0] != batch or rows % batch:
-            continue
-        apart = (batch, rows // batch)
-        nodes[first.index] = replace(first, op=aten.reshape.default, args=(first.inputs[0], [*apart, size]))
-        nodes[product.index] = replace(product, op=aten.matmul.default)
-        shapes[product.args[0].index], shapes[made.index] = (*apart, size), (*apart, shapes[made.index][2])
-    return replace(graph, nodes=tuple(nodes), shapes=tuple(shapes))
+    """The graph with the images in a dimension of their own in linear layers and products of stacked matrices."""
+    return _fold_products_of_maps(_fold_linear_layers(graph))
 
 
 def _fold_products_of_maps(graph: Graph) -> Graph:
-    """`W @ maps`, which runs as one product of B * C matrices, made one that keeps the images apart."""
+    """Rewrite `W @ maps` and attention, which run as one product of B * C matrices, as products of (B, C, n, m)."""
     makers = {value: node for node in graph.nodes for value in node.outputs if value is not None}
     batch, nodes, shapes = graph.shapes[graph.input.index][0], list(graph.nodes), list(graph.shapes)
     for product in graph.nodes:
         made = product.outputs[0]
         if product.kind != "bmm" or made is None:
             continue
-        factors = [matrices for v in product.args if (matrices := _unflattened(graph, makers, v)) is not None]
+        factors = [matrices for v in product.args if (matrices := _before_flattening(graph, makers, v)) is not None]
         fronts = {shapes[value.index][:-2] for value in factors}
         readers = [node for node in graph.nodes if made in node.inputs]
         if len(factors) < 2 or len(fronts) > 1 or any(node.kind not in _VIEWS for node in readers):
@@ -283,7 +213,7 @@ def _fold_products_of_maps(graph: Graph) -> Graph:
         (front,) = fronts
         if front[0] != batch:
             continue
-        single = [_unrepeated(makers, value) for value in factors]
+        single = [_before_repeating(makers, value) for value in factors]
         if torch.broadcast_shapes(*(shapes[value.index][:-2] for value in single)) == front:
             factors = single  # a product repeats by itself
         nodes[product.index] = replace(product, op=aten.matmul.default, args=tuple(factors))
@@ -291,8 +221,8 @@ def _fold_products_of_maps(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(nodes), shapes=tuple(shapes))
 
 
-def _unflattened(graph: Graph, makers: dict[Value, Node], value: Value) -> Value | None:
-    """What matrices (B * C, n, m) were before they were put in one row: (B, C, n, m); None where they were nothing else."""
+def _before_flattening(graph: Graph, makers: dict[Value, Node], value: Value) -> Value | None:
+    """The value (B, C, n, m) that matrices (B * C, n, m) are a view of; None if they are not."""
     view = makers.get(value)
     if view is None or view.kind not in _VIEWS:
         return None
@@ -301,41 +231,14 @@ def _unflattened(graph: Graph, makers: dict[Value, Node], value: Value) -> Value
     return view.inputs[0] if is_flat else None
 
 
-def _unrepeated(makers: dict[Value, Node], value: Value) -> Value:
+def _before_repeating(makers: dict[Value, Node], value: Value) -> Value:
     while (maker := makers.get(value)) is not None and maker.kind in ("expand", "clone"):
         value = maker.inputs[0]
     return value
 
 
-def _fold_ensembles(graph: Graph) -> Graph:
-    """`stack(…, 0).mean(0)`, and other reductions, made the same along the dimension after the batch."""
-    nodes, shapes = list(graph.nodes), list(graph.shapes)
-    for stack in graph.nodes:
-        made = stack.outputs[0]
-        rank = 0 if made is None else len(shapes[made.index])
-        if stack.kind != "stack" or made is None or (len(stack.args) > 1 and stack.args[1] % rank) or rank < 3:
-            continue
-        readers = [node for node in graph.nodes if made in node.inputs]
-        if not all(_reduces_first(node) for node in readers):
-            continue
-        nodes[stack.index] = replace(stack, args=(stack.args[0], 1))
-        for node in readers:
-            dim = [1] if isinstance(node.args[1], list) else 1
-            nodes[node.index] = replace(node, args=(made, dim, *node.args[2:]))
-        count, batch, *rest = shapes[made.index]
-        shapes[made.index] = (batch, count, *rest)
-    return replace(graph, nodes=tuple(nodes), shapes=tuple(shapes))
-
-
-def _reduces_first(node: Node) -> bool:
-    """Whether a node reduces the first dimension of its input, which is then gone."""
-    if node.kind not in _REDUCTIONS or len(node.args) < 2 or node.args[1] not in ([0], 0):
-        return False
-    return node.kind == "select" or not any(node.args[2:3])  # keepdim
-
-
 def _fold_linear_layers(graph: Graph) -> Graph:
-    """`view, mm or addmm, view`, as a linear layer over (B, T, in) runs, made one product, and a sum for the bias."""
+    """Rewrite `view, mm or addmm, view`, which a linear layer over (B, T, in) runs as, as one product and a sum for the bias."""
     shapes, dtypes = list(graph.shapes), list(graph.dtypes)
     uses = Counter(value for node in graph.nodes for value in node.inputs)
     makers = {value: node for node in graph.nodes for value in node.outputs if value is not None}
@@ -352,7 +255,7 @@ def _fold_linear_layers(graph: Graph) -> Graph:
         if made is None or shapes[source.index][:-1] != shapes[made.index][:-1] or len(shapes[made.index]) < 3:
             continue
         if (shapes[source.index][-1], shapes[made.index][-1]) != shapes[matrix.index]:
-            continue  # rows were cut or put together
+            continue  # rows were cut or merged
         whole: Value = value_at(len(shapes))
         shapes.append(shapes[made.index])
         dtypes.append(dtypes[made.index])
