@@ -1,7 +1,6 @@
-"""Batches of images on a Ray cluster: read in tasks, computed by a pool of actors that hold the model, finished in tasks.
+"""Batches of images on a Ray cluster: tasks read them, actors that hold the model compute, tasks finish the work.
 
-What runs and evaluations share. They say what is to be done with a batch; here is where it is done, and what becomes of
-batches whose process died.
+Runs and evaluations share this module. They define the stages; this module runs them and retries batches whose process died.
 """
 
 from __future__ import annotations
@@ -30,21 +29,20 @@ T = TypeVar("T")
 
 INSTALL = "pip install 'pathx-relu[ray]'"
 RETRIES = 1
-"""How often a batch is tried again at once where the process that worked on it died."""
+"""How often Ray itself retries a batch whose process died."""
 
 PIECES, MOST_PIECES, BATCHES_AT_ONCE = 10, 1000, 8
-"""Ray takes several batches at once, as each time costs the scheduler some 20 ms for each stage: so many pieces for every actor
-leave none of them without work for long, and of a long run so many batches make a piece. With 10 instead of a piece for every
-batch, a run of 640 images with two actors on two cores took 40 s and not 46.
+"""Ray schedules pieces of several batches, since scheduling a piece costs about 20 ms per stage. There are PIECES pieces for every
+actor, so that no actor waits long, MOST_PIECES where the number of actors is open, and at most BATCHES_AT_ONCE batches in a piece.
 """
 
 KEPT_MILLISECONDS = 60_000
-"""How long a process without work is kept in a Ray of our own."""
+"""How long a Ray that we started keeps an idle process."""
 
 MOST_MACHINES = 3
-"""How many others are asked to write what one machine has no room for."""
+"""How many other machines are asked to write results when the disk of one is full."""
 
-DIED = "the process that worked on it died, again and again: look at this image alone"
+DIED = "the process that worked on it died every time: explain this image alone"
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ def parse_actors(text: str | None, gpus: str | None = None) -> Actors:
 
 
 def check_one_device(device: str) -> None:
-    """Refuse what only makes sense on one machine."""
+    """Refuse several devices, which only make sense on one machine."""
     if "," in device:
         raise PathxError(
             f"on a cluster each process has one device, not {device}: leave out `device`, and have as many processes "
@@ -90,12 +88,12 @@ def check_one_device(device: str) -> None:
 
 @dataclass(frozen=True)
 class Stages:
-    """What is done with a batch, one after the other. Everything in here is sent to other processes.
+    """What is done with a batch, in this order. All of it is sent to other processes.
 
     Args:
-        read: makes of a batch what is computed with, in a task.
-        start: gives what computes; called once in every actor.
-        finish: makes of that what comes back, in a task.
+        read: turns a batch into the input of the computation, in a task.
+        start: returns the function that computes; called once in every actor.
+        finish: turns its result into what comes back, in a task.
     """
 
     read: Callable[[Any], Any]
@@ -129,9 +127,9 @@ class Cluster:
         """So many pieces a short run has, and so many wait for a stage in a long one."""
 
     def outcomes(self, batches: Sequence[Sequence[T]], stages: Stages) -> Iterator[tuple[Sequence[T], Any]]:
-        """Batches with what was made of them, as they are done; None where a process died of an image, which is then alone.
+        """Batches with their results, as they are done; None for a single image whose process died every time.
 
-        A batch whose process died is tried again by itself, and then each of its images. What a stage raises is raised here.
+        A batch whose process died is tried again alone, and then each of its images alone. What a stage raises is raised here.
         """
         lost = yield from self._once(batches, stages)
         if lost and self._pieces(len(batches)) < len(batches):
@@ -143,7 +141,7 @@ class Cluster:
     def _once(
         self, batches: Sequence[Sequence[T]], stages: Stages
     ) -> Generator[tuple[Sequence[T], Any], None, list[Sequence[T]]]:
-        """As `outcomes`, but for those that were lost, which are returned."""
+        """As `outcomes`, without retries; returns the batches that were lost."""
         missing = dict(enumerate(batches))
         if not missing:
             return []
@@ -161,7 +159,7 @@ class Cluster:
         return list(missing.values())
 
     def _pieces(self, batches: int) -> int:
-        """Into how many pieces Ray's list of batches is cut."""
+        """How many pieces the list of batches is cut into."""
         return max(min(batches, self._few), batches // BATCHES_AT_ONCE)
 
     def _pipeline(self, rows: list[dict[str, Any]], stages: Stages) -> Any:
@@ -176,7 +174,7 @@ class Cluster:
             warnings.simplefilter("ignore")
             made = (
                 data.from_items(rows, override_num_blocks=self._pieces(len(rows)))
-                .map(partial(_worked_in, here, stages.read), **task)
+                .map(partial(_run_stage_in, here, stages.read), **task)
                 .map(
                     _Actor,
                     fn_constructor_args=(here, stages.start),
@@ -188,16 +186,16 @@ class Cluster:
                 )
             )
             if stages.finish is not None:
-                made = made.map(partial(_worked_in, here, stages.finish), **task)
+                made = made.map(partial(_run_stage_in, here, stages.finish), **task)
         return made
 
 
 def _let_few_wait(context: Any, most: int) -> None:
     """Hold a stage back while `most` pieces wait for the next one.
 
-    Otherwise actors that are quicker than those who write are held back only once half of Ray's store, a seventh of the memory
-    of all machines, is full of what they made. Ray has no setting for it, but a place for rules of one's own, which it calls
-    internal; in a Ray that has it elsewhere there is no such rule.
+    By default Ray holds back fast actors only when half of its object store, a seventh of all memory, is full of results that
+    wait to be written. Ray has no setting for this, only an internal list of policies; a version without that list holds
+    nothing back.
     """
     try:
         from ray.data._internal.execution import backpressure_policy as rules
@@ -220,33 +218,33 @@ def _let_few_wait(context: Any, most: int) -> None:
 
 @dataclass(frozen=True)
 class _Raised:
-    """In place of what was to be made: why it was not."""
+    """Stands for the result of a stage that raised an error."""
 
     error: Exception
 
 
 class _Actor:
-    """A process that computes. What hinders it from the start is said of every batch: Ray would start it for ever."""
+    """A process that computes. If it cannot start, every batch reports why; otherwise Ray would start it again for ever."""
 
     def __init__(self, here: str, start: Callable[[], Callable[[Any], Any]]) -> None:
-        # Several threads would wait for each other, and for the cores that those who read and write have.
+        # Several threads would wait for each other, and for cores that readers and writers occupy.
         torch.set_num_threads(1)
         try:
-            _go(here)
+            _change_folder(here)
             self._compute = start()
         except Exception as error:
             self._compute = partial(_refuse, error)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        return _worked(self._compute, row)
+        return _run_stage(self._compute, row)
 
 
 def _refuse(error: Exception, value: Any) -> Any:
     raise error
 
 
-def _go(here: str) -> None:
-    """Be in the folder where the run was started: names of files are relative to it."""
+def _change_folder(here: str) -> None:
+    """Change to the folder in which the run was started, since file names are relative to it."""
     try:
         os.chdir(here)
     except OSError as error:
@@ -256,17 +254,17 @@ def _go(here: str) -> None:
         ) from None
 
 
-def _worked_in(here: str, work: Callable[[Any], Any], row: dict[str, Any]) -> dict[str, Any]:
+def _run_stage_in(here: str, work: Callable[[Any], Any], row: dict[str, Any]) -> dict[str, Any]:
     def there(value: Any) -> Any:
         stay_in_the_background()
-        _go(here)
+        _change_folder(here)
         return work(value)
 
-    return _worked(there, row)
+    return _run_stage(there, row)
 
 
-def _worked(work: Callable[[Any], Any], row: dict[str, Any]) -> dict[str, Any]:
-    """A batch after one more stage."""
+def _run_stage(work: Callable[[Any], Any], row: dict[str, Any]) -> dict[str, Any]:
+    """A row of Ray's dataset after one more stage."""
     value = from_bytes(row["value"])
     if isinstance(value, _Raised):
         return row
@@ -275,24 +273,24 @@ def _worked(work: Callable[[Any], Any], row: dict[str, Any]) -> dict[str, Any]:
     except _ray().exceptions.RayError:  # another machine that was asked is gone: as if this process were
         raise
     except Exception as error:
-        data = to_bytes(_Raised(_sent(error)))
+        data = to_bytes(_Raised(_sendable(error)))
     return {"number": row["number"], "value": data}
 
 
-def _sent(error: Exception) -> Exception:
-    """An error as it can be sent: of ours, or a text."""
+def _sendable(error: Exception) -> Exception:
+    """An error that can be pickled: a PathxError, or the text of another one."""
     return error if isinstance(error, PathxError) else RuntimeError(f"{type(error).__name__}: {reason_of(error)}")
 
 
 def other_machines() -> Iterator[Callable[[Callable[[Any], Any], Any], Any]]:
-    """In a task: what does work on other machines of the cluster than this one, a few of them, one after the other."""
+    """In a task: functions that run work on another machine of the cluster, for a few machines in turn."""
     ray = _ray()
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     here = ray.get_runtime_context().get_node_id()
     others = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeID"] != here]
     for other in others[:MOST_MACHINES]:
-        remote = ray.remote(_worked_in).options(
+        remote = ray.remote(_run_stage_in).options(
             num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(other, soft=False)
         )
         yield partial(_there, ray, remote)
@@ -306,16 +304,16 @@ def _there(ray: Any, remote: Any, work: Callable[[Any], Any], value: Any) -> Any
 
 
 def to_bytes(value: Any) -> bytes:
-    """Bytes of a value, without the networks in it, and of tensors what they show: not the batch that they are a part of.
+    """A value as bytes, without networks, and with tensors as plain data: a part of a batch does not bring the batch along.
 
-    Tensors come out on the CPU, as those who write have no GPU.
+    Tensors come back on the CPU, since processes that write have no GPU.
     """
     from ray import cloudpickle
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # Ray is an extra, unknown to the type check
         def reducer_override(self, item: Any) -> Any:
             if isinstance(item, torch.nn.Module):
-                return _nothing, ()
+                return _no_network, ()
             if type(item) is torch.Tensor:
                 return torch.from_numpy, (item.detach().cpu().contiguous().numpy(),)
             return super().reducer_override(item)
@@ -330,8 +328,8 @@ def from_bytes(data: bytes) -> Any:
     return pickle.loads(data)
 
 
-def _nothing() -> None:
-    """In place of a network."""
+def _no_network() -> None:
+    """Stands for a network, which is not sent."""
 
 
 @contextmanager
@@ -356,7 +354,7 @@ def join_cluster(address: str, actors: Actors | None, device: str) -> Iterator[C
             options |= {"include_dashboard": False}
             # Ray ends processes that have nothing to do for a second, and starts others, which import torch again.
             os.environ.setdefault("RAY_idle_worker_killing_time_threshold_ms", str(KEPT_MILLISECONDS))
-        with _unheard(), _own_signals():
+        with _silence_stderr(), _keep_signals():
             ray.init(address=address, **options)
     except (ConnectionError, ValueError, RuntimeError) as error:
         remedy = "start one with `ray start --head`, or use `ray` local"
@@ -369,8 +367,8 @@ def join_cluster(address: str, actors: Actors | None, device: str) -> Iterator[C
 
 
 @contextmanager
-def _own_signals() -> Iterator[None]:
-    """SIGTERM goes on doing what it did before: Ray takes it, for an exit status that means something else here."""
+def _keep_signals() -> Iterator[None]:
+    """Restore the handler of SIGTERM: Ray replaces it by one whose exit status means something else here."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
@@ -382,8 +380,8 @@ def _own_signals() -> Iterator[None]:
 
 
 @contextmanager
-def _unheard() -> Iterator[None]:
-    """What libraries write to stderr past Python is lost meanwhile: Ray says there that it was told to be quiet."""
+def _silence_stderr() -> Iterator[None]:
+    """Discard what libraries write to stderr past Python: Ray announces there that its log is switched off."""
     kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 2)
     try:

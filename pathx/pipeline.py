@@ -1,4 +1,4 @@
-"""From images to the network, for runs, evaluations, units and Ray alike: read, in batches, and ahead of the network."""
+"""The pipeline from image files to the network: read, batch, predict, explain. Runs, evaluations, units and Ray all use it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pathx.engine.replay import Classifier
 from pathx.errors import PathxError
 from pathx.explanation import Explanation
 from pathx.images.find import ImageFile
-from pathx.images.read import UserImage, decoded
+from pathx.images.read import UserImage, decode_image
 from pathx.models.labels import resolve_target
 from pathx.models.load import LoadedModel
 from pathx.models.preprocessing import Preprocessing
@@ -35,7 +35,7 @@ NOT_FINITE = "the model's output is NaN or infinite; check its weights"
 
 @dataclass(frozen=True, eq=False)
 class Input:
-    """An image that was read, what the network sees of it, and the seconds that it took."""
+    """An image, the network's input made from it, and the seconds that reading took."""
 
     source: ImageFile
     image: UserImage
@@ -52,7 +52,7 @@ class Unreadable:
 
 
 Failed = Callable[[ImageFile, PathxError], None]
-"""Is told of images that cannot be used."""
+"""Called with each image that cannot be used, and the reason."""
 
 
 def read_input(source: ImageFile, preprocessing: Preprocessing) -> Input | Unreadable:
@@ -61,12 +61,12 @@ def read_input(source: ImageFile, preprocessing: Preprocessing) -> Input | Unrea
         return Unreadable(source, source.error)
     start = perf_counter()
     try:
-        with decoded(source.source, web=True) as image:
+        with decode_image(source.source, web=True) as image:
             return Input(source, image.reduced(), tensor_of(image, preprocessing), perf_counter() - start)
     except PathxError as error:
         return Unreadable(source, error)
     except Exception as error:  # one odd image does not cost a run
-        return Unreadable(source, unexpected(error))
+        return Unreadable(source, unexpected_error(error))
 
 
 def tensor_of(image: UserImage, preprocessing: Preprocessing) -> Tensor:
@@ -75,8 +75,8 @@ def tensor_of(image: UserImage, preprocessing: Preprocessing) -> Tensor:
     return preprocessing(transparent or image.pixels)
 
 
-def unexpected(error: Exception) -> PathxError:
-    """A fault of ours, as the reason why one image failed."""
+def unexpected_error(error: Exception) -> PathxError:
+    """A defect of pathx, reported as the reason why one image failed."""
     problem = PathxError(f"unexpected {type(error).__name__}: {error} (set PATHX_DEBUG=1 for the traceback)")
     problem.__cause__ = error
     return problem
@@ -92,14 +92,14 @@ def in_batches(items: Sequence[T], size: int) -> list[Sequence[T]]:
 def read_batches(
     images: Sequence[ImageFile], preprocessing: Preprocessing, size: int, failed: Failed
 ) -> Iterator[tuple[Sequence[ImageFile], list[Input]]]:
-    """Images in batches, with what was read of each batch; the next batch is read while one is looked at."""
+    """Batches of images, each with the inputs read from it. The next batch is read while the caller has this one."""
     with start_workers(None if len(images) > size else 0) as workers:
         for batch, read in workers.ahead(in_batches(images, size), partial(read_input, preprocessing=preprocessing)):
             yield batch, usable(read, failed)
 
 
 def usable(read: Sequence[Input | Unreadable], failed: Failed) -> list[Input]:
-    """What could be read."""
+    """The inputs that could be read; the others are passed to `failed`."""
     for one in read:
         if isinstance(one, Unreadable):
             failed(one.source, one.error)
@@ -166,7 +166,7 @@ class Prepared:
             return None
 
     def batch_size(self, asked: int) -> int:
-        """As many images at once as is asked for and the network takes."""
+        """The number of images at once: as asked for, but no more than the network takes."""
         return min(asked, self.classifier.chunk)
 
     def stack(self, inputs: Sequence[Input]) -> Tensor:
@@ -174,13 +174,13 @@ class Prepared:
         return torch.stack([one.tensor for one in inputs]).to(self.device, self.dtype)
 
     def see(self, images: Sequence[ImageFile], batch_size: int, failed: Failed) -> Iterator[list[SeenImage]]:
-        """Images in batches, with what the network says of them; those that cannot be used go to `failed`."""
+        """Images in batches, with their predicted classes; those that cannot be used are passed to `failed`."""
         for _, batch in read_batches(images, self.model.preprocessing, self.batch_size(batch_size), failed):
             if seen := self.predict(batch, failed):
                 yield seen
 
     def predict(self, inputs: Sequence[Input], failed: Failed) -> list[SeenImage]:
-        """What the network says of a batch; images without a finite answer go to `failed`."""
+        """The predicted classes of a batch; images whose logits are not finite are passed to `failed`."""
 
         def logits(part: Sequence[Input]) -> Tensor:
             with torch.no_grad():
@@ -199,9 +199,9 @@ class Prepared:
     def explain_predictions(
         self, inputs: Sequence[Input], settings: Mapping[str, Any], failed: Failed
     ) -> Iterator[tuple[Sequence[Input], Frozen, list[Explanation]]]:
-        """A batch, frozen, with the path behind the predicted class of each image; in parts where memory is short.
+        """A frozen batch with the path for the predicted class of each image; in parts where memory is short.
 
-        Let go of a part before the next one is asked for: that may not fit beside it.
+        Drop a part before asking for the next one: both may not fit into memory.
         """
 
         def explain(part: Sequence[Input]) -> tuple[Sequence[Input], list[bool], Frozen, list[Explanation]]:

@@ -1,4 +1,4 @@
-"""Threads that read ahead of the network and write behind it, and leave the cores to those who compute."""
+"""Threads that read ahead of the network and write behind it, at a lower priority than the network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _LATER = 10
-"""By how much the priority of the others is lower."""
+"""How much the priority of these threads is lowered (niceness)."""
 
 
 def cores() -> int:
@@ -27,11 +27,11 @@ def cores() -> int:
 
 
 def stay_in_the_background() -> None:
-    """Have this thread, of this process or of one of its own, leave the cores to those who compute.
+    """Lower the priority of this thread, and compute with one thread in it.
 
-    The threads of a network wait for each other; where one of them has to wait for somebody else, all of them do.
+    The threads of a network wait for each other, so one that loses its core to a reader or writer stops all of them.
     """
-    torch.set_num_threads(1)  # torch has a number of threads for each thread: others keep their own
+    torch.set_num_threads(1)  # for this thread only: torch keeps the number per thread
     if sys.platform == "linux":
         with suppress(OSError):
             now = os.getpriority(os.PRIO_PROCESS, 0)
@@ -39,7 +39,7 @@ def stay_in_the_background() -> None:
 
 
 class Workers:
-    """Where work is done that need not be waited for. Decoders, encoders and disks let other threads run meanwhile."""
+    """A pool of threads. Threads are enough, because decoders, encoders and disks release the interpreter."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -48,7 +48,7 @@ class Workers:
         return self._executor.submit(work, *arguments)
 
     def ahead(self, batches: Sequence[Sequence[T]], work: Callable[[T], R]) -> Iterator[tuple[Sequence[T], list[R]]]:
-        """Each batch with the results of work on its items; the next batch is worked on while one is looked at."""
+        """Each batch with the results of `work` on its items. The next batch is worked on while the caller has this one."""
         waiting: deque[tuple[Sequence[T], list[Future[R]]]] = deque()
         try:
             for batch in batches:
@@ -69,11 +69,11 @@ def _results(batch: Sequence[T], futures: Sequence[Future[R]]) -> tuple[Sequence
 
 @contextmanager
 def start_workers(count: int | None, *, behind: bool = True) -> Iterator[Workers]:
-    """Workers that end when all that was submitted is done.
+    """Workers that end when everything that was submitted is done.
 
     Args:
-        count: how many threads; 0 to do everything at once where it is submitted, None for what the machine has.
-        behind: they leave the cores to those who compute, where several of these wait for each other.
+        count: number of threads; 0 to do the work in the calling thread, None for one per core.
+        behind: whether to lower their priority.
     """
     if count == 0:
         yield Workers(_Immediate())

@@ -103,23 +103,6 @@ def test_as_many_actors_as_cores_compute_and_one_core_for_those_who_read_where_t
     assert Cluster(Machines(CPU=cpus), Actors(), "auto", grows=False)._most == most
 
 
-def test_every_actor_has_pieces_to_take_and_long_runs_have_no_more_of_them_than_ray_can_schedule() -> None:
-    made = Cluster(Machines(CPU=8), Actors(1, 4), "auto", grows=False)
-    assert [made._pieces(batches) for batches in (1, 7, 40, 300, 160_000)] == [1, 7, 40, 40, 20_000]
-    grows = Cluster(Machines(CPU=8), Actors(), "auto", grows=True)
-    assert [grows._pieces(batches) for batches in (7, 900, 160_000)] == [7, 900, 20_000]
-
-
-def test_one_process_reads_or_writes_for_every_core_unless_machines_may_join() -> None:
-    assert [Cluster(Machines(CPU=cpus), Actors(), "auto", grows=False)._tasks for cpus in (0.5, 1, 2, 16)] == [
-        1,
-        1,
-        2,
-        16,
-    ]
-    assert Cluster(Machines(CPU=2), Actors(), "auto", grows=True)._tasks is None
-
-
 @pytest.mark.parametrize(
     ("cpus", "actors"), [(1, Actors()), (2, Actors()), (2, Actors(2, 2)), (8, Actors()), (4, Actors(1, 16))]
 )

@@ -14,7 +14,7 @@ from support.stores import put, store, upload
 from pathx.errors import PathxError
 from pathx.images.find import find_images
 from pathx.images.folders import images_in
-from pathx.images.read import decoded, open_image
+from pathx.images.read import decode_image, open_image
 from pathx.stores import is_stored, store_of
 
 fsspec = pytest.importorskip("fsspec", reason="stores are an extra: pip install 'pathx-relu[remote]'")
@@ -60,7 +60,7 @@ def test_an_image_in_a_store_is_read_as_a_file_is(place: str, here: Path) -> Non
     data = image_bytes(5)
     put(f"{place}/second/x.png", data)
     (here / "x.png").write_bytes(data)
-    with decoded(f"{place}/second/x.png", web=True) as picture:
+    with decode_image(f"{place}/second/x.png", web=True) as picture:
         assert picture.sha256 == open_image("x.png").sha256
         assert picture.pixels.tobytes() == open_image("x.png").pixels.tobytes()
     with pytest.raises(PathxError):  # a document may name it, and nothing is fetched for that
@@ -79,7 +79,7 @@ def test_archives_in_a_store(place: str, here: Path) -> None:
     random.Random(0).shuffle(found)
     for one in found:
         number = one.file.partition("#")[2].removesuffix(".png")
-        with decoded(one.source, web=True) as picture, decoded(one.file, web=True) as again:
+        with decode_image(one.source, web=True) as picture, decode_image(one.file, web=True) as again:
             (here / "x.png").write_bytes(image_bytes(int(number)))
             assert picture.sha256 == again.sha256 == open_image("x.png").sha256
     with pytest.raises(PathxError, match="is not fetched here"):
@@ -102,7 +102,7 @@ def test_what_is_not_there_is_one_line(place: str) -> None:
     (line,) = errors(f"{place}/fifth")
     assert "holds no images" in line
     put(f"{place}/fifth/empty.png", b"")
-    with pytest.raises(PathxError, match="empty"), decoded(f"{place}/fifth/empty.png", web=True):
+    with pytest.raises(PathxError, match="empty"), decode_image(f"{place}/fifth/empty.png", web=True):
         pass
 
 

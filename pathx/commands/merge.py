@@ -15,7 +15,7 @@ from pathx.commands.options import Format, Option
 from pathx.commands.output import about, complain, say
 from pathx.drawing.words import counted
 from pathx.errors import shown
-from pathx.runs.index import index_name, unpacked
+from pathx.runs.index import index_name, unpack_results
 from pathx.runs.index import merge as join
 from pathx.stores import Address, is_stored
 
@@ -62,7 +62,7 @@ def merge(
 
 def _unpack(out: str, folder: str, quiet: bool) -> None:
     """What `--unpack` does."""
-    found = unpacked(out, folder)
+    found = unpack_results(out, folder)
     for problem in found.problems:
         complain(problem)
     if not quiet:

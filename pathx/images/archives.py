@@ -21,7 +21,7 @@ from pathx.stores import fetch_part, is_stored, open_stored, stored_version
 
 TAR, TABLES = ".tar", (".parquet", ".pq")
 ARCHIVES = frozenset((TAR, *TABLES))
-"""What an archive is told by."""
+"""File endings of archives."""
 
 _COMPRESSED = re.compile(r"(?is).*\.(tgz|tbz2?|txz|tar\.(gz|bz2|xz|zst|lz4))")
 _MEMBER = re.compile(r"(?is)(.+?\.(?:tar|parquet|pq))#(.+)")
@@ -52,7 +52,7 @@ class Member:
 
     @property
     def name(self) -> str:
-        """Of the folder with its results, below that of the archive: never outside of it."""
+        """The folder of its results, inside that of the archive."""
         parts = [part for part in re.split(r"[/\\]", self.key) if part not in ("", ".", "..")]
         name = os.path.join(*map(_short, parts)) if parts else "image"
         if len(name) > _LONGEST_PATH:
@@ -61,17 +61,17 @@ class Member:
 
     @property
     def folder(self) -> str | None:
-        """Of the archive that it lies in, which may be called as its class is."""
+        """The folder inside the archive that holds it, which may be named after its class."""
         return os.path.basename(os.path.dirname(self.key)) or None
 
 
 def is_archive(file: str | Path) -> bool:
-    """Whether a file is called like an archive of images."""
+    """Whether a file has the ending of an archive."""
     return os.path.splitext(file)[1].lower() in ARCHIVES
 
 
 def check_uncompressed(file: str) -> None:
-    """Refuse an archive that can only be read from its beginning."""
+    """Refuse a compressed archive, in which no image can be reached directly."""
     if _COMPRESSED.fullmatch(file) is not None:
         raise PathxError(f"{shown(file)} is compressed, and images in it cannot be reached: unpack it to a .tar file")
 
@@ -82,7 +82,7 @@ def members_in(archive: str, version: str = "") -> Iterator[Member]:
     Raises PathxError after those that can be read, where the rest cannot.
     """
     taken: set[str] = set()
-    with _opened(archive) as stream:
+    with _open_archive(archive) as stream:
         rows = tar_rows(stream, archive) if _is_tar(archive) else table_rows(stream, archive)
         for key, place, label in rows:
             if key in taken:
@@ -128,7 +128,7 @@ def member_bytes(member: Member, limit: int) -> bytes:
     if is_stored(member.archive):
         data = fetch_part(member.archive, offset, size)
     else:
-        with _opened(member.archive) as stream:
+        with _open_archive(member.archive) as stream:
             stream.seek(offset)
             data = stream.read(size)
     if len(data) < size:
@@ -147,7 +147,7 @@ def _is_tar(archive: str) -> bool:
     return os.path.splitext(archive)[1].lower() == TAR
 
 
-def _opened(archive: str) -> BinaryIO:
+def _open_archive(archive: str) -> BinaryIO:
     if is_stored(archive):
         return open_stored(archive)
     try:
@@ -167,7 +167,7 @@ def _by_key(archive: str, version: str) -> dict[str, Member]:
 
 @lru_cache(maxsize=2)
 def _rows(archive: str, version: str) -> TableRows:
-    return TableRows(_opened(archive), archive)
+    return TableRows(_open_archive(archive), archive)
 
 
 def _version(archive: str) -> str:

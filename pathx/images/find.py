@@ -1,4 +1,4 @@
-"""Which images a user means: files, folders, patterns, lists of paths, and where the results of each one go."""
+"""Find the images that a user means by files, folders, patterns and lists, and name the place of their results."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def find_images(
     found: dict[str, ImageFile] = {}
     sources: dict[str, str] = {}  # by name: the absolute path, to tell the same image from another of its name
     seen: set[str] = set()
-    roots = list(_expanded([os.fspath(one) for one in inputs], stdin))
+    roots = list(_expand_inputs([os.fspath(one) for one in inputs], stdin))
     parts = [split_member(root) or (root, None) for root in roots if isinstance(root, str)]
     names = relative_names([address_name(place) if is_address(place) else place for place, _ in parts])
     places = iter(zip(parts, names, strict=True))
@@ -123,8 +123,8 @@ def find_images(
             found[one.name] = one
             continue
         (root, key), name = next(places)
-        for below, error, version in _searched(root, out, SUFFIXES if every is None else SUFFIXES | VIDEOS):
-            file = _joined(root, below)
+        for below, error, version in _search(root, out, SUFFIXES if every is None else SUFFIXES | VIDEOS):
+            file = _join(root, below)
             place = str(PurePath(name, below))
             source = file if is_address(file) else os.path.abspath(file)
             tries = chain([place], (f"{place}-{number}" for number in count(2)))
@@ -161,11 +161,11 @@ def relative_names(files: Sequence[str]) -> list[str]:
     return [str(names[path]) for path in paths]
 
 
-def _expanded(inputs: Sequence[str], stdin: BinaryIO | None) -> Iterator[str | ImageFile]:
-    """Files and folders, without lists and patterns; a path that is neither stays, and fails when it is opened."""
+def _expand_inputs(inputs: Sequence[str], stdin: BinaryIO | None) -> Iterator[str | ImageFile]:
+    """Files and folders, with lists and patterns expanded; a path that does not exist stays, and fails when it is opened."""
     for one in inputs:
         if one != "-" and not (one.lower().endswith(".txt") and os.path.isfile(one)):
-            yield from _matches([one])
+            yield from _expand_patterns([one])
             continue
         what = "standard input" if one == "-" else f"the list {one}"
         try:
@@ -175,7 +175,7 @@ def _expanded(inputs: Sequence[str], stdin: BinaryIO | None) -> Iterator[str | I
                 name = f"stdin.{kind}"
                 yield ImageFile(name, name, piped=PipedImage(name, data))
                 continue
-            paths = _listed(data)
+            paths = _parse_list(data)
         except OSError as error:
             problem = PathxError(f"{what} cannot be read: {error.strerror or error}; check who may read it")
             yield ImageFile(one, one, problem)
@@ -187,17 +187,17 @@ def _expanded(inputs: Sequence[str], stdin: BinaryIO | None) -> Iterator[str | I
                 refused = f"{shown(path)} stands in {what}, and addresses in lists are not fetched"
                 yield ImageFile(path, address_name(path), PathxError(f"{refused}: give it as an argument"))
             else:
-                yield from _matches([path])
+                yield from _expand_patterns([path])
 
 
-def _listed(data: bytes) -> list[str]:
+def _parse_list(data: bytes) -> list[str]:
     """The paths of a list: one per line, or ended by null characters as `find -print0` does."""
     data = data.removeprefix(b"\xef\xbb\xbf")
     lines = data.split(b"\0") if b"\0" in data else [line.removesuffix(b"\r") for line in data.split(b"\n")]
     return [os.fsdecode(line) for line in lines if line.strip()]
 
 
-def _matches(paths: Sequence[str]) -> Iterator[str | ImageFile]:
+def _expand_patterns(paths: Sequence[str]) -> Iterator[str | ImageFile]:
     for path in paths:
         if is_stored(path) and glob.has_magic(path):
             try:
@@ -210,7 +210,7 @@ def _matches(paths: Sequence[str]) -> Iterator[str | ImageFile]:
 
 
 def _images(found: ImageFile, every: int | None, key: str | None) -> Iterator[ImageFile]:
-    """An image itself, the frames that it holds, or the images in an archive; one of these where its key is given."""
+    """An image, its frames, or the images in an archive; with a key, only that image of the archive."""
     if found.error is not None or not is_archive(found.file):
         yield from _frames(found, every)
         return
@@ -232,7 +232,7 @@ def _images(found: ImageFile, every: int | None, key: str | None) -> Iterator[Im
 
 
 def _frames(found: ImageFile, every: int | None) -> Iterator[ImageFile]:
-    """An image itself, or the frames that it holds."""
+    """An image, or its frames."""
     try:
         check_uncompressed(found.file)
         count = None if every is None or found.error is not None else count_frames(found.file)
@@ -247,26 +247,26 @@ def _frames(found: ImageFile, every: int | None) -> Iterator[ImageFile]:
 
 
 class _Below(NamedTuple):
-    """What is below a folder: its path from there, why it cannot be read, and what its store says of its version."""
+    """A file below a folder: its relative path, why it cannot be read, and its version in the store."""
 
     path: str
     error: PathxError | None = None
     version: str = ""
 
 
-def _searched(root: str, out: str | Path | None, suffixes: frozenset[str]) -> list[_Below]:
-    """What is below a folder; for a file nothing but itself, as an empty path."""
+def _search(root: str, out: str | Path | None, suffixes: frozenset[str]) -> list[_Below]:
+    """The files below a folder; for a file only itself, with an empty path."""
     if is_stored(root):
         try:
-            found = _stored(root, out, suffixes | ARCHIVES)
+            found = _search_store(root, out, suffixes | ARCHIVES)
         except PathxError as error:
             return [_Below("", error)]
     elif os.path.isdir(root):
-        found = [_Below(*one) for one in _walked(root, out, suffixes | ARCHIVES)]
+        found = [_Below(*one) for one in _walk(root, out, suffixes | ARCHIVES)]
     else:
         return [_Below("")]
     found.sort(key=lambda one: PurePath(one.path).parts)
-    if any(one.error is None and not is_archive(_joined(root, one.path)) for one in found):
+    if any(one.error is None and not is_archive(_join(root, one.path)) for one in found):
         found = [one for one in found if one.error is not None or not is_archive(one.path)]  # copies, or labels
     if not found:
         listed = ", ".join(("jpg", "png", "gif", "webp", "bmp", "tif", "ppm"))
@@ -275,14 +275,14 @@ def _searched(root: str, out: str | Path | None, suffixes: frozenset[str]) -> li
     return found
 
 
-def _joined(root: str, below: str) -> str:
+def _join(root: str, below: str) -> str:
     if not below:
         return root
     return join_address(root, below) if is_stored(root) else os.path.join(PurePath(root), below)
 
 
-def _stored(root: str, out: str | Path | None, suffixes: frozenset[str]) -> list[_Below]:
-    """What is below a folder in a store, with the same left out as in one on this machine."""
+def _search_store(root: str, out: str | Path | None, suffixes: frozenset[str]) -> list[_Below]:
+    """The files below a folder in a store; the same are left out as in a local folder."""
     files = stored_files(root)
     if files is None:
         return [_Below("", version=stored_version(root))]
@@ -308,7 +308,7 @@ def _stored(root: str, out: str | Path | None, suffixes: frozenset[str]) -> list
     return found
 
 
-def _walked(root: str, out: str | Path | None, suffixes: frozenset[str]) -> Iterator[tuple[str, PathxError | None]]:
+def _walk(root: str, out: str | Path | None, suffixes: frozenset[str]) -> Iterator[tuple[str, PathxError | None]]:
     results = _identity(out) if out is not None else None
     seen = set()
     waiting: list[str] = [""]
@@ -364,7 +364,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _results_in(folder: str) -> frozenset[str]:
-    """The files in a folder that pathx wrote there beside what else is in it."""
+    """The files that pathx wrote to a folder, beside those of others."""
     try:
         listed = json.loads(read_regular(os.path.join(folder, MARKER)))["files"]
         return frozenset(filter(lambda name: isinstance(name, str), listed))

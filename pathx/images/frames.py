@@ -21,15 +21,15 @@ from pathx.errors import PathxError, reason_of, shown
 from pathx.regular import open_regular, sha256_of
 
 PAGED = ("GIF", "PNG", "WEBP", "TIFF")
-"""Formats of images that may hold several. The further ones of a JPEG are previews and depth maps."""
+"""Formats that may hold several images. (Further images in a JPEG are previews and depth maps.)"""
 
 _IMAGES = "jpg jpeg jpe jfif png apng gif webp bmp dib tif tiff ppm pgm pbm pnm"
 SUFFIXES = frozenset(f".{kind}" for kind in _IMAGES.split())
-"""What an image in a folder or an archive is told by. Files that are named one by one may be called anything."""
+"""File endings of images in folders and archives. A file that is named by itself may be called anything."""
 
 _KINDS = "mp4 m4v mov mkv webm avi mpg mpeg ts mts m2ts ogv flv wmv 3gp"
 VIDEOS = frozenset(f".{kind}" for kind in _KINDS.split())
-"""What a video in a folder is told by."""
+"""File endings of videos in folders."""
 
 INSTALL = "pip install 'pathx-relu[video]'"
 
@@ -50,12 +50,12 @@ class Frame:
 
     @property
     def name(self) -> str:
-        """Of the folder with its results, below that of the file."""
+        """The folder of its results, inside that of the file."""
         return f"frame-{self.number:05d}"
 
     @property
     def sha256(self) -> str:
-        """Tells it from all other frames: of the file's SHA-256 and the frame's number, as text. Raises OSError."""
+        """SHA-256 of the text that names the file's SHA-256 and the frame's number. Raises OSError."""
         return hashlib.sha256(
             f"{_file_sha256(self.file, _version(self.file))}#frame={self.number}".encode()
         ).hexdigest()
@@ -147,7 +147,7 @@ class _Pages:
 
 
 class _Video:
-    """Frames of a video, in order or after a jump to the image before them that stands for itself."""
+    """Frames of a video, in order or after a jump to the key frame before them."""
 
     def __init__(self, file: str, version: tuple[int, ...]) -> None:
         self._file, self._timeline = file, _timeline(file, version)
@@ -169,7 +169,7 @@ class _Video:
             frame = self._find(number)
         if frame is None:
             raise PathxError(f"{shown(self._file)}: frame {number} is damaged and cannot be decoded")
-        return _upright(frame)
+        return _upright_image(frame)
 
     def _jump(self, start: int) -> None:
         if start == 0:  # not all containers find back to where they began
@@ -207,7 +207,7 @@ class _Timeline:
 
     Args:
         times: of each frame, in order; only as many as there are where the file does not say.
-        entries: the frames that stand for themselves, in order.
+        entries: the key frames, in order.
         timed: whether the file says the times.
     """
 
@@ -237,7 +237,7 @@ def _timeline(file: str, version: tuple[int, ...]) -> _Timeline:
                     keys.add(times[-1])
         except _errors() as error:
             if not times:
-                _damaged(file, error)
+                _raise_damaged(file, error)
     if not times:
         raise PathxError(f"{shown(file)} holds no frames: fetch it again")
     if not timed:
@@ -264,7 +264,7 @@ def _open_video(file: str) -> tuple[Any, Any]:
             io_open=refuse,
         )
     except _errors() as error:
-        _damaged(file, error)
+        _raise_damaged(file, error)
     if not container.streams.video:
         container.close()
         raise PathxError(f"{shown(file)} has no video in it, only sound or data: give another file")
@@ -275,12 +275,12 @@ def _errors() -> tuple[type[Exception], ...]:
     return (import_module("av").error.FFmpegError, ValueError, RuntimeError)
 
 
-def _damaged(file: str, error: Exception) -> NoReturn:
+def _raise_damaged(file: str, error: Exception) -> NoReturn:
     reason = getattr(error, "strerror", None) or reason_of(error)  # without the number that the open file has
     raise PathxError(f"{shown(file)} is damaged or no video ({reason}): fetch it again") from error
 
 
-def _upright(frame: Any) -> Image.Image:
+def _upright_image(frame: Any) -> Image.Image:
     turns = {90: Image.Transpose.ROTATE_90, -90: Image.Transpose.ROTATE_270}
     turns |= {180: Image.Transpose.ROTATE_180, -180: Image.Transpose.ROTATE_180}
     image: Image.Image = frame.to_image()

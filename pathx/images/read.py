@@ -25,7 +25,7 @@ from pathx.regular import read_regular, sha256_of
 from pathx.stores import fetch_stored, is_stored
 
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM")
-"""What is read, told by content and never by the file's name. Pillow's other decoders are never reached."""
+"""The formats that are read, recognised by content and never by the file's name. Pillow's other decoders are not used."""
 
 PIXEL_LIMIT = 89_478_485
 """More pixels are refused before they are decoded: where Pillow starts to warn, 256 MB as RGB."""
@@ -97,13 +97,13 @@ class UserImage:
 
 def open_image(path: str | Path) -> UserImage:
     """Read one image file; whatever is wrong with it is a PathxError."""
-    with decoded(path) as image:
+    with decode_image(path) as image:
         return image
 
 
 @contextmanager
-def decoded(path: str | Path | Member | PipedImage, *, web: bool = False) -> Iterator[UserImage]:
-    """An image to look at and to let go of: however many threads do so, what they hold together is bounded.
+def decode_image(path: str | Path | Member | PipedImage, *, web: bool = False) -> Iterator[UserImage]:
+    """A decoded image, for as long as the context lasts. All threads together decode a bounded number of pixels.
 
     Whatever is wrong with the file is a PathxError.
 
@@ -122,7 +122,7 @@ def decoded(path: str | Path | Member | PipedImage, *, web: bool = False) -> Ite
         with _ROOM.taken(PIXEL_LIMIT // 4):  # how large it is shows only when it is reached
             yield _frame(frame)
         return
-    with _within_bounds(path, _fetched(path) if web and is_address(path) else _read(path)) as image:
+    with _within_bounds(path, _fetch(path) if web and is_address(path) else _read_file(path)) as image:
         yield image
 
 
@@ -157,10 +157,10 @@ def sha256_of_image(file: str | Member | PipedImage) -> str:
     file = os.fspath(file)
     if (frame := frame_of(file)) is not None:
         return frame.sha256
-    return hashlib.sha256(_fetched(file)).hexdigest() if is_address(file) else sha256_of(file)
+    return hashlib.sha256(_fetch(file)).hexdigest() if is_address(file) else sha256_of(file)
 
 
-def _fetched(address: str) -> bytes:
+def _fetch(address: str) -> bytes:
     return fetch_stored(address, BYTE_LIMIT) if is_stored(address) else fetch(address)
 
 
@@ -212,7 +212,7 @@ def _damage(path: str | Path) -> Iterator[None]:
 
 
 class _Room:
-    """Room for so many pixels at once. Whoever needs more than there is waits for all others to leave."""
+    """Bounds how many pixels are decoded at once. An image larger than the bound waits until it is alone."""
 
     def __init__(self, pixels: int) -> None:
         self._pixels, self._taken, self._changed = pixels, 0, Condition()
@@ -233,7 +233,7 @@ class _Room:
 _ROOM = _Room(PIXEL_LIMIT)
 
 
-def _read(path: str | Path) -> bytes:
+def _read_file(path: str | Path) -> bytes:
     try:
         found = os.stat(path)
         if stat.S_ISDIR(found.st_mode):
@@ -279,23 +279,23 @@ def _turn(image: Image.Image, notes: list[str]) -> Image.Transpose | None:
 
 
 def _in_8_bits(image: Image.Image, notes: list[str]) -> Image.Image:
-    if image.mode == "CMYK" and _inverted_for_nothing(image):
+    if image.mode == "CMYK" and _is_wrongly_inverted(image):
         image = ImageChops.invert(image)
     elif image.mode.startswith("I;16"):
         image = _to_8_bit(image, 0, 2 ** _tag(image, _BITS_PER_SAMPLE, 16) - 1)
     elif image.mode == "I" and image.format == "PPM":
         image = _to_8_bit(image, 0, 2**16 - 1)
     elif image.mode in ("I", "F"):  # nothing in the file says which values are black and white
-        image = _stretched(image, notes)
+        image = _stretch(image, notes)
     return image
 
 
-def _inverted_for_nothing(image: Image.Image) -> bool:
+def _is_wrongly_inverted(image: Image.Image) -> bool:
     # Adobe stores CMYK inverted and marks it. Pillow takes every CMYK JPEG for one of Adobe's.
     return image.format in ("JPEG", "MPO") and "adobe" not in image.info
 
 
-def _stretched(image: Image.Image, notes: list[str]) -> Image.Image:
+def _stretch(image: Image.Image, notes: list[str]) -> Image.Image:
     if image.mode == "F":
         import torch  # only here, for one kind of file: importing it takes a second
 

@@ -57,7 +57,7 @@ def fetch(address: str, *, size: int = SIZE_LIMIT, seconds: float = TIME_LIMIT) 
 
 def _attempt(address: str, size: int, seconds: float) -> bytes | Exception:
     try:
-        return _fetched(address, size, seconds)
+        return _fetch_all(address, size, seconds)
     except PathxError as error:
         return error
     except urllib.error.HTTPError as error:
@@ -69,7 +69,7 @@ def _attempt(address: str, size: int, seconds: float) -> bytes | Exception:
         return PathxError(f"{shown(address)} cannot be fetched ({reason}): check the address and the connection")
 
 
-def _fetched(address: str, size: int, seconds: float) -> bytes:
+def _fetch_all(address: str, size: int, seconds: float) -> bytes:
     opener = urllib.request.OpenerDirector()  # no more than this: build_opener would also read files and FTP
     for handler in (
         urllib.request.ProxyHandler(),

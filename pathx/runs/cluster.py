@@ -30,16 +30,16 @@ from pathx.runs.index import Index, KeptImage
 from pathx.runs.run import Delivery, Plan, check_kept, index_of, merge_last_shard, record
 from pathx.runs.settings import Settings
 from pathx.runs.stop import Stop
-from pathx.runs.tasks import EXPLAIN, Computed, Job, Task
-from pathx.runs.writing import write_image
+from pathx.runs.tasks import EXPLAIN, Job, Task
+from pathx.runs.writing import Computed, write_image
 from pathx.threads import start_workers
 
 LOOKED_AT = 64
-"""How many images are looked at at once, whether they are done already."""
+"""How many images at once are checked for being done."""
 
 Load = Callable[[], LoadedModel]
 Item = tuple[ImageFile, bool]
-"""An image, and whether it is to be done; else it is only computed with, as last digits depend on the batch."""
+"""An image, and whether it is to be done. Others are only computed along, since the last digits depend on the batch."""
 
 
 def explain_on_ray(
@@ -64,8 +64,8 @@ def explain_on_ray(
         address: `local` starts a Ray of its own on this machine, `auto` joins the one at hand; or where one is.
         actors: how many processes explain.
         pack: as for `explain_files`; a shard holds what one process wrote of one batch.
-        documents: results hold their whole documents, and not only what these say of the class; to take them all in is most of
-            what is done in this process, so where nobody asks for them a large cluster is better off without.
+        documents: whether results hold their whole documents, or only what these say of the class. Receiving whole documents is
+            most of the work of this process, so leave them out on a large cluster.
     """
     settings, stop = settings or Settings(), stop or Stop()
     job = Job(task or EXPLAIN, targets, settings)
@@ -127,7 +127,7 @@ def _batches(plan: Plan, done: set[str], cluster: Cluster, settings: Settings) -
 def _outcomes(
     cluster: Cluster, stages: Stages, batches: Sequence[Sequence[Item]], store: ResultStore
 ) -> Iterator[tuple[list[Result], dict[str, Any], Sequence[str]]]:
-    """What became of every image that was to be done, its line for the index, and what a user should know of it."""
+    """The results of every image that was to be done, its line for the index, and notes for the user."""
     for batch, outcome in cluster.outcomes(batches, stages):
         if outcome is not None:
             notes = outcome.notes
@@ -181,24 +181,24 @@ def _read(preprocessing: Preprocessing, batch: Sequence[Item]) -> list[tuple[Inp
 
 def _write(store: ResultStore, documents: bool, made: ComputedBatch) -> WrittenBatch:
     """Draw and write what was computed of a batch; what finds no room here is written by another machine, if there is one."""
-    done = dict(enumerate(_written(store, made.images)))
+    done = dict(enumerate(_write_images(store, made.images)))
     machines = other_machines()
     while short := [number for number, (results, _) in done.items() if _without_room(results)]:
         there = next(machines, None)
         if there is None:
             break
-        done |= zip(short, there(partial(_written, store), [made.images[number] for number in short]), strict=True)
+        done |= zip(short, there(partial(_write_images, store), [made.images[number] for number in short]), strict=True)
     if not documents:
         done = {number: (list(map(_brief, results)), line) for number, (results, line) in done.items()}
     return WrittenBatch(list(done.values()), made.notes)
 
 
 def _brief(result: Result) -> Result:
-    """A result with no more of its document than one line says of it."""
+    """A result without its document, except for what one line of output needs."""
     return replace(result, document={key: result.document[key] for key in ("target",) if key in result.document})
 
 
-def _written(store: ResultStore, images: Sequence[Image]) -> list[tuple[list[Result], Any]]:
+def _write_images(store: ResultStore, images: Sequence[Image]) -> list[tuple[list[Result], Any]]:
     """Write results and commit them: of each image the results, and the line for the index that is true then."""
     made, true = [], dict[str, Any]()
     for read, computed in images:
@@ -206,11 +206,14 @@ def _written(store: ResultStore, images: Sequence[Image]) -> list[tuple[list[Res
         made.append((read.source.name, results))
         true |= {one["name"]: one for one in lines}
     true |= {one["name"]: one for one in store.flush()}
-    return [([replace(one, made=None) for one in _told(results, true[name])], true[name]) for name, results in made]
+    return [
+        ([replace(one, made=None) for one in _results_in_index(results, true[name])], true[name])
+        for name, results in made
+    ]
 
 
-def _told(results: list[Result], line: dict[str, Any]) -> list[Result]:
-    """Results as the index has them: those of an image that was lost with a shard have failed."""
+def _results_in_index(results: list[Result], line: dict[str, Any]) -> list[Result]:
+    """Results as the index has them: an image that was lost with a shard has failed."""
     if "error" not in line or any(result.failed for result in results):
         return results
     return [Result.failure(line["file"], PathxError(line["error"]))]

@@ -13,7 +13,8 @@ from pathx.errors import PathxError
 from pathx.models.load import LoadedModel
 from pathx.pipeline import Input, prepare
 from pathx.results.result import Result
-from pathx.runs.tasks import Batch, Computed, Job
+from pathx.runs.tasks import Batch, Job
+from pathx.runs.writing import Computed
 
 
 class Computer:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pathx.errors import PathxError, shown
 from pathx.regular import read_regular, written_by_pathx
-from pathx.results.files import foreign, hold, is_held, read_document, remove, replace_file, replacing
+from pathx.results.files import foreign, hold, is_held, read_document, replace_file, replacing
 from pathx.results.lines import JsonLines, Line, lines_bytes
 from pathx.results.packs import change_results, unpack
 from pathx.results.result import Kind, Result, State
@@ -256,9 +256,12 @@ def _merge(store: ResultStore) -> MergedIndex:
             names = sorted({name for content in (*same, *contents.values()) for name in content["images"]})
             whole |= {"shard": None, "finished": True, "images": names}
             new.put(RUN.format(""), _record_bytes(whole))
-            gone = [name for shard, file in records.items() for name in (file.name, index_name(shard))]
+            gone = [name for shard, file in records.items() for name in (index_name(shard), file.name)]
         new.commit()
-        remove(out, gone)
+        for index_file, record in zip(gone[::2], gone[1::2], strict=True):
+            with suppress(OSError):  # the record stays as long as its index does: the next merge removes both
+                (out / index_file).unlink(missing_ok=True)
+                (out / record).unlink(missing_ok=True)
     store.publish([index.file, out / RUN.format("")], gone)
     failed = tuple((line["file"], line["error"]) for line in ordered.values() if "error" in line)
     return MergedIndex(len(ordered) - len(failed), failed, tuple(name for _, name in missing), tuple(absent))
@@ -306,7 +309,7 @@ class Unpacked:
     problems: tuple[str, ...]
 
 
-def unpacked(out: str | Path, folder: str | Path) -> Unpacked:
+def unpack_results(out: str | Path, folder: str | Path) -> Unpacked:
     """Write packed results to folders, as a run that does not pack would have, with their index."""
     with closing(result_store(out)) as store:
         store.open()
@@ -391,12 +394,12 @@ def _record(file: Path) -> dict[str, Any]:
 def _lines_of(out: Path) -> Iterator[Line]:
     """The lines of every index in a folder, older files first."""
     files = [out / name for name in _names(out) if re.fullmatch(r"index(\.\d+-of-\d+)?\.jsonl", name)]
-    for file in sorted(files, key=_written):
+    for file in sorted(files, key=_modified):
         with suppress(OSError):
             yield from JsonLines(file).read()
 
 
-def _written(file: Path) -> int:
+def _modified(file: Path) -> int:
     try:
         return file.stat().st_mtime_ns
     except OSError:  # gone by now, or a link to nowhere

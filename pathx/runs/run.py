@@ -32,8 +32,8 @@ from pathx.runs.index import Index, KeptImage, merge_if_finished
 from pathx.runs.settings import Settings
 from pathx.runs.shards import Shard
 from pathx.runs.stop import Stop
-from pathx.runs.tasks import EXPLAIN, Computed, Job, Task
-from pathx.runs.writing import write_image
+from pathx.runs.tasks import EXPLAIN, Job, Task
+from pathx.runs.writing import Computed, write_image
 from pathx.threads import Workers, start_workers
 
 __all__ = ["Plan", "Result", "Settings", "State", "explain_files"]
@@ -163,7 +163,7 @@ Read = Input | Unreadable | KeptImage
 
 
 def with_companions(batch: Sequence[Read], preprocessing: Preprocessing, workers: Workers) -> list[Input]:
-    """What is to be computed at once: with an image that is not done go all others of its batch.
+    """The inputs of a batch: if one image is not done, all images of its batch are computed.
 
     The last digits of a result depend on how many images it is computed with and on its place among them. So a run
     that goes on writes, to the byte, what it would have written undisturbed.
@@ -184,7 +184,7 @@ def check_kept(
     index: Index | None,
     note: Callable[[str], None],
 ) -> None:
-    """Compute the first result that is to be kept once more: where its logit is another, none is kept."""
+    """Compute the first result that is to be kept again; if its logit differs, nothing is kept."""
     if index is None:
         return
     for kept in filter(None, map(index.kept, images)):
@@ -234,7 +234,7 @@ def record(write: Callable[..., None], *arguments: Any, file: Path) -> None:
 
 
 class Delivery:
-    """Results on their way to the caller: says once what they replace, and ends a run that can write no more."""
+    """Passes results on to the caller, says once what they replace, and ends a run that can write no more."""
 
     def __init__(self, note: Callable[[str], None], index: Index | None) -> None:
         self._note, self._index, self._said = note, index, index is not None and index.distrusted

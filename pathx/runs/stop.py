@@ -40,7 +40,7 @@ class Stop:
     @contextmanager
     def on_signals(self) -> Iterator[None]:
         """Take Ctrl-C and SIGTERM as requests; a second one does not wait for anything."""
-        with _handled(self._signalled):
+        with _handle_signals(self._signalled):
             yield
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
@@ -51,13 +51,13 @@ class Stop:
 
 
 def end_at_once() -> None:
-    """From now on Ctrl-C and SIGTERM end the process with one line, unless a run takes them for requests."""
+    """From now on Ctrl-C and SIGTERM end the process with one line, except while a run takes them as requests."""
     for number in SIGNALS:
         signal.signal(number, lambda number, frame: _end(number))
 
 
 @contextmanager
-def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def _handle_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""What a run makes of each image: explanations or decompositions, and where there are several of one, their contrast."""
+"""What a run computes of a batch: for each image explanations or decompositions, and the differences between classes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pathx.contrast import Contrast
 from pathx.decomposition import Decomposition, decompose_wanted
 from pathx.drawing.page import Panel
 from pathx.engine.ablate import removals
@@ -18,39 +17,15 @@ from pathx.engine.explain import check_settings, check_width, class_logits, expl
 from pathx.engine.freeze import Frozen
 from pathx.errors import PathxError
 from pathx.explanation import Explanation
-from pathx.images.read import UserImage
-from pathx.models.labels import parse_targets, resolve_target, target_slug, true_classes
+from pathx.models.labels import parse_targets, resolve_target, true_classes
 from pathx.models.load import LoadedModel
 from pathx.pipeline import Input
-from pathx.results.contrast import save_contrast
-from pathx.results.decomposition import ReferencePanels, decomposition_files, save_decomposition
-from pathx.results.explanation import ModelInfo, explanation_folder, replaced_by, save
-from pathx.results.files import check_inside
-from pathx.results.result import Kind, Result, State
+from pathx.results.decomposition import ReferencePanels
+from pathx.results.result import Result
 from pathx.runs.settings import Settings, check_workers
+from pathx.runs.writing import BatchImage, Computed
 
-
-@dataclass(frozen=True)
-class Work:
-    """What is left to do once the numbers are there: draw and write the files of one result. Raises PathxError."""
-
-    file: str
-    write: Callable[[], Result]
-
-
-@dataclass(frozen=True)
-class Computed:
-    """What is to be written of an image, and what the network says of it; or why there is nothing.
-
-    Args:
-        top: the best classes, (number, label, probability) each.
-        truth: the label of the image, where it is known.
-    """
-
-    works: tuple[Work, ...] = ()
-    top: tuple[tuple[int, str, float], ...] = ()
-    truth: str | None = None
-    failure: Result | None = None
+T = TypeVar("T", Explanation, Decomposition)
 
 
 @dataclass(frozen=True)
@@ -190,109 +165,14 @@ class Batch:
         return BatchImage(self.inputs[number], *about, self.out, self.settings)
 
 
-@dataclass(frozen=True, eq=False)
-class BatchImage:
-    """An image of a batch, and what the files of its results say about it.
-
-    Work waits to be written while the next batch is computed; it must not hold on to a batch, whose network is large.
-
-    Args:
-        truth: the true class, where it is known.
-        top: the best classes, (number, label, probability) each.
-    """
-
-    input: Input
-    model: LoadedModel
-    labels: Sequence[str]
-    truth: int | None
-    top: tuple[tuple[int, str, float], ...]
-    device: str
-    out: str | Path
-    settings: Settings
-
-    @property
-    def image(self) -> UserImage:
-        return self.input.image
-
-    def folder(self, target: int, against: int | None = None) -> Path:
-        """Where the results for one class go, or for one against another."""
-        name = target_slug(target, self.labels)
-        name = name if against is None else f"{name}-against-{target_slug(against, self.labels)}"
-        folder = explanation_folder(self.out, self.input.source.name, name)
-        check_inside(folder, self.out)
-        return folder
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """What all files of its results are made with."""
-        return {
-            "image": self.image,
-            "region": self.model.preprocessing.region(self.image.width, self.image.height),
-            "model": ModelInfo(
-                self.model.name, self.model.weights, self.model.sha256, len(self.labels), self.model.origin
-            ),
-            "device": self.device,
-            "drawing": self.settings.drawing,
-            "draw": self.settings.pictures,
-        }
-
-    def computed(self, works: Sequence[Work]) -> Computed:
-        return Computed(tuple(works), self.top, None if self.truth is None else self.labels[self.truth])
-
-    def result(self, kind: Kind, folder: Path, document: dict[str, Any], files: Sequence[str], **more: Any) -> Result:
-        """What was written of it."""
-        predictions = tuple((label, probability) for _, label, probability in self.top)
-        truth = None if self.truth is None else self.labels[self.truth]
-        about = {"predictions": predictions, "truth": truth, "notes": self.image.notes, **more}
-        return Result(self.image.file, State.done, kind, folder, document, tuple(files), **about)
-
-
-def _computed(
-    batch: Batch, made: Sequence[Explanation | Decomposition], save: Callable[[BatchImage, Any], Callable[[], Result]]
-) -> Iterator[Computed]:
-    """What is to be written of each image of a batch.
-
-    Args:
-        made: of every pair that was wanted, in their order.
-        save: what writes one of them.
-    """
-    waiting, differences = iter(made), batch.differences()
-    for number, several in enumerate(batch.targets):
-        of = batch.subject(number)
-        if not several:
-            yield _no_number(of)
-            continue
-        own = list(islice(waiting, len(several)))
-        wholes = [one.whole if isinstance(one, Decomposition) else one for one in own]
-        works = [Work(of.image.file, save(of, one)) for one in own]
-        yield of.computed([*works, *_contrast(of, wholes, differences)])
-
-
-# Explanations
-
-
 def explain_batch(batch: Batch) -> Iterator[Computed]:
     """Explanations of a batch, computed at once."""
     others = None if batch.against is None else [batch.against] * len(batch.wanted)
-    made = explain_frozen(batch.frozen, batch.wanted, against=others, **batch.how) if batch.wanted else []
-    made = batch.with_removal(batch.wanted, made)
-    yield from _computed(batch, made, lambda of, one: partial(_save, of, one, batch.references(one)))
-
-
-def _save(of: BatchImage, explanation: Explanation, more: tuple[Panel, ...] = ()) -> Result:
-    folder = of.folder(explanation.target, explanation.against)
-    replaced = replaced_by(folder, explanation, of.about["model"], of.image)
-    other = "" if explanation.against is None else of.labels[explanation.against]
-    about = {"label": of.labels[explanation.target], "other": other, **of.about}
-    document = save(explanation, folder, save_tensors=of.settings.save_tensors, more=more, **about)
-    files = [*document["files"].values(), Kind.explanation.value]
-    return of.result(Kind.explanation, folder, document, files, made=explanation, replaced=replaced)
+    explanations = explain_frozen(batch.frozen, batch.wanted, against=others, **batch.how) if batch.wanted else []
+    yield from _by_image(batch, batch.with_removal(batch.wanted, explanations), batch.references)
 
 
 EXPLAIN = Task("explain", explain_batch)
-
-
-# Decompositions
 
 
 def decompose_task(*, from_layer: int | None = None, features: int | None = None) -> Task:
@@ -310,51 +190,27 @@ def decompose_batch(batch: Batch, *, from_layer: int | None = None, features: in
     if batch.against is not None:
         raise PathxError("decompose compares no classes: use explain", usage=True)
     how = {"from_layer": from_layer, "features": features, **batch.how}
-    made = decompose_wanted(batch.frozen, batch.wanted, **how) if batch.wanted else []
-    wholes = batch.with_removal(batch.wanted, [one.whole for one in made])
-    made = [replace(one, whole=whole) for one, whole in zip(made, wholes, strict=True)]
-    yield from _computed(
-        batch, made, lambda of, one: partial(_save_decomposition, of, one, batch.decomposition_references(one))
-    )
+    decompositions = decompose_wanted(batch.frozen, batch.wanted, **how) if batch.wanted else []
+    wholes = batch.with_removal(batch.wanted, [one.whole for one in decompositions])
+    decompositions = [replace(one, whole=whole) for one, whole in zip(decompositions, wholes, strict=True)]
+    yield from _by_image(batch, decompositions, batch.decomposition_references)
 
 
-def _save_decomposition(of: BatchImage, made: Decomposition, references: ReferencePanels) -> Result:
-    folder, label = of.folder(made.whole.target), of.labels[made.whole.target]
-    replaced = replaced_by(folder, made.whole, of.about["model"], of.image)
-    how: dict[str, Any] = {"label": label, "save_tensors": of.settings.save_tensors, "references": references}
-    document = save_decomposition(made, folder, **how, **of.about)
-    files = decomposition_files(document)
-    return of.result(Kind.decomposition, folder, document, files, made=made, replaced=replaced)
+def _by_image(batch: Batch, results: Sequence[T], references: Callable[[T], Any]) -> Iterator[Computed]:
+    """What was computed of each image of a batch.
 
-
-# Contrasts
-
-
-def _contrast(of: BatchImage, explanations: Sequence[Explanation], differences: Iterator[Explanation]) -> list[Work]:
-    """The contrast of an image's explanations, where there are several."""
-    if len(explanations) < 2 or explanations[0].against is not None:
-        return []
-    own = list(islice(differences, len(explanations) - 1))
-    return [Work(of.image.file, partial(_save_contrast, of, explanations, own))]
-
-
-def _save_contrast(of: BatchImage, explanations: Sequence[Explanation], differences: Sequence[Explanation]) -> Result:
-    labels, predicted, reason = of.labels, of.top[0][0], ""
-    if of.truth is not None and of.truth != predicted:
-        reason = f"The network says {labels[predicted]}; the label is {labels[of.truth]}."
-    made = Contrast.of(explanations, differences=differences, reason=reason)
-    between = [_save(of, difference).folder.name for difference in differences]
-    folders = [of.folder(explanation.target) for explanation in explanations]
-    document = save_contrast(
-        made,
-        folders[0].parent,
-        labels=[labels[explanation.target] for explanation in explanations],
-        folders=[folder.name for folder in folders],
-        between=between,
-        **of.about,
-    )
-    files = [*document["files"].values(), Kind.contrast.value]
-    return of.result(Kind.contrast, folders[0].parent, document, files, made=made)
+    Args:
+        results: of every (image, class) pair that was wanted, in their order.
+    """
+    waiting, differences = iter(results), batch.differences()
+    for number, targets in enumerate(batch.targets):
+        image = batch.subject(number)
+        if not targets:
+            yield _no_number(image)
+            continue
+        found = tuple((one, references(one)) for one in islice(waiting, len(targets)))
+        others = 0 if batch.against is not None else len(targets) - 1
+        yield Computed(image, found, tuple(islice(differences, others)))
 
 
 def _no_number(of: BatchImage) -> Computed:

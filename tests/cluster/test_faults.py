@@ -128,7 +128,7 @@ def test_a_full_disk(cluster: Any, load: Any, here: Path, monkeypatch: pytest.Mo
     def short(out: Any, documents: bool, made: Any) -> Any:
         from pathx.runs import cluster as there
 
-        whole, node = there._written, ray.get_runtime_context().get_node_id()
+        whole, node = there._write_images, ray.get_runtime_context().get_node_id()
         if not full.exists():
             full.write_text(node)  # the first that is to write something
 
@@ -139,11 +139,11 @@ def test_a_full_disk(cluster: Any, load: Any, here: Path, monkeypatch: pytest.Mo
                     return whole(out, images)
             return whole(out, images)
 
-        there._written = refused
+        there._write_images = refused
         try:
             return there._write(out, documents, made)  # in that process nobody has replaced it
         finally:
-            there._written = whole
+            there._write_images = whole
 
     monkeypatch.setattr(runs, "_write", short)
     if everywhere:

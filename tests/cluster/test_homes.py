@@ -15,7 +15,7 @@ from support.stores import content, s3_server, upload
 
 from pathx.cluster import Actors
 from pathx.runs.cluster import explain_on_ray
-from pathx.runs.index import unpacked
+from pathx.runs.index import unpack_results
 from pathx.runs.run import explain_files
 
 pytestmark = [
@@ -31,7 +31,7 @@ def test_archives_and_shards(cluster: Any, load: Any, here: Path) -> None:
     results = list(explain_on_ray(load, archive, here / "out", settings=SETTINGS, actors=ONE, pack="tar"))
     assert not any(result.failed for result in (*local, *results))
     assert len(list((here / "out").glob("results-*.tar"))) == 3  # of two images each, the last of one
-    assert unpacked(here / "out", here / "unpacked").done == 5
+    assert unpack_results(here / "out", here / "unpacked").done == 5
     assert documents(here / "unpacked") == documents(here / "local")
     assert lines(here / "unpacked") == lines(here / "local")
     again = list(explain_files(load(), archive, here / "out", settings=SETTINGS, pack="tar"))

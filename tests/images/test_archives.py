@@ -17,7 +17,7 @@ from pathx.errors import PathxError
 from pathx.images.archives import Member, member_of, members_in
 from pathx.images.find import find_images
 from pathx.images.folders import images_in
-from pathx.images.read import decoded, open_image, sha256_of_image
+from pathx.images.read import decode_image, open_image, sha256_of_image
 
 pytestmark = pytest.mark.usefixtures("here")
 ONE = image_bytes(1)
@@ -43,7 +43,7 @@ def test_a_shard_gives_its_samples_by_key_with_their_labels() -> None:
     one = find_images([archive])[2]
     assert (one.file, one.name) == ("data/shard-000.tar#00002", "data/shard-000.tar/00002")
     for source in (one.source, one.file, Path(one.file)):
-        with decoded(source) as picture:
+        with decode_image(source) as picture:
             assert (picture.file, picture.label) == (one.file, "2")
             assert picture.pixels.tobytes() == open_image(_written(image_bytes(2))).pixels.tobytes()
     assert sha256_of_image(one.source) == sha256_of_image(_written(image_bytes(2)))
@@ -122,7 +122,7 @@ def test_an_archive_that_is_cut_short_gives_what_comes_before(here: Path) -> Non
         result = found("x.tar")
         assert result.pop("x.tar", None) is not None, size
         for name in result:
-            with decoded(f"x.tar#{PurePath(name).name}") as picture:
+            with decode_image(f"x.tar#{PurePath(name).name}") as picture:
                 assert picture.width == 24
 
 
@@ -137,7 +137,7 @@ def test_noise_in_an_archive_costs_no_more_than_a_line() -> None:
         for one in find_images(["x.tar"]):
             if one.error is None:
                 try:
-                    with decoded(one.source) as picture:
+                    with decode_image(one.source) as picture:
                         picture.pixels.load()
                 except PathxError:
                     pass
@@ -191,9 +191,9 @@ def test_a_member_that_claims_gigabytes_fails_by_itself() -> None:
             stream.seek(-(-size // 512) * 512 - (len(ONE) if name == "a.png" else 0), io.SEEK_CUR)
         stream.write(bytes(1024))
     first, second = find_images(["x.tar"])
-    with decoded(first.source) as picture:
+    with decode_image(first.source) as picture:
         assert picture.height == 16
-    with pytest.raises(PathxError, match="larger than 1 GiB"), decoded(second.source):
+    with pytest.raises(PathxError, match="larger than 1 GiB"), decode_image(second.source):
         pass
 
 
@@ -253,7 +253,7 @@ def test_a_table_of_the_datasets_library() -> None:
     assert [member.key for member in members] == [f"{number}.png" for number in range(5)]
     assert [member.label for member in members] == ["cat", "dog", "dog", "cat", "dog"]
     for number in (3, 0, 4, 1, 2, 2):
-        with decoded(f"x.parquet#{number}.png") as picture:
+        with decode_image(f"x.parquet#{number}.png") as picture:
             assert picture.sha256 == sha256_of_image(_written(image_bytes(number)))
 
 
@@ -301,7 +301,7 @@ def test_tables_that_are_damaged_or_hold_no_images() -> None:
         for one in find_images([str(file)]):
             if one.error is None:
                 try:
-                    with decoded(one.source):
+                    with decode_image(one.source):
                         pass
                 except PathxError:
                     pass

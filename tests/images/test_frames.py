@@ -159,9 +159,9 @@ def test_a_long_clip_is_never_held(here: Path, monkeypatch: pytest.MonkeyPatch) 
     """Whatever its length, Python holds the times of its frames and one frame."""
     write_video(Path("a.mp4"), 400)
     held = []
-    real = frames._upright
+    real = frames._upright_image
     monkeypatch.setattr(
-        frames, "_upright", lambda frame: held.append(tracemalloc.get_traced_memory()[0]) or real(frame)
+        frames, "_upright_image", lambda frame: held.append(tracemalloc.get_traced_memory()[0]) or real(frame)
     )
     tracemalloc.start()
     try:

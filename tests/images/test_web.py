@@ -20,7 +20,7 @@ from support.server import certificate, leads_to, sends, serving
 from pathx.errors import PathxError
 from pathx.images import find, read
 from pathx.images.find import find_images
-from pathx.images.read import decoded, open_image, sha256_of_image
+from pathx.images.read import decode_image, open_image, sha256_of_image
 from pathx.images.web import address_name, fetch
 
 _GO_ON = Event()
@@ -78,7 +78,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", ["/x.png", "/unannounced", "/moved"])
 def test_an_image_is_fetched(server: str, path: str) -> None:
-    with decoded(server + path, web=True) as picture:
+    with decode_image(server + path, web=True) as picture:
         assert (picture.file, number_of(picture.pixels)) == (server + path, 7)
         assert picture.sha256 == sha256_of_image(server + path)
 
@@ -103,7 +103,7 @@ def test_an_image_is_fetched(server: str, path: str) -> None:
 def test_what_is_refused(server: str, path: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     limits = {"size": 1 << 20, "seconds": 1.0 if path == "/slow" else 30.0}
     monkeypatch.setattr("pathx.images.read.fetch", lambda address: fetch(address, **limits))  # type: ignore[arg-type]
-    with pytest.raises(PathxError, match=re.escape(reason)) as refused, decoded(server + path, web=True):
+    with pytest.raises(PathxError, match=re.escape(reason)) as refused, decode_image(server + path, web=True):
         pass
     assert "\n" not in str(refused.value) and "secret" not in str(refused.value)
 

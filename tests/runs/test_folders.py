@@ -362,14 +362,14 @@ def test_files_that_vanish_or_change_while_it_runs() -> None:
 def test_a_picture_that_trips_us_costs_a_line(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
     from pathx import pipeline
 
-    whole = pipeline.decoded
+    whole = pipeline.decode_image
 
-    def decoded(file: str, **options: bool) -> object:
+    def decode_image(file: str, **options: bool) -> object:
         if file.endswith("b/0.png"):
             raise ZeroDivisionError("by zero")
         return whole(file, **options)
 
-    monkeypatch.setattr(pipeline, "decoded", decoded)
+    monkeypatch.setattr(pipeline, "decode_image", decode_image)
     done = pathx_("explain", photos(4), "--model", scripted(network()), "--quiet")
     assert done.status == 1
     assert done.err.startswith("pathx: photos/b/0.png: unexpected ZeroDivisionError: by zero (set PATHX_DEBUG=1 ")

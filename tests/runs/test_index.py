@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.faults import Refusal, watched
 from support.indexes import index, line, write_many
 
 from pathx.errors import PathxError
@@ -208,6 +211,23 @@ def test_shards_that_end_together_lose_nothing(tmp_path: Path) -> None:
             assert any(both.map(end, (1, 2)))
         assert records(out) == {"index.jsonl", "run.json"}
         assert [one["name"] for one in lines(out / "index.jsonl")] == sorted(names[1] + names[2])
+
+
+def test_a_merge_that_fails_at_any_write_loses_nothing(tmp_path: Path) -> None:
+    counted = Refusal(-2, errno.EIO)
+    for at in range(-2, 40):
+        out = tmp_path / str(at)
+        run_shard(out, 1, "a", "c")
+        run_shard(out, 2, "b")
+        refusal = counted if at == -2 else Refusal(at, errno.EIO)
+        with watched(refusal), suppress(PathxError, OSError):
+            merge_if_finished(out)
+        assert merge_if_finished(out)
+        assert records(out) == {"index.jsonl", "run.json"}
+        assert [one["name"] for one in lines(out / "index.jsonl")] == ["a", "b", "c"]
+        if at >= counted.seen:
+            break
+    assert 5 < counted.seen <= at
 
 
 def test_a_folder_without_an_index(tmp_path: Path) -> None:

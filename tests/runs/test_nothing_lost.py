@@ -387,9 +387,9 @@ def test_what_threads_hold_together_is_bounded() -> None:
 
 
 def test_short_memory_while_files_are_written_is_tried_again(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
-    import pathx.runs.tasks as tasks
+    import pathx.runs.writing as writing
 
-    whole, failed = tasks.save, set()
+    whole, failed = writing.save, set()
 
     def save(explanation: Any, folder: Path, **options: Any) -> Any:
         if folder not in failed:
@@ -397,7 +397,7 @@ def test_short_memory_while_files_are_written_is_tried_again(pathx_: Pathx, monk
             raise MemoryError
         return whole(explanation, folder, **options)
 
-    monkeypatch.setattr(tasks, "save", save)
+    monkeypatch.setattr(writing, "save", save)
     done = pathx_("explain", photos(), "--model", scripted(network()), "--no-pictures", "--quiet")
     assert (done.status, done.err, len(failed)) == (0, "", 3)
 

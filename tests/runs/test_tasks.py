@@ -15,6 +15,7 @@ from pathx.images.find import ImageFile
 from pathx.pipeline import Input, read_input
 from pathx.runs.settings import Settings
 from pathx.runs.tasks import Batch, decompose_task, explain_batch
+from pathx.runs.writing import write_results
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -58,26 +59,27 @@ def test_an_output_that_is_no_number_fails_its_image_alone(tmp_path: Path) -> No
         Batch.with_targets(asked.model, asked.frozen, asked.inputs, (), asked.out, asked.settings)
     )
     assert first.failure is not None and "NaN or infinite" in str(first.failure.error)
-    assert second.failure is None and len(second.works) == 1
+    assert second.failure is None and len(second.found) == 1
 
 
 def test_several_classes_are_explained_each_and_compared(tmp_path: Path) -> None:
     first, _ = explain_batch(batch(tmp_path, ("cat", "dog", "cup")))
-    results = [work.write() for work in first.works]
+    assert first.image is not None
+    results = write_results(first)
     assert [result.kind.name for result in results] == ["explanation"] * 3 + ["contrast"]
     assert [result.folder.name for result in results[:3]] == ["cat", "dog", "cup"]
     assert {file.parent.name for file in (tmp_path / "out").rglob("path.json")} == {
         *("cat", "dog", "cup", "cat-against-dog", "cat-against-cup")
     }
     label, probability = results[0].predictions[0]
-    assert (label, probability) == first.top[0][1:] and label in LABELS and len(first.top) == 4
+    assert (label, probability) == first.image.top[0][1:] and label in LABELS and len(first.image.top) == 4
 
 
 def test_a_decomposition_has_its_settings_in_the_index_and_no_other_class_beside_it(tmp_path: Path) -> None:
     task = decompose_task(features=2)
     assert task.settings == {"from_layer": None, "features": 2}
     first, _ = task.batch(batch(tmp_path, ("cat",)))
-    (result,) = (work.write() for work in first.works)
+    (result,) = write_results(first)
     assert result.kind.name == "decomposition" and sum(bool(one["folder"]) for one in result.document["features"]) <= 2
     with pytest.raises(PathxError, match="decompose compares no classes"):
         list(task.batch(batch(tmp_path, ("cat",), against="dog")))

@@ -150,7 +150,7 @@ def _tars() -> Iterator[tuple[str, bytes]]:
 def _read(file: str, purpose: str) -> None:
     from pathx.errors import PathxError
     from pathx.images.find import find_images
-    from pathx.images.read import decoded
+    from pathx.images.read import decode_image
     from pathx.models.load import load_model
 
     try:
@@ -158,7 +158,7 @@ def _read(file: str, purpose: str) -> None:
             for found in find_images([file]):
                 if found.error is not None:
                     raise found.error
-                with decoded(found.source):
+                with decode_image(found.source):
                     pass
         elif purpose == "weights":
             load_model("squeezenet1_1", weights=file)

@@ -24,7 +24,7 @@ import torch
 from PIL import Image
 
 from pathx.cli import run
-from pathx.runs.index import unpacked
+from pathx.runs.index import unpack_results
 from pathx.runs.stop import end_at_once
 
 T = TypeVar("T")
@@ -86,7 +86,7 @@ def watched(happens: Callable[[str], None]) -> Iterator[None]:
         watch(os, "mkdir", "folder")
         watch(os, "write", "write", lambda descriptor, *_: descriptor > 2)
         watch(os, "open", "create", lambda path, flags, *_: bool(flags & os.O_CREAT))
-        watch(pathx.pipeline, "decoded", "read")
+        watch(pathx.pipeline, "decode_image", "read")
         watch(pathx.runs.computing, "freeze", "compute")
         yield
 
@@ -182,7 +182,7 @@ def tree(out: str) -> dict[str, Any]:
     """Every file to the byte, but for what is said of the time that something took; of shards what is in them."""
     if any(Path(out).glob("results-*.tar")):
         shutil.rmtree("unpacked", ignore_errors=True)
-        assert not unpacked(out, "unpacked").lost
+        assert not unpack_results(out, "unpacked").lost
         return tree("unpacked")
     return {str(file.relative_to(out)): _timeless(file) for file in sorted(Path(out).rglob("*")) if file.is_file()}
 
