@@ -13,8 +13,29 @@ from typing import IO, Any, cast
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pathx.errors import PathxError
+
+OUT_OF_MEMORY: type[Exception] = getattr(torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError)
+"""What a device raises that has no memory left; before torch 2.5 only `torch.cuda` has the name."""
+
+
+class DispatchMode(TorchDispatchMode):
+    """A mode that sees every operation. It has no public name."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keep torch from importing its compiler, which takes as long as the rest of torch. Older releases do not ask."""
+        return False
+
+
+def memory_of(tensor: Tensor) -> int:
+    """A number that tensors share if and only if they share memory. (Addresses are 0 for all empty tensors.)"""
+    return int(tensor.untyped_storage()._cdata)
 
 
 @cache

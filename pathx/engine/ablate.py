@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from pathx.engine.device import exactly, is_out_of_memory
+from pathx.engine.device import engine_precision, is_out_of_memory
 from pathx.engine.explain import Loaded, class_logits, opened, targets_of
 from pathx.engine.freeze import Frozen, freeze
 from pathx.engine.network import Gate, Network
@@ -148,7 +148,7 @@ def logits_without(frozen: Frozen, masks: Mapping[str, Tensor], fillings: Mappin
         ]
         return torch.cat(runs, 1)
     gates = [gate for gate in frozen.network.gates.values() if gate.name in masks]
-    with exactly(frozen.images.device):
+    with engine_precision(frozen.images.device):
         zero = frozen.images.new_zeros(())
         given = None if not fillings else [fillings.get(gate.name, zero) for gate in gates]
         return Rerun(frozen, gates).logits([masks[gate.name] for gate in gates], given)

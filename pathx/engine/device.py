@@ -9,8 +9,9 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import torch
+from torch.amp.autocast_mode import is_autocast_available
 
-from pathx.compat import has_fp32_precision, precision_switches
+from pathx.compat import OUT_OF_MEMORY, has_fp32_precision, precision_switches
 from pathx.errors import PathxError
 
 One = TypeVar("One")
@@ -61,7 +62,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     """Whether this is how a device, or the machine, says that memory is short."""
     if error is None:
         return False
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+    if isinstance(error, (OUT_OF_MEMORY, MemoryError)):
         return True
     said = (
         re.search("out of memory|(not enough|allocate) memory", str(error)) if isinstance(error, RuntimeError) else None
@@ -105,12 +106,13 @@ def in_parts(batch: Sequence[One], work: Callable[[Sequence[One]], Result]) -> I
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
     """No gradients, no autocast, and no products of float32 numbers that are rounded to fewer bits (TF32, bfloat16)."""
-    with torch.no_grad(), torch.autocast(device.type, enabled=False), whole_products(device):
+    autocast = torch.autocast(device.type, enabled=False) if is_autocast_available(device.type) else nullcontext()
+    with torch.no_grad(), autocast, whole_products(device):
         yield
 
 
 @contextmanager
-def exactly(device: torch.device) -> Iterator[None]:
+def engine_precision(device: torch.device) -> Iterator[None]:
     """Full precision for the engine's own work, which the default dtype and device of the process do not reach either."""
     dtype = torch.get_default_dtype()
     own_device = nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")

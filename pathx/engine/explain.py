@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
 from pathx.engine.branches import Branches, Kept, Link
-from pathx.engine.device import exactly
+from pathx.engine.device import engine_precision
 from pathx.engine.fields import boxes
 from pathx.engine.freeze import Frozen, freeze
 from pathx.engine.linear import LinearModel, linear_model
@@ -273,7 +273,7 @@ def _explained(
     top = network.depth
     widths = {n: layer_width(width, network, n) for n in range(top - layers + 1, top + 1)}
     settings = PathSettings(layers, widths, threshold, skips, split, strategy or Strategy())
-    with exactly(device):
+    with engine_precision(device):
         paths = find_paths(frozen, asked, settings)
         branches = paths.branches
         model = linear_model(frozen, paths)

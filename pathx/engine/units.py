@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pathx.engine.branches import Branches
-from pathx.engine.device import exactly
+from pathx.engine.device import engine_precision
 from pathx.engine.fields import boxes
 from pathx.engine.freeze import Frozen
 from pathx.engine.linear import pull_to_input
@@ -27,7 +27,7 @@ def unit_maps(frozen: Frozen, units: Sequence[tuple[int, str, Sequence[int]]]) -
     device = frozen.images.device
     image = torch.tensor([number for number, _, _ in units], device=device)
     branches = Branches(image=image, target=torch.zeros_like(image), classes=2)
-    with exactly(device):
+    with engine_precision(device):
         seeds = []
         for name in dict.fromkeys(name for _, name, _ in units):
             rows = torch.tensor([row for row, (_, other, _) in enumerate(units) if other == name], device=device)

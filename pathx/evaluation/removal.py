@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from pathx.engine.ablate import Draws, Rerun, logits_without
-from pathx.engine.device import exactly
+from pathx.engine.device import engine_precision
 from pathx.engine.explain import class_logits, explain_frozen
 from pathx.engine.freeze import Frozen, freeze
 from pathx.engine.network import Gate
@@ -79,7 +79,7 @@ def activations(frozen: Frozen, gates: Sequence[Gate]) -> Tensor:
 
 def gradients(frozen: Frozen, gates: Sequence[Gate], target: int) -> Tensor:
     """(B, units) the gradient of a class's logit by what the activations of a layer put out, in the real network."""
-    with exactly(frozen.images.device), torch.enable_grad():
+    with engine_precision(frozen.images.device), torch.enable_grad():
         outputs = [frozen.activation(gate).detach().clone().requires_grad_() for gate in gates]
         every = [torch.ones(1, *output.shape, dtype=torch.bool, device=output.device) for output in outputs]
         logits = class_logits(Rerun(frozen, gates).logits(every, outputs)[0])

@@ -15,7 +15,7 @@ from pathx import PathxError
 from pathx.compat import has_fp32_precision
 from pathx.engine.device import (
     ALONE,
-    exactly,
+    engine_precision,
     full_precision,
     in_parts,
     is_out_of_memory,
@@ -97,7 +97,7 @@ def restored() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("context", [full_precision, exactly])
+@pytest.mark.parametrize("context", [full_precision, engine_precision])
 def test_full_precision_inside_and_everything_as_it_was_after(name: str, device: str, context: Any) -> None:
     SETTINGS[name]()
     before = flags()
@@ -112,7 +112,7 @@ def test_full_precision_inside_and_everything_as_it_was_after(name: str, device:
         if device == "cuda":  # torch refuses to multiply where the older switch says otherwise
             assert flags()["older switch of products"] is False
         assert not torch.is_grad_enabled()
-        if context is exactly:
+        if context is engine_precision:
             assert torch.get_default_dtype() == torch.float32
             assert torch.empty(1).device.type == "cpu"
     assert flags() == before

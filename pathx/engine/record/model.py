@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from pathx.compat import force_eager, reset_version
+from pathx.compat import DispatchMode, force_eager, memory_of, reset_version
 from pathx.engine.record.spellings import FUNCTIONS
 from pathx.errors import PathxError
 
@@ -62,7 +61,7 @@ def check_tensor(tensor: Tensor, name: str | None, module: str = "the model") ->
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The network itself, where torch.compile or data parallelism is wrapped around it and does nothing of its own."""
+    """The network inside of torch.compile or data parallelism, if the wrapper does nothing of its own."""
     while not (model._forward_hooks or model._forward_pre_hooks or has_global_hooks()):
         inner = _inner_module(model)
         if inner is None:
@@ -72,7 +71,7 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def _inner_module(model: nn.Module) -> nn.Module | None:
-    """What a wrapper of torch's own runs; None for anything else, and where somebody changed what the wrapper does."""
+    """The module that a wrapper of torch runs; None for other modules and for changed wrappers."""
     kind, inner = type(model), None
     if kind.__module__.startswith("torch._dynamo.") and hasattr(model.forward, "_torchdynamo_orig_callable"):
         inner = getattr(model, "_orig_mod", None)
@@ -86,15 +85,15 @@ _PARALLEL = (nn.DataParallel.forward, nn.parallel.DistributedDataParallel.forwar
 
 
 def has_global_hooks() -> bool:
-    """Whether someone listens to every module there is."""
+    """Whether there are forward hooks on all modules."""
     return bool(nn.modules.module._global_forward_hooks or nn.modules.module._global_forward_pre_hooks)
 
 
 @contextmanager
 def eval_mode(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Modules in eval mode. Afterwards they have their modes again, and the parameters and buffers that they had.
+    """Put modules in eval mode, and afterwards give them back their modes, parameters and buffers.
 
-    The flags alone are set: `train` and `eval` of others may do anything, such as merge weights.
+    Only the flags are set: a module's own `train` and `eval` may do anything, such as merge weights.
     """
     modules = list(modules)
     training = [module for module in modules if getattr(module, "training", False)]  # frozen TorchScript has no modes
@@ -111,7 +110,7 @@ def eval_mode(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 
 def _restore_tensors(module: nn.Module, before: dict[str, Tensor | None], now: Any) -> None:
-    """Give a module the tensors again that it held under names.
+    """Give a module back the tensors that it held.
 
     Args:
         now: the dict that holds them; TorchScript has no dict.
@@ -127,75 +126,65 @@ def _restore_tensors(module: nn.Module, before: dict[str, Tensor | None], now: A
 
 
 class WriteLog:
-    """Tensors that a model writes in place or gives other memory, with what they held before."""
+    """Undoes what a model does to its tensors: writes in place, and other memory given to them."""
 
     def __init__(self) -> None:
-        self._noted: dict[int, tuple[Tensor, int]] = {}  # with their counts of changes
+        self._versions: dict[int, tuple[Tensor, int]] = {}  # autograd's counts of changes
         self._undo: list[Callable[[], Any]] = []
         self._written: set[int] = set()
         self.memory: set[int] = set()  # that is written
         self.resets = False  # some tensor is given other memory
 
     def remember(self, tensor: Tensor) -> None:
-        """Remember a tensor that is about to be written, unless it was noted before."""
+        """Call before a tensor is written: remembers what it holds, the first time."""
         self.memory.add(memory_of(tensor))
         if id(tensor) not in self._written and not tensor.is_inference():
             self._written.add(id(tensor))
-            self._noted.setdefault(id(tensor), (tensor, tensor._version))
+            self._versions.setdefault(id(tensor), (tensor, tensor._version))
             self._undo.append(partial(tensor.detach().copy_, tensor.detach().clone()))
 
     def remember_memory(self, tensor: Tensor) -> None:
-        """Remember the memory of a tensor that is about to be given another."""
+        """Call before a tensor is given other memory: remembers its own."""
         self.resets = True
-        self._noted.setdefault(id(tensor), (tensor, tensor._version))
+        self._versions.setdefault(id(tensor), (tensor, tensor._version))
         self._undo.append(partial(setattr, tensor, "data", tensor.data))
 
     def undo(self) -> None:
-        """Undo all that was noted, the last first, and count no change."""
+        """Undo everything, the last change first, and reset the counts of changes."""
         with torch.no_grad():
             while self._undo:
                 self._undo.pop()()
-        while self._noted:
-            reset_version(*self._noted.popitem()[1])
-
-
-def memory_of(tensor: Tensor) -> int:
-    """What two tensors have in common that share memory."""
-    return int(tensor.untyped_storage()._cdata)
+        while self._versions:
+            reset_version(*self._versions.popitem()[1])
 
 
 # --- Running ---------------------------------------------------------------------------------------------------------
 
 
-class RecordingMode(TorchDispatchMode):
+class RecordingMode(DispatchMode):
     """A dispatch mode that a model is run under.
 
     Args:
         modules: the model's modules with their paths.
         images: what the model is given.
-        functional: torch sorts out who shares memory with whom.
+        functional: run inside of `torch.func.functionalize`, which sorts out aliasing.
     """
 
     def __init__(
         self, model: nn.Module, modules: list[tuple[str, nn.Module]], images: Tensor, functional: bool
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.model, self.modules, self.images, self.functional = model, modules, images, functional
         self.writes = WriteLog()
-        self.stopped: BaseException | None = None  # what must not be lost in foreign code that catches or wraps errors
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """torch would otherwise import its compiler, as long as the rest of torch, to keep it from looking in here."""
-        return False
+        self.stopped: BaseException | None = None  # an error that foreign code must not swallow
 
     def finish(self) -> None:
-        """The model has returned or failed: take back what it wrote."""
+        """Called when the model has returned or failed: undo what it wrote."""
         self.writes.undo()
 
 
 def run(mode: RecordingMode) -> Any:
-    """What a mode's model makes of its images in eval mode, in plain containers. The model is left as it was."""
+    """Run a mode's model on its images in eval mode; returns its outputs in plain containers. The model is left as it was."""
 
     def call(x: Tensor) -> Any:
         return _plain_containers(mode.model(x))
@@ -223,7 +212,7 @@ def run(mode: RecordingMode) -> Any:
 
 @contextmanager
 def _unfused_attention() -> Iterator[None]:
-    """Attention as the products and the softmax that it is made of, rather than one operation that nobody can look into."""
+    """Run attention as products and a softmax instead of one fused operation."""
     mha, cuda = torch.backends.mha, torch.backends.cuda
     switches: list[tuple[Callable[[], bool], Callable[[bool], None]]] = [
         (mha.get_fastpath_enabled, mha.set_fastpath_enabled),
@@ -242,7 +231,7 @@ def _unfused_attention() -> Iterator[None]:
 
 
 def _plain_containers(outputs: Any) -> Any:
-    """Named tuples as dicts and other containers as they are, since functorch's trees want plain ones."""
+    """Named tuples and dataclasses as dicts: functorch takes plain containers only."""
     if isinstance(outputs, tuple) and hasattr(outputs, "_asdict"):
         outputs = dict(outputs._asdict())
     elif is_dataclass(outputs) and not isinstance(outputs, (dict, type)):
@@ -255,14 +244,14 @@ def _plain_containers(outputs: Any) -> Any:
 
 
 def _no_compiled_code() -> AbstractContextManager[Any]:
-    """No compiled code, which a mode cannot look into; without torch._dynamo loaded there is none."""
+    """Run compiled code eagerly, so that the mode sees it. Without torch._dynamo loaded there is none."""
     return force_eager() if "torch._dynamo" in sys.modules else nullcontext()
 
 
 class _FunctionMode(TorchFunctionMode):
-    """Notices what no operation shows: values that leave torch, and tensors that are given other memory.
+    """Sees what no operation shows: numbers that leave torch, tensors that are given other memory, functions that are rewritten.
 
-    Where values leave, one element of them is read, which is noted; some functions are run as others.
+    Where numbers leave torch it reads one of them with `item`, which is recorded.
     """
 
     def __init__(self, mode: RecordingMode) -> None:
@@ -331,7 +320,7 @@ def _explain_failure(mode: RecordingMode, error: Exception) -> NoReturn:
 
 
 def raise_interrupt(error: BaseException) -> None:
-    """Raise the interrupt that an error stands for: foreign code turns one into an error with its name in the text."""
+    """Raise the interrupt behind an error: foreign code turns one into an error with its name in the text."""
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in seen:
@@ -344,7 +333,7 @@ def raise_interrupt(error: BaseException) -> None:
 
 
 def _error_without_mode(mode: RecordingMode) -> Exception | None:
-    """The model's own error without a mode around it, which makes TorchScript and exported programs forget the text."""
+    """The error of a run without the mode, under which TorchScript and exported programs lose the message."""
     for tensor in mode.model.buffers():
         mode.writes.remember(tensor)
     try:

@@ -18,8 +18,8 @@ from weakref import WeakKeyDictionary, ref
 import torch
 from torch import Tensor, nn
 
-from pathx.compat import is_composite
-from pathx.engine.record.model import RecordingMode, check_initialised, check_tensor, memory_of, named_tensors, run
+from pathx.compat import is_composite, memory_of
+from pathx.engine.record.model import RecordingMode, check_initialised, check_tensor, named_tensors, run
 from pathx.engine.record.names import ModuleFinder, script_scopes
 from pathx.engine.record.operations import Graph, Node, Scope, Value, value_at
 from pathx.engine.record.spellings import HIDDEN_WRITES, MEMORY_RESETS, QUERIES, RESPELLINGS, Respelling
