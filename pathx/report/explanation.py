@@ -68,6 +68,7 @@ def explanation_data(
         "glow": base64.b64encode(glow_table(Drawing().colours)).decode(),
         "path": _path(document),
         "unit_maps": {} if network is None else network["unit_maps"],
+        "effects": [] if network is None else network["effects"],
         **{
             "features": None,
             "contrasts": [],

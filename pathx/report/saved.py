@@ -24,7 +24,7 @@ from pathx.results.schema import misfit
 
 _SHEET_SIDE = 1100
 
-_SHAPE = {"path": str, "unit_maps": dict}
+_SHAPE = {"path": str, "unit_maps": dict, "effects": [dict]}
 
 NetworkDataOf = Callable[[ExplanationFiles], NetworkData | None]
 

@@ -28,7 +28,7 @@ def test_explain_report_holds_what_units_saw_and_the_command_line_does_not_run_a
     assert data_of(Path("other/page.html")) == data  # what took the network is in report.json
     file.with_name("report.json").unlink()
     pathx_("report", "out", "--out", "other/page.html")
-    assert data_of(Path("other/page.html")) == {**data, "unit_maps": {}}
+    assert data_of(Path("other/page.html")) == {**data, "unit_maps": {}, "effects": []}
 
 
 def test_a_run_that_was_stopped_writes_no_report(here: Path, pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:

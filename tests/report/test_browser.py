@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from support.browser import OVERFLOWING, opened
+from support.command_line import Pathx, picture, scripted
+from support.command_line import network as file_network
 from support.reports import HOSTILE, data_of, only_document, results
 
 from pathx.report.build import report
@@ -275,7 +277,7 @@ def test_features_open_into_units_that_lead_to_the_flow(browser: Any, saved: Pat
     drawn = [one for one in data["items"] if one["map"]]
     with opened(browser, saved) as page:
         assert page.locator(".feature").count() == len(drawn)
-        page.locator(".overlay canvas").last.wait_for()
+        page.locator("canvas.overlay").last.wait_for()
         first = page.locator(".feature").first
         assert len(drawn[0]["units"]) == first.locator(".link").count()
         first.locator("summary").click()
@@ -283,3 +285,30 @@ def test_features_open_into_units_that_lead_to_the_flow(browser: Any, saved: Pat
         layer, position = page.evaluate("document.activeElement.dataset.id").split(":")
         unit = data_of(saved)["path"]["layers"][0]["units"][int(position)]
         assert int(layer) == data["layer"] and unit["index"] == drawn[0]["units"][0][1]
+
+
+def test_predicted_and_measured_are_shown_and_said_of_a_box(browser: Any, live: Path) -> None:
+    data = data_of(live)
+    layers = [one for one in data["effects"] if one["kind"] == "layer"]
+    assert len(layers) == len(data["path"]["layers"])
+    with opened(browser, live) as page:
+        rows = page.locator(".effects tbody tr")
+        for row, one in zip(rows.all(), layers, strict=False):
+            assert f"layer {one['layer']}," in row.inner_text() and f"{100 * one['after']:.1f}%" in row.inner_text()
+        open_all(page)
+        unit = next(one for one in data["effects"] if one["kind"] == "unit")
+        place = data["path"]["layers"][0]
+        number = [entry["index"] for entry in place["units"]].index(unit["index"])
+        page.locator(f'.node[data-id="{place["layer"]}:{number}"]').dispatch_event("pointerenter")
+        said = page.locator(".details").inner_text()
+        assert "measured fall" in said and f"{100 * unit['after']:.1f}%" in said
+
+
+def test_the_page_begins_with_the_proof_as_the_screen_says_it(browser: Any, here: Path, pathx_: Pathx) -> None:
+    run = pathx_("explain", picture(), "--model", scripted(file_network()), "--out", "out", "--report")
+    (file,) = Path("out").rglob("report.html")
+    with opened(browser, file) as page:
+        said = page.locator(".proof p").inner_text()
+        assert said.startswith("Without these ") and said in " ".join(run.out.split())
+        assert page.locator(".bars dd").count() == 3
+        assert "Exact in a region" in page.locator("header").inner_text()

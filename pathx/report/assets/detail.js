@@ -1,6 +1,7 @@
 // What is known of a node of the flow: its numbers, what feeds it and what it feeds, and what its channel looks for.
 
 import { DATA, channelKey, copyButton, counted, make, number, percent, signed, text } from "./dom.js";
+import { effectOf } from "./effects.js";
 import { nameField } from "./names.js";
 import { sum, unitName } from "./paths.js";
 
@@ -37,11 +38,13 @@ function nodeCard(node, held, units, path, react) {
   const title =
     node.kind === "unit" ? text(unitName(unit)) : ["Channel ", String(unit.channel), " of ", text(unit.name)];
   const more = node.kind === "unit" ? unitFacts(unit) : [["units", String(node.units.length)]];
+  const measured = effectOf(node);
   return make(
     "article",
     { class: "unit", "data-unit": node.id },
     make("h3", {}, title),
     facts([...shared, ...more]),
+    measured ? facts(measuredFacts(measured)) : null,
     crops(unit.name, unit.channel),
     nameField(unit.name, unit.channel, react.renamed),
     ...(node.kind === "unit" ? feeds(unit, units, path, react) : []),
@@ -56,6 +59,14 @@ function nodeCard(node, held, units, path, react) {
       held ? button("Let go", () => react.hold(node)) : null,
     ),
   );
+}
+
+function measuredFacts({ predicted, measured, after }) {
+  return [
+    ["predicted fall without it", signed(predicted, 3)],
+    ["measured fall", signed(measured, 3)],
+    [`${DATA.target.label} then`, percent(after)],
+  ].map(([name, value]) => [text(name), value]);
 }
 
 function button(name, click) {

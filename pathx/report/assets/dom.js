@@ -87,8 +87,7 @@ export function signed(value, digits = 4) {
 export function percent(share) {
   if (typeof share !== "number" || !Number.isFinite(share)) return "–";
   const value = 100 * share;
-  const digits = Math.abs(value) >= 10 || value === 0 ? 0 : Math.abs(value) >= 1 ? 1 : 2;
-  return `${value.toFixed(digits).replace("-", "−")}\u00a0%`;
+  return `${value.toFixed(Math.abs(value) >= 1 || value === 0 ? 1 : 2).replace("-", "−")}%`;
 }
 
 /** A channel as pathx names it: `features.3[7]`. */

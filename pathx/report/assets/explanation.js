@@ -21,6 +21,7 @@ import { makeFlow } from "./flow.js";
 import { makePhoto } from "./photo.js";
 import { namesButton } from "./names.js";
 import { sum, unitName, unitsOf } from "./paths.js";
+import { effects } from "./effects.js";
 import { extras, features } from "./extras.js";
 
 const { path } = DATA;
@@ -292,6 +293,7 @@ document.body.append(
       card("The unit", { class: "detail" }, detail.element, namesButton()),
     ),
     flowCard(),
+    ...effects(),
     ...extras(),
     make("details", { class: "card" }, make("summary", {}, "The path as a table"), unitTable()),
   ),

@@ -4,6 +4,7 @@ import { DATA } from "./dom.js";
 
 const DRAWN = 480; // of a map as it is drawn, in pixels
 const LEAST_SPOT = 0.03; // of all support: spots with less get no line
+const [COLOUR, WHITE] = [0.4, 215]; // the photo keeps this much of its colour; its brightest places become this light
 const GLOW = Uint8Array.from(atob(DATA.glow ?? ""), (letter) => letter.charCodeAt(0));
 const known = new Map();
 
@@ -14,9 +15,7 @@ export async function readMap(map) {
 }
 
 async function decode(map) {
-  const image = new Image();
-  image.src = map.src;
-  await image.decode();
+  const image = await load(map.src);
   const canvas = document.createElement("canvas");
   canvas.width = image.naturalWidth;
   canvas.height = image.naturalHeight;
@@ -27,6 +26,13 @@ async function decode(map) {
   const step = (map.scale ?? 1) / 127;
   for (let at = 0; at < values.length; at += 1) values[at] = (pixels[4 * at] - 128) * step;
   return { width: canvas.width, height: canvas.height, values };
+}
+
+async function load(src) {
+  const image = new Image();
+  image.src = src;
+  await image.decode();
+  return image;
 }
 
 /** The sum of maps, which may be of several sizes, in the size of the largest. */
@@ -88,36 +94,61 @@ function resample(map, width, height, across, down) {
   return { width, height, values };
 }
 
-/** Draw a map into a canvas that lies on the photo: gold for, blue against, the photo darker where nothing is.
+/** Draw what the network saw of the photo into a canvas, with a map on it: gold for, blue against.
  *
- *  With `line`, a white line encloses half of the support. Returns what the strongest colour stands for, which may be
- *  given where maps are compared. */
-export function paint(canvas, map, line, scale = scaleOf(map)) {
+ *  The photo is paler below, of middling lightness, and grey where there is heat, as in overlay.png. With `line`, a white
+ *  line encloses half of the support. Returns what the strongest colour stands for, which may be given where maps are
+ *  compared. */
+export async function paint(canvas, map, line, scale = scaleOf(map)) {
   const large = enlarge(map);
   const { width, height, values } = large;
   canvas.width = width;
   canvas.height = height;
-  const image = new ImageData(width, height);
-  const strokes = line ? strokesOf(large, halfLevel(map.values)) : null;
+  const context = canvas.getContext("2d", { willReadFrequently: true });
+  const image = await seenPhoto(context, width, height);
+  const tone = toneOf(image.data);
+  const strokes = line ? strokesOf(large, halfLevel(map.values)) : () => [0, 0];
   for (let at = 0; at < values.length; at += 1) {
     const value = Math.max(-1, Math.min(1, values[at] / scale));
-    const step = 3 * (128 + Math.round(127 * value));
+    const step = 128 + Math.round(127 * value);
     const size = Math.abs(value);
-    const bright = Math.min(1, 1.6 * size);
-    const dim = 0.34 * (1 - bright * bright * (3 - 2 * bright));
     const opacity = 0.72 * size ** 0.75 * (1 - 0.25 * size);
-    const alpha = 1 - (1 - opacity) * (1 - dim);
-    const [white, black] = strokes ? strokes(at) : [0, 0];
-    const below = (1 - white) * (1 - black);
-    const whole = 1 - below * (1 - alpha);
+    const colour = COLOUR * (1 - Math.min(1, (4 * Math.abs(step - 128)) / 255));
+    const grey = greyOf(image.data, 4 * at);
+    const [white, black] = strokes(at);
     for (let channel = 0; channel < 3; channel += 1) {
-      const colour = GLOW[step + channel] * opacity * below + 255 * white;
-      image.data[4 * at + channel] = whole > 0 ? colour / whole : 0;
+      const below = tone[Math.round(grey + colour * (image.data[4 * at + channel] - grey))];
+      const heated = below + opacity * (GLOW[3 * step + channel] - below);
+      image.data[4 * at + channel] = heated * (1 - black) * (1 - white) + 255 * white;
     }
-    image.data[4 * at + 3] = 255 * whole;
   }
-  canvas.getContext("2d").putImageData(image, 0, 0);
+  context.putImageData(image, 0, 0);
   return scale;
+}
+
+async function seenPhoto(context, width, height) {
+  context.fillStyle = "#999";
+  context.fillRect(0, 0, width, height);
+  if (DATA.photo) {
+    photoLoading ??= load(DATA.photo.src);
+    const [left, top, right, bottom] = DATA.region;
+    context.drawImage(await photoLoading, left, top, right - left, bottom - top, 0, 0, width, height);
+  }
+  return context.getImageData(0, 0, width, height);
+}
+let photoLoading = null;
+
+function greyOf(data, at) {
+  return 0.299 * data[at] + 0.587 * data[at + 1] + 0.114 * data[at + 2];
+}
+
+/** What becomes of each lightness: dark photos are lightened and bright ones darkened. */
+function toneOf(data) {
+  let sum = 0;
+  for (let at = 0; at < data.length; at += 4) sum += greyOf(data, at);
+  const mean = Math.max(0.01, Math.min(0.99, sum / (data.length / 4) / 255));
+  const power = Math.max(0.5, Math.min(2.2, Math.log(0.4) / Math.log(mean)));
+  return Array.from({ length: 256 }, (_, value) => WHITE * (value / 255) ** power);
 }
 
 /** How white and how black each place is, where a line runs along a level. */

@@ -65,7 +65,8 @@ export function makePhoto() {
     if (!read.length) return legend.replaceChildren(`${what}.`);
     const pixels = state.kind === "pixels" && !state.own;
     const map = pixels || state.own ? blur(addMaps(read), SMOOTHING) : addMaps(read);
-    const scale = paint(canvas, map, !pixels);
+    const scale = await paint(canvas, map, !pixels);
+    if (turn !== state.turn) return;
     const against = map.values.some((value) => value < -scale / 20);
     const bar = make("span", { class: "bar", "aria-hidden": "true" });
     bar.style.backgroundImage = gradient(against ? -1 : 0);
@@ -121,14 +122,13 @@ export function makePhoto() {
 export async function overlays(maps) {
   const read = await Promise.all(maps.map(readMap));
   const scale = Math.max(...read.map(scaleOf));
-  return read.map((map) => {
-    const [left, top, right, bottom] = DATA.photo ? DATA.region : [0, 0, 1, 1];
-    const canvas = make("canvas", {});
-    paint(canvas, map, true, scale);
-    const view = { viewBox: `${left} ${top} ${right - left} ${bottom - top}`, "aria-hidden": "true" };
-    const photo = DATA.photo ? draw("svg", view, draw("use", { href: "#photo" })) : null;
-    return make("div", { class: "overlay" }, photo, canvas);
-  });
+  return Promise.all(
+    read.map(async (map) => {
+      const canvas = make("canvas", { class: "overlay" });
+      await paint(canvas, map, true, scale);
+      return canvas;
+    }),
+  );
 }
 
 function slider(name, value, change) {
