@@ -65,7 +65,7 @@ def test_nothing_is_nowhere() -> None:
 # The path map
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(cases(), st.sampled_from([0.0, 0.025, 0.3]))
 def test_blurred_before_or_after_it_is_enlarged_is_the_same(case: Case, sigma: float) -> None:
     for found in case.explain():
@@ -73,7 +73,7 @@ def test_blurred_before_or_after_it_is_enlarged_is_the_same(case: Case, sigma: f
             assert_close(found.path_map(smoothing=sigma), smooth(found.path_map(), sigma), **CLOSE)
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(cases())
 def test_each_layers_part_adds_up_to_its_contributions_before_and_after_enlarging(case: Case) -> None:
     for found in case.explain():

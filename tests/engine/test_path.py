@@ -201,8 +201,7 @@ def test_predicted_and_named_classes_go_together(case: Case) -> None:
     assert [one.target for one in found] == [predicted[image] if target is None else target for image, target in wanted]
 
 
-@pytest.mark.parametrize("skips", ["adjacent", "all"])
-@pytest.mark.parametrize("most", [400, 1 << 26])
+@pytest.mark.parametrize(("skips", "most"), [("adjacent", 400), ("all", 1 << 26)])
 @settings(max_examples=3)
 @given(case=cases())
 def test_on_a_gpu_nothing_depends_on_data_and_no_tensor_stays_behind(skips: str, most: int, case: Case) -> None:

@@ -203,20 +203,20 @@ def tree(out: Path) -> dict[str, bytes]:
 def test_one_thread_computes_with_all_of_torchs_threads_whoever_reads_and_writes(
     model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files, trees = many(tmp_path / "photos", 9), []
-    for workers in (None, 3, 0):
+    files, trees = many(tmp_path / "photos", 5), []
+    for workers in (None, 0):
         seen = computing(monkeypatch)
         out = tmp_path / f"{workers}"
-        settings = Settings(depth=2, batch_size=2, workers=workers)
+        settings = Settings(depth=2, batch_size=2, workers=workers, pictures=False)
         results = list(explain_files(model, files, out, settings=settings))
         assert [result.file for result in results] == list(map(str, files))
         assert set(seen) == {(threading.get_ident(), 2)}
         assert torch.get_num_threads() == 2
         trees.append(tree(out))
-    assert trees[0] == trees[1] == trees[2] and len(trees[0]) > 36
+    assert trees[0] == trees[1] and len(trees[0]) > 5
     (tmp_path / "None" / "03.png" / results[3].folder.name / "path.json").unlink()
-    again = list(explain_files(model, files, tmp_path / "None", settings=Settings(depth=2, batch_size=2)))
-    assert [result.state is State.done for result in again] == [number == 3 for number in range(9)]
+    again = list(explain_files(model, files, tmp_path / "None", settings=settings))
+    assert [result.state is State.done for result in again] == [number == 3 for number in range(5)]
     assert tree(tmp_path / "None") == trees[0]
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pathx.errors import PathxError
 from pathx.runs.shards import Shard, parse_shard, shard_of_environment
 
 
+@settings(max_examples=30)
 @given(st.text(), st.integers(1, 50))
 def test_every_picture_is_in_one_shard(name: str, count: int) -> None:
     name = name.encode("utf-8", "replace").decode()

@@ -16,6 +16,7 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -39,23 +40,35 @@ def write_bombs() -> dict[str, str]:
     return files
 
 
-def _compressed(bits: int) -> bytes:
-    packer = zlib.compressobj(6, wbits=bits)
-    return b"".join(packer.compress(bytes(BLOCK)) for _ in range(HUGE // BLOCK)) + packer.flush()
+@cache
+def _deflated() -> tuple[bytes, int]:
+    """A gigabyte of zeros, deflated, and its CRC."""
+    packer, block, checksum = zlib.compressobj(6, wbits=-15), bytes(BLOCK), 0
+    data = b"".join(packer.compress(block) for _ in range(HUGE // BLOCK)) + packer.flush()
+    for _ in range(HUGE // BLOCK):
+        checksum = zlib.crc32(block, checksum)
+    return data, checksum
 
 
-def _deflate(source: str, file: str, record: str, zeros: bytes) -> str:
+def _as_zlib() -> bytes:
+    return b"\x78\x01" + _deflated()[0] + struct.pack(">HH", HUGE % 65521, 1)  # the Adler-32 of zeros
+
+
+def _as_gzip() -> bytes:
+    data, checksum = _deflated()
+    return b"\x1f\x8b\x08\0\0\0\0\0\0\xff" + data + struct.pack("<II", checksum, HUGE)
+
+
+def _deflate(source: str, file: str, record: str) -> str:
     """An archive of torch in which one record is exchanged for zeros, deflated; only the directory of the file says so."""
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(file, "w") as new:
         for name in old.namelist():
             ours = name.endswith(record)
             info = zipfile.ZipInfo(name)
-            new.writestr(info, zeros if ours else old.read(name))
+            new.writestr(info, _deflated()[0] if ours else old.read(name))
             if ours:
                 info.compress_type, info.file_size = zipfile.ZIP_DEFLATED, HUGE
-                info.CRC = 0
-                for _ in range(HUGE // BLOCK):
-                    info.CRC = zlib.crc32(bytes(BLOCK), info.CRC)
+                info.CRC = _deflated()[1]
     return file
 
 
@@ -67,13 +80,12 @@ def _models() -> Iterator[str]:
         torch.save(module.state_dict(), "small.pth")
         torch.jit.save(torch.jit.script(module), "small.pt")
         torch.export.save(torch.export.export(module, (image,)), "small.pt2")
-    zeros = _compressed(-15)
-    yield _deflate("small.pth", "weights.pth", "data/0", zeros)
-    yield _deflate("small.pth", "pickle.pth", "data.pkl", zeros)
-    yield _deflate("small.pt", "constants.pt", "data/0", zeros)
-    yield _deflate("small.pt", "program.pt", ".py", zeros)
-    yield _deflate("small.pt2", "export.pt2", "weight_0", zeros)
-    yield _deflate("small.pt2", "graph.pt2", "model.json", zeros)
+    yield _deflate("small.pth", "weights.pth", "data/0")
+    yield _deflate("small.pth", "pickle.pth", "data.pkl")
+    yield _deflate("small.pt", "constants.pt", "data/0")
+    yield _deflate("small.pt", "program.pt", ".py")
+    yield _deflate("small.pt2", "export.pt2", "weight_0")
+    yield _deflate("small.pt2", "graph.pt2", "model.json")
     wide = torch.zeros((), dtype=torch.float16).expand(HUGE // 4)
     torch.save(dict.fromkeys(("features.0.weight", "features.3.squeeze.weight"), wide), "expanded.pth")
     yield "expanded.pth"
@@ -117,7 +129,7 @@ def _images() -> dict[str, bytes]:
         header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
         return b"\x89PNG\r\n\x1a\n" + header + b"".join(more) + chunk(b"IDAT", zeros) + chunk(b"IEND", b"")
 
-    zeros = _compressed(15)
+    zeros = _as_zlib()
     gif = io.BytesIO()
     Image.new("P", (1, 1)).save(gif, "GIF")
     wide = bytearray(gif.getvalue())
@@ -144,7 +156,7 @@ def _tars() -> Iterator[tuple[str, bytes]]:
         about.size = HUGE
         buffer.write(about.tobuf())
     yield "claims.tar", buffer.getvalue()
-    yield "shard.tar.gz", _compressed(31)
+    yield "shard.tar.gz", _as_gzip()
 
 
 def _read(file: str, purpose: str) -> None:
