@@ -185,14 +185,10 @@ def _confident(
 
 def _classifier(prepared: Prepared, mosaic: Mosaic) -> tuple[Classifier, bool]:
     """The network for mosaics of whole images; for shrunk ones where it takes no larger input than its own."""
-    images = mosaic.tensor(shrink=False)
-    classifier = Classifier(prepared.module, torch.zeros_like(images))
     try:
-        with torch.no_grad():
-            classifier(images[None])
-    except (PathxError, RuntimeError, AssertionError, ValueError):
+        return Classifier(prepared.module, torch.zeros_like(mosaic.tensor(shrink=False))), False
+    except PathxError:
         return prepared.classifier, True
-    return classifier, False
 
 
 def _subject(classifier: Classifier, mosaic: Mosaic, shrink: bool) -> Subject:

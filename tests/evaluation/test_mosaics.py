@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,21 @@ def test_a_network_that_looks_at_one_quarter_wins_the_game(tmp_path: Path) -> No
         model(), [tmp_path], protocol="grid", methods=["path_map", "frozen", "random"], width="all", out=out
     )
     assert again == made and len((out / "mosaics.jsonl").read_text().splitlines()) == 6
+
+
+def test_a_network_of_one_size_sees_images_at_half_their_size(tmp_path: Path) -> None:
+    from PIL import Image
+
+    class Fixed(Colours):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) * torch.ones(8, 8).reshape(-1)[: x[0, 0].numel()].reshape(x.shape[2:]).mean()
+
+    for number, colour in enumerate([(255, 128, 128), (0, 128, 128), (128, 255, 128), (128, 0, 128)]):
+        Image.new("RGB", (8, 8), colour).save(tmp_path / f"{number}.png")
+    fixed = replace(model(), module=Fixed().eval())
+    made = evaluate(fixed, [tmp_path], protocol="grid", methods=["frozen"])
+    assert made["parameters"]["input"] == [3, 8, 8] and made["parameters"]["images"] == "at half their size"
+    assert made["methods"]["frozen"]["share"]["mean"] == pytest.approx(1.0)
 
 
 def test_too_few_classes_are_said(tmp_path: Path) -> None:
