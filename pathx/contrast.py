@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathx.drawing.render import Drawing
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Pair:
     """Why the first class and not another.
 
@@ -46,13 +46,16 @@ class Pair:
     second: tuple[float, Place | None]
     shared_units: dict[int, int]
 
+    def __repr__(self) -> str:
+        return f"<Pair: {self.score:+.4g} of a difference of {self.logit:+.4g} between the logits>"
+
     @property
     def share(self) -> float | None:
         """What the path carries of the difference between the logits; below 0 where it points the other way."""
         return self.score / self.logit if self.logit else None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Contrast:
     """Explanations of one image for several classes; the first is compared with each other.
 
@@ -65,6 +68,9 @@ class Contrast:
     explanations: tuple[Explanation, ...]
     pairs: tuple[Pair, ...]
     reason: str = ""
+
+    def __repr__(self) -> str:
+        return f"<Contrast of {', '.join(repr(one.label) for one in self.explanations)}>"
 
     @staticmethod
     def of(

@@ -13,17 +13,20 @@ from torch import Tensor, nn
 from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
 from pathx.engine.explain import (
     Loaded,
+    Target,
     brief,
     check_exact,
+    class_numbers,
     decompose_frozen,
     explain_frozen,
     opened,
+    read_images,
     targets_of,
     whole_number,
 )
 from pathx.engine.freeze import Frozen, freeze
 from pathx.errors import PathxError
-from pathx.explanation import Explanation, PathLayer, Unit
+from pathx.explanation import Explanation, LayerTensor, Origin, PathLayer, Unit
 from pathx.maps import Place, overlaps, place
 
 if TYPE_CHECKING:
@@ -118,6 +121,14 @@ class Decomposition:
         """No unit of the layer was above alpha, so the single most important one stands alone."""
         return _layer(self.whole, self.layer).below_alpha
 
+    def channels(self, feature: Feature) -> dict[tuple[str, int], list[Unit]]:
+        """The units of a feature by tensor and channel, the channels first that send most."""
+        tensors, found = _layer(self.whole, self.layer).tensors, dict[tuple[str, int], list[Unit]]()
+        for unit in (self.units[number] for number in feature.units):
+            found.setdefault(_position(unit, tensors)[:2], []).append(unit)
+        sent = {key: math.fsum(unit.contribution for unit in units) for key, units in found.items()}
+        return {key: found[key] for key in sorted(found, key=lambda key: -sent[key])}
+
     def figure(
         self,
         photo: Image.Image | None = None,
@@ -145,9 +156,9 @@ class Decomposition:
 
 def decompose(
     model: nn.Module | Loaded,
-    images: Tensor,
+    images: Any,
     *,
-    target: int | Sequence[int] | None = None,
+    target: Target = None,
     from_layer: int | None = None,
     features: int | None = None,
     depth: int | str = DEPTH,
@@ -157,18 +168,20 @@ def decompose(
     exact: str = EXACT,
     importance: str = IMPORTANCE,
 ) -> list[Decomposition]:
-    """Split the decision for each of a batch of preprocessed images into features.
+    """Split the decision for each of a batch of images into features.
 
     Args:
         model, images, target, depth, width, alpha, skips, exact, importance: as for `pathx.explain`.
         from_layer: the layer whose units are grouped into features, counted from the input; the top one by default.
         features: how many to draw at most, the strongest; by default all with a share of at least 1%.
     """
-    module, _ = opened(model)
+    module, labels = opened(model)
+    target = class_numbers(model, target)
+    images, photos = read_images(model, images)
     frozen = freeze(module, images)
     check_exact(frozen.network, exact)
     wanted = list(enumerate(targets_of(frozen.logits, target)))
-    return decompose_wanted(
+    several = decompose_wanted(
         frozen,
         wanted,
         from_layer=from_layer,
@@ -179,6 +192,11 @@ def decompose(
         skips=skips,
         importance=importance,
     )
+    own = images.detach().clone()  # the caller's buffer may hold other images later
+    return [
+        replace(made, whole=replace(made.whole, origin=Origin(module, image, labels, *photo)))
+        for made, image, photo in zip(several, own, photos, strict=True)
+    ]
 
 
 def decompose_wanted(
@@ -224,7 +242,7 @@ def _decomposition(whole: Explanation, paths: list[Explanation], layer: int, mos
     paths = sorted(paths, key=lambda path: -_unit(path, layer).contribution)  # stable: equal ones stay by importance
     units = [_unit(path, layer) for path in paths]
     total = math.fsum(unit.contribution for unit in units)
-    groups = _group(units, paths)
+    groups = _group([_position(unit, _layer(whole, layer).tensors) for unit in units], paths)
     groups.sort(key=lambda members: -math.fsum(units[number].contribution for number in members))
     features = [_feature(number, members, units, paths, total) for number, members in enumerate(groups, start=1)]
     return Decomposition(whole, layer, tuple(units), tuple(paths), tuple(features), most)
@@ -252,33 +270,49 @@ def _feature(
     return Feature(number, tuple(members), contribution, share, attribution, path_map, where)
 
 
-def _group(units: Sequence[Unit], paths: Sequence[Explanation]) -> list[list[int]]:
+def _group(positions: Sequence[Position], paths: Sequence[Explanation]) -> list[list[int]]:
     """Units by channel and by spot: first what one channel sees over one patch, then patches that look at the same spot."""
-    found = patches(units)
+    found = patches(positions)
     together = overlaps([torch.stack([paths[number].attribution for number in patch]).sum(0) for patch in found])
     return [sorted(number for patch in group for number in found[patch]) for group in group_alike(together)]
 
 
-def patches(units: Sequence[Unit]) -> list[list[int]]:
+Position = tuple[str, int, tuple[int, ...] | None]
+"""The tensor and the channel of a unit, and its row and column there; None where it has no place."""
+
+
+def _position(unit: Unit, tensors: Sequence[LayerTensor]) -> Position:
+    tensor = next(one for one in tensors if one.name == unit.tensor)
+    channel = unit.index[tensor.channel_dim]
+    if tensor.grid is None:
+        return tensor.name, channel, unit.index[1:] or None
+    flat = 0
+    for number, size in zip(unit.index, tensor.shape, strict=True):
+        flat = flat * size + number
+    cells, (_, width) = tensor.cells(torch.tensor([flat]))
+    return tensor.name, channel, divmod(int(cells[0]), width) if int(cells[0]) >= 0 else None
+
+
+def patches(positions: Sequence[Position]) -> list[list[int]]:
     """A partition of units: those of one channel whose places touch each other, directly or through others, are one."""
-    left, found = set(range(len(units))), []
+    left, found = set(range(len(positions))), []
     while left:
         patch, edge = [], [min(left)]
         left.discard(edge[0])
         while edge:
             patch.append(edge.pop())
-            near = {number for number in left if _touch(units[patch[-1]], units[number])}
+            near = {number for number in left if _touch(positions[patch[-1]], positions[number])}
             left -= near
             edge += sorted(near)
         found.append(sorted(patch))
     return found
 
 
-def _touch(one: Unit, other: Unit) -> bool:
-    """Whether two units are of one channel of a feature map, next to each other or corner to corner."""
-    if one.tensor != other.tensor or len(one.index) < 2 or one.index[0] != other.index[0]:
+def _touch(one: Position, other: Position) -> bool:
+    """Whether two units are of one channel, next to each other or corner to corner."""
+    if one[:2] != other[:2] or one[2] is None or other[2] is None:
         return False
-    return all(abs(a - b) <= 1 for a, b in zip(one.index[1:], other.index[1:], strict=True))
+    return all(abs(a - b) <= 1 for a, b in zip(one[2], other[2], strict=True))
 
 
 def group_alike(overlap: Tensor, alike: float = ALIKE) -> list[list[int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -115,7 +115,7 @@ class LayerTensor:
         return number.new_tensor(self.grid.cells)[number % len(self.grid.cells)], size
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Edges:
     """What the units of one layer of a path send to the target through the units of a layer above, unit by unit.
 
@@ -128,8 +128,12 @@ class Edges:
     layer: int | None
     value: Tensor
 
+    def __repr__(self) -> str:
+        to = "the class" if self.layer is None else f"layer {self.layer}"
+        return f"<Edges to {to}: {self.value.shape[0]} x {self.value.shape[1]}>"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class PathLayer:
     """The units kept in one hidden layer, by falling importance.
 
@@ -146,7 +150,10 @@ class PathLayer:
     below_alpha: bool
     tensors: tuple[LayerTensor, ...]
     units: tuple[Unit, ...]
-    edges: tuple[Edges, ...] = field(default=(), compare=False, repr=False)
+    edges: tuple[Edges, ...] = field(default=(), compare=False)
+
+    def __repr__(self) -> str:
+        return f"<PathLayer {self.layer}: {len(self.units)} units of {', '.join(one.name for one in self.tensors)}>"
 
     @classmethod
     def later(
@@ -236,11 +243,15 @@ class Origin:
     Args:
         image: one input, as the model took it.
         labels: of the classes, where the model came with any.
+        photo: what the input was made of, where that was given,
+        region: and the part of it that the network saw.
     """
 
     model: nn.Module
     image: Tensor
     labels: tuple[str, ...] = ()
+    photo: Image.Image | None = None
+    region: Region | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -397,7 +408,7 @@ class Explanation:
             skips=self.skips,
             importance=self.importance,
         )
-        return made
+        return replace(made, whole=replace(made.whole, origin=self.origin))
 
     def overlay(
         self, photo: Image.Image | None = None, region: Region | None = None, *, drawing: Drawing | None = None
@@ -405,7 +416,7 @@ class Explanation:
         """The path map on the photo, or the attribution (`Drawing(heat="pixels")`).
 
         Args:
-            photo: by default the network's input, as far as it can be shown.
+            photo: by default the image that was explained, or else the network's input, as far as it can be shown.
             region: the part of the photo that the network saw, as `preprocessing.region(width, height)` gives it; all of
                 it by default.
         """

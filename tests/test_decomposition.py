@@ -18,7 +18,6 @@ import pathx
 from pathx import PathxError, decomposition
 from pathx.decomposition import ALIKE, decompose, group_alike, patches
 from pathx.drawing.sheets import decomposition_remarks
-from pathx.explanation import Unit
 from pathx.maps import overlaps
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -263,21 +262,38 @@ def test_wrong_calls(options: dict[str, int], message: str, monkeypatch: pytest.
 # Patches of one channel
 
 
-def unit_at(tensor: str, *index: int) -> Unit:
-    return Unit(tensor, index, 1.0, 1.0, 1.0, 0.5, ())
-
-
 def test_a_patch_is_one_channel_at_places_that_touch() -> None:
-    units = [unit_at("a", 1, 3, 3), unit_at("a", 1, 5, 5), unit_at("a", 1, 4, 4), unit_at("a", 2, 4, 4)]
-    units += [unit_at("b", 1, 4, 4), unit_at("a", 1, 9, 9), unit_at("c", 7), unit_at("c", 8)]
-    assert patches(units) == [[0, 1, 2], [3], [4], [5], [6], [7]]
+    positions = [("a", 1, (3, 3)), ("a", 1, (5, 5)), ("a", 1, (4, 4)), ("a", 2, (4, 4)), ("b", 1, (4, 4))]
+    positions += [("a", 1, (9, 9)), ("c", 7, None), ("c", 7, None)]
+    assert patches(positions) == [[0, 1, 2], [3], [4], [5], [6], [7]]
+
+
+def test_units_of_tokens_are_grouped_by_their_channel_and_the_place_of_their_token() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = Tokens().eval()
+    (made,) = decompose(net, torch.randn(1, 3, 8, 8, generator=seeded(1)), depth=1, width="all")
+    for feature in made.features:
+        for (_, channel), units in made.channels(feature).items():
+            assert {unit.index[-1] for unit in units} == {channel}
+
+
+class Tokens(nn.Module):
+    """Patches of 2 x 2 as 16 tokens, a gated layer over the channels of each, and their mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.inner, self.head = nn.Conv2d(3, 5, 2, 2), nn.Linear(5, 6), nn.Linear(6, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens = self.patches(images).flatten(2).transpose(1, 2)
+        return self.head(torch.nn.functional.gelu(self.inner(tokens)).mean(1))
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 4), st.integers(0, 4)), max_size=14, unique=True))
 def test_patches_are_a_partition_and_no_two_of_a_channel_touch(places: list[tuple[int, int, int]]) -> None:
-    units = [unit_at("a", *place) for place in places]
-    found = patches(units)
-    assert sorted(number for patch in found for number in patch) == list(range(len(units)))
+    found = patches([("a", channel, (y, x)) for channel, y, x in places])
+    assert sorted(number for patch in found for number in patch) == list(range(len(places)))
     for one, other in itertools.combinations(found, 2):
         for first, second in itertools.product(one, other):
             (channel, y, x), (another, down, across) = places[first], places[second]

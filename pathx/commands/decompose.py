@@ -90,7 +90,7 @@ def _table(made: Decomposition, width: int) -> tuple[list[str], list[tuple[str, 
             "share": percent(feature.share),
             "units": str(len(feature.units)),
             "box": ",".join(map(str, feature.place.box)) if feature.place else "-",
-            "channels": channels_line([made.units[position] for position in feature.units]),
+            "channels": channels_line(made, feature),
         }
         rows.append(tuple(cells[heading] for heading in headings))
     return headings, rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from pathx.drawing.page import Bar, Panel, sheet
 from pathx.drawing.render import Drawing
 from pathx.drawing.view import View, field_boxes, heat_of, heat_scale, unit_boxes, used_ends, with_inset
 from pathx.drawing.words import brief_removal, counted, percent, settings_line
-from pathx.explanation import Explanation, Unit
+from pathx.explanation import Explanation
 from pathx.maps import smooth
 
 if TYPE_CHECKING:
@@ -40,20 +39,19 @@ def decomposition_sheet(made: Decomposition, view: View, drawing: Drawing) -> Im
             Panel(
                 with_inset(picture, tile, values) if bool(values.any()) else picture,
                 f"feature {feature.number}" + ("" if feature.share is None else f": {percent(feature.share)}"),
-                (f"{counted(len(units), 'unit')}; {channels_line(units)}",),
+                (f"{counted(len(units), 'unit')}; {channels_line(made, feature)}",),
             )
         )
     notes = [settings_line(made.whole), *decomposition_remarks(made)]
     return sheet(panels, title=view.label, more=view.more, notes=notes, bar=_bar(drawing, scale, heats, view.label))
 
 
-def channels_line(units: Sequence[Unit]) -> str:
-    """The channel that most of a feature's units belong to, and how many others: `conv5, channel 145 (6 of 25) and 7 others`."""
-    counts = Counter((unit.tensor, unit.index[0]) for unit in units)
-    (tensor, channel), of_first = counts.most_common(1)[0]
-    if len(counts) == 1:
+def channels_line(made: Decomposition, feature: Feature) -> str:
+    """A feature's strongest channel, and how many others there are: `conv5, channel 145 (6 of 25 units) and 7 others`."""
+    (tensor, channel), units = next(iter((found := made.channels(feature)).items()))
+    if len(found) == 1:
         return f"{tensor}, channel {channel}"
-    return f"{tensor}, channel {channel} ({of_first} of {len(units)}) and {counted(len(counts) - 1, 'other')}"
+    return f"{tensor}, channel {channel} ({len(units)} of {len(feature.units)}) and {counted(len(found) - 1, 'other')}"
 
 
 def feature_heat(feature: Feature, drawing: Drawing) -> Tensor:

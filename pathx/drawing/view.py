@@ -62,6 +62,8 @@ class View:
             raise PathxError(
                 f"the input ({shape}) is no image (channels, height, width): nothing to draw on", usage=True
             )
+        if photo is None and explanation.origin is not None and explanation.origin.photo is not None:
+            photo, region = explanation.origin.photo, explanation.origin.region
         photo = photo or _input_image(explanation)
         whole = (0.0, 0.0, float(photo.width), float(photo.height))
         label = explanation.label if label is None else label

@@ -6,13 +6,13 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from pathx.engine.device import engine_precision, is_out_of_memory
-from pathx.engine.explain import Loaded, class_logits, opened, targets_of
+from pathx.engine.explain import Loaded, Target, class_logits, class_numbers, opened, read_images, targets_of
 from pathx.engine.freeze import Frozen, freeze
 from pathx.engine.network import Gate, Network
 from pathx.engine.record.operations import Node, Value, filled
@@ -352,7 +352,7 @@ def _explained_logit(frozen: Frozen, explanation: Explanation, logits: Tensor) -
 # --- Any units -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Ablation:
     """One image's answer before and after.
 
@@ -383,30 +383,36 @@ class Ablation:
         """The predicted class before and after."""
         return int(self.before.argmax()), int(self.after.argmax())
 
+    def __repr__(self) -> str:
+        before, after = self.probabilities
+        return f"<Ablation of {self.units} units: class {self.target} from {before:.1%} to {after:.1%}>"
+
 
 def ablate(
     model: nn.Module | Loaded,
-    images: Tensor,
+    images: Any,
     units: Iterable[UnitPlace] = (),
     *,
     path: Explanation | Sequence[Explanation] | None = None,
     keep: bool = False,
     means: Mapping[str, Tensor] | None = None,
-    target: int | Sequence[int] | None = None,
+    target: Target = None,
 ) -> list[Ablation]:
     """Set units to zero in the real network, not the frozen one, and see what it answers.
 
     Args:
         model: as for `pathx.explain`.
-        images: (B, …) as the model takes them.
+        images: as for `pathx.explain`.
         units: which units, the same for every image: `Unit`s, or (tensor, index). An index that is shorter than a unit's
             means all units below it: `("features.3", (7,))` is channel 7.
         path: all units of an explanation's path; one explanation, or one per image. May go with `units`.
         keep: the other way round: in every ReLU's layer that is named, only these units stay.
         means: what the units are set to instead of zero: by the tensor's name, a value per channel or per unit.
-        target: the class to follow: None for the predicted one, a number, or one number per image.
+        target: the class to follow, as for `pathx.explain`.
     """
     module, _ = opened(model)
+    target = class_numbers(model, target)
+    images, _ = read_images(model, images)
     frozen = freeze(module, images)
     images, network = frozen.images, frozen.network
     chosen = _chosen(network, images, list(units), path)

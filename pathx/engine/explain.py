@@ -33,10 +33,11 @@ from pathx.errors import PathxError, kind_in_words, shown
 from pathx.explanation import Edges, Explanation, Explanations, LayerTensor, Origin, PathLayer, Unit
 
 Width = int | str
+Target = int | str | Sequence[int | str] | None
 
 
 class Loaded(Protocol):
-    """A model as `pathx.load_model` gives it."""
+    """A model as `pathx.load_model` gives it: with labels, and with the preprocessing that makes inputs of images."""
 
     @property
     def module(self) -> nn.Module: ...
@@ -44,28 +45,33 @@ class Loaded(Protocol):
     @property
     def labels(self) -> Sequence[str]: ...
 
+    def read_images(self, images: Any) -> tuple[Tensor, list[Any]]: ...
+
+    def class_of(self, label: str) -> int: ...
+
 
 def explain(
     model: nn.Module | Loaded,
-    images: Tensor,
+    images: Any,
     *,
-    target: int | Sequence[int] | None = None,
+    target: Target = None,
     depth: int | str = DEPTH,
     width: Width = WIDTH,
     alpha: float | None = None,
     skips: str = SKIPS,
     exact: str = EXACT,
-    against: int | Sequence[int] | None = None,
+    against: Target = None,
     importance: str = IMPORTANCE,
     removal: bool = False,
 ) -> list[Explanation]:
-    """Explain a batch of preprocessed images, one explanation each.
+    """Explain a batch of images, one explanation each.
 
     Args:
         model: an image classifier: any module, ScriptModules and torch.export modules too. Or what `pathx.load_model` gives,
             whose labels the figures then show.
-        images: (B, …) as the model takes them.
-        target: the class to explain: None for the predicted one, a number, or one number per image.
+        images: (B, …) as the model takes them. With what `pathx.load_model` gives, also an image as Pillow opens it, the path of
+            one, or a list of these.
+        target: the class to explain: None for the predicted one, a number, or one number per image; with labels, also a label.
         depth: how many hidden layers, from the output down, the path runs through; "half" of them, "all", or "maps:3" for
             as many as hold three layers of feature maps.
         width: how many units a layer keeps at most: a number, "5%" of the layer, or "all".
@@ -73,7 +79,7 @@ def explain(
         skips: "adjacent" follows routes from layer to layer; "all" also those that jump over layers.
         exact: "region" refuses every model but ReLU networks, whose numbers hold in a whole region around the image. Those of
             others hold at the image alone: gates, norms and attention are held as they are there.
-        against: why the target and not this class; a number, or one number per image. Importance is then taken over these
+        against: why the target and not this class; given as the target is. Importance is then taken over these
             two classes alone, so alpha is 1/2 by default, and everything in the explanation is about the difference of
             the two logits, target minus against: weight, bias, score, attribution, and each unit's weight,
             contribution and edges. The share of the difference that the path carries is
@@ -85,6 +91,8 @@ def explain(
             (`Explanation.removal`). The upper part of the network is run nine more times for that.
     """
     module, labels = opened(model)
+    target, against = class_numbers(model, target), class_numbers(model, against, "against")
+    images, photos = read_images(model, images)
     frozen = freeze(module, images)
     check_exact(frozen.network, exact)
     targets = [None] * len(images) if target is against is None else targets_of(frozen.logits, target)
@@ -99,8 +107,40 @@ def explain(
         explanations = [replace(made, removal=one) for made, one in zip(explanations, found, strict=True)]
     own = images.detach().clone()  # the caller's buffer may hold other images later
     return Explanations(
-        replace(made, origin=Origin(module, image, labels)) for made, image in zip(explanations, own, strict=True)
+        replace(made, origin=Origin(module, image, labels, *photo))
+        for made, image, photo in zip(explanations, own, photos, strict=True)
     )
+
+
+def read_images(model: object, images: Any) -> tuple[Any, list[tuple[Any, ...]]]:
+    """The network's inputs; and of each the photo and the region that the network saw of it, where a photo was given."""
+    reading = (
+        None if isinstance(images, Tensor) or isinstance(model, nn.Module) else getattr(model, "read_images", None)
+    )
+    if reading is not None:
+        found: tuple[Any, list[tuple[Any, ...]]] = reading(images)
+        return found
+    whole = isinstance(images, Tensor) and images.dim() > 0
+    seen = tuple(getattr(getattr(model, "preprocessing", None), "input_size", ()))
+    if whole and tuple(images.shape) == seen:
+        raise PathxError("images must be a batch, and this is one image: give image[None]", usage=True)
+    return images, [()] * (len(images) if whole else 0)
+
+
+def class_numbers(model: object, target: Target, name: str = "target") -> Any:
+    """The classes that are asked for with labels as numbers; without labels as they are."""
+    resolve = None if isinstance(model, nn.Module) else getattr(model, "class_of", None)
+    labels = [target] if isinstance(target, str) else target if isinstance(target, (list, tuple)) else []
+    if resolve is None and any(isinstance(one, str) for one in labels):
+        raise PathxError(
+            f"{name} {brief(target)} is a label, and the model brings none: give the number of the class, or a model of "
+            "pathx.load_model",
+            usage=True,
+        )
+    if resolve is None or not labels:
+        return target
+    numbers = [resolve(one) if isinstance(one, str) else one for one in labels]
+    return numbers[0] if isinstance(target, str) else numbers
 
 
 def opened(model: nn.Module | Loaded) -> tuple[nn.Module, tuple[str, ...]]:
@@ -120,7 +160,7 @@ def opened(model: nn.Module | Loaded) -> tuple[nn.Module, tuple[str, ...]]:
 _PROGRAMS: WeakKeyDictionary[object, nn.Module] = WeakKeyDictionary()  # torch makes a new module whenever it is asked
 
 
-def targets_of(logits: Tensor, target: int | Sequence[int] | None, name: str = "target") -> list[int]:
+def targets_of(logits: Tensor, target: Target, name: str = "target") -> list[int]:
     """One class per image of a batch, from its logits (B, outputs) and what `explain` takes as target, or as against."""
     if target is None:
         return predictions(logits)

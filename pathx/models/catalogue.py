@@ -175,7 +175,7 @@ def refusal(error: PathxError) -> str:
     return found[1] if found else str(error)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ModelFacts:
     """What a user may want to know of a model before explaining it.
 
@@ -196,6 +196,11 @@ class ModelFacts:
     labels: tuple[str, ...]
     exact: str
     layers: tuple[HiddenLayer, ...]
+
+    def __repr__(self) -> str:
+        return (
+            f"<ModelFacts {self.name}: {len(self.layers)} hidden layers, exact {self.exact}, {len(self.labels)} labels>"
+        )
 
 
 def describe_model(

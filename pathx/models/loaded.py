@@ -5,17 +5,22 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import os
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image, ImageOps
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from pathx.errors import PathxError, reason_of
+from pathx.errors import PathxError, kind_in_words, reason_of
+from pathx.images.read import open_image
+from pathx.models.labels import resolve_target
 from pathx.models.preprocessing import Preprocessing
 from pathx.regular import sha256_of
 
@@ -34,7 +39,7 @@ def made_of(files: Iterable[str | Path] = (), arguments: Mapping[str, Any] | Non
     return {MADE_OF: hashlib.sha256(data).hexdigest()} if any(everything) else {}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LoadedModel:
     """A network ready to be explained, and what belongs to it.
 
@@ -57,6 +62,41 @@ class LoadedModel:
     labels: tuple[str, ...]
     origin: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        size = "x".join(map(str, self.preprocessing.input_size))
+        labels = f"{len(self.labels)} labels" if self.labels else "no labels"
+        return f"<LoadedModel {self.name}: weights {self.weights}, input {size}, {labels}>"
+
+    def class_of(self, label: str) -> int:
+        """The number of a class by its label, or by its number as text."""
+        if not self.labels:
+            raise PathxError(f"{self.name} brings no labels: give the number of the class", usage=True)
+        return resolve_target(label, self.labels)
+
+    def read_images(self, images: Any) -> tuple[Tensor, list[tuple[Any, ...]]]:
+        """The network's inputs (B, …), and of each image the photo and the region that the network sees of it.
+
+        Args:
+            images: an image as Pillow opens it, the path of one, or a list of these.
+        """
+        several = images if isinstance(images, (list, tuple)) else [images]
+        photos = [self._photo(one) for one in several]
+        if not photos:
+            raise PathxError("there are no images in the list", usage=True)
+        inputs = [self.preprocessing(photo) for photo in photos]
+        return torch.stack(inputs), [(photo, self.preprocessing.region(*photo.size)) for photo in photos]
+
+    def _photo(self, image: Any) -> Image.Image:
+        if isinstance(image, Image.Image):
+            return ImageOps.exif_transpose(image)
+        if isinstance(image, (str, PathLike)):
+            read = open_image(os.fspath(image))
+            return read.layer if read.layer is not None and self.preprocessing.input_size[0] == 4 else read.pixels
+        raise PathxError(
+            f"images must be a tensor (B, …), an image of Pillow, a path, or a list of these, not {kind_in_words(image)}",
+            usage=True,
+        )
 
     @property
     def identity(self) -> dict[str, str]:

@@ -25,7 +25,7 @@ from pathx.results.files import foreign, replace_file
 _HEIGHT = 900  # of the page in a notebook's cell, in pixels
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Report:
     """A page; notebooks show it by themselves.
 
@@ -34,6 +34,9 @@ class Report:
     """
 
     html: str
+
+    def __repr__(self) -> str:
+        return f"<Report of {len(self.html) / 1e6:.1f} MB>"
 
     def save(self, file: str | PathLike[str]) -> Path:
         """Write the page to a file, at once and whole. A file of others that is called the same stays."""

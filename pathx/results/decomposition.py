@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -201,16 +201,14 @@ def _document(
 
 def _channels(made: Decomposition, feature: Feature) -> list[dict[str, Any]]:
     """The channels that a feature's units belong to, with how many units and what they send, the strongest first."""
-    found: dict[tuple[str, int], float] = {}
-    units = [made.units[position] for position in feature.units]
-    counts = Counter((unit.tensor, unit.index[0]) for unit in units)
-    for unit in units:
-        key = unit.tensor, unit.index[0]
-        found[key] = found.get(key, 0.0) + unit.contribution
-    ordered = sorted(found, key=lambda key: -found[key])
     return [
-        {"tensor": tensor, "channel": channel, "units": counts[tensor, channel], "contribution": found[tensor, channel]}
-        for tensor, channel in ordered
+        {
+            "tensor": tensor,
+            "channel": channel,
+            "units": len(units),
+            "contribution": math.fsum(unit.contribution for unit in units),
+        }
+        for (tensor, channel), units in made.channels(feature).items()
     ]
 
 

@@ -31,7 +31,7 @@ class Kind(Enum):
     sheet = ""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Result:
     """An explanation of one class, a decomposition, a contrast or a sheet whose files are there, or why they are not.
 
@@ -60,6 +60,10 @@ class Result:
     notes: tuple[str, ...] = ()
     replaced: str = ""
     error: PathxError | None = None
+
+    def __repr__(self) -> str:
+        said = f": {self.error}" if self.error is not None else f" in {self.folder}"
+        return f"<Result {self.state.value}, {self.kind.name} of {self.file}{said}>"
 
     @staticmethod
     def failure(file: str, error: PathxError) -> Result:

@@ -315,6 +315,8 @@ def _explain_failure(mode: RecordingMode, error: Exception) -> NoReturn:
         )
     if re.search(r"not implemented for '(Half|BFloat16)'", line):
         remedy = "torch has no such operation in half precision here: give the model in float32 (model.float())"
+    if mode.images.dim() == 3:
+        remedy = f"{remedy}, or give a single image as image[None]"
     problem = f"the model cannot run on an input of shape {tuple(mode.images.shape)}: {line}; {remedy}"
     raise PathxError(problem, usage=True) from error
 
