@@ -67,6 +67,7 @@ class Frozen:
                 {v: self._saved(v, node) for v in form.frozen if v in self.kept},
                 self._batch,
                 self.compact,
+                live=self.network.live_columns(node),
                 inputs={v: self.kept[v] for v in form.read if v in self.kept},
             )
         return self._calls[node.index]
@@ -118,9 +119,7 @@ class Frozen:
             return tangents[gate.source] * slope.index_select(0, image)
         if self._is_whole(node):
             return push_of_one(self.call(node), output, tangents, self._recorded_shapes(node))
-        rule = known(node).transpose
-        assert rule is not None
-        return push(self.call(node), output, tangents, image, rule)
+        return push(self.call(node), output, tangents, image)
 
     def _is_whole(self, node: Node) -> bool:
         """Whether a node is read with the tensors of one image whole; norms have rules that ask for no batch."""

@@ -14,7 +14,7 @@ from pathx.engine.freeze import Frozen
 from pathx.engine.network import Gate
 from pathx.engine.path import Paths
 from pathx.engine.record.operations import Node, Value
-from pathx.engine.rows import sum_into
+from pathx.engine.rows import pull_back, sum_into
 from pathx.engine.rules.shared import total
 from pathx.engine.rules.table import Cotangents, precise
 from pathx.engine.window import Window, counted
@@ -67,12 +67,9 @@ def _from_deepest(frozen: Frozen, branches: Branches, kept: Kept) -> tuple[Tenso
 def _jumping(frozen: Frozen, paths: Paths) -> dict[Value, Tensor]:
     """What routes that jump over the deepest path layer send to the explained logit, where they land below it: (Q, …)."""
     below = (1 << paths.layers[-1].layer) - 1
-    result: dict[Value, Tensor] = {}
-    for rows in paths.jumping:
-        for value, windows in rows.pull_back_sums(rows.weight[:, None], below).items():
-            for window in windows:
-                result[value] = result[value] + window.data if value in result else window.data
-    return result
+    seeds = [seed for rows in paths.jumping for seed in rows.seeds_of_sums(rows.weight[:, None])]
+    landed = pull_back(frozen, seeds, below, windows=False)
+    return {value: sum((window.data for window in rest), first.data) for value, (first, *rest) in landed.items()}
 
 
 def frozen_gradients(frozen: Frozen, targets: Sequence[int], on_gate: OnGate | None = None) -> Tensor:

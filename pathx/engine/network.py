@@ -10,6 +10,7 @@ from math import prod
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pathx.engine.dependence import Dependence, Reading, check_batch, read_graph
 from pathx.engine.fields import fields_above, find_places, receptive_fields
@@ -27,6 +28,7 @@ from pathx.engine.rules.table import (
     MAP_POOLS,
     MATRIX_PRODUCTS,
     NORMS,
+    PERMUTATIONS,
     REPEATS,
     SPLITS,
     VIEWS,
@@ -97,6 +99,7 @@ class Network:
     lands: dict[Value, int]
     _forms: dict[int, Form] = field(default_factory=dict, repr=False)
     _tensors: dict[int, LayerTensor] = field(default_factory=dict, repr=False)
+    _live: dict[int, tuple[int, int] | None] = field(default_factory=dict, repr=False)
     _class_fields: dict[tuple[int, int], Field | None] = field(default_factory=dict, repr=False)
 
     def form(self, node: Node) -> Form:
@@ -138,6 +141,52 @@ class Network:
             fields = fields_above(self.graph, self.nodes, self.reading, gate.output)
             self._class_fields[key] = fields.get(class_gate.source)
         return self._class_fields[key]
+
+    @cached_property
+    def readers(self) -> dict[Value, list[Node]]:
+        """By value, the nodes that are linear in it."""
+        readers: dict[Value, list[Node]] = {}
+        for node in self.nodes:
+            for value in self.reading.linear.get(node.index, ()):
+                readers.setdefault(value, []).append(node)
+        return readers
+
+    def live_columns(self, node: Node) -> tuple[int, int] | None:
+        """The columns (first, last) of a matrix product's result that anything linear reads, where these are not all.
+
+        Attention computes queries, keys and values by one product, and only the values are linear.
+        """
+        value = node.outputs[0]
+        if value is None or node.kind != "matmul" or node.index not in self.reading.linear:
+            return None
+        if node.index not in self._live:
+            live = self._live_elements(value, 0)
+            columns = None if live is None else live.reshape(-1, live.shape[-1]).any(0).nonzero().flatten()
+            first, last = (0, 0) if columns is None or not len(columns) else (int(columns[0]), int(columns[-1]) + 1)
+            part = columns is not None and last - first == len(columns) < self.graph.shapes[value.index][-1]
+            self._live[node.index] = (first, last) if part else None
+        return self._live[node.index]
+
+    def _live_elements(self, value: Value, steps: int) -> Tensor | None:
+        """Which elements of a value anything linear reads behind what only moves them; None for all."""
+        if value == self.logits or steps > 6:
+            return None
+        shape = self.graph.shapes[value.index]
+        live = torch.zeros(shape, dtype=torch.bool)
+        for node in self.readers.get(value, ()):
+            above = [None if v is None else self._live_elements(v, steps + 1) for v in node.outputs]
+            if node.kind in {"add", *COPIES} and above[0] is not None and above[0].shape == shape:
+                live |= above[0]
+            elif node.kind in VIEWS | PERMUTATIONS | SPLITS | {"select", "slice"}:
+                numbers = torch.arange(live.numel()).reshape(shape)
+                made = node.op(numbers, *node.args[1:], **node.kwargs)
+                parts = zip(made if isinstance(made, (tuple, list)) else [made], node.outputs, above, strict=True)
+                for part, output, seen in parts:
+                    if output in self.readers:
+                        live.view(-1)[part if seen is None else part[seen]] = True
+            else:
+                return None
+        return live
 
     @cached_property
     def same_numbers(self) -> dict[Value, list[Value]]:

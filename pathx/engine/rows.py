@@ -88,12 +88,15 @@ class Rows:
             reached |= self.frozen.network.lands[start.value]
         return reached
 
-    def pull_back(self, layer: int, some: slice = slice(None), *, windows: bool = True) -> Landed:
+    def pull_back(
+        self, layer: int, some: slice = slice(None), *, windows: bool = True, stop_at: Container[Value] = ()
+    ) -> Landed:
         """Pull single rows back to a layer; row k of branch q has the number q * K + k, or k where they are shared.
 
         Args:
             some: which of the K rows.
             windows: keep rows as windows; otherwise as whole maps.
+            stop_at: values above the layer to land at.
         """
         seeds = []
         for start in self.starts:
@@ -104,15 +107,7 @@ class Rows:
             row = counted(index.numel(), index.device)
             seed = Window.one_hot(ones.reshape(-1), index.reshape(-1), start.shape, row, image)
             seeds.append((start.value, seed if start.slopes is None else start.slopes.passed(seed)))
-        return pull_back(self.frozen, seeds, 1 << layer, windows=windows)
-
-    def pull_back_sums(self, factors: Tensor, layers: int) -> Landed:
-        """Pull sums of rows back as whole maps: factors (Q, c, K) times the rows give c maps for every branch.
-
-        Args:
-            layers: where they may land: a bit for every layer, bit 0 for the input.
-        """
-        return pull_back(self.frozen, self.seeds_of_sums(factors), layers, windows=False)
+        return pull_back(self.frozen, seeds, 1 << layer, windows=windows, stop_at=stop_at)
 
     def seeds_of_sums(self, factors: Tensor) -> list[tuple[Value, Window]]:
         """Where sums of rows start, (Q, c, K) of them, as whole maps."""

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 
 import torch
 from torch import Tensor
 
 from pathx.engine.branches import Branches, Kept, Link
 from pathx.engine.class_maps import class_columns
-from pathx.engine.columns import push_columns
+from pathx.engine.columns import Product, product_above, push_columns
 from pathx.engine.network import Gate
 from pathx.engine.rows import Landed, Rows, pull_back, read_window, sum_into
 from pathx.engine.window import Window, counted, made_once, spaced, unravelled
@@ -36,6 +37,7 @@ class Strategy:
         push: push candidates up where they are fewer than so many times the rows that are whole maps; 0 for never.
         sparse: multiply a large table of units by units without its zeros where less than this part of it is not zero; more
             than 1 for every table, 0 for never. On a CPU alone.
+        meet: pull rows back no further than to the matrix product that reads a layer of tokens, and meet the units there.
     """
 
     slack: int | None = None
@@ -44,6 +46,7 @@ class Strategy:
     few: float = 0.25
     push: float = 1.0
     sparse: float = 0.1
+    meet: bool = True
 
     def first_slack(self, width: int) -> int:
         return width // 32 + 6 if self.slack is None else self.slack
@@ -348,30 +351,41 @@ class LayerInputs:
         return len(self.rows.image)
 
     @cached_property
+    def product(self) -> Product | None:
+        """The matrix product that is all that reads the layer, if it may be used."""
+        one_gate = self.strategy.meet and len(self.gates) == 1
+        return product_above(self.rows.frozen, self.gates[0]) if one_gate else None
+
+    @cached_property
     def is_whole(self) -> bool:
         """Whether a row is most of a map by the time that it arrives."""
         if self.rows.frozen.network.top_is_shared and self.rows.shared:
             return False  # nothing was computed but a product with the head's weights
-        landed = self.rows.pull_back(self.layer, slice(0, 1), windows=self.strategy.windows)
+        landed = self._pull_back(slice(0, 1))
         size = sum(window.data.numel() for windows in landed.values() for window in windows)
-        return 4 * size > self.rows.sets * self.units
+        return 4 * size > self.rows.sets * self._row_size
+
+    @property
+    def _row_size(self) -> int:
+        """How many numbers a row has where it lands, as a whole map."""
+        return self.units if self.product is None else prod(self.product.shape)
+
+    def _pull_back(self, some: slice = slice(None)) -> Landed:
+        stop_at = () if self.product is None else (self.product.value,)
+        return self.rows.pull_back(self.layer, some, windows=self.strategy.windows, stop_at=stop_at)
 
     @cached_property
     def landed(self) -> Landed | None:
-        """All rows at the layer; None where they are too many to have at once."""
-        if self._chunk < self.rows.count:
-            return None
-        return self.rows.pull_back(self.layer, windows=self.strategy.windows)
+        """All rows at the layer, or at the product that reads it; None where they are too many to have at once."""
+        return None if self._chunk < self.rows.count else self._pull_back()
 
     @cached_property
     def _chunk(self) -> int:
         """How many rows of every branch are pulled back at once."""
         rows, most = self.rows, self.strategy.most
-        if rows.sets * rows.count * self.units <= most:
+        if rows.sets * rows.count * self._row_size <= most:
             return rows.count
-        landed = rows.pull_back(
-            self.layer, slice(0, 1), windows=self.strategy.windows
-        )  # to see how large windows become
+        landed = self._pull_back(slice(0, 1))  # to see how large windows become
         footprint = max((sum(w.data.numel() for w in windows) for windows in landed.values()), default=1)
         return max(1, min(rows.count, most // max(1, footprint)))
 
@@ -382,10 +396,12 @@ class LayerInputs:
             return
         for start in range(0, self.rows.count, self._chunk):
             stop = min(start + self._chunk, self.rows.count)
-            yield stop - start, self.rows.pull_back(self.layer, slice(start, stop), windows=self.strategy.windows)
+            yield stop - start, self._pull_back(slice(start, stop))
 
     def is_reached(self) -> Tensor:
         """(Q, units) whether any row is other than 0 at a unit."""
+        if self.product is not None:
+            return replace(self, strategy=replace(self.strategy, meet=False)).is_reached()
         total = self.rows.weight.new_zeros(self.rows.sets, self.units)
         for count, landed in self._chunks():
             maps = []
@@ -404,7 +420,7 @@ class LayerInputs:
         None where that is no small part of the layer. A unit under several windows is listed several times.
         """
         rows = self.rows
-        if rows.layer is None or self.landed is None:
+        if rows.layer is None or self.product is not None or self.landed is None:
             return None
         every = [window for gate in self.gates for window in self.landed.get(gate.output, ())]
         one_each = all(window.ordered and len(window.data) == self.branches * rows.count for window in every)
@@ -427,7 +443,19 @@ class LayerInputs:
         """(Q, K, n) what the rows of each branch hold at its units (Q, n)."""
         if self.rows.layer is None and self.rows.frozen.network.class_gates:
             return class_columns(self.rows, list(self.on_gates(units)), self.layer)
+        if self.product is not None:
+            return join([self._meet_columns(landed, count, units) for count, landed in self._chunks()], 1)
         return join([self._read_columns(landed, count, units) for count, landed in self._chunks()], 1)
+
+    def _meet_columns(self, landed: Landed, count: int, units: Tensor) -> Tensor:
+        assert self.product is not None
+        rows = self.rows.weight.new_zeros(self.rows.sets * count, *self.product.shape)
+        for window in landed.get(self.product.value, ()):
+            if window.is_full and window.ordered and len(window.data) == len(rows):
+                rows = rows + window.data
+            else:
+                sum_into(rows, window, window.row)
+        return self.product.read(rows.reshape(self.rows.sets, count, -1, self.product.shape[-1]), units)
 
     def on_gates(self, units: Tensor) -> Iterator[tuple[Gate, Tensor, Tensor | None]]:
         """Each gate with the units' flat indices in it (Q, n), never out of range, and which of them are on it; None for all."""
@@ -481,18 +509,18 @@ def weighted_sums(inputs: Sequence[LayerInputs], factors: Sequence[Tensor]) -> T
 
 def _multiply_out(inputs: Sequence[LayerInputs], units: Tensor, most: int) -> tuple[Tensor, tuple[Link, ...]]:
     """W = W_prev · J at units (Q, n), as (Q, n, C), and the columns of J; none where the table of them would not fit."""
-    if _pays_to_push(inputs, units.shape[1]):
-        pushed = push_columns([one.rows for one in inputs], list(inputs[0].on_gates(units)))
-        products = [_times(columns, one) for columns, one in zip(pushed, inputs, strict=True)]
-        pairs = zip(pushed, inputs, strict=True)
-        return add(products), tuple(Link(one.rows.layer, columns, one.rows.weight) for columns, one in pairs)
+    push = [one for one in inputs if _pays_to_push(one, units.shape[1])]
+    pushed = (
+        push_columns([one.rows for one in push], list(inputs[0].on_gates(units)), inputs[0].product) if push else []
+    )
+    columns_of = dict(zip(push, pushed, strict=True))
     parts, links = [], []
     for one in inputs:
         rows = one.rows
-        if rows.W is not None and rows.count * units.numel() > most:
+        if one not in columns_of and rows.W is not None and rows.count * units.numel() > most:
             parts.append(_by_classes(one, rows.W, units, most))
             continue
-        columns = one.columns(units)
+        columns = columns_of[one] if one in columns_of else one.columns(units)
         links.append(Link(rows.layer, columns, rows.weight))
         parts.append(_times(columns, one))
     return add(parts), tuple(links) if len(links) == len(inputs) else ()
@@ -513,15 +541,14 @@ LARGE = 1 << 18
 """Tables of fewer numbers are multiplied with their zeros. In wide paths most units do not reach each other."""
 
 
-def _pays_to_push(inputs: Sequence[LayerInputs], candidates: int) -> bool:
+def _pays_to_push(one: LayerInputs, candidates: int) -> bool:
     """Whether pushing the candidates up costs less than pulling the rows back: rows are whole maps, and more of them."""
-    push = inputs[0].strategy.push
+    push = one.strategy.push
     if push in (0, math.inf):
         return push > 0
-    rows = sum(one.rows.count for one in inputs)
-    if inputs[0].rows.frozen.network.class_gates or rows * inputs[0].units < MANY:
+    if one.rows.frozen.network.class_gates or one.rows.count * one.units < MANY or candidates >= push * one.rows.count:
         return False
-    return candidates < push * sum(one.rows.count for one in inputs if one.is_whole)
+    return one.is_whole
 
 
 MANY = 1 << 24

@@ -45,6 +45,7 @@ class Net(nn.Module):
             nn.MultiheadAttention(6, 2, batch_first=True),
         )
         self.grn_weight, self.grn_bias = nn.Parameter(torch.rand(6, 1, 1)), nn.Parameter(torch.rand(6, 1, 1))
+        self.up, self.down, self.gated = nn.Linear(6, 10), nn.Linear(10, 6), nn.Linear(6, 20)
         self.head = nn.Linear(6, 4)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -88,6 +89,24 @@ def windows(net: Net, x: Tensor) -> Tensor:
     return mixed.reshape(batch, 5, 5, 6).permute(0, 3, 1, 2).roll(-1, 2)
 
 
+def transformer_block(net: Net, x: Tensor) -> Tensor:
+    x = x + fused_attention(net, net.layer_norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2))
+    return x + maps(net.down(F.gelu(net.up(net.layer_norm(tokens(x))))))
+
+
+def shifted_block(net: Net, x: Tensor) -> Tensor:
+    """Two blocks of windows, as in Swin: the map's channels are last, and the second block's windows are shifted."""
+    x = x + windows(net, x)
+    x = x + net.down(F.gelu(net.up(x.permute(0, 2, 3, 1)))).permute(0, 3, 1, 2)
+    x = x + windows(net, x.roll((-1, -2), (2, 3))).roll((1, 2), (2, 3))
+    return x + net.down(F.gelu(net.up(x.permute(0, 2, 3, 1)))).permute(0, 3, 1, 2)
+
+
+def swiglu(net: Net, x: Tensor) -> Tensor:
+    gate, value = net.gated(net.layer_norm(tokens(x))).chunk(2, -1)
+    return x + maps(net.down(F.silu(gate) * value))
+
+
 def response_norm(net: Net, x: Tensor) -> Tensor:
     size = x.norm(dim=(2, 3), keepdim=True)
     return net.grn_weight * (x * (size / (size.mean(1, keepdim=True) + 1e-6))) + net.grn_bias + x
@@ -118,6 +137,10 @@ PARTS: dict[str, Part] = {
     "attention with a mask": lambda net, x: maps(
         F.scaled_dot_product_attention(*[tokens(x)] * 2, net.out(tokens(x)), attn_mask=torch.ones(25, 25).tril().bool())
     ),
+    "transformer block": transformer_block,
+    "two transformer blocks": lambda net, x: transformer_block(net, transformer_block(net, x)),
+    "blocks of shifted windows": shifted_block,
+    "swiglu": swiglu,
     "softmax over space": lambda net, x: x * net.squeeze(x)[:, :1].flatten(2).softmax(2).unflatten(2, (5, 5)),
 }
 
@@ -160,6 +183,9 @@ STRATEGIES = {
     "pulled": Strategy(push=0),
     "whole maps": Strategy(windows=False, push=0),
     "certificates that fail": Strategy(slack=0),
+    "units as maps": Strategy(meet=False),
+    "units as maps, pushed": Strategy(meet=False, push=math.inf),
+    "rows in turns": Strategy(push=0, most=300),
 }
 
 
@@ -312,3 +338,12 @@ def test_hard_numbers_stay_numbers(name: str) -> None:
     torch.manual_seed(0)
     (found,) = pathx.explain(Net(HARD[name]).eval(), images().float(), depth="all", width=5)
     assert found.weight.isfinite().all() and math.isfinite(found.score)
+
+
+@pytest.mark.parametrize(("part", "live"), [("attention", (12, 18)), ("attention in shifted windows", (12, 18))])
+def test_of_queries_keys_and_values_in_one_product_only_the_values_go_up_and_down(
+    part: str, live: tuple[int, int]
+) -> None:
+    network_read = network_of(network(part), images())
+    products = [node for node in network_read.nodes if network_read.live_columns(node) is not None]
+    assert [network_read.live_columns(node) for node in products] == [live]

@@ -120,12 +120,27 @@ _TWINS: dict[Any, Callable[..., Tensor]] = {
 """For every function that multiplies by what it computed, its twin."""
 
 
+_ACTIVATIONS = {F.silu, torch._C._nn.silu, torch._C._nn.silu_, F.gelu, torch._C._nn.gelu, F.mish, torch._C._nn.mish}
+_ACTIVATIONS |= {F.hardswish, torch._C._nn.hardswish, torch._C._nn.hardswish_, F.relu, torch.relu, Tensor.relu, F.elu}
+_MOVES = {Tensor.view, Tensor.reshape, Tensor.flatten, Tensor.unflatten, Tensor.permute, Tensor.transpose, F.dropout}
+_MOVES |= {Tensor.contiguous, Tensor.chunk, Tensor.split, Tensor.__getitem__, torch.chunk, torch.flatten}
+_PRODUCTS = {torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__}
+
+
 class _Detached(TorchFunctionMode):
+    """Beside that, of two factors the one that came straight out of an activation is detached."""
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        twin = _TWINS.get(func)
-        if twin is None:
-            return func(*args, **(kwargs or {}))
-        return twin(*args, **(kwargs or {}))
+        tensors = [arg for arg in args[:2] if isinstance(arg, Tensor)]
+        activated = [getattr(tensor, "activated", False) for tensor in tensors]
+        if func in _PRODUCTS and len(tensors) == 2 and sum(activated) == 1 and all(t.requires_grad for t in tensors):
+            args = [t.detach() if activated[number] else t for number, t in enumerate(tensors)]
+        twin = _TWINS.get(func, func)
+        made = twin(*args, **(kwargs or {}))
+        if func in _ACTIVATIONS or (func in _MOVES and activated and activated[0]):
+            for tensor in made if isinstance(made, (tuple, list)) else [made]:
+                tensor.activated = True
+        return made
 
 
 def frozen_weight(model: nn.Module, image: Tensor, target: int) -> Tensor:

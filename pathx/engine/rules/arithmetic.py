@@ -130,7 +130,8 @@ def _times_matrix(call: Call, source: Value, matrix: Tensor, cotangent: Window, 
         data = cotangent.data * matrix.t().index_select(0, column).unflatten(0, (-1, *(1,) * last))
     else:
         cotangent = cotangent if cotangent.covers(last) else cotangent.dense()
-        data = cotangent.data @ matrix.t()
+        start, stop = call.live or (0, matrix.shape[1])
+        data = cotangent.data[..., start:stop] @ matrix[:, start:stop].t()
     return [(source, times(_widen(cotangent, last, len(matrix), data), factor))]
 
 

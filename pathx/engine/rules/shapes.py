@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +20,7 @@ from pathx.engine.rules.geometry import (
     moves,
     moves_along,
 )
-from pathx.engine.rules.shared import plain, reshape_window, unbroadcast
+from pathx.engine.rules.shared import order_of_dims, plain, reshape_window, unbroadcast
 from pathx.engine.rules.table import VIEWS, Call, Cotangents, linear
 from pathx.engine.window import Window
 
@@ -65,19 +64,8 @@ def view(call: Call, output: int, cotangent: Window) -> Cotangents:
     return [(source, reshape_window(cotangent, call.shapes[source]))]
 
 
-def _order(kind: str, args: tuple[Any, ...], rank: int) -> list[int]:
-    """Which dimension of the input each dimension of the output is."""
-    if kind == "permute":
-        return [d % rank for d in args[1]]
-    first, second = (args[1] % rank, args[2] % rank) if len(args) > 2 else (0, 1)
-    order = list(range(rank))
-    if rank > 1:
-        order[first], order[second] = second, first
-    return order
-
-
 def _order_of(call: Shapes) -> list[int]:
-    return _order(call.node.kind, call.node.args, len(call.source))
+    return order_of_dims(call.node.kind, call.node.args, len(call.source))
 
 
 def _permute_field(call: Shapes) -> Field:
@@ -89,7 +77,7 @@ def _permute_field(call: Shapes) -> Field:
 def permute(call: Call, output: int, cotangent: Window) -> Cotangents:
     source = call.args[0]
     dims = len(cotangent.shape) + 1
-    order = _order(call.node.kind, call.args, dims)
+    order = order_of_dims(call.node.kind, call.args, dims)
     back = [order.index(d) for d in range(dims)]
     origin = tuple(cotangent.origin[d - 1] for d in back[1:])
     window = replace(cotangent, data=cotangent.data.permute(back), origin=origin, shape=call.shapes[source])

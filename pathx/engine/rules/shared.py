@@ -14,11 +14,12 @@ from pathx.engine.record.operations import Value, filled, values_in
 from pathx.engine.rules.table import (
     APPLIED,
     MATRICES,
+    PERMUTATIONS,
     SHARED_WEIGHTS,
     VIEWS,
     Call,
     Cotangents,
-    Transpose,
+    known,
     precise,
     record,
 )
@@ -152,6 +153,17 @@ def window_below(cotangent: Window, data: Tensor, channel: Origin, shape: tuple[
     return window.dense() if any(extent > size for _, extent, size in below) else window
 
 
+def order_of_dims(kind: str, args: tuple[Any, ...], rank: int) -> list[int]:
+    """Which dimension of the input each dimension of the output is."""
+    if kind == "permute":
+        return [d % rank for d in args[1]]
+    first, second = (args[1] % rank, args[2] % rank) if len(args) > 2 else (0, 1)
+    order = list(range(rank))
+    if rank > 1:
+        order[first], order[second] = second, first
+    return order
+
+
 def spatial(value: Any, dims: int) -> tuple[int, ...]:
     """A setting such as a stride, for each spatial dimension."""
     values = tuple(value) if isinstance(value, (list, tuple)) else (value,)
@@ -241,8 +253,10 @@ def _per_image(call: Call) -> list[Tensor]:
 # --- going up: what operations make of tangents -----------------------------------------------------------------------
 
 
-def push(call: Call, output: int, tangents: Mapping[Value, Tensor], image: Tensor, rule: Transpose) -> Tensor:
+def push(call: Call, output: int, tangents: Mapping[Value, Tensor], image: Tensor) -> Tensor:
     """(P, …) what a linear operation makes of tangents (P, …) of its varying arguments, which are about images (P,)."""
+    rule, constant = known(call.node).transpose, known(call.node).constant
+    assert rule is not None  # the network was read
     made = call.node.outputs[output]
     assert made is not None
     shape, like = call.shapes[made], next(iter(tangents.values()))
@@ -251,13 +265,24 @@ def push(call: Call, output: int, tangents: Mapping[Value, Tensor], image: Tenso
     factor = next((call.saved[value] for value in call.node.inputs if value in call.saved), None)
     if call.node.kind in MATRICES and call.batch == 1 and factor is not None and factor.dim() > 2:
         return _times_frozen(like, factor[0], call.varies(call.args[0]))
+    if call.node.kind == "add" and call.arg(2, "alpha", 1) == 1:
+        terms = [value for value in call.args[:2] if isinstance(value, Value) and value in tangents]
+        aligned = [align_rows(tangents[value], len(shape)) for value in terms]
+        return sum(aligned[1:], aligned[0]).expand(-1, *shape)
+    if call.live is not None:
+        start, stop = call.live
+        result = like.new_zeros(len(like), *shape)
+        result[..., start:stop] = like @ call.values(call.args[1])[:, start:stop]
+        return result
     if call.node.kind in APPLIED:
         sources = _varying(call)
         given = [tangents.get(value, like.new_zeros(())).expand(len(image), *call.shapes[value]) for value in sources]
+        result = _apply(call, output, sources, given, image)
+        if constant is None:
+            return result
         zeros = [like.new_zeros(call.batch, *call.shapes[value]) for value in sources]
-        images = torch.arange(call.batch, device=image.device)
-        result, constant = (_apply(call, output, sources, *some) for some in ((given, image), (zeros, images)))
-        return result - (constant if call.batch == 1 else constant.index_select(0, image))
+        shift = _apply(call, output, sources, zeros, torch.arange(call.batch, device=image.device))
+        return result - (shift if call.batch == 1 else shift.index_select(0, image))
     row = torch.arange(len(image), device=image.device)
     total: Tensor | None = None
     for value, tangent in tangents.items():  # the transpose of the transpose
@@ -273,6 +298,12 @@ def push(call: Call, output: int, tangents: Mapping[Value, Tensor], image: Tenso
         total = part if total is None else total + part
     assert total is not None
     return total
+
+
+def align_rows(rows: Tensor, rank: int) -> Tensor:
+    """(P, …) with so many dimensions behind the rows: torch puts new ones in front of the others."""
+    missing = rank + 1 - rows.dim()
+    return rows.reshape(len(rows), *(1,) * missing, *rows.shape[1:]) if missing else rows
 
 
 def _times_frozen(x: Tensor, factor: Tensor, from_left: bool) -> Tensor:
@@ -299,6 +330,12 @@ def vjp_of_one(call: Call, output: int, cotangent: Window, shapes: Mapping[Value
     made = call.node.outputs[output]
     assert made is not None
     rows = cotangent.data.reshape(-1, *shapes[made])
+    if call.node.kind in VIEWS:
+        return [(sources[0], cotangent.whole(rows.reshape(-1, *call.shapes[sources[0]])))]
+    if call.node.kind in PERMUTATIONS:
+        order = order_of_dims(call.node.kind, call.args, rows.dim() - 1)
+        back = rows.permute(0, *(order.index(dim) + 1 for dim in range(len(order))))
+        return [(sources[0], cotangent.whole(back.reshape(-1, *call.shapes[sources[0]])))]
     zeros = [cotangent.data.new_zeros(shapes[value]) for value in sources]
     pull = torch.func.vjp(lambda *given: _apply_to_one(call, output, sources, given), *zeros)[1]
     below = torch.vmap(pull)(rows)
@@ -330,6 +367,9 @@ def push_of_one(
     call: Call, output: int, tangents: Mapping[Value, Tensor], shapes: Mapping[Value, tuple[int, ...]]
 ) -> Tensor:
     """What such an operation makes of tangents (P, …) of its varying arguments."""
+    if call.node.kind in VIEWS:
+        (tangent,) = tangents.values()
+        return tangent.reshape(-1, *call.shapes[call.node.outputs[output]])  # type: ignore[index]
     sources, like = _varying(call), next(iter(tangents.values()))
     zeros = [like.new_zeros(shapes[value]) for value in sources]
     given = [tangents[v].reshape(-1, *shapes[v]) if v in tangents else None for v in sources]

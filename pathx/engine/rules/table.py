@@ -30,6 +30,8 @@ class Call:
         compact: rows that are known to be empty may be dropped. Off on a GPU, where shapes must not depend on data.
         inputs: its varying inputs as they were in the forward pass, (B, …), where its record saves them.
         memory: what a rule computed and will need again.
+        live: of a product with a fixed matrix, the columns (first, last) of its result that anything linear reads, where these
+            are not all: of queries, keys and values in one, the values.
     """
 
     node: Node
@@ -41,6 +43,7 @@ class Call:
     compact: bool
     inputs: dict[Value, Tensor] = field(default_factory=dict)
     memory: dict[str, Any] = field(default_factory=dict)
+    live: tuple[int, int] | None = None
 
     def arg(self, position: int, name: str, default: Any = None) -> Any:
         """An argument by position or name."""
@@ -192,6 +195,7 @@ COPIES = frozenset(["clone", "alias", "detach", "_to_copy", "contiguous", "lift_
 """Their output is their input."""
 
 VIEWS = frozenset(["view", "_unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze"])
+PERMUTATIONS = frozenset(["permute", "transpose", "t"])
 ELEMENTWISE = frozenset(["add", "sub", "mul", "div"])
 MAP_POOLS = frozenset(["avg_pool2d", "_adaptive_avg_pool2d", "adaptive_avg_pool2d", "max_pool2d_with_indices"])
 REDUCTIONS = frozenset(["mean", "sum", "max"])
