@@ -17,6 +17,7 @@ from pathx.engine.freeze import Frozen
 from pathx.engine.network import Gate, Network
 from pathx.engine.record.operations import Value
 from pathx.engine.rows import Rows, Start
+from pathx.engine.rules.table import LAST_PRODUCTS
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,12 +54,12 @@ def product_above(frozen: Frozen, gate: Gate) -> Product | None:
         return None
     (node,), call = readers, frozen.call(readers[0])
     value = node.outputs[0]
-    if node.kind not in ("matmul", "linear") or value is None or node.args[0] != gate.output:
+    if node.kind not in LAST_PRODUCTS or value is None or node.args[0] != gate.output:
         return None
     matrix = call.args[1]
     if not isinstance(matrix, Tensor) or matrix.dim() != 2:
         return None
-    matrix = matrix.t() if node.kind == "linear" else matrix
+    matrix = matrix.t() if LAST_PRODUCTS[node.kind] else matrix
     return Product(value, call.shapes[value], matrix) if matrix.shape[1] < matrix.shape[0] else None
 
 

@@ -26,11 +26,13 @@ from pathx.engine.rules.table import (
     KEEP_ELEMENTS,
     KEEP_FEATURES,
     MAP_POOLS,
+    MATRICES,
     MATRIX_PRODUCTS,
     NORMS,
-    PERMUTATIONS,
+    PARTS,
     REPEATS,
     SPLITS,
+    SUMS,
     VIEWS,
     known,
 )
@@ -157,7 +159,11 @@ class Network:
         Attention computes queries, keys and values by one product, and only the values are linear.
         """
         value = node.outputs[0]
-        if value is None or node.kind != "matmul" or node.index not in self.reading.linear:
+        if value is None or node.kind not in MATRICES or node.index not in self.reading.linear:
+            return None
+        matrix = node.args[1]
+        fixed = not isinstance(matrix, Value) or self.reading.states[matrix] is Dependence.FIXED
+        if not fixed or len(self.graph.shapes[matrix.index] if isinstance(matrix, Value) else matrix.shape) != 2:
             return None
         if node.index not in self._live:
             live = self._live_elements(value, 0)
@@ -175,9 +181,9 @@ class Network:
         live = torch.zeros(shape, dtype=torch.bool)
         for node in self.readers.get(value, ()):
             above = [None if v is None else self._live_elements(v, steps + 1) for v in node.outputs]
-            if node.kind in {"add", *COPIES} and above[0] is not None and above[0].shape == shape:
+            if node.kind in SUMS and above[0] is not None and above[0].shape == shape:
                 live |= above[0]
-            elif node.kind in VIEWS | PERMUTATIONS | SPLITS | {"select", "slice"}:
+            elif node.kind in PARTS:
                 numbers = torch.arange(live.numel()).reshape(shape)
                 made = node.op(numbers, *node.args[1:], **node.kwargs)
                 parts = zip(made if isinstance(made, (tuple, list)) else [made], node.outputs, above, strict=True)

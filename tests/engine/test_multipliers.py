@@ -347,3 +347,21 @@ def test_of_queries_keys_and_values_in_one_product_only_the_values_go_up_and_dow
     network_read = network_of(network(part), images())
     products = [node for node in network_read.nodes if network_read.live_columns(node) is not None]
     assert [network_read.live_columns(node) for node in products] == [live]
+
+
+def test_what_is_read_of_an_attention_in_part_is_pushed_as_it_is_pulled() -> None:
+    """The products of a pattern with its values are no products with a fixed matrix."""
+    torch.manual_seed(0)
+    model = Net(lambda net, x: fused_attention(net, x)[:, :2].repeat(1, 3, 1, 1), F.silu).double().eval()
+    single = Function(
+        lambda x: model.head(
+            F.gelu(model.up(torch.softmax(x @ x.transpose(1, 2), -1).detach() @ F.gelu(x)[..., :6])[:, 0])[:, :6]
+        )
+    )
+    for net, image in ((model, images()), (single, torch.randn(1, 5, 9, dtype=torch.float64))):
+        frozen = freeze(net, image)
+        pulled, pushed = (
+            explain_frozen(frozen, [(0, 1)], depth="all", width=5, strategy=Strategy(push=push))[0]
+            for push in (0, math.inf)
+        )
+        assert_same(pushed, pulled)

@@ -285,6 +285,13 @@ POINTWISE = frozenset(
 
 MATRICES = frozenset(["matmul", "bmm"])
 
+LAST_PRODUCTS = {"matmul": False, "linear": True}
+"""Products of tensors (…, in) with a matrix, by whether that is written (out, in)."""
+
+SUMS = COPIES | {"add"}
+PARTS = VIEWS | PERMUTATIONS | {"unbind", "split", "split_with_sizes", "chunk", "select", "slice"}
+"""Every element of their result is one of their input's."""
+
 SPLITS = frozenset(["unbind", "split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "chunk"])
 """All their outputs are parts of their input. Of others, what follows the first output (indices, statistics) is frozen."""
 
