@@ -6,6 +6,7 @@ is run as it is, `output` is what the command above it prints. `text` and plain 
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
@@ -169,3 +170,22 @@ def test_the_guide_leads_past_every_room() -> None:
     assert [room for room in sorted(rooms) if room not in guide] == []
     named = re.findall(r"`(pathx/[\w/]+\.py)`", guide)
     assert named and [name for name in named if not (ROOT / name).exists()] == []
+
+
+def messages() -> list[str]:
+    """Every text in the package, with … for what is filled in."""
+    found = []
+    for file in (ROOT / "pathx").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                found.append("".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return found
+
+
+def test_the_page_on_troubleshooting_quotes_messages_that_there_are() -> None:
+    texts = "\n".join(messages())
+    quoted = re.findall(r"^\| `(.+?)` \|", PAGES["troubleshooting.md"], re.MULTILINE)
+    missing = [one for one in quoted if not re.search(".*".join(map(re.escape, one.strip("… ").split("…"))), texts)]
+    assert len(quoted) > 30 and not missing
