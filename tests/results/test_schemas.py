@@ -1,0 +1,64 @@
+"""JSON schemas: every document that a command writes is as its schema says, and every schema is tried."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.command_line import Pathx
+
+jsonschema = pytest.importorskip("jsonschema")
+pytest.importorskip("captum")
+pytestmark = pytest.mark.usefixtures("one_thread", "measured", "undrawn")
+
+FOLDER = Path(__file__).resolve().parents[2] / "pathx/schemas"
+SCHEMAS: dict[str, Any] = {}
+for file in FOLDER.glob("*.json"):
+    found = json.loads(file.read_text(encoding="utf-8"))
+    SCHEMAS[found["$id"]] = found
+
+CALLS: dict[str, tuple[object, ...]] = {
+    "explain": ("explain", "pictures", "--target", "top:2", "--save-tensors", "--removal"),
+    "against": ("explain", "pictures/cat/0.png", "--target", "cat", "--against", "dog"),
+    "decompose": ("decompose", "pictures/cat/0.png", "--width", 4),
+    "report": ("explain", "pictures/cat/0.png", "--report"),
+    "check": ("check", "pictures/cat/0.png"),
+    "common": ("common", "pictures"),
+    "units": ("units", "pictures", "--top", 2),
+    "evaluate": ("evaluate", "pictures", "--methods", "random"),
+    "removal": ("evaluate", "pictures", "--removal"),
+    "grid": ("evaluate", "pictures", "--grid", "1,2/3", "--methods", "random"),
+}
+
+
+def documents(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
+    texts = [(file, file.read_text(encoding="utf-8")) for file in folder.rglob("*.json")]
+    lines = [(file, line) for file in folder.rglob("index.jsonl") for line in file.read_text("utf-8").splitlines()]
+    return [(file, json.loads(text)) for file, text in (*texts, *lines)]
+
+
+@pytest.fixture
+def written(pathx_: Pathx) -> list[tuple[Path, dict[str, Any]]]:
+    for name, call in CALLS.items():
+        done = pathx_(*call, "--model", "model.pt", "--out", f"out/{name}", "--quiet")
+        assert done.status in (0, 1), done
+    return documents(Path("out"))
+
+
+def test_every_document_is_as_its_schema_says(written: list[tuple[Path, dict[str, Any]]]) -> None:
+    tried = set()
+    for file, document in written:
+        name = document.get("schema", "pathx/index")
+        if name == "pathx/files@1":  # what a folder holds, for pathx alone
+            continue
+        jsonschema.validate(document, SCHEMAS[name])
+        tried.add(name)
+    assert tried == set(SCHEMAS)
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_a_schema_is_sound_and_refuses_what_lacks_a_field(name: str) -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMAS[name])
+    assert not jsonschema.Draft202012Validator(SCHEMAS[name]).is_valid({"schema": name})
