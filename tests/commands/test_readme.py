@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import shlex
 import shutil
@@ -57,6 +58,9 @@ def run_commands(text: str) -> str:
     """Run the lines of a block; what the last command printed."""
     printed = ""
     for line in text.replace("\\\n", " ").splitlines():
+        if "jq " in line:
+            printed = run_in_a_shell(line)
+            continue
         for command in line.split("&&"):
             if NOT_OURS.fullmatch(command.strip()):
                 continue
@@ -66,6 +70,17 @@ def run_commands(text: str) -> str:
             assert result.exit_code == 0, f"{command}\n{result.output}"
             printed = result.stdout
     return printed
+
+
+def run_in_a_shell(line: str) -> str:
+    if shutil.which("jq") is None or shutil.which("bash") is None:
+        pytest.skip("jq or bash is not installed")
+    program = f'pathx() {{ "{sys.executable}" -m pathx "$@"; }}; set -o pipefail; {line}'
+    done = subprocess.run(
+        ["bash", "-c", program], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    assert done.returncode == 0 and (done.stdout.strip() or "select(.error)" in line), f"{line}\n{done.stderr}"
+    return done.stdout
 
 
 def masked(text: str) -> list[str]:
@@ -178,7 +193,9 @@ def messages() -> list[str]:
     for file in (ROOT / "pathx").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.JoinedStr):
-                found.append("".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values))
+                found.append(
+                    "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+                )
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found.append(node.value)
     return found
