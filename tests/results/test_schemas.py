@@ -49,7 +49,7 @@ def written(pathx_: Pathx) -> list[tuple[Path, dict[str, Any]]]:
 
 def test_every_document_is_as_its_schema_says(written: list[tuple[Path, dict[str, Any]]]) -> None:
     tried = set()
-    for file, document in written:
+    for _, document in written:
         name = document.get("schema", "pathx/index")
         if name == "pathx/files@1":  # what a folder holds, for pathx alone
             continue
