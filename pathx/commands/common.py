@@ -112,13 +112,13 @@ def _print(document: dict[str, Any], out: str) -> None:
 
     settings = document["settings"]
     say(
-        f"{document['pictures']} images in {len(document['classes'])} classes by {document['by']}; "
+        f"{document['images']} images in {len(document['classes'])} classes by {document['by']}; "
         f"{document['model']['name']}, depth {settings['depth']}, width {settings['width']}, skips {settings['skips']}"
     )
     say()
     _print_nearest(document)
     for group in (group for group in document["classes"] if not group["too_few"]):
-        say(f"{group['label']}: {group['pictures']} images")
+        say(f"{group['label']}: {group['images']} images")
         for layer, facts in zip(group["layers"], document["layers"], strict=True):
             single = len(facts["tensors"]) == 1
             tensor = f" ({facts['tensors'][0]['name']})" if single else ""
@@ -141,7 +141,7 @@ def _print_nearest(document: dict[str, Any]) -> None:
         others = [other for other in large if other != place]
         nearest = max(others, key=lambda other: overlaps[other]) if others else None
         cells = ("", "") if nearest is None else (document["classes"][nearest]["label"], f"{overlaps[nearest]:.0%}")
-        rows.append((group["label"], str(group["pictures"]), str(shared), *cells))
+        rows.append((group["label"], str(group["images"]), str(shared), *cells))
     if rows:
         headings = ("class", "images", f"channels in {document['threshold']:.0%}", "nearest class", "shared")
         print_table(headings, rows, right={1, 2, 4})

@@ -48,7 +48,7 @@ def evaluate(
 ) -> None:
     """Measure explanations: by insertion and deletion of pixels, by mosaics, or by removing units.
 
-    OUT gets evaluation.json, pictures.csv, the curves as PNG and SVG, and records.jsonl, from which a run that was stopped
+    OUT gets evaluation.json, images.csv, the curves as PNG and SVG, and records.jsonl, from which a run that was stopped
     goes on. With --grid: grid.json, both measures against width (grid.png) and the heatmaps of the first image (sheet.png);
     the network runs once per image for the whole grid. With --protocol grid: mosaics.json. With --removal: removal.json.
     """
@@ -79,9 +79,9 @@ def evaluate(
         say(json.dumps(document))
     elif not quiet:
         show: Callable[[dict[str, Any]], None] = _print_evaluation
-        files, drawn = "evaluation.json, pictures.csv", ", curves.png, curves.svg"
+        files, drawn = "evaluation.json, images.csv", ", curves.png, curves.svg"
         if grid is not None:
-            show, files, drawn = _print_grid, "grid.json, pictures.csv", ", grid.png, grid.svg, sheet.png, sheet.svg"
+            show, files, drawn = _print_grid, "grid.json, images.csv", ", grid.png, grid.svg, sheet.png, sheet.svg"
         elif removal:
             show, files, drawn = _print_removal, "removal.json", ""
         elif mosaics:
@@ -142,7 +142,7 @@ def _paired(difference: dict[str, float] | None) -> str:
 def _print_mosaics(document: dict[str, Any]) -> None:
     print_paragraph(
         "",
-        f"{document['mosaics']} mosaics of {document['pictures']} images, {document['model']['name']}: "
+        f"{document['mosaics']} mosaics of {document['images']} images, {document['model']['name']}: "
         "share of positive heat in the quarter of the class (0.25 by chance)",
     )
     say()
@@ -160,7 +160,7 @@ def _print_evaluation(document: dict[str, Any]) -> None:
     accuracy = document["accuracy"]
     print_paragraph(
         "",
-        f"{document['pictures']} images, {document['model']['name']}, protocol {document['protocol']}: "
+        f"{document['images']} images, {document['model']['name']}, protocol {document['protocol']}: "
         f"{parameters['steps']} steps of {parameters['step_pixels']} pixels"
         + (f"; {accuracy:.1%} predicted as labelled" if accuracy is not None else ""),
     )
@@ -184,7 +184,7 @@ _MEASURE = {"insertion": "insertion", "deletion": "deletion", "difference": "ins
 def _print_grid(found: dict[str, Any]) -> None:
     parameters = found["parameters"]
     say(
-        f"{found['pictures']} images, {found['model']['name']}, protocol {found['protocol']}: "
+        f"{found['images']} images, {found['model']['name']}, protocol {found['protocol']}: "
         f"{parameters['steps']} steps of {parameters['step_pixels']} pixels"
     )
     say()

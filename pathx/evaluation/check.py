@@ -90,7 +90,7 @@ class Checked:
         """check.json."""
         return {
             "schema": SCHEMA,
-            "picture": self.image,
+            "image": self.image,
             "target": self.target,
             "settings": self.settings,
             "model": self.model,

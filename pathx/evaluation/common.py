@@ -113,13 +113,13 @@ class Common:
             "schema": SCHEMA,
             "by": self.by,
             "threshold": threshold,
-            "pictures": sum(map(len, self.trails.values())),
+            "images": sum(map(len, self.trails.values())),
             **self.about,
             "layers": [{"layer": n, "tensors": [_tensor(t) for t in tensors]} for n, tensors in self.layers.items()],
             "classes": [
                 {
                     "label": label,
-                    "pictures": len(trails),
+                    "images": len(trails),
                     "too_few": label not in self.large_classes,
                     "layers": [self._layer_document(label, layer, threshold) for layer in self.layers],
                 }

@@ -318,7 +318,7 @@ def evaluate(
     contenders = [*(one for row in cells.values() for one in row), *others]
     name = "evaluation" if grid is None else "grid"
     if folder is not None:
-        check_own(folder, (RECORDS, f"{name}.json", "pictures.csv"))
+        check_own(folder, (RECORDS, f"{name}.json", "images.csv"))
     records = RecordFile(None if folder is None else folder / RECORDS)
     new_evaluation(prepared, contenders, judge, batch_size)  # refuses what cannot be measured
     seconds = estimate_seconds(prepared, contenders, judge, len(files))
@@ -328,7 +328,7 @@ def evaluate(
         result = measure(prepared, files, contenders, judge, records=records, batch_size=batch_size, progress=progress)
     document = result.document if grid is None else grid_document(result, cells)
     if folder is not None:
-        write_csv(folder / "pictures.csv", result.table)
+        write_csv(folder / "images.csv", result.table)
         if _can_plot(note) and grid is None:
             _plot_curves(result, folder)
         elif not plots.plots_are_missing():

@@ -122,7 +122,7 @@ class Evaluation:
         for record in self.records.get(one.title, ()):
             if record.problem is None:
                 areas = record.areas
-                found[record.picture] = (areas | {DIFFERENCE: areas["insertion"] - areas["deletion"]})[measure]
+                found[record.image] = (areas | {DIFFERENCE: areas["insertion"] - areas["deletion"]})[measure]
         return found
 
     def curve(self, one: Contender, measure: str) -> Tensor:
@@ -147,14 +147,14 @@ class Evaluation:
             both = [name for name in one if name in other]
             if both:
                 found = compare([one[name] for name in both], [other[name] for name in both])
-                result[measure] = {**asdict(found.difference), "higher": found.higher, "pictures": found.images}
+                result[measure] = {**asdict(found.difference), "higher": found.higher, "images": found.images}
         return result
 
     def counts(self, one: Contender) -> dict[str, int]:
         records = self.records[one.title]
         good = [record for record in records if record.problem is None]
         return {
-            "pictures": len(good),
+            "images": len(good),
             "tied": sum(record.tied == 1 for record in good),
             "not_finite": len(records) - len(good),
         }
@@ -208,7 +208,7 @@ class Evaluation:
             "schema": SCHEMA,
             "protocol": self.protocol.name,
             "parameters": self.protocol.parameters,
-            "pictures": len(self.images),
+            "images": len(self.images),
             "methods": {one.name: self.figures(one) for one in ran},
             "settings": {one.name: one.described for one in ran},
             "compared": own.name if own else None,
@@ -227,13 +227,13 @@ class Evaluation:
         """One row per image and contender, headings first."""
         labels = self.prepared.labels
         about = {name: (label or "", labels[target]) for name, label, target in self.images}
-        rows: list[list[Any]] = [["picture", "label", "predicted", "method", *MEASURES, "seconds", "tied", "problem"]]
+        rows: list[list[Any]] = [["image", "label", "predicted", "method", *MEASURES, "seconds", "tied", "problem"]]
         for one in self.contenders:
             for record in self.records.get(one.title, ()):
                 areas = record.areas.values() if record.problem is None else ("", "")
                 start = [
-                    record.picture,
-                    *about.get(record.picture, ("", "")),
+                    record.image,
+                    *about.get(record.image, ("", "")),
                     one.title if one.title != METHODS[one.name].title else one.name,
                 ]
                 rows.append([*start, *areas, record.seconds, record.tied, record.problem or ""])

@@ -69,7 +69,7 @@ def grid_document(result: Evaluation, cells: Grid) -> dict[str, Any]:
         if found
     }
     others = {one.name: result.figures(one) for one in result.ran if one.title not in inside}
-    kept = ("protocol", "parameters", "pictures", "accuracy", "not_run", "unread", "notes", "model", "created_by")
+    kept = ("protocol", "parameters", "images", "accuracy", "not_run", "unread", "notes", "model", "created_by")
     return {"schema": SCHEMA, "grid": found, "best": best, "methods": others} | {key: evaluated[key] for key in kept}
 
 

@@ -145,7 +145,7 @@ def evaluate_mosaics(
             "images": "at half their size" if shrink else "at their own size",
         },
         "mosaics": len(mosaics),
-        "pictures": len(seen),
+        "images": len(seen),
         **_figures({one.name: found[one.name] for one in ran}),
         "settings": {one.name: one.described for one in ran},
         "not_run": not_run,

@@ -22,7 +22,7 @@ class Record:
 
     Args:
         key: stands for everything that the figures depend on: model, image, method, settings, protocol.
-        picture: the name of the image below the folder; the key that these files have had from the start.
+        image: its name below the folder.
         target: the class that was attributed, the predicted one.
         insertion, deletion: the probability before the first step and after each; empty where there is a problem.
         seconds: that the attribution took, the image's part of its batch.
@@ -31,7 +31,7 @@ class Record:
     """
 
     key: str
-    picture: str
+    image: str
     target: int
     insertion: tuple[float, ...] = ()
     deletion: tuple[float, ...] = ()
@@ -107,5 +107,5 @@ def _record(line: Line) -> Record | None:
 
 
 _NUMBERS = {"insertion": [(int, float)], "deletion": [(int, float)], "seconds?": (int, float), "tied?": (int, float)}
-_SHAPE = {"key": str, "picture": str, "target": int, **_NUMBERS, "problem?": (str, type(None))}
+_SHAPE = {"key": str, "image": str, "target": int, **_NUMBERS, "problem?": (str, type(None))}
 _NAMES = [one.name for one in fields(Record)]

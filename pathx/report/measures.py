@@ -36,14 +36,14 @@ def measure_page(file: Path, document: dict[str, Any], references: References) -
         references: what is known of the channels of networks.
     """
     with understood(file):
-        rows = _rows(file.with_name("pictures.csv"))
+        rows = _rows(file.with_name("images.csv"))
         data = {
             "kind": file.stem,
             "title": _NAMES.get(file.stem, file.stem),
             "folder": str(file.parent),
             "document": document,
             "rows": rows,
-            "thumbnails": _thumbnails(row["picture"] for row in rows),
+            "thumbnails": _thumbnails(row["image"] for row in rows),
             "references": references.of(_channels(document), document.get("model", {}).get("sha256", "")),
         }
         return page("measures.js", measure_title(file), data)
@@ -61,7 +61,7 @@ def _channels(document: dict[str, Any]) -> list[tuple[str, int]]:
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
-    """pictures.csv, with numbers where there are any."""
+    """images.csv, with numbers where there are any."""
     if not file.is_file():
         return []
     try:
@@ -69,7 +69,7 @@ def _rows(file: Path) -> list[dict[str, Any]]:
         rows = list(csv.DictReader(io.StringIO(text, newline="")))
     except (OSError, csv.Error):
         return []
-    kept = ("picture", "label", "predicted", "method")
+    kept = ("image", "label", "predicted", "method")
     return [
         {**{key: row.get(key) or "" for key in kept}, **{key: _number(row.get(key)) for key in _MEASURES}}
         for row in rows

@@ -175,7 +175,7 @@ def _check(document: dict[str, Any], checks: Sequence[dict[str, Any]]) -> dict[s
     """The verdict of a check of this model on this image, where there is one."""
     for check in checks:
         try:
-            name = str(check.get("image", check.get("picture")))
+            name = str(check["image"])
             same = Path(name).name == Path(document["image"]["file"]).name
             if not same or check["model"].get("sha256", document["model"]["sha256"]) != document["model"]["sha256"]:
                 continue

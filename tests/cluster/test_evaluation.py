@@ -48,9 +48,9 @@ def test_the_records_and_figures_are_those_of_a_local_evaluation(load: Any, path
     assert len(records("out")) == 21
     assert same(records("out"), records("local"))
     assert same(document("out"), document("local"))
-    assert json.loads(done.out)["pictures"] == 7
-    assert [row.split(",")[0] for row in Path("out/pictures.csv").read_text().splitlines()] == [
-        row.split(",")[0] for row in Path("local/pictures.csv").read_text().splitlines()
+    assert json.loads(done.out)["images"] == 7
+    assert [row.split(",")[0] for row in Path("out/images.csv").read_text().splitlines()] == [
+        row.split(",")[0] for row in Path("local/images.csv").read_text().splitlines()
     ]
 
 
@@ -83,7 +83,7 @@ def test_an_image_that_kills_is_left_out_and_named(load: Any, pathx_: Pathx, mon
     assert done.status == 1
     assert "photos/cat/3.png: the process that worked on it died" in done.err
     assert list(document("out")["unread"]) == ["photos/cat/3.png"]
-    assert document("out")["pictures"] == 6
+    assert document("out")["images"] == 6
 
 
 def test_a_depth_that_the_network_has_not(load: Any, pathx_: Pathx) -> None:

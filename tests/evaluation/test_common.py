@@ -41,17 +41,17 @@ def test_features_of_a_decomposition_are_not_counted_beside_the_whole(pathx_: Pa
     assert pathx_("decompose", "pictures/cat/0.png", *settings, "--out", "parts", "--quiet").status == 0
     assert len(list(Path("parts").rglob("path.json"))) > 1
     assert pathx_("common", "parts", "--out", "out").status == 0
-    assert document("out/common.json")["pictures"] == 1
+    assert document("out/common.json")["images"] == 1
 
 
 def test_results_among_pictures_are_not_taken_for_all_there_is(pathx_: Pathx) -> None:
     settings = ("--model", "model.pt", "--depth", 2)
     assert pathx_("explain", "pictures/cat", *settings, "--out", "pictures/explained").status == 0
     assert pathx_("common", "pictures", *settings, "--out", "out").status == 0
-    assert document("out/common.json")["pictures"] == 6
+    assert document("out/common.json")["images"] == 6
     done = pathx_("common", "pictures/explained", "pictures/explained/pictures", "--out", "twice")
     assert "note: 3 explanations are there twice and count once" in done.err
-    assert document("twice/common.json")["pictures"] == 3
+    assert document("twice/common.json")["images"] == 3
 
 
 def test_names_that_are_not_text(pathx_: Pathx) -> None:
@@ -62,7 +62,7 @@ def test_names_that_are_not_text(pathx_: Pathx) -> None:
         pytest.skip("this file system takes text only")
     arguments = ("odd", "--model", "model.pt", "--depth", 2)
     assert pathx_("evaluate", *arguments, "--methods", "pathx,random", "--out", "out").status == 0
-    with Path("out/pictures.csv").open(newline="") as stream:
+    with Path("out/images.csv").open(newline="") as stream:
         assert [row[0] for row in csv.reader(stream)][1:] == [
             "odd/a b\\n\\udcff.png"
         ] * 2  # nothing that acts on a terminal
@@ -82,7 +82,7 @@ def test_shares_are_counted_over_the_paths(pathx_: Pathx) -> None:
     paths = [json.loads(file.read_text()) for file in Path("explained").rglob("path.json")]
     paths = [path for path in paths if path["target"]["rank"] == 1 and "against" not in path]  # explain may add others
     (group,) = document("out/common.json")["classes"]
-    assert group["label"] == "cat" and group["pictures"] == 3
+    assert group["label"] == "cat" and group["images"] == 3
     for layer in group["layers"]:
         own = [next(n for n in path["layers"] if n["layer"] == layer["layer"])["units"] for path in paths]
         for kind, part in (("units", slice(None)), ("channels", slice(1)), ("positions", slice(1, None))):

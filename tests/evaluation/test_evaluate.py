@@ -31,7 +31,7 @@ def test_evaluation_json_is_as_agreed(pathx_: Pathx) -> None:
     note = "pathx: note: constant: 6 maps gave no pixel a value of its own; the order was that of ties"
     assert done.status == 0 and done.err.splitlines() == [note]
     found = document("out/evaluation.json")
-    assert found["schema"] == "pathx/evaluation@1" and found["protocol"] == "rise" and found["pictures"] == 6
+    assert found["schema"] == "pathx/evaluation@1" and found["protocol"] == "rise" and found["images"] == 6
     assert set(found["parameters"]) >= {"step_pixels", "steps", "insertion_from", "deletion_to", "ranking", "ties"}
     assert list(found["methods"]) == list(METHODS)
     for figures in found["methods"].values():
@@ -47,7 +47,7 @@ def test_evaluation_json_is_as_agreed(pathx_: Pathx) -> None:
     assert "ins-del" in table[0] and "ahead by" in table[0]
     assert max(map(len, table)) <= 80  # of a terminal
     assert {file.name for file in Path("out").glob("[!.]*")} == {
-        *("evaluation.json", "pictures.csv", "curves.png", "curves.svg", "records.jsonl")
+        *("evaluation.json", "images.csv", "curves.png", "curves.svg", "records.jsonl")
     }
     assert Path("out/curves.svg").read_text().count("Guided GradCAM") == 2  # text that can be read, in both legends
 
@@ -55,7 +55,7 @@ def test_evaluation_json_is_as_agreed(pathx_: Pathx) -> None:
 def test_the_figures_are_the_means_of_the_pictures(pathx_: Pathx) -> None:
     pathx_("evaluate", "pictures", "--model", "model.pt", "--methods", FAST, "--protocol", "paper", "--out", "out")
     found = document("out/evaluation.json")
-    with open("out/pictures.csv", encoding="utf-8") as stream:
+    with open("out/images.csv", encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
     assert len(rows) == 6 * 4
     for name, figures in found["methods"].items():
@@ -142,13 +142,13 @@ def test_maps_that_are_not_finite_are_counted_and_left_out(
     method("random", broken)
     done = pathx_(*arguments, "--out", "out")
     found = document("out/evaluation.json")
-    assert found["counts"]["random"] == {"pictures": 5, "tied": 0, "not_finite": 1}
+    assert found["counts"]["random"] == {"images": 5, "tied": 0, "not_finite": 1}
     assert "1 maps were NaN or infinite and are left out" in done.err
-    with open("whole/pictures.csv", encoding="utf-8") as stream:
+    with open("whole/images.csv", encoding="utf-8") as stream:
         rest = [
             float(r["insertion"])
             for r in csv.DictReader(stream)
-            if r["method"] == "random" and "0.png" not in r["picture"]
+            if r["method"] == "random" and "0.png" not in r["image"]
         ]
     assert found["methods"]["random"]["insertion"]["mean"] == pytest.approx(sum(rest) / 5)
     method("random", lambda subject: torch.full_like(subject.images, float("inf")))
@@ -188,7 +188,7 @@ def test_pictures_that_cannot_be_read_are_listed(pathx_: Pathx) -> None:
     done = pathx_("evaluate", "pictures", "--model", "model.pt", "--methods", "random", "--out", "out")
     assert done.status == 1 and "broken.png is not an image" in done.err
     found = document("out/evaluation.json")
-    assert found["pictures"] == 6 and list(found["unread"]) == ["pictures/cat/broken.png"]
+    assert found["images"] == 6 and list(found["unread"]) == ["pictures/cat/broken.png"]
 
 
 def test_a_model_whose_output_is_not_finite_says_so(pathx_: Pathx) -> None:

@@ -61,12 +61,12 @@ FIGURES = {
 def measures(tmp_path: Path) -> list[Path]:
     """An evaluation, a grid and common units, hostile where they can be."""
     model = {"name": HOSTILE[0], "sha256": "0" * 64}
-    about = {"pictures": 2, "model": model, "notes": [HOSTILE[1]], "unread": {HOSTILE[2]: "x"}, "protocol": "rise"}
-    table = [["picture", "label", "predicted", "method", "insertion", "deletion"]]
+    about = {"images": 2, "model": model, "notes": [HOSTILE[1]], "unread": {HOSTILE[2]: "x"}, "protocol": "rise"}
+    table = [["image", "label", "predicted", "method", "insertion", "deletion"]]
     for method in ("pathx", HOSTILE[0]):
         table += [[f"{number}.png", "", HOSTILE[1], method, "0.5", "0.25"] for number in range(3)]
     common = {"tensor": HOSTILE[0], "index": [3, 1, 1], "share": 0.5}
-    classes = [{"label": label, "pictures": 1, "layers": [{"layer": 2, "units": [common]}]} for label in HOSTILE]
+    classes = [{"label": label, "images": 1, "layers": [{"layer": 2, "units": [common]}]} for label in HOSTILE]
     grid = [{"depth": depth, "width": width, **FIGURES} for depth in (1, 2) for width in (1, 5)]
     documents = {
         "evaluation": {"methods": {"pathx": FIGURES, HOSTILE[0]: FIGURES}, **about},
@@ -78,6 +78,6 @@ def measures(tmp_path: Path) -> list[Path]:
         folder = tmp_path / name
         folder.mkdir()
         (folder / f"{name}.json").write_text(json.dumps({"schema": f"pathx/{name}@1", **document}))
-        with (folder / "pictures.csv").open("w", newline="") as stream:
+        with (folder / "images.csv").open("w", newline="") as stream:
             csv.writer(stream).writerows(table)
     return [report([tmp_path / name]) for name in documents]

@@ -108,6 +108,6 @@ def test_a_table_of_figures_shows_no_pictures_from_elsewhere(here: Path, pathx_:
     secret = picture(str(here / "secret.png"))
     run = ("evaluate", "here", "--model", scripted(network()), "--methods", "saliency", "--steps", "2", "--quiet")
     assert pathx_(*run, "--out", "out").status == 0
-    table = Path("out/pictures.csv")
+    table = Path("out/images.csv")
     table.write_text(table.read_text().replace("here/a.png", secret) + table.read_text().splitlines()[1] + "\n")
     assert list(data_of(report(["out"]))["thumbnails"]) == ["here/a.png"]

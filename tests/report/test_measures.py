@@ -18,9 +18,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An evaluation of two images by one method, one of which is still there."""
     monkeypatch.chdir(tmp_path)
     picture(tmp_path / "a.png")
-    with (tmp_path / "pictures.csv").open("w", newline="") as stream:
+    with (tmp_path / "images.csv").open("w", newline="") as stream:
         writer = csv.writer(stream)
-        writer.writerow(["picture", "label", "predicted", "method", "insertion", "deletion"])
+        writer.writerow(["image", "label", "predicted", "method", "insertion", "deletion"])
         for name in ("a.png", "b.png"):
             writer.writerow([name, "cat", "", "pathx", 0.5, 0.25])
         writer.writerow(["c.png", "", "dog", "random", "", "none"])
@@ -29,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_rows_have_numbers_or_nothing_and_pictures_that_are_there(folder: Path) -> None:
     data = data_of(measure_page(folder / "evaluation.json", {}, References([])))
-    assert [(row["picture"], row["insertion"] is None) for row in data["rows"]] == [
+    assert [(row["image"], row["insertion"] is None) for row in data["rows"]] == [
         ("a.png", False),
         ("b.png", False),
         ("c.png", True),

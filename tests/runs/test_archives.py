@@ -105,4 +105,4 @@ def test_evaluation_takes_archives(pathx_: Pathx) -> None:
     arguments = ("--model", scripted(network()), "--methods", "saliency", "--steps", 3, "--batch-size", 2)
     ended = pathx_("evaluate", "x.tar", *arguments, "--out", "table")
     assert ended.status == 0, ended.err
-    assert "x.tar/00001" in Path("table/pictures.csv").read_text()
+    assert "x.tar/00001" in Path("table/images.csv").read_text()

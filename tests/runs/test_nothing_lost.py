@@ -196,7 +196,7 @@ def test_a_path_json_of_somebody_else(pathx_: Pathx) -> None:
     assert files("pathx-out") == {"photo.png/cat/path.json"} and place.read_text() == "mine"
 
 
-@pytest.mark.parametrize("name", ["evaluation.json", "records.jsonl", "pictures.csv"])
+@pytest.mark.parametrize("name", ["evaluation.json", "records.jsonl", "images.csv"])
 def test_evaluations_leave_files_of_others_alone(pathx_: Pathx, name: str) -> None:
     Path("out").mkdir()
     Path("out", name).write_text("mine\n")
@@ -234,7 +234,7 @@ def test_one_bad_image_costs_itself(pathx_: Pathx, command: str) -> None:
     assert done.status == 1
     assert len(done.err.splitlines()) == 3 and all(line.startswith("pathx: ") for line in done.err.splitlines())
     document_ = next(Path("out").glob(f"{command.replace('evaluate', 'evaluation')}.json"))
-    assert json.loads(document_.read_text())["pictures"] == 2
+    assert json.loads(document_.read_text())["images"] == 2
     assert command != "grid" or Path("out/sheet.png").exists()
     assert pathx_(name, "none.png", "--model", "model.pt", *options).status == 2
 

@@ -82,7 +82,7 @@ def test_evaluation_takes_images_from_a_store(place: str, pathx_: Pathx, here: P
     arguments = ("--model", scripted(network()), "--methods", "saliency", "--steps", 3, "--batch-size", 2)
     ended = pathx_("evaluate", f"{place}/evaluated", *arguments, "--out", "table")
     assert ended.status == 0, ended.err
-    assert "evaluated/cat/1.png" in Path("table/pictures.csv").read_text()
+    assert "evaluated/cat/1.png" in Path("table/images.csv").read_text()
 
 
 # Results in a store

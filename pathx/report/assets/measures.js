@@ -23,10 +23,10 @@ const state = { measure: "insertion", method: null, layer: null };
 const place = make("div", { class: "path" });
 
 function header() {
-  const { model = {}, protocol, pictures } = made;
+  const { model = {}, protocol, images } = made;
   const facts = [
     DATA.folder,
-    pictures === undefined ? null : counted(pictures, "image"),
+    images === undefined ? null : counted(images, "image"),
     model.name,
     protocol ? `protocol ${protocol}` : null,
     typeof made.accuracy === "number" ? `${percent(made.accuracy)} predicted as labelled` : null,
@@ -113,10 +113,10 @@ function images() {
       make(
         "li",
         {},
-        DATA.thumbnails[row.picture] ? make("img", { src: DATA.thumbnails[row.picture], alt: "" }) : null,
+        DATA.thumbnails[row.image] ? make("img", { src: DATA.thumbnails[row.image], alt: "" }) : null,
         make("b", {}, number(row[state.measure], 3)),
         make("span", {}, text(row.predicted)),
-        make("span", { class: "quiet" }, text(row.picture.split(/[\\/]/).pop())),
+        make("span", { class: "quiet" }, text(row.image.split(/[\\/]/).pop())),
       ),
     );
   return [
