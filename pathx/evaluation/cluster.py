@@ -52,7 +52,7 @@ def measure_on_ray(
     result = new_evaluation(prepared, contenders, protocol, batch_size)
     known: dict[str, list[str]] = {}
     for record in records.known.values():
-        known.setdefault(record.picture, []).append(record.key)
+        known.setdefault(record.image, []).append(record.key)
     batches = [
         [(source, tuple(known.get(source.name, ()))) for source in batch]
         for batch in in_batches(images, prepared.batch_size(batch_size))
