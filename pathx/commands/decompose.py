@@ -36,7 +36,7 @@ def decompose(
         options.Option("Layer whose units are grouped into features. [default: the top one]", "N", panel=options.PATH),
     ] = None,
 ) -> None:
-    """Split a decision into features: groups of units that look at the same spot.
+    """Split a decision into features: groups of units at the same spot.
 
     Besides the files of explain, OUT/IMAGE/CLASS gets sheet.png, a folder feature-01, … for each feature that is drawn, and
     decomposition.json, which lists all features and their units.

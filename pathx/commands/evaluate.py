@@ -46,7 +46,7 @@ def evaluate(
     format: options.OneFormat = Format.text,
     quiet: options.Quiet = False,
 ) -> None:
-    """Measure explanations: by insertion and deletion of pixels, by mosaics, or by removing units.
+    """Measure explanations by changing pixels or removing units.
 
     OUT gets evaluation.json, images.csv, the curves as PNG and SVG, and records.jsonl, from which a run that was stopped
     goes on. With --grid: grid.json, both measures against width (grid.png) and the heatmaps of the first image (sheet.png);

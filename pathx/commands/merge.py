@@ -16,7 +16,7 @@ from pathx.commands.output import about, complain, say
 from pathx.drawing.words import counted
 from pathx.errors import shown
 from pathx.runs.index import index_name, unpack_results
-from pathx.runs.index import merge as join
+from pathx.runs.index import merge as merge_shards
 from pathx.stores import Address, is_stored
 
 _LISTED = 20
@@ -31,15 +31,16 @@ def merge(
     format: options.OneFormat = Format.text,
     quiet: options.Quiet = False,
 ) -> None:
-    """Join the shards of a run into one index, or unpack its results.
+    """Merge the shards of a run into one index, or unpack its results.
 
-    Writes OUT/index.jsonl and says what is missing: the exit status is 1 where a shard has not been run, has not come to
-    its end, or had images that failed. Reports and redrawn pictures are made of results that are not packed.
+    The shard that finishes last merges by itself. This command merges what there is, writes OUT/index.jsonl and says what is
+    missing: the exit status is 1 if a shard has not been run, has not finished, or had images that failed. To make reports and
+    redrawn pictures from packed results, unpack them first.
     """
     if unpack is not None:
         _unpack(out, unpack, quiet)
         return
-    merged = join(out)
+    merged = merge_shards(out)
     if format is Format.json:
         say(json.dumps(asdict(merged)))
     elif not quiet:
@@ -55,7 +56,7 @@ def merge(
     if more := sum(len(listed[_LISTED:]) for listed in (merged.missing, merged.failed, merged.shards)):
         complain(f"and {more} more")
     if merged.missing:
-        complain(f"{len(merged.missing)} images are missing: run their shards again to go on, then pathx merge")
+        complain(f"{len(merged.missing)} images are missing: run their shards again to go on")
     if merged.missing or merged.failed or merged.shards:
         raise typer.Exit(1)
 
