@@ -35,13 +35,9 @@ def crops(folder: Path) -> Path:
     return folder
 
 
-def pin(page: Any) -> None:
-    """Two units pinned, in different layers."""
-    page.get_by_label("Search units").fill("layer 16")
-    page.locator(".results button").first.click()
-    page.keyboard.press("Enter")
-    page.get_by_label("Search units").fill("")
-    page.keyboard.press("Escape")
+def hold(page: Any) -> None:
+    """A channel is held, so that the panel tells of it."""
+    page.locator(".node.channel").nth(10).dispatch_event("click")
 
 
 def nothing(page: Any) -> None:
@@ -56,7 +52,7 @@ def shot(browser: Any, file: Path, name: str, size: tuple[int, int], scheme: str
     page.wait_for_timeout(500)
     image = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
     page.close()
-    image.quantize(192, dither=Image.Dither.NONE).save(ROOT / f"docs/images/report-{name}.png", optimize=True)
+    image.save(ROOT / f"docs/images/report-{name}.jpg", quality=80, optimize=True)
 
 
 def main() -> None:
@@ -64,13 +60,19 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as temporary, sync_playwright() as playwright:
         folder = Path(temporary)
-        pathx("explain", "examples/cat.png", "--depth", 5, "--width", 20, "--report", "-q", "--out", folder / "one")
-        pathx("explain", crops(folder / "photos"), "--report", "-q", "--out", folder / "many")
-        (single,) = (folder / "one").rglob("report.html")
+        photos, units, one, many = folder / "photos", folder / "units", folder / "one", folder / "many"
+        crops(photos)
+        pathx("units", photos, "-q", "--out", units)
+        pathx("explain", "examples/cat.png", "--units", units, "--report", "-q", "--out", one)
+        pathx("decompose", "examples/coffee.png", "--features", 5, "--report", "-q", "--out", one)
+        pathx("explain", photos, "--report", "-q", "--out", many)
+        pathx("report", units, "-q")
+        cat, coffee = sorted(one.rglob("report.html"))
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
-        shot(browser, single, "cat", (1280, 1000), "light", nothing)
-        shot(browser, single, "unit", (1280, 1000), "dark", pin)
-        shot(browser, folder / "many/report/index.html", "gallery", (1280, 800), "light", nothing)
+        shot(browser, cat, "cat", (1280, 1080), "light", hold)
+        shot(browser, coffee, "features", (1280, 760), "dark", nothing)
+        shot(browser, many / "report/index.html", "gallery", (1280, 760), "light", nothing)
+        shot(browser, units / "report.html", "atlas", (1280, 760), "light", nothing)
         browser.close()
 
 

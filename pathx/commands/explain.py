@@ -14,6 +14,8 @@ from pathx.commands.running import run_images
 from pathx.drawing.words import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pathx.explanation import Explanation, PathLayer
     from pathx.results.result import Result
     from pathx.units.guide import Guide
@@ -53,6 +55,8 @@ def _print_explanation(known: Guide | None, done: Result, first: bool) -> None:
     """What a person wants to see: the predictions (once per image), the path, where the files are."""
     from rich.text import Text
 
+    from pathx.results.names import read_names
+
     console = terminal()
     explanation, document = done.explanation, done.document
     if first:
@@ -60,7 +64,10 @@ def _print_explanation(known: Guide | None, done: Result, first: bool) -> None:
     print_target(console, document, explanation)
     classes = document["model"]["classes"] if explanation.against is None else 2
     by_effect = explanation.importance == "effect"
-    print_table(_HEADINGS, _path_rows(explanation, None if by_effect else classes, console.width), right=range(4))
+    names = read_names([done.folder, *done.folder.resolve().parents], document["model"]["sha256"])
+    print_table(
+        _HEADINGS, _path_rows(explanation, None if by_effect else classes, console.width, names), right=range(4)
+    )
     if by_effect:
         console.print("importance: first-order effect on the log-odds of the class")
     else:
@@ -81,17 +88,20 @@ def _print_explanation(known: Guide | None, done: Result, first: bool) -> None:
     console.print(Text(f"{done.folder}{os.sep}: {files}\n"), soft_wrap=True)
 
 
-def _path_rows(explanation: Explanation, classes: int | None, width: int) -> list[tuple[str, ...]]:
+def _path_rows(
+    explanation: Explanation, classes: int | None, width: int, names: Mapping[str, str]
+) -> list[tuple[str, ...]]:
     """The strongest channels and units of each layer, and what share of all that its kept units send each of them sends."""
     room = width - sum(len(heading) + 2 for heading in _HEADINGS[:-1])
     most = 2 if len(explanation.path) <= 3 else 1
     rows: list[tuple[str, ...]] = []
     for layer in explanation.path:
         total = sum(unit.contribution for unit in layer.units)
-        lines = [("", channel.contribution, channel.name(room)) for channel in _strongest_channels(layer)[:most]]
+        lines = [("", channel.contribution, channel.name(room, names)) for channel in _strongest_channels(layer)[:most]]
         indent = "  " if lines else ""
         for unit in layer.units[:most]:
-            name = f"{indent}{unit_name(unit, room - len(indent))}"
+            given = names.get(f"{unit.tensor}[{unit.index[0]}]", "") if len(unit.index) == 1 else ""
+            name = f"{indent}{unit_name(unit, room - len(indent))} {given}".rstrip()
             lines.append((relative(unit.importance, classes), unit.contribution, name))
         head = (str(layer.layer), f"{len(layer.units)}{'*' if layer.below_alpha and layer.units else ''}")
         for importance, contribution, name in lines or [("", 0.0, "none")]:
@@ -110,8 +120,10 @@ class _Channel:
     units: int
     contribution: float
 
-    def name(self, room: int) -> str:
-        return place_name(self.tensor, f" [{self.number}], {counted(self.units, 'unit')}", room)
+    def name(self, room: int, names: Mapping[str, str]) -> str:
+        given = names.get(f"{self.tensor}[{self.number}]", "")
+        called = f" {given}" if given else ""
+        return place_name(self.tensor, f" [{self.number}]{called}, {counted(self.units, 'unit')}", room)
 
 
 def _strongest_channels(layer: PathLayer) -> list[_Channel]:

@@ -81,3 +81,6 @@ def test_a_name_goes_from_the_page_to_everything_else(browser: Any, pathx_: Path
     assert "<b>whiskers</b>" in shown
     told = pathx_("explain", "photos/0.png", *OPTIONS[:-1], "--out", "new", "--units", "units").out
     assert "<b>whiskers</b>" in told
+    shutil.copy("units/names.json", "new/names.json")
+    told = pathx_("explain", "photos/0.png", *OPTIONS[:-1], "--out", "new", "--overwrite").out
+    assert "<b>whiskers" in told

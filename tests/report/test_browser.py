@@ -68,6 +68,9 @@ def test_pointing_at_a_unit_lights_what_path_json_says(browser: Any, saved: Path
             page.locator(f'.node[data-id="{layer["layer"]}:0"]').dispatch_event("pointerenter")
             assert lit(page) == reached(document, layer["layer"], 0)
             field = page.locator(".field.pointed")
+            assert page.evaluate(
+                "[...document.querySelectorAll('.field')].every(one => getComputedStyle(one).fill == 'none')"
+            )
             assert field.get_attribute("data-field") == ",".join(map(str, layer["units"][0]["receptive_field"]))
             unit = layer["units"][0]
             name = f"{unit['tensor']} [{','.join(map(str, unit['index']))}]"

@@ -230,9 +230,9 @@ function told() {
 /** Show what is known of a node, and where its units look. */
 function look(node, held) {
   detail.show(node, held);
-  const fields = new Map((node?.units ?? []).map((unit) => [unit.receptive_field.join(), unit.receptive_field]));
+  const strongest = [...(node?.units ?? [])].sort((a, b) => Math.abs(b.contribution) - Math.abs(a.contribution));
   const map = node?.kind === "unit" ? DATA.unit_maps[node.units[0].id] : null;
-  photo.fields([...fields.values()].slice(0, 12), map ? { map, name: unitName(node.units[0]) } : null);
+  photo.fields(strongest, map ? { map, name: unitName(node.units[0]) } : null);
 }
 
 function goTo(tensor, index) {

@@ -10,7 +10,7 @@ const MAPS = {
   none: ["Photo", "The photo alone", []],
 };
 
-/** The photo as an `element`; `fields(list, own)` shows the fields of units, and the own map of one of them. */
+/** The photo as an `element`; `fields(units, own)` marks where units look, with the field of the first; `own` is a map of one of them. */
 export function makePhoto() {
   const size = DATA.photo ?? { width: DATA.input[0], height: DATA.input[1] };
   const region = DATA.photo ? DATA.region : [0, 0, size.width, size.height];
@@ -77,15 +77,19 @@ export function makePhoto() {
   function boxes(list) {
     marks.replaceChildren(...(DATA.photo ? outline(region, size) : []));
     const [wide, high] = DATA.input;
-    for (const [a, b, c, d] of list.filter((field) => field.length === 4)) {
-      const x = left + (a / wide) * (right - left);
-      const y = top + (b / high) * (bottom - top);
-      const box = { x, y, width: ((c - a) / wide) * (right - left), height: ((d - b) / high) * (bottom - top) };
+    const across = (x) => left + (x / wide) * (right - left);
+    const down = (y) => top + (y / high) * (bottom - top);
+    const strongest = list[0]?.receptive_field ?? [];
+    if (strongest.length === 4) {
+      const [a, b, c, d] = strongest;
+      const box = { x: across(a), y: down(b), width: across(c) - across(a), height: down(d) - down(b) };
       marks.append(
-        draw("rect", { ...box, class: "field under" }),
-        draw("rect", { ...box, class: "field pointed", "data-field": [a, b, c, d].join(",") }),
+        draw("rect", { ...box, class: "field shadow" }),
+        draw("rect", { ...box, class: "field pointed", "data-field": strongest.join(",") }),
       );
     }
+    for (const { centre } of list.filter((unit) => unit.centre))
+      marks.append(draw("circle", { class: "spot", cx: across(centre[0]), cy: down(centre[1]), r: size.width / 90 }));
   }
 
   const switchMap = (kind) => {
