@@ -11,20 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
-from pathx.engine.explain import (
-    Loaded,
-    Target,
-    brief,
-    check_exact,
-    class_numbers,
-    decompose_frozen,
-    explain_frozen,
-    opened,
-    read_images,
-    targets_of,
-    whole_number,
-)
+from pathx.engine.explain import Loaded, decompose_frozen, explain_frozen, open_model, read_images
 from pathx.engine.freeze import Frozen, freeze
+from pathx.engine.settings import Target, check_exact, class_numbers, in_one_line, targets_of, whole_number
 from pathx.errors import PathxError
 from pathx.explanation import Explanation, LayerTensor, Origin, PathLayer, Unit
 from pathx.maps import Place, overlaps, place
@@ -175,7 +164,7 @@ def decompose(
         from_layer: the layer whose units are grouped into features, counted from the input; the top one by default.
         features: how many to draw at most, the strongest; by default all with a share of at least 1%.
     """
-    module, labels = opened(model)
+    module, labels = open_model(model)
     target = class_numbers(model, target)
     images, photos = read_images(model, images)
     frozen = freeze(module, images)
@@ -214,13 +203,14 @@ def decompose_wanted(
     """Split (image, class) pairs of a frozen batch into features: one pass for the whole paths, one for those of the units."""
     most = None if features is None else whole_number(features)
     if features is not None and (most is None or most < 1):
-        raise PathxError(f"{brief(features)} features are out of range; use 1 or more", usage=True)
+        raise PathxError(f"{in_one_line(features)} features are out of range; use 1 or more", usage=True)
     how: dict[str, Any] = {"depth": depth, "width": width, "alpha": alpha, "skips": skips, "importance": importance}
     wholes = explain_frozen(frozen, wanted, **how)
     layer = frozen.network.depth if from_layer is None else whole_number(from_layer)
     if layer is None:
         raise PathxError(
-            f"layer {brief(from_layer)} is not the number of a layer; layers are counted from the input", usage=True
+            f"layer {in_one_line(from_layer)} is not the number of a layer; layers are counted from the input",
+            usage=True,
         )
     for whole in wholes:
         units = sum(len(kept.units) for kept in whole.path if kept.layer == layer)

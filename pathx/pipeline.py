@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from pathx.engine.device import in_parts, resolve_device, resolve_dtype
-from pathx.engine.explain import check_exact, class_logits, explain_frozen
+from pathx.engine.explain import explain_frozen
 from pathx.engine.freeze import Frozen, freeze
 from pathx.engine.network import Network
 from pathx.engine.replay import Classifier
+from pathx.engine.settings import check_exact, class_logits
 from pathx.errors import PathxError
 from pathx.explanation import Explanation
 from pathx.images.find import ImageFile

@@ -19,8 +19,9 @@ import pathx
 from pathx.cli import app
 from pathx.commands.options import Exact, Importance, Skips
 from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
-from pathx.engine.explain import check_depth, decompose_frozen, explain_frozen
+from pathx.engine.explain import decompose_frozen, explain_frozen
 from pathx.engine.freeze import freeze
+from pathx.engine.settings import check_depth
 from pathx.evaluation.check import check_image
 from pathx.evaluation.common import common_of_images
 from pathx.evaluation.methods import path_map

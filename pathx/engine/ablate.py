@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from pathx.engine.device import engine_precision, is_out_of_memory
-from pathx.engine.explain import Loaded, Target, class_logits, class_numbers, opened, read_images, targets_of
+from pathx.engine.explain import Loaded, open_model, read_images
 from pathx.engine.freeze import Frozen, freeze
 from pathx.engine.network import Gate, Network
 from pathx.engine.record.operations import Node, Value, filled
+from pathx.engine.settings import Target, class_logits, class_numbers, targets_of
 from pathx.errors import PathxError
 from pathx.explanation import Effect, Explanation, PathLayer, Removal, Unit
 
@@ -410,7 +411,7 @@ def ablate(
         means: what the units are set to instead of zero: by the tensor's name, a value per channel or per unit.
         target: the class to follow, as for `pathx.explain`.
     """
-    module, _ = opened(model)
+    module, _ = open_model(model)
     target = class_numbers(model, target)
     images, _ = read_images(model, images)
     frozen = freeze(module, images)

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pathx.engine.explain import class_logits
 from pathx.engine.freeze import network_and_tensors
 from pathx.engine.network import Network
 from pathx.engine.record.operations import Node, Value, filled
 from pathx.engine.rules.table import CONVOLUTIONS
+from pathx.engine.settings import class_logits
 from pathx.errors import PathxError
 
 CHUNK = 4_000_000

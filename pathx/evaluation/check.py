@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from pathx.defaults import DEPTH, IMPORTANCE, SKIPS, WIDTH
 from pathx.engine.ablate import part_removals
-from pathx.engine.explain import check_depth, explain_frozen
+from pathx.engine.explain import explain_frozen
 from pathx.engine.freeze import freeze
 from pathx.engine.network import Network
 from pathx.engine.record.model import named_tensors, unwrap
+from pathx.engine.settings import check_depth
 from pathx.errors import PathxError
 from pathx.evaluation.device_check import compare_device
 from pathx.evaluation.statistics import spearman

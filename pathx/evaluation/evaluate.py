@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from pathx.engine.device import in_parts
-from pathx.engine.explain import check_depth, check_settings, check_width
+from pathx.engine.settings import check_depth, check_settings, check_width
 from pathx.errors import PathxError, as_text
 from pathx.evaluation.choices import METHODS, PATHS, PROTOCOLS, choose
 from pathx.evaluation.methods import Subject, captum_is_missing

@@ -18,9 +18,10 @@ from torch import Tensor
 
 from pathx.engine.ablate import Draws, Rerun, logits_without
 from pathx.engine.device import engine_precision
-from pathx.engine.explain import class_logits, explain_frozen
+from pathx.engine.explain import explain_frozen
 from pathx.engine.freeze import Frozen, freeze
 from pathx.engine.network import Gate
+from pathx.engine.settings import class_logits
 from pathx.errors import PathxError
 from pathx.evaluation.records import KeyedLines, record_key
 from pathx.evaluation.statistics import bootstrap, compare

@@ -7,8 +7,8 @@ from pathlib import Path
 from time import perf_counter
 
 from pathx.engine.device import ALONE, is_out_of_memory, release_memory, resolve_batch_size
-from pathx.engine.explain import check_exact, class_logits
 from pathx.engine.freeze import Frozen, freeze, network_of
+from pathx.engine.settings import check_exact, class_logits
 from pathx.errors import PathxError
 from pathx.models.load import LoadedModel
 from pathx.pipeline import Input, prepare

@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 from pathx.decomposition import Decomposition, decompose_wanted
 from pathx.drawing.page import Panel
 from pathx.engine.ablate import removals
-from pathx.engine.explain import check_settings, check_width, class_logits, explain_frozen
+from pathx.engine.explain import explain_frozen
 from pathx.engine.freeze import Frozen
+from pathx.engine.settings import check_settings, check_width, class_logits
 from pathx.errors import PathxError
 from pathx.explanation import Explanation
 from pathx.models.labels import parse_targets, resolve_target, true_classes

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pathx.defaults import DEPTH, IMPORTANCE, SKIPS, WIDTH
-from pathx.engine.explain import check_depth
 from pathx.engine.network import Gate
+from pathx.engine.settings import check_depth
 from pathx.engine.units import fields_of
 from pathx.errors import PathxError
 from pathx.images.find import ImageFile

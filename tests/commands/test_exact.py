@@ -10,7 +10,7 @@ from support.command_line import Pathx, network, scripted
 from support.gathered import photos
 from torch import nn
 
-from pathx.engine.explain import AT_THE_IMAGE
+from pathx.engine.settings import AT_THE_IMAGE
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

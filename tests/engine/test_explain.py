@@ -16,21 +16,19 @@ from torch.testing import assert_close
 
 import pathx
 from pathx import PathxError
-from pathx.engine.explain import (
-    brief,
+from pathx.engine.explain import decompose_frozen, explain_frozen, open_model
+from pathx.engine.freeze import freeze
+from pathx.engine.settings import (
     check_depth,
     check_settings,
     check_width,
     class_logits,
-    decompose_frozen,
-    explain_frozen,
+    in_one_line,
     layer_width,
-    opened,
     predictions,
     targets_of,
     whole_number,
 )
-from pathx.engine.freeze import freeze
 
 
 def test_one_logit_is_two_classes() -> None:
@@ -143,7 +141,7 @@ class Unspeakable:
     ],
 )
 def test_what_somebody_gave_in_few_words(value: object, text: str) -> None:
-    assert brief(value) == text
+    assert in_one_line(value) == text
 
 
 def test_no_class_is_counted_from_the_end() -> None:
@@ -234,7 +232,7 @@ def test_what_comes_with_labels_is_opened() -> None:
     class Loaded:
         module, labels = nn.ReLU(), ["cat", "dog"]
 
-    assert opened(Loaded()) == (Loaded.module, ("cat", "dog"))
-    assert opened(Loaded.module) == (Loaded.module, ())
+    assert open_model(Loaded()) == (Loaded.module, ("cat", "dog"))
+    assert open_model(Loaded.module) == (Loaded.module, ())
     with pytest.raises(PathxError, match="not a dict"):
-        opened({})  # type: ignore[arg-type]
+        open_model({})  # type: ignore[arg-type]

@@ -28,9 +28,10 @@ from torch.testing import assert_close
 
 import pathx
 from pathx import PathxError
-from pathx.engine.explain import decompose_frozen, predictions
+from pathx.engine.explain import decompose_frozen
 from pathx.engine.freeze import freeze
 from pathx.engine.search import Strategy
+from pathx.engine.settings import predictions
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -22,11 +22,12 @@ import pathx.engine.path
 import pathx.engine.search
 from pathx import Explanation, PathLayer
 from pathx.engine.branches import Branches
-from pathx.engine.explain import decompose_frozen, explain_frozen, predictions
+from pathx.engine.explain import decompose_frozen, explain_frozen
 from pathx.engine.freeze import freeze
 from pathx.engine.linear import linear_model
 from pathx.engine.path import PathSettings, find_paths
 from pathx.engine.search import Strategy
+from pathx.engine.settings import predictions
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
