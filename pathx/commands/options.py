@@ -45,14 +45,6 @@ class Exact(str, Enum):
 _EXACT = Exact(EXACT)
 
 
-class Importance(str, Enum):
-    paper = "paper"
-    effect = "effect"
-
-
-_IMPORTANCE = Importance(IMPORTANCE)
-
-
 class Dtype(str, Enum):
     float32 = "float32"
     float64 = "float64"
@@ -114,7 +106,7 @@ class ModelOptions:
     ] = None
     model_args: Annotated[
         str | None,
-        Option("""For timm:NAME and your own code: arguments by name, as '{"num_classes": 10}'.""", "JSON"),
+        Option("""For timm:NAME and your own code: arguments by name, as '{"num_classes": 10}'.""", "JSON", rare=True),
     ] = None
     labels: Annotated[
         str | None, Option("File with the class labels: one per line, or a JSON list or object.", "FILE")
@@ -176,9 +168,14 @@ class PathOptions:
         Exact, Option("Where the numbers must hold: at the image, or in a region around it (ReLU networks only).")
     ] = _EXACT
     importance: Annotated[
-        Importance,
-        Option("Rank units as the paper does, or by their first-order effect on the log-odds of the class."),
-    ] = _IMPORTANCE
+        str,
+        Option(
+            "paper or effect: rank units as the paper does, or by their first-order effect on the log-odds of the class.",
+            "paper|effect",
+            choices=("paper", "effect"),
+            rare=True,
+        ),
+    ] = IMPORTANCE
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -189,7 +186,7 @@ class PathOptions:
             "alpha": parsing.alpha(self.alpha),
             "skips": self.skips.value,
             "exact": self.exact.value,
-            "importance": self.importance.value,
+            "importance": self.importance,
         }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import click
 import pytest
 import torch
 from support.command_line import (
@@ -14,6 +15,9 @@ from support.command_line import (
     refused,
     scripted,
 )
+from typer.main import get_command
+
+from pathx.cli import app
 
 pytestmark = pytest.mark.usefixtures("one_thread", "here")
 
@@ -99,3 +103,19 @@ def test_an_output_folder_without_permission(pathx_: Pathx, monkeypatch: pytest.
 )
 def test_wrong_calls_about_pictures(pathx_: Pathx, arguments: tuple[str, ...], message: str) -> None:
     assert pathx_(*arguments) == Finished(2, "", f"pathx: {message}\n")
+
+
+def test_explain_has_at_most_thirty_options() -> None:
+    command = get_command(app).commands["explain"]  # type: ignore[attr-defined]
+    assert 20 < sum(isinstance(one, click.Option) for one in command.params) <= 30
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_every_command_has_one_plain_line_that_is_not_cut_off(
+    pathx_: Pathx, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    shown = " ".join(pathx_("--help").out.split())
+    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
+        first = " ".join((command.help or "").split("\n\n")[0].split())
+        assert f"{name} {first}" in shown and first.endswith(".") and "…" not in first and len(first) <= 90

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from support.command_line import Pathx, check_document, picture, process
+from support.command_line import Pathx, check_document, config, picture, process
 from torch import nn
 
 from pathx.errors import PathxError
@@ -157,7 +157,7 @@ def test_what_is_wrong_is_said() -> None:
 def test_json_stays_clean(pathx_: Pathx) -> None:
     picture()
     save_file(network(2).state_dict(), "two.safetensors")
-    options = ("--model-args", '{"classes": 2}', "--weights", "two.safetensors", "--depth", "1", "--format", "json")
+    options = (*config(model_args='{"classes": 2}'), "--weights", "two.safetensors", "--depth", "1", "--format", "json")
     Path("labels.txt").write_text("yes\nno\n")
     done = pathx_("explain", "photo.png", "--model", "nets/net.py:build", *options, "--labels", "labels.txt")
     assert done.status == 0, done.err
@@ -173,7 +173,7 @@ def test_json_stays_clean(pathx_: Pathx) -> None:
         == "features.2"
     )
     for text, problem in (("{", "is not valid JSON"), ("[1]", "takes an object"), ('{"a": NaN}', "is not valid JSON")):
-        done = pathx_("explain", "photo.png", "--model", "nets/net.py:build", "--model-args", text)
+        done = pathx_("explain", "photo.png", "--model", "nets/net.py:build", *config(model_args=text))
         assert (done.status, done.err.count("\n")) == (2, 1)
         assert f"--model-args {problem}" in done.err
 

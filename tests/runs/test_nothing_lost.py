@@ -44,7 +44,7 @@ CHANGES: dict[str, tuple[object, ...] | dict[str, object]] = {
     "width": ("--width", 2),
     "alpha": ("--alpha", 0.2),
     "skips": ("--skips", "adjacent"),
-    "importance": ("--importance", "effect"),
+    "importance": {"importance": "effect"},
     "dtype": ("--dtype", "float64"),
     "mean": ("--mean", 0.1),
     "std": ("--std", 0.5),
