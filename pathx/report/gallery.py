@@ -24,7 +24,7 @@ from pathx.report.explanation import path_map, whole
 from pathx.report.measures import measure_page, measure_title
 from pathx.report.page import is_page, page
 from pathx.report.saved import Photo, channels_of, explanation_page
-from pathx.results.files import MARKER_SCHEMA, document_bytes, foreign, marked, replacing
+from pathx.results.files import MARKER_SCHEMA, document_bytes, foreign, own_files, replacing
 from pathx.results.names import channel_key
 
 _THUMBNAIL = 300
@@ -115,7 +115,7 @@ def _channels_shown(images: Sequence[_Image]) -> Shown:
 def _check_own(file: Path, base: str, images: Sequence[_Image]) -> None:
     """Refuse to replace files of others."""
     pages = [file, *(file.parent / name for image in images for name in image.pages)]
-    listed = marked(file.parent / base / "thumbnails")
+    listed = own_files(file.parent / base / "thumbnails")
     small = [file.parent / image.thumbnail for image in images if PurePath(image.thumbnail).name not in listed]
     for other in (*(one for one in pages if not is_page(one)), *small):
         if os.path.lexists(other):
@@ -127,7 +127,7 @@ def _stale(folder: Path, base: str, written: set[str]) -> list[str]:
     pages = [
         file.name for file in (folder / base / "pages").glob("*.html") if _OURS.fullmatch(file.name) and is_page(file)
     ]
-    listed = marked(folder / base / "thumbnails")
+    listed = own_files(folder / base / "thumbnails")
     found = [f"{base}pages/{name}" for name in pages]
     found += [f"{base}thumbnails/{name}" for name in listed if _OURS.fullmatch(name)]
     return sorted(set(found) - written)

@@ -14,7 +14,7 @@ from pathx.drawing.view import View
 from pathx.errors import PathxError
 from pathx.images.read import UserImage
 from pathx.maps import Place, no_place
-from pathx.results.explanation import SETTINGS, ModelInfo, check_finite, made_by, subject, target_document
+from pathx.results.explanation import SETTINGS, ModelInfo, check_finite, software_document, subject, target_document
 from pathx.results.files import CONTRAST, CONTRAST_PICTURE, document_bytes, read_document, replacing
 
 SCHEMA = "pathx/contrast@1"
@@ -120,7 +120,7 @@ def contrast_document(
         ],
         "colour_scale": contrast.scale(drawing),
         "files": {"contrast": CONTRAST_PICTURE},
-        "created_by": made_by(first, device),
+        "created_by": software_document(first, device),
     }
 
 

@@ -23,12 +23,12 @@ from pathx.results.explanation import (
     ModelInfo,
     check_finite,
     describe_the_same,
-    drawn,
+    draw_files,
     drop_contrast,
     feature_files,
-    made_by,
     put_explanation,
     remove_empty_features,
+    software_document,
     subject,
     target_document,
     unit_document,
@@ -93,7 +93,7 @@ def save_decomposition(
         contents |= {f"{name}/{FILES['tensors']}": _tensors(one) for name, one in _folders(made).items()}
     with replacing(folder) as new:
         there = _still_true(folder, document) - contents.keys()
-        path, own = drawn(made.whole, more=known.whole, **about)
+        path, own = draw_files(made.whole, more=known.whole, **about)
         gone = [DECOMPOSITION, *put_explanation(new, "", path, own)]
         for name, data in contents.items():
             new.put(name, data)
@@ -195,7 +195,7 @@ def _document(
         "grouping": {"alike": ALIKE, "linkage": "complete", "smoothing": SPOT},
         "colour_scale": decomposition_scale(made, drawing),
         "files": {},
-        "created_by": made_by(whole, device),
+        "created_by": software_document(whole, device),
     }
 
 

@@ -93,9 +93,9 @@ def save(explanation: Explanation, folder: str | Path, **options: Any) -> dict[s
     stay as well; of any other nothing does, nor what rests on it: a decomposition, a contrast.
 
     Args:
-        options: as for `drawn`.
+        options: as for `draw_files`.
     """
-    document, contents = drawn(explanation, **options)
+    document, contents = draw_files(explanation, **options)
     with replacing(Path(folder)) as new:
         gone = put_explanation(new, "", document, contents)
         decomposition = _older(new.folder / DECOMPOSITION)
@@ -108,7 +108,7 @@ def save(explanation: Explanation, folder: str | Path, **options: Any) -> dict[s
     return document
 
 
-def drawn(
+def draw_files(
     explanation: Explanation,
     *,
     image: UserImage,
@@ -147,7 +147,7 @@ def put_explanation(new: Replacement, place: str, document: dict[str, Any], cont
 
     Args:
         place: what their names begin with.
-        document, contents: as `drawn` gives them.
+        document, contents: as `draw_files` gives them.
     """
     there = _still_true(new.folder / place, document)
     document["files"] = {key: name for key, name in FILES.items() if name in contents or name in there}
@@ -160,7 +160,7 @@ def put_explanation(new: Replacement, place: str, document: dict[str, Any], cont
     return [f"{place}{name}" for name in (*gone, REPORT, REPORT_DATA)]
 
 
-def replaced_by(folder: Path, explanation: Explanation, model: ModelInfo, image: UserImage) -> str:
+def remove_others(folder: Path, explanation: Explanation, model: ModelInfo, image: UserImage) -> str:
     """How results were made that are to go, as an explanation takes their place.
 
     In its own folder those made in another way are replaced when it is saved. Those of other questions, which are other
@@ -188,7 +188,7 @@ def replaced_by(folder: Path, explanation: Explanation, model: ModelInfo, image:
 def _other_settings(old: dict[str, Any], explanation: Explanation) -> list[str]:
     """The settings of an older explanation that are others now."""
     about = [f"{key} {old.get(key)}" for key in SETTINGS if old.get(key) != getattr(explanation, key)]
-    dtype, before = made_by(explanation, "")["dtype"], old.get("created_by", {}).get("dtype")
+    dtype, before = software_document(explanation, "")["dtype"], old.get("created_by", {}).get("dtype")
     return about + ([f"dtype {before}"] if before != dtype else [])
 
 
@@ -328,7 +328,7 @@ def path_document(
         "input": list(explanation.attribution.shape),
         "pixel_map": pixel_map_document(explanation),
         "files": dict(files),
-        "created_by": made_by(explanation, device),
+        "created_by": software_document(explanation, device),
     }
     check_finite(document, image)
     return document
@@ -380,7 +380,7 @@ def removal_document(removal: Removal | None) -> dict[str, Any] | None:
     return {key: plain[key] for key in keys} if plain else None
 
 
-def made_by(explanation: Explanation, device: str) -> dict[str, str]:
+def software_document(explanation: Explanation, device: str) -> dict[str, str]:
     """What a document says of the software and the machine."""
     return created_by(device=device, dtype=str(explanation.attribution.dtype).removeprefix("torch."))
 

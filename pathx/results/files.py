@@ -284,7 +284,7 @@ def replace_file(file: Path, data: bytes) -> None:
 
 def check_own(folder: Path, names: Iterable[str]) -> None:
     """Refuse to write to a folder where somebody else's files have these names."""
-    listed = marked(folder)
+    listed = own_files(folder)
     there = [name for name in names if name not in listed and os.path.lexists(folder / name)]
     if not any(written_by_pathx(folder / name) for name in there):  # else it is a folder of an older version
         for name in there:
@@ -300,13 +300,13 @@ def replace_own(file: Path, data: bytes) -> None:
 
 def mark(folder: Path, names: Iterable[str]) -> None:
     """Add to the list of files in a folder that are ours."""
-    listed = marked(folder)
+    listed = own_files(folder)
     if not listed.issuperset(names):
         document = {"schema": MARKER_SCHEMA, "files": sorted(listed.union(names))}
         replace_file(folder / MARKER, document_bytes(document))
 
 
-def marked(folder: Path) -> set[str]:
+def own_files(folder: Path) -> set[str]:
     """The files in a folder that its list says are ours."""
     try:
         listed = read_document(folder / MARKER).get("files")

@@ -31,7 +31,7 @@ class JsonLines:
     def read(self) -> list[Line]:
         """The lines that are whole; none where there is no such file. Raises OSError."""
         try:
-            return _parsed(read_regular(self.file))
+            return _parse_lines(read_regular(self.file))
         except FileNotFoundError:
             return []
 
@@ -39,7 +39,7 @@ class JsonLines:
         """Add lines in one write: all of them or none. Raises OSError."""
         data = lines_bytes(lines)
         with self.locked() as descriptor:
-            before = _mended(descriptor)
+            before = _cut_broken_line(descriptor)
             try:
                 if os.write(descriptor, data) < len(data):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -55,7 +55,7 @@ class JsonLines:
         """Replace the lines, while nobody adds any. Raises OSError or PathxError."""
         with self.locked() as descriptor:
             before = _read(descriptor)
-            after = lines_bytes(change(_parsed(before)))
+            after = lines_bytes(change(_parse_lines(before)))
             if after != before:
                 replace_file(self.file, after)
 
@@ -79,7 +79,7 @@ def lines_bytes(lines: Iterable[Mapping[str, Any]]) -> bytes:
     return "".join(json.dumps(line) + "\n" for line in lines).encode()
 
 
-def _parsed(data: bytes) -> list[Line]:
+def _parse_lines(data: bytes) -> list[Line]:
     lines = []
     for text in data.split(b"\n"):
         with suppress(ValueError, RecursionError):
@@ -89,7 +89,7 @@ def _parsed(data: bytes) -> list[Line]:
     return lines
 
 
-def _mended(descriptor: int) -> int:
+def _cut_broken_line(descriptor: int) -> int:
     """Cut off a last line that has no end, and say how long the file is then."""
     size = os.fstat(descriptor).st_size
     end = size

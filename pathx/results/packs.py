@@ -155,7 +155,7 @@ class ShardWriter:
             try:
                 shard = self._open()
                 places = {name: shard.add(name, data) for name, data in files.items()}
-                self._lines.append(_packed(line, self._name, places))
+                self._lines.append(_with_shard(line, self._name, places))
                 return self._name, self._finish() if shard.size >= SHARD_BYTES else []
             except (OSError, PathxError) as error:
                 raise self._give_up(error) from error
@@ -219,7 +219,7 @@ def failed_line(line: Line, error: PathxError) -> Line:
     return {key: line[key] for key in line if key != "contrast"} | {"explanations": [], "error": str(error)}
 
 
-def _packed(line: Line, shard: str, places: dict[str, tuple[int, int]]) -> Line:
+def _with_shard(line: Line, shard: str, places: dict[str, tuple[int, int]]) -> Line:
     """A line with the shard that its results are in, and the places of their documents there."""
 
     def packed(made: Line) -> Line:

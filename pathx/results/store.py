@@ -87,9 +87,9 @@ class ResultStore:
                 place = self.place / shard
         except PathxError as error:
             return [Result.failure(line["file"], error)], [failed_line(line, error)]
-        return [self._moved(result, place) for result in results], lines
+        return [self._at_place(result, place) for result in results], lines
 
-    def _moved(self, result: Result, place: PurePath) -> Result:
+    def _at_place(self, result: Result, place: PurePath) -> Result:
         """A result that says where its files are by now."""
         if result.failed:
             return result

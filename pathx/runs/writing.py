@@ -23,7 +23,7 @@ from pathx.models.load import LoadedModel
 from pathx.pipeline import Input, Unreadable, unexpected_error
 from pathx.results.contrast import save_contrast
 from pathx.results.decomposition import decomposition_files, save_decomposition
-from pathx.results.explanation import ModelInfo, explanation_folder, replaced_by, save
+from pathx.results.explanation import ModelInfo, explanation_folder, remove_others, save
 from pathx.results.files import check_inside, document_bytes
 from pathx.results.lines import Line
 from pathx.results.result import Kind, Result, State
@@ -156,7 +156,7 @@ def _write_one(of: BatchImage, found: Explanation | Decomposition, references: A
 
 def _write_explanation(of: BatchImage, explanation: Explanation, references: Any = ()) -> Result:
     folder = of.folder(explanation.target, explanation.against)
-    replaced = replaced_by(folder, explanation, of.about["model"], of.image)
+    replaced = remove_others(folder, explanation, of.about["model"], of.image)
     other = "" if explanation.against is None else of.labels[explanation.against]
     about = {"label": of.labels[explanation.target], "other": other, **of.about}
     document = save(explanation, folder, save_tensors=of.settings.save_tensors, more=references, **about)
@@ -167,7 +167,7 @@ def _write_explanation(of: BatchImage, explanation: Explanation, references: Any
 def _write_decomposition(of: BatchImage, decomposition: Decomposition, references: Any) -> Result:
     target = decomposition.whole.target
     folder = of.folder(target)
-    replaced = replaced_by(folder, decomposition.whole, of.about["model"], of.image)
+    replaced = remove_others(folder, decomposition.whole, of.about["model"], of.image)
     how = {"label": of.labels[target], "save_tensors": of.settings.save_tensors, "references": references}
     document = save_decomposition(decomposition, folder, **how, **of.about)
     files = decomposition_files(document)
