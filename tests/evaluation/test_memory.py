@@ -63,7 +63,9 @@ def close_to(value: Any) -> Any:
     return pytest.approx(value, rel=1e-4, abs=1e-6) if isinstance(value, float) else value
 
 
-@pytest.mark.parametrize("command", RUNS)
+@pytest.mark.parametrize(
+    "command", [pytest.param(name, marks=[] if name != "grid" else pytest.mark.slow) for name in RUNS]
+)
 def test_a_batch_that_does_not_fit_is_taken_in_parts(
     command: str, pathx_: Pathx, monkeypatch: pytest.MonkeyPatch
 ) -> None:
