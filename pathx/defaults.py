@@ -1,7 +1,7 @@
 """How far a path goes and how many units it keeps unless somebody says otherwise: in every command and every function.
 
 Chosen for the path map by insertion minus deletion (protocol `rise`, ties at random) on half of the images of each network,
-SqueezeNet 1.1, MobileNetV2, a ResNet-20 and the CNN of the paper, and measured on the other half (docs/evaluation.md).
+SqueezeNet 1.1, MobileNetV2, a ResNet-20 and the CNN of the paper, and measured on the other half (docs/lab/path-map-2026-11.md).
 
 - Layers: a path through the three topmost layers of feature maps, width 256, ranks pixels about as well as one through half of
   all layers, width 1024: 0.574 against 0.595 on MobileNetV2, 0.484 against 0.497 on SqueezeNet, 0.507 against 0.490 on the

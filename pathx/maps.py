@@ -105,7 +105,7 @@ def _spread(pixels: int, count: int, centre: float, step: float, sigma: float) -
 
     By the cubic B-spline, which is what spreading over the cell of one step comes to when it is done four times: smooth,
     nowhere negative, and it still adds up to a constant where all places are alike. A place outside the image counts at its
-    edge. Of tent, Catmull-Rom, B-spline and Gaussians it is the one that did best (docs/evaluation.md).
+    edge. Of tent, Catmull-Rom, B-spline and Gaussians it is the one that did best (docs/lab/path-map-2026-11.md).
     """
     places = (centre + step * torch.arange(count, dtype=torch.float64)).clamp(0.5, pixels - 0.5)
     apart = (torch.arange(pixels, dtype=torch.float64)[:, None] + 0.5 - places).abs() / max(step, 1)
