@@ -169,12 +169,9 @@ def heated(
     seen = _glowing(photo.crop(box), heat, colours)
     level = half_level(values) if line and sigma != 0 else 0.0
     if level > 0:
-        small = small_spots(values, level)
-        if bool(small.any()):
-            values = values.masked_fill(small, 0.0)
-            narrow = torch.sparse.mm(down, (values / scale).to(across.dtype))
-            enlarged = torch.sparse.mm(across, narrow.T.contiguous()).T.contiguous()
-        _enclose(seen, enlarged, level / scale)
+        small = small_spots(values, level).to(across.dtype)
+        hidden = torch.sparse.mm(across, torch.sparse.mm(down, small).T.contiguous()).T.contiguous()
+        _enclose(seen, enlarged, level / scale, hidden > 0.5)
     shown = seen
     if box != (0, 0, *photo.size):
         shown = _toned(photo, _UNSEEN_COLOUR, _UNSEEN_WHITE)
@@ -316,15 +313,15 @@ def _toned(photo: Image.Image, colour: float, white: int) -> Image.Image:
     return Image.blend(grey.convert("RGB"), photo, colour).point(table * 3)
 
 
-def _enclose(seen: Image.Image, values: Tensor, level: float) -> None:
-    # A white line on a dark one along that level: how far away it is, in pixels, follows from the slope.
+def _enclose(seen: Image.Image, values: Tensor, level: float, hidden: Tensor) -> None:
+    # A white line on a dark one along that level: how far away it is, in pixels, follows from the slope. None where hidden.
     if min(values.shape) < 2:
         return
     down, across = torch.gradient(values)
     away = (values - level).abs() / torch.hypot(down, across).clamp(min=1e-9)
     half = max(seen.size) / 600 + 0.4
     for colour, reach, strength in (("black", 2 * half, 0.5), ("white", half, 0.95)):
-        mask = (255 * strength * (reach + 0.5 - away).clamp(0, 1)).round()
+        mask = (255 * strength * (reach + 0.5 - away).clamp(0, 1)).round().masked_fill(hidden, 0)
         _paste(seen, colour, _picture(mask - ZERO))
 
 

@@ -263,6 +263,9 @@ def test_small_spots_have_no_line() -> None:
     alone = changed(overlay(image, large, region, sigma=None), overlay(image, large, region, sigma=None, line=True))
     assert lined is not None and alone is not None
     assert all(abs(one - other) <= 6 for one, other in zip(lined, alone, strict=True))
+    hill = large + 0.44 * spot(0.6, 0.5, 0.02)  # its top is barely above the level, and its slopes barely below
+    on_hill = changed(overlay(image, hill, region, sigma=None), overlay(image, hill, region, sigma=None, line=True))
+    assert 0.44 > half_level(hill) > 0.4 and on_hill is not None and on_hill[2] < 260
     two = large + spot(0.6, 0.5, 0.03)
     both = changed(overlay(image, two, region, sigma=None), overlay(image, two, region, sigma=None, line=True))
     assert both is not None and both[2] > 300
