@@ -129,7 +129,7 @@ def read_images(model: object, images: Any) -> tuple[Any, list[tuple[Any, ...]]]
     if reading is not None:
         found: tuple[Any, list[tuple[Any, ...]]] = reading(images)
         return found
-    whole = isinstance(images, Tensor) and images.dim() > 0
+    whole = isinstance(images, Tensor) and not images.is_nested and images.dim() > 0
     seen = tuple(getattr(getattr(model, "preprocessing", None), "input_size", ()))
     if whole and tuple(images.shape) == seen:
         raise PathxError("images must be a batch, and this is one image: give image[None]", usage=True)

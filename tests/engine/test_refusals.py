@@ -141,6 +141,22 @@ def test_sparse_weights() -> None:
     refuses(model, torch.randn(2, 5), "graph of the model is sparse: make it dense")
 
 
+MIXING: dict[str, Callable[[Any, Tensor], Any]] = {
+    "attention over the batch": lambda m, x: m.b((h := F.relu(m.a(x)), (h @ h.T).softmax(1) @ h)[1]),
+    "the mean of the batch": lambda m, x: m.b(F.relu(m.a(x).mean(0).expand(len(x), -1))),
+    "the image before": lambda m, x: m.b(F.relu(m.a(torch.cat([x[:1], x[:-1]])))),
+    "the image after": lambda m, x: m.b(F.relu(m.a(torch.cat([x[1:], x[-1:]])))),
+}
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("name", MIXING)
+def test_images_that_change_each_other_are_refused_though_this_batch_does_not_show_it(name: str, count: int) -> None:
+    """Of equal images every mixture gives what each gives alone."""
+    with pytest.raises(PathxError, match="batch|multiplies nothing"):
+        pathx.explain(mlp(MIXING[name]), torch.randn(1, 5).expand(count, -1), depth=1)
+
+
 @pytest.mark.parametrize("batch", [1, 2, 3])
 def test_the_way_out_for_views_in_one_batch_is_true(batch: int) -> None:
     """Several views of an image in one batch are refused where maxima are taken of them; run one by one they are not."""
