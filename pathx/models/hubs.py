@@ -89,6 +89,12 @@ def load_timm(name: str, weights: str | None, arguments: Mapping[str, Any], opti
         module = _with_classes_of(timm, name, arguments, state)
     else:
         module = timm_network(timm, name, arguments)
+        if module.pretrained_cfg.get("num_classes") == 0:
+            raise PathxError(
+                f"timm's weights of {name} are of an encoder without a classifier: give `weights` FILE of one that was trained "
+                "further, or none for an untrained network",
+                usage=True,
+            )
         file, origin = _timm_weights(name, module)
         state, shown = _filtered(read_state(file), module), module.pretrained_cfg.get("tag") or "default"
     if state is not None:
@@ -233,7 +239,7 @@ def is_pretrained_folder(path: str | Path) -> bool:
 def load_transformers(name: str, weights: str | None, options: Mapping[str, Any]) -> LoadedModel:
     """An image classifier of transformers, by its name on the hub or from a folder of `save_pretrained`."""
     transformers = library("transformers")
-    local = is_pretrained_folder(name)
+    local, architecture = is_pretrained_folder(name), ""
     if not local and os.path.isdir(name):
         raise PathxError(f"{name} has no config.json: give a folder that save_pretrained wrote", usage=True)
     if not local and (name.startswith((".", "~")) or Path(name).is_absolute() or name.count("/") > 1):
@@ -241,12 +247,13 @@ def load_transformers(name: str, weights: str | None, options: Mapping[str, Any]
     try:
         with quietly():
             _silence(transformers)
-            _check_config(transformers, name)
+            architecture = _check_config(transformers, name)
             config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
             maker = transformers.AutoModelForImageClassification
             if weights is None:
                 settings = {"use_safetensors": True, "trust_remote_code": False, "dtype": torch.float32}
-                module = maker.from_pretrained(name, config=config, **settings)
+                module, info = maker.from_pretrained(name, config=config, output_loading_info=True, **settings)
+                _check_head(name, architecture, [*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])])
             else:
                 with torch.random.fork_rng(devices=[]):
                     torch.manual_seed(0)
@@ -254,7 +261,7 @@ def load_transformers(name: str, weights: str | None, options: Mapping[str, Any]
     except PathxError:
         raise
     except Exception as error:
-        raise _not_loaded(name, local, error) from error
+        raise _not_loaded(name, architecture, local, error) from error
     shown, origin = Path(name).name if local else name, {"source": "folder" if local else "transformers", "name": name}
     if not local and (file := _cached(transformers, name, "config.json")) and file.parent.parent.name == "snapshots":
         origin["revision"] = file.parent.name
@@ -278,11 +285,25 @@ _LARGEST_CONFIG, _LARGEST_INDEX, _LARGEST_NUMBER, _MOST_LAYERS = 1 << 24, 1 << 2
 _ELSEWHERE = ("checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir")
 
 
-def _check_config(transformers: Any, name: str) -> None:
-    """Refuse a config.json that leads to other files, addresses or code, or to a network that no memory holds."""
+def _check_head(name: str, architecture: str, missing: list[str]) -> None:
+    """Refuse weights that lack a part of the classifier, which transformers would leave to chance."""
+    if missing:
+        keys = f"{', '.join(missing[:2])}{f' and {len(missing) - 2} more' if len(missing) > 2 else ''}"
+        raise PathxError(
+            f"{name} is no whole image classifier ({architecture or 'its config.json does not say what it is'}), its weights lack "
+            f"{keys}: give one that was trained as a classifier",
+            usage=True,
+        )
+
+
+def _check_config(transformers: Any, name: str) -> str:
+    """Refuse a config.json that leads to other files, addresses or code, or to a network that no memory holds.
+
+    Returns: the class of the network that was saved, or "" where it does not say.
+    """
     file = _cached(transformers, name, "config.json")
     if file is None:
-        return  # which transformers then says in words of its own
+        return ""  # which transformers then says in words of its own
     try:
         config = parse_json(read_regular(file, _LARGEST_CONFIG))
     except (OSError, ValueError) as error:
@@ -308,6 +329,8 @@ def _check_config(transformers: Any, name: str) -> None:
         or max(deep.values(), default=0) > _MOST_LAYERS
     ):
         raise PathxError(f"the config.json of {name} holds a number that no network has: save it again", usage=True)
+    saved = config.get("architectures")
+    return str(saved[0]) if isinstance(saved, list) and saved else ""
 
 
 _NAMES = ("architecture", "attn_implementation", "_attn_implementation", "experts_implementation", "backbone")
@@ -334,7 +357,7 @@ def _silence(transformers: Any) -> None:
     transformers.logging.disable_progress_bar()
 
 
-def _not_loaded(name: str, local: bool, error: Exception) -> PathxError:
+def _not_loaded(name: str, architecture: str, local: bool, error: Exception) -> PathxError:
     text = reason_of(error)
     if "safetensors" in str(error) or "no file named" in str(error):
         remedy = "save it with save_pretrained(safe_serialization=True)"
@@ -342,7 +365,8 @@ def _not_loaded(name: str, local: bool, error: Exception) -> PathxError:
     if "trust_remote_code" in str(error):
         return PathxError(f"{name} needs code of its own repository, which pathx never runs", usage=True)
     if "Unrecognized configuration class" in str(error) or "Unrecognized model" in str(error):
-        return PathxError(f"{name} is not an image classifier of transformers: choose one that is", usage=True)
+        kind = f" but {architecture}" if architecture else ""
+        return PathxError(f"{name} is not an image classifier of transformers{kind}: choose one that is", usage=True)
     if local:
         return PathxError(f"{name} cannot be loaded ({text}): save it again with save_pretrained", usage=True)
     if "gated" in str(error) or "401" in str(error):

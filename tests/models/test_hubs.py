@@ -236,6 +236,34 @@ def test_folders_that_are_wrong(folder: str, here: Path) -> None:
     assert "net" in refusal(folder)
 
 
+def test_folders_of_what_is_no_classifier(folder: str) -> None:
+    """transformers would give an encoder a classifier of random weights."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    vision = sizes | {"image_size": 32, "patch_size": 16}
+    clip = transformers.CLIPConfig(vision_config=vision, text_config=sizes | {"vocab_size": 9})
+    others = {
+        "encoder": (transformers.ViTModel(transformers.ViTConfig(**vision)), "is no whole image classifier (ViTModel)"),
+        "clip": (
+            transformers.CLIPModel(clip),
+            "is no whole image classifier (CLIPModel), its weights lack classifier.",
+        ),
+        "texts": (
+            transformers.BertForMaskedLM(transformers.BertConfig(**sizes, vocab_size=9)),
+            "is not an image classifier of transformers but BertForMaskedLM",
+        ),
+    }
+    for name, (module, message) in others.items():
+        module.save_pretrained(name)
+        Path(name, "preprocessor_config.json").write_text(Path(folder, "preprocessor_config.json").read_text())
+        assert message in refusal(f"./{name}")
+
+
+def test_an_encoder_of_timm_has_no_classes(cache: Path) -> None:
+    pytest.importorskip("timm")
+    assert "are of an encoder without a classifier" in refusal("timm:vit_small_patch14_dinov2.lvd142m")
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
