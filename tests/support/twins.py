@@ -67,6 +67,38 @@ def instance_norm(
     return group_norm(x, x.shape[1], weight, bias, eps)
 
 
+def batch_norm(
+    x: Tensor,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """By hand: in torch 2.13, the gradient of torch's own is wrong on a CPU where the one it is given is not contiguous."""
+    assert not training and mean is not None and variance is not None
+    shape = (1, -1, *[1] * (x.dim() - 2))
+    y = (x - mean.reshape(shape)) * (variance + eps).rsqrt().reshape(shape)
+    y = y if weight is None else y * weight.reshape(shape)
+    return y if bias is None else y + bias.reshape(shape)
+
+
+def square(x: Tensor) -> Tensor:
+    return x * x.detach()
+
+
+def power(x: Tensor, exponent: Any) -> Tensor:
+    if isinstance(x, Tensor) and exponent == 2:
+        return square(x)
+    return torch.pow(x, exponent)
+
+
+def divide(x: Any, by: Any, **settings: Any) -> Tensor:
+    return torch.div(x, by.detach() if isinstance(by, Tensor) else by, **settings)
+
+
 def rms_norm(x: Tensor, shape: Any, weight: Any = None, eps: float | None = None) -> Tensor:
     eps = torch.finfo(x.dtype).eps if eps is None else eps
     y = x * (x.square().mean(tuple(range(-len(shape), 0)), keepdim=True) + eps).rsqrt().detach()
@@ -110,6 +142,9 @@ _TWINS: dict[Any, Callable[..., Tensor]] = {
     **{F.layer_norm: layer_norm, torch.layer_norm: lambda *args: layer_norm(*args[:5])},
     **{F.group_norm: group_norm, torch.group_norm: lambda *args: group_norm(*args[:5])},
     **{F.instance_norm: instance_norm, F.rms_norm: rms_norm, torch.rms_norm: rms_norm, F.normalize: normalize},
+    **{F.batch_norm: batch_norm, torch.square: square, Tensor.square: square},
+    **dict.fromkeys((torch.pow, Tensor.pow, Tensor.__pow__), power),
+    **dict.fromkeys((torch.div, Tensor.div, Tensor.__truediv__), divide),
     **{F.scaled_dot_product_attention: attention, torch._C._nn.scaled_dot_product_attention: attention, F.glu: glu},
     **{name: _detach(name) for name in (F.softmax, torch.softmax, Tensor.softmax, torch.sigmoid, Tensor.sigmoid)},
     **{name: _detach(name) for name in (F.hardsigmoid, torch._C._nn.hardsigmoid, torch.special.expit)},
@@ -120,27 +155,48 @@ _TWINS: dict[Any, Callable[..., Tensor]] = {
 """For every function that multiplies by what it computed, its twin."""
 
 
-_ACTIVATIONS = {F.silu, torch._C._nn.silu, torch._C._nn.silu_, F.gelu, torch._C._nn.gelu, F.mish, torch._C._nn.mish}
-_ACTIVATIONS |= {F.hardswish, torch._C._nn.hardswish, torch._C._nn.hardswish_, F.relu, torch.relu, Tensor.relu, F.elu}
-_MOVES = {Tensor.view, Tensor.reshape, Tensor.flatten, Tensor.unflatten, Tensor.permute, Tensor.transpose, F.dropout}
-_MOVES |= {Tensor.contiguous, Tensor.chunk, Tensor.split, Tensor.__getitem__, torch.chunk, torch.flatten}
-_PRODUCTS = {torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__}
+_CLIPS = (F.relu6, F.hardtanh, torch._C._nn.hardtanh, torch._C._nn.hardtanh_)
+_ACTIVATIONS = (
+    *(F.relu, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_, F.silu, torch._C._nn.silu, torch._C._nn.silu_, F.gelu, F.elu),
+    *(torch._C._nn.gelu, F.hardswish, torch._C._nn.hardswish, torch._C._nn.hardswish_, F.mish, torch._C._nn.mish),
+)
+_MOVES = (
+    *(Tensor.view, Tensor.reshape, Tensor.permute, Tensor.transpose, Tensor.expand, Tensor.expand_as, Tensor.flatten),
+    Tensor.unflatten,
+    *(
+        Tensor.contiguous,
+        Tensor.unsqueeze,
+        Tensor.squeeze,
+        Tensor.chunk,
+        Tensor.split,
+        Tensor.unbind,
+        Tensor.__getitem__,
+    ),
+    *(torch.chunk, torch.split, torch.unbind, torch.flatten, F.dropout, Tensor.clone),
+)
+_PRODUCTS = (torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, torch.matmul, Tensor.matmul, Tensor.__matmul__)
 
 
 class _Detached(TorchFunctionMode):
-    """Beside that, of two factors the one that came straight out of an activation is detached."""
+    """Of a product, the factor that came straight out of a clip is detached, or else the one out of an activation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ranks: dict[int, tuple[int, Tensor]] = {}  # by id, with the tensor, which must live on
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        tensors = [arg for arg in args[:2] if isinstance(arg, Tensor)]
-        activated = [getattr(tensor, "activated", False) for tensor in tensors]
-        if func in _PRODUCTS and len(tensors) == 2 and sum(activated) == 1 and all(t.requires_grad for t in tensors):
-            args = [t.detach() if activated[number] else t for number, t in enumerate(tensors)]
-        twin = _TWINS.get(func, func)
-        made = twin(*args, **(kwargs or {}))
-        if func in _ACTIVATIONS or (func in _MOVES and activated and activated[0]):
-            for tensor in made if isinstance(made, (tuple, list)) else [made]:
-                tensor.activated = True
+        if func in _PRODUCTS and len(args) == 2 and all(isinstance(arg, Tensor) for arg in args):
+            first, second = (self._rank(arg) if arg.requires_grad else -1 for arg in args)
+            if -1 not in (first, second) and first != second:
+                args = (args[0].detach(), args[1]) if first > second else (args[0], args[1].detach())
+        made = _TWINS.get(func, func)(*args, **(kwargs or {}))
+        rank = 2 if func in _CLIPS else 1 if func in _ACTIVATIONS else self._rank(args[0]) if func in _MOVES else 0
+        for one in (made if isinstance(made, (tuple, list)) else [made]) if rank else ():
+            self.ranks[id(one)] = (rank, one)
         return made
+
+    def _rank(self, value: Any) -> int:
+        return self.ranks.get(id(value), (0, None))[0]
 
 
 def frozen_weight(model: nn.Module, image: Tensor, target: int) -> Tensor:
@@ -148,5 +204,5 @@ def frozen_weight(model: nn.Module, image: Tensor, target: int) -> Tensor:
     x = image[None].clone().requires_grad_()
     with _Detached(), torch.enable_grad():
         output = model(x)
-    logits = output if isinstance(output, Tensor) else output["logits"]
+    logits = output if isinstance(output, Tensor) else output["logits" if "logits" in output else "last_hidden_state"]
     return torch.autograd.grad(logits.flatten()[target], x)[0][0]
