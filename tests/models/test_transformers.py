@@ -33,7 +33,7 @@ OWN: dict[str, dict[str, Any]] = {
     "donut-swin": WINDOWS,
     "efficientnet": {
         **{"in_channels": [32, 16], "out_channels": [16, 24], "kernel_sizes": [3, 5], "strides": [1, 2]},
-        **{"expand_ratios": [1, 6], "num_block_repeats": [1, 2], "hidden_dim": 64},
+        **{"expand_ratios": [1, 6], "num_block_repeats": [1, 2], "hidden_dim": 1280},
         **{"width_coefficient": 1.0, "depth_coefficient": 1.0},
     },
     "focalnet": {**WINDOWS, "hidden_sizes": [8, 16, 32, 64]},
