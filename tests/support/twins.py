@@ -158,7 +158,18 @@ _TWINS: dict[Any, Callable[..., Tensor]] = {
 
 _CLIPS = (F.relu6, F.hardtanh, torch._C._nn.hardtanh, torch._C._nn.hardtanh_)
 _ACTIVATIONS = (
-    *(F.relu, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_, F.silu, torch._C._nn.silu, torch._C._nn.silu_, F.gelu, F.elu),
+    *(
+        F.relu,
+        torch.relu,
+        torch.relu_,
+        Tensor.relu,
+        Tensor.relu_,
+        F.silu,
+        torch._C._nn.silu,
+        torch._C._nn.silu_,
+        F.gelu,
+        F.elu,
+    ),
     *(torch._C._nn.gelu, F.hardswish, torch._C._nn.hardswish, torch._C._nn.hardswish_, F.mish, torch._C._nn.mish),
 )
 _MOVES = (
