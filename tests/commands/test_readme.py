@@ -117,11 +117,11 @@ def test_the_first_picture_is_what_the_first_command_makes(folder: Path) -> None
     run_commands("pathx explain examples/cat.png --quiet")
     with (
         Image.open(folder / "pathx-out/examples/cat.png/tiger-cat/figure.png") as made,
-        Image.open(ROOT / "docs/images/cat.png") as shown,
+        Image.open(ROOT / "docs/images/cat.jpg") as shown,
     ):
-        assert README.partition("](")[2].startswith("docs/images/cat.png)")
+        assert README.partition("](")[2].startswith("docs/images/cat.jpg)")
         assert made.size == shown.size
-        assert max(ImageStat.Stat(ImageChops.difference(made, shown.convert("RGB"))).mean) < 1.0  # of 255
+        assert max(ImageStat.Stat(ImageChops.difference(made, shown.convert("RGB"))).mean) < 4.0  # of 255: it is a JPEG
 
 
 def test_the_readme_is_short() -> None:
