@@ -153,7 +153,7 @@ MIXING: dict[str, Callable[[Any, Tensor], Any]] = {
 @pytest.mark.parametrize("name", MIXING)
 def test_images_that_change_each_other_are_refused_though_this_batch_does_not_show_it(name: str, count: int) -> None:
     """Of equal images every mixture gives what each gives alone."""
-    with pytest.raises(PathxError, match="batch|multiplies nothing"):
+    with pytest.raises(PathxError, match=r"batch|multiplies nothing"):
         pathx.explain(mlp(MIXING[name]), torch.randn(1, 5).expand(count, -1), depth=1)
 
 
