@@ -14,7 +14,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from pathx.engine.fields import reach
 from pathx.engine.freeze import Frozen
 from pathx.engine.network import Gate, Network
 from pathx.engine.rows import Rows, pull_back, read_window
@@ -87,12 +86,11 @@ def _reach(network: Network, class_gate: Gate, gate: Gate, places: tuple[Tensor,
     """The box of the class layer that each unit at places (P,) of a gate below reaches; the whole layer where that is not known."""
     shape = class_gate.shape
     row = counted(len(image), image.device)
-    field = network.class_field(class_gate, gate)
+    by_axis = network.class_reach(class_gate, gate)
     origin: list[Origin] = [0]
     extent = [shape[0]]
-    if field is not None and len(shape) == len(gate.shape) == 3:
-        for axis in (1, 2):
-            seen = reach(field, axis - 1)  # element p of the class layer sees p + first up to p + last
+    if by_axis is not None and len(shape) == len(gate.shape) == 3:
+        for axis, seen in enumerate(by_axis, start=1):  # element p of the class layer sees p + first up to p + last
             if seen is None or seen[1] - seen[0] >= shape[axis]:
                 break
             origin.append(Corners(places[axis], gate.shape[axis], 1, 1 - seen[1]))

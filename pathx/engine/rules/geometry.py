@@ -185,7 +185,7 @@ def mix(table: Tensor, dims: Sequence[int], *, place: bool = False) -> Tensor:
     if place:
         return torch.cat([everything[:2].expand_as(table[:2]), table[2:]])
     if prod(everything.shape[1:]) == 1:
-        everything[2:] = math.inf
+        return torch.cat([everything[:2], torch.full_like(everything[2:], math.inf)])
     return everything
 
 

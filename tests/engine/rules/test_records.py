@@ -326,6 +326,8 @@ def test_one_box_for_all_is_a_map_with_zeros_around_it(name: str, padded: bool) 
         pytest.skip("no map")
     with torch.no_grad():
         frozen = freeze(Above(MAPS[name], PLACES[padded]), images)
+    if frozen.parts:
+        pytest.skip("explained image by image")
     network, rows = frozen.network, torch.arange(2)
     made = [value for node in network.nodes for value in node.outputs if value in network.lands]
     value = next(value for value in reversed(made) if value is not None and len(network.shape(value)) >= 3)
