@@ -58,7 +58,7 @@ def reset_version(tensor: Tensor, version: int) -> None:
 
 def outside_modes() -> AbstractContextManager[Any]:
     """Suspend the dispatch modes of the process: for arithmetic on shapes, which is the host's own. Needed by tests alone."""
-    return cast("AbstractContextManager[Any]", _disable_current_modes())  # type: ignore[no-untyped-call]
+    return cast("AbstractContextManager[Any]", _disable_current_modes())
 
 
 def force_eager() -> AbstractContextManager[None]:

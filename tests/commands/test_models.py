@@ -25,7 +25,7 @@ def test_one_model_as_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert called("models", "squeezenet1_1", "--input-size", "3,64,64") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "squeezenet1_1: pathx, weights bundled, 1.2 M parameters, 1000 labels"
-    assert lines[1].startswith("input 3x63x63") and "mean 0.485,0.456,0.406" in lines[1]
+    assert lines[1].startswith("input 3x64x64") and "mean 0.485,0.456,0.406" in lines[1]
     assert lines[2:4] == ["17 hidden layers, exact in a region", ""]
     assert [line.split() for line in lines[4:7]] == [
         ["depth", "layer", "tensor", "shape", "units", "sees"],
