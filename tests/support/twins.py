@@ -185,6 +185,7 @@ _MOVES = (
         Tensor.__getitem__,
     ),
     *(torch.chunk, torch.split, torch.unbind, torch.flatten, F.dropout, Tensor.clone),
+    *(Tensor.float, Tensor.double, Tensor.to, Tensor.type_as),
 )
 _PRODUCTS = (torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, torch.matmul, Tensor.matmul, Tensor.__matmul__)
 
