@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, cast, get_args, get_type_hints
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from pathx.commands.options import PANELS, Option
+from pathx.commands.options import PANELS, RUN, Option
 from pathx.commands.output import errors, keep_stdout_for_results
 from pathx.errors import shown
 from pathx.regular import read_regular
@@ -127,7 +127,7 @@ def command(interrupted: str = "nothing is lost that was written", *, rare: bool
                 help=help_text,
                 callback=read_config,
                 is_eager=True,
-                rich_help_panel=PANELS[-1],
+                rich_help_panel=RUN,
             )
             kind = Annotated[str | None, config]
             parameters.append(Parameter("config", Parameter.KEYWORD_ONLY, default=None, annotation=kind))

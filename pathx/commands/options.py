@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from pathx.pipeline import Prepared
 
 PATH, MODEL, PICTURES, RESULTS, RUN = "The path", "The model", "Pictures", "Results", "How it runs"
-PANELS = (PATH, MODEL, PICTURES, RESULTS, RUN)
+SELDOM = "Seldom needed"
+PANELS = (PATH, MODEL, PICTURES, RESULTS, RUN, SELDOM)
 """What --help groups the options under, in this order."""
 
 
@@ -62,6 +63,7 @@ class Option:
     Args:
         names: if it has others than that.
         rare: the settings file sets it, and no option.
+        panel: its heading in --help, if that is not the group's.
         check: is called with the value before any work.
     """
 
@@ -106,7 +108,9 @@ class ModelOptions:
     ] = None
     model_args: Annotated[
         str | None,
-        Option("""For timm:NAME and your own code: arguments by name, as '{"num_classes": 10}'.""", "JSON", rare=True),
+        Option(
+            """For timm:NAME and your own code: arguments by name, as '{"num_classes": 10}'.""", "JSON", panel=SELDOM
+        ),
     ] = None
     labels: Annotated[
         str | None, Option("File with the class labels: one per line, or a JSON list or object.", "FILE")
@@ -173,7 +177,7 @@ class PathOptions:
             "paper or effect: rank units as the paper does, or by their first-order effect on the log-odds of the class.",
             "paper|effect",
             choices=("paper", "effect"),
-            rare=True,
+            panel=SELDOM,
         ),
     ] = IMPORTANCE
 

@@ -104,11 +104,6 @@ def test_wrong_calls_about_pictures(pathx_: Pathx, arguments: tuple[str, ...], m
     assert pathx_(*arguments) == Finished(2, "", f"pathx: {message}\n")
 
 
-def test_explain_has_at_most_thirty_options() -> None:
-    command = get_command(app).commands["explain"]  # type: ignore[attr-defined]
-    assert 20 < sum(one.param_type_name == "option" for one in command.params) <= 30
-
-
 @pytest.mark.parametrize("width", [80, 120])
 def test_every_command_has_one_plain_line_that_is_not_cut_off(
     pathx_: Pathx, width: int, monkeypatch: pytest.MonkeyPatch
