@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,8 @@ def test_a_network_that_looks_at_one_quarter_wins_the_game(tmp_path: Path) -> No
     assert made["methods"]["random"]["share"]["mean"] == pytest.approx(0.25, abs=0.1)
     assert made["comparison"]["random"]["mean"] > 0.6
     assert json.loads((out / "mosaics.json").read_text()) == made
+    schema = json.loads((files("pathx") / "schemas" / "mosaics.json").read_text())
+    pytest.importorskip("jsonschema").validate(made, schema)
     assert len((out / "mosaics.jsonl").read_text().splitlines()) == 6
     again = evaluate(
         model(), [tmp_path], protocol="grid", methods=["path_map", "frozen", "random"], width="all", out=out

@@ -55,7 +55,7 @@ def test_every_document_is_as_its_schema_says(written: list[tuple[Path, dict[str
             continue
         jsonschema.validate(document, SCHEMAS[name])
         tried.add(name)
-    assert tried == set(SCHEMAS)
+    assert tried == {*SCHEMAS} - {"pathx/mosaics@1"}  # which tests/evaluation/test_mosaics.py tries
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
