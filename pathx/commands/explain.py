@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from pathx.commands import options
@@ -64,7 +65,8 @@ def _print_explanation(known: Guide | None, done: Result, first: bool) -> None:
     print_target(console, document, explanation)
     classes = document["model"]["classes"] if explanation.against is None else 2
     by_effect = explanation.importance == "effect"
-    names = read_names([done.folder, *done.folder.resolve().parents], document["model"]["sha256"])
+    here = [done.folder, *done.folder.resolve().parents] if isinstance(done.folder, Path) else []  # not in a store
+    names = read_names(here, document["model"]["sha256"])
     print_table(
         _HEADINGS, _path_rows(explanation, None if by_effect else classes, console.width, names), right=range(4)
     )
