@@ -113,7 +113,9 @@ def avg_pool(call: Call, output: int, cotangent: Window) -> Cotangents:
     padding = spatial(call.arg(3, "padding", 0), 2)
     shape = call.shapes[source]
     scaled = cotangent.cleaned().scale(_pool_shares(call, cotangent, kernel, stride, padding))
-    ones = scaled.data.new_ones(1, 1, *kernel)
+    # With ceil_mode a kernel may be far larger than the map; what lies beyond the map is cut off in any case.
+    reach = [min(k, size + 2 * pad) for k, size, pad in zip(kernel, shape[1:], padding, strict=True)]
+    ones = scaled.data.new_ones(1, 1, *reach)
     flat = scaled.data.flatten(0, 1)[:, None]
     data = F.conv_transpose2d(flat, ones, stride=stride)[:, 0].unflatten(0, scaled.data.shape[:2])
     return [(source, window_below(scaled, data, scaled.origin[0], shape, (stride, padding)))]

@@ -177,3 +177,8 @@ def test_pools_know_channels_by_their_dimensions(dims: int) -> None:
                 freeze(model, wrong)
         else:
             assert len(assert_as_autograd(model, wrong).parts) == 2
+
+
+def test_a_kernel_far_larger_than_the_map_costs_no_more_than_the_map() -> None:
+    pool = Above(lambda x: F.avg_pool2d(2 * x, 40_000, ceil_mode=True))  # its transpose would take 36 GiB
+    assert_as_autograd(pool, pictures(1, 3, 7, 6))
