@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pathx.errors import PathxError, shown
+from pathx.report.explanation import path_map
 from pathx.report.references import References
 from pathx.results.files import read_document
 from pathx.results.lines import JsonLines
@@ -112,6 +113,19 @@ def _add(made: Collected, file: Path) -> None:
 
 def _explanation(file: Path, document: dict[str, Any]) -> ExplanationFiles:
     wrong = misfit(document, _NEEDED) or (None if document["layers"] else "it has no layers")
+    if wrong is None:
+        try:
+            path_map(document)
+        except (
+            LookupError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            ArithmeticError,
+            RuntimeError,
+            MemoryError,
+        ) as error:
+            wrong = f"its units have no place: {type(error).__name__}"
     if wrong is not None:
         raise PathxError(f"{shown(file)} cannot be shown ({wrong}): explain the image again")
     schema = document["schema"]

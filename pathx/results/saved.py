@@ -92,6 +92,11 @@ def read_decomposition(folder: Path, document: dict[str, Any]) -> tuple[Decompos
             features=tuple(_feature(folder, entry, whole.explanation) for entry in document["features"]),
             most=sum(entry["folder"] is not None for entry in document["features"]),
         )
+        tensors = {layer.layer: {tensor.name for tensor in layer.tensors} for layer in whole.explanation.path}
+        if any(unit.tensor not in tensors[made.layer] for unit in made.units):
+            raise IndexError
+        if any(not one.units or not {*one.units} <= {*range(len(made.units))} for one in made.features):
+            raise IndexError
     except (KeyError, IndexError, TypeError) as error:
         wrong = f"lacks {error}" if isinstance(error, KeyError) else "is damaged"
         raise PathxError(f"{shown(folder)}: its decomposition.json {wrong}: run pathx decompose again") from None

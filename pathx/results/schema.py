@@ -62,6 +62,14 @@ def path_misfit(document: dict[str, Any]) -> str | None:
         shape = tensor["shape"]
         if not all(size > 0 for size in shape) or math.prod(shape) > _MOST_UNITS or max(shape[1:], default=0) > _SIDE:
             return "a tensor's shape is out of range"
+    for layer in document["layers"] if wrong is None else ():
+        shapes = {tensor["name"]: tensor["shape"] for tensor in layer["tensors"]}
+        for unit in layer["units"]:
+            shape = shapes.get(unit["tensor"], [])
+            if len(unit["index"]) != len(shape) or not all(
+                0 <= i < n for i, n in zip(unit["index"], shape, strict=True)
+            ):
+                return "a unit is none of its layer's"
     return wrong
 
 
