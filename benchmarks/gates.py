@@ -146,9 +146,9 @@ def main(folder: Path, nets: Path, *names: str) -> None:
                 errors[reading].append(sum(off) / len(off))
         rows = {
             reading: {
-                "correlation": vars(bootstrap(by_reading[reading])),
-                "error": vars(bootstrap(errors[reading])),
-                "frozen minus it": vars(compare(by_reading["frozen"], by_reading[reading]).difference),
+                "correlation": bootstrap(by_reading[reading]),
+                "error": bootstrap(errors[reading]),
+                "frozen minus it": compare(by_reading["frozen"], by_reading[reading]),
             }
             for reading in READINGS
         }

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from pathx.drawing.render import Drawing
     from pathx.engine.ablate import Ablation, ablate
     from pathx.engine.explain import explain
-    from pathx.evaluation.documents import check, common, evaluate
+    from pathx.evaluation.check import check
+    from pathx.evaluation.common import common
+    from pathx.evaluation.evaluate import evaluate
     from pathx.explanation import Edges, Explanation, PathLayer, Removal, Unit
     from pathx.models.catalogue import describe_model, models
     from pathx.models.load import load_model
@@ -60,7 +62,9 @@ _HOMES = {
     "pathx.drawing.render": ("Drawing",),
     "pathx.engine.ablate": ("Ablation", "ablate"),
     "pathx.engine.explain": ("explain",),
-    "pathx.evaluation.documents": ("check", "common", "evaluate"),
+    "pathx.evaluation.check": ("check",),
+    "pathx.evaluation.common": ("common",),
+    "pathx.evaluation.evaluate": ("evaluate",),
     "pathx.explanation": ("Edges", "Explanation", "PathLayer", "Removal", "Unit"),
     "pathx.models.catalogue": ("describe_model", "models"),
     "pathx.models.load": ("load_model",),

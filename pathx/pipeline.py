@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from time import perf_counter
@@ -27,6 +28,19 @@ from pathx.models.preprocessing import Preprocessing
 from pathx.threads import start_workers
 
 T = TypeVar("T")
+
+Note = Callable[[str], None]
+Watch = Callable[[int], AbstractContextManager[Callable[[int], None]]]
+"""Shows progress: given how many pieces of work there are, the context of what is called with how many were just done."""
+
+
+def no_notes(text: str) -> None:
+    pass
+
+
+def no_progress(total: int) -> AbstractContextManager[Callable[[int], None]]:
+    return nullcontext(lambda done: None)
+
 
 NOT_FINITE = "the model's output is NaN or infinite; check its weights"
 
@@ -179,6 +193,15 @@ class Prepared:
         for _, batch in read_batches(images, self.model.preprocessing, self.batch_size(batch_size), failed):
             if seen := self.predict(batch, failed):
                 yield seen
+
+    def see_one(self, image: ImageFile) -> SeenImage:
+        """The same of one image. Raises what is wrong with it."""
+
+        def failed(source: ImageFile, error: PathxError) -> None:
+            raise error
+
+        ((seen,),) = self.see([image], 1, failed)
+        return seen
 
     def predict(self, inputs: Sequence[Input], failed: Failed) -> list[SeenImage]:
         """The predicted classes of a batch; images whose logits are not finite are passed to `failed`."""

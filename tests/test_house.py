@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "results": {"maps", "images", "drawing", "models.labels", *DATA},
     "report": {"maps", "images", "drawing", "models.labels", "models.preprocessing", "results", "engine", *DATA},
     "runs": {"maps", "images", "models", "engine", "drawing", "results", "pipeline", "cluster", *DATA},
-    "units": {"maps", "images", "models", "engine", "drawing", "results", "runs", "evaluation", "pipeline", *DATA},
+    "units": {"maps", "images", "models", "engine", "drawing", "results", "runs", "pipeline", *DATA},
     "evaluation": {"maps", "images", "models", "engine", "drawing", "results", "pipeline", "cluster", *DATA},
 }
 """A room, and the rooms it may import from; its own and EVERYBODY always. The longest name that fits a module is its room."""

@@ -35,7 +35,7 @@ def check(
     """
     settings = path.settings
 
-    from pathx.evaluation.documents import check
+    from pathx.evaluation.check import check
 
     watch = partial(progress_bar, "checking", quiet=quiet)
     where: dict[str, Any] = {"device": device.device, "dtype": device.dtype.value}

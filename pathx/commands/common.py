@@ -64,8 +64,7 @@ def common(
         "dtype": device.dtype.value,
     }
 
-    from pathx.evaluation.common import is_finished
-    from pathx.evaluation.documents import common
+    from pathx.evaluation.common import common, is_finished
 
     finished = all(map(is_finished, folders))
     if finished and path != options.PathOptions():

@@ -63,7 +63,7 @@ def evaluate(
     if keep and not removal:
         raise PathxError("--keep goes with --removal", usage=True)
 
-    from pathx.evaluation.documents import evaluate
+    from pathx.evaluation.evaluate import evaluate
     from pathx.evaluation.plots import plots_are_missing
 
     if ray.ray is None:

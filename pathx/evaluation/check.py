@@ -5,31 +5,36 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from statistics import fmean
+from pathlib import Path
+from statistics import fmean, median
+from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pathx.defaults import DEPTH, IMPORTANCE, SKIPS, WIDTH
+from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
 from pathx.engine.ablate import part_removals
 from pathx.engine.explain import explain_frozen
 from pathx.engine.freeze import freeze
 from pathx.engine.network import Network
 from pathx.engine.record.model import named_tensors, unwrap
 from pathx.engine.settings import check_depth
-from pathx.errors import PathxError
-from pathx.evaluation.device_check import compare_device
+from pathx.evaluation import plots
+from pathx.evaluation.records import write_json
 from pathx.evaluation.statistics import spearman
 from pathx.explanation import Explanation
-from pathx.images.find import ImageFile
+from pathx.images.folders import images_in
 from pathx.maps import plane
-from pathx.pipeline import Prepared, SeenImage
-from pathx.results.files import created_by
+from pathx.models.load import LoadedModel
+from pathx.pipeline import Note, Prepared, SeenImage, Watch, no_notes, no_progress, prepare
+from pathx.results.files import check_folder, created_by
 
 SCHEMA = "pathx/check@1"
 ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-10}
 """What rounding may leave of completeness, as a share of what is added up."""
+
+_ROUNDING_WORDS = {True: "rounding", False: "more than rounding: please report this"}
 
 RUNS, DRAWS, NOISE, SEED = 3, 8, 0.01, 0
 """Randomised networks; noisy images; the noise's deviation as a share of the range of a pixel."""
@@ -102,40 +107,52 @@ class Checked:
         }
 
 
-def check_image(
-    prepared: Prepared,
-    image: ImageFile,
+def check(
+    model: LoadedModel,
+    image: str | Path,
     *,
+    out: str | Path | None = None,
     depth: int | str = DEPTH,
     width: int | str = WIDTH,
     alpha: float | None = None,
     skips: str = SKIPS,
+    exact: str = EXACT,
     importance: str = IMPORTANCE,
-    progress: Callable[[int], None] = lambda done: None,
+    device: str = "auto",
+    dtype: str = "float32",
+    note: Note = no_notes,
+    watch: Watch = no_progress,
 ) -> Checked:
-    """Check explanations of one image's predicted class.
+    """Check whether explanations of a model can be trusted, on one image.
 
     Args:
-        progress: called with 1 after each of `pieces(prepared.network)` pieces of work.
+        out: folder for check.json and the plot of the randomisation test; None to write nothing.
     """
-
-    def failed(source: ImageFile, error: PathxError) -> None:
-        raise error
-
-    ((seen,),) = prepared.see([image], 1, failed)
+    if out is not None:
+        check_folder(out)
+    (file, *_) = images_in([str(image)])
+    prepared = prepare(model, device=device, dtype=dtype)
+    prepared.check_exact(exact, note)
     settings = {"depth": depth, "width": width, "alpha": alpha, "skips": skips, "importance": importance}
-    (explanation,) = _explain(prepared.module, seen.input[None], seen.target, settings)
-    findings = {"completeness": completeness(explanation)}
-    progress(1)
-    findings["unwrapping"] = unwrapping(prepared, seen, depth)
-    progress(1)
-    findings["randomisation"] = randomisation(prepared, seen, explanation, settings, progress)
-    findings["stability"] = stability(prepared, seen, explanation, settings)
-    findings["removal"] = removal(prepared, seen, explanation)
-    progress(1)
-    compared = compare_device(prepared, seen, settings)
-    findings["device"] = Finding(compared.passed, compared.verdict, compared.figures)
-    return Checked(image.name, prepared.labels[seen.target], settings, prepared.about, findings)
+    seen = prepared.see_one(file)
+    with watch(RUNS * len(layers_of(prepared.network)) + 3) as progress:
+        (explanation,) = _explain(prepared.module, seen.input[None], seen.target, settings)
+        findings = {"completeness": completeness(explanation)}
+        progress(1)
+        findings["unwrapping"] = unwrapping(prepared, seen, depth)
+        progress(1)
+        findings["randomisation"] = randomisation(prepared, seen, explanation, settings, progress)
+        findings["stability"] = stability(prepared, seen, explanation, settings)
+        findings["removal"] = removal(prepared, seen, explanation)
+        progress(1)
+        findings["device"] = device_agreement(prepared, seen, settings)
+    found = Checked(file.name, prepared.labels[seen.target], settings, prepared.about, findings)
+    if out is not None:
+        lines = findings["randomisation"].figures.get("layers")
+        if lines and plots.can_plot(note):
+            plots.plot_randomisation(Path(out) / "randomisation", lines)
+        write_json(Path(out) / "check.json", found.document)
+    return found
 
 
 def _explain(module: nn.Module, images: Tensor, target: int, settings: dict[str, Any]) -> list[Explanation]:
@@ -151,7 +168,7 @@ def completeness(explanation: Explanation) -> Finding:
     share, limit = (abs(residual) / scale if scale else 0.0), ROUNDING[explanation.attribution.dtype]
     passed = share <= limit
     added = f"attribution and bias add up to the score {explanation.score:.4g} but for {residual:.1e}"
-    verdict = f"{added}, which is rounding" if passed else f"{added}, which is more than rounding: please report this"
+    verdict = f"{added}, which is {_ROUNDING_WORDS[passed]}"
     return Finding(passed, verdict, {"residual": residual, "score": explanation.score, "share": share, "limit": limit})
 
 
@@ -171,7 +188,7 @@ def unwrapping(prepared: Prepared, seen: SeenImage, depth: int | str) -> Finding
     kept = (
         f"a path that keeps every unit of {where} differs from the plain gradient by {share:.1e} of its largest value"
     )
-    verdict = f"{kept}, which is rounding" if passed else f"{kept}, which is more than rounding: please report this"
+    verdict = f"{kept}, which is {_ROUNDING_WORDS[passed]}"
     figures = {"depth": layers, "difference": difference, "largest": largest, "share": share, "limit": limit}
     return Finding(passed, verdict, figures)
 
@@ -194,11 +211,6 @@ def layers_of(network: Network) -> dict[str, list[str]]:
             uses[module] = max(uses.get(module, -1), first[value])
             weights.setdefault(module, []).append(name)
     return {module: weights[module] for module in sorted(uses, key=lambda module: -uses[module])}
-
-
-def pieces(network: Network) -> int:
-    """How many pieces of work the checks of one image are."""
-    return RUNS * len(layers_of(network)) + 3
 
 
 def randomisation(
@@ -354,6 +366,61 @@ def removal(prepared: Prepared, seen: SeenImage, explanation: Explanation) -> Fi
     text = " and ".join(f"{value:.2f} for {kind}" for kind, value in known.items())
     verdict = f"the rank correlation of predicted effects with those of removing parts of the path one by one is {text}"
     return Finding(None, verdict, figures)
+
+
+TIE = 1e-3
+"""Importances that differ by less than this share, relative to 1/classes, may be told apart differently by rounding."""
+
+CLOSE = {torch.float32: 1e-3, torch.float64: 1e-8}
+"""How much of the largest value of an attribution may differ between devices."""
+
+
+def device_agreement(prepared: Prepared, seen: SeenImage, settings: dict[str, Any]) -> Finding:
+    """Explain one image on the model's device and on the CPU in float64: both must keep the same units, but for ties."""
+    timed = prepared.device.type != "cpu"
+    here, seconds = _time(prepared, seen.input, seen.target, settings, timed)
+    exact, cpu_seconds = _time(prepared, seen.input.cpu().double(), seen.target, settings, timed)
+    layers, (same, tie) = len(exact.path), same_layers(here, exact)
+    times = f"; {seconds:.3g} s against {cpu_seconds:.3g} s" if timed else ""
+    name, limit = f"{prepared.device} in {str(prepared.dtype).removeprefix('torch.')}", CLOSE[prepared.dtype]
+    difference, where = None, f"layer {same + 1} of {layers} from the output"
+    if same == layers:
+        scale = float(exact.attribution.abs().max()) or 1.0
+        difference = float((here.attribution.cpu().double() - exact.attribution).abs().max()) / scale
+        passed = difference <= limit
+        verdict = (
+            f"{name} and the CPU in float64 keep the same units in all {layers} layers, with attributions that differ by "
+            f"{difference:.1e} of the largest value, which is {_ROUNDING_WORDS[passed]}"
+        )
+    elif passed := tie:
+        verdict = f"{name} and the CPU in float64 choose between units of equal importance in {where}"
+    else:
+        verdict = f"{name} keeps other units than the CPU in float64 from {where} on: please report this"
+    figures = {"device": name, "layers": layers, "same": same, "tie": tie, "difference": difference, "limit": limit}
+    return Finding(passed, verdict + times, {**figures, "seconds": seconds, "cpu_seconds": cpu_seconds})
+
+
+def _time(
+    prepared: Prepared, image: Tensor, target: int, settings: dict[str, Any], timed: bool
+) -> tuple[Explanation, float | None]:
+    """The explanation, and the median of the seconds that it takes once the network is known."""
+    times = []
+    for _ in range(RUNS + 1 if timed else 1):
+        start = perf_counter()
+        (made,) = _explain(prepared.module, image[None], target, settings)
+        times.append(perf_counter() - start)
+    return made, median(times[1:]) if timed else None
+
+
+def same_layers(here: Explanation, exact: Explanation) -> tuple[int, bool]:
+    """How many layers from the output down keep the same units, and whether the next had to break a tie."""
+    for number, pair in enumerate(zip(here.path, exact.path, strict=True)):
+        first, second = ({(unit.tensor, unit.index): unit.importance for unit in layer.units} for layer in pair)
+        if first.keys() != second.keys():
+            least = min([*first.values(), *second.values()])
+            odd = [first.get(unit, second.get(unit, 0.0)) for unit in first.keys() ^ second.keys()]
+            return number, all(abs(one - least) <= TIE * max(least, 1 / len(exact.logits)) for one in odd)
+    return len(exact.path), False
 
 
 def _common_units(first: Explanation, second: Explanation) -> float:

@@ -12,7 +12,7 @@ from functools import partial
 
 from pathx.cluster import DIED, Actors, Stages, join_cluster
 from pathx.errors import PathxError
-from pathx.evaluation.evaluate import Contender, Evaluation, Outcome, describe_image, measure_batch, new_evaluation
+from pathx.evaluation.measure import Contender, Evaluation, Outcome, describe_image, measure_batch, new_evaluation
 from pathx.evaluation.protocols import Protocol
 from pathx.evaluation.records import RecordFile
 from pathx.images.find import ImageFile

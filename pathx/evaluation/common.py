@@ -6,19 +6,23 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Any
 
-from pathx.defaults import DEPTH, IMPORTANCE, SKIPS, WIDTH
+from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
 from pathx.errors import PathxError, shown
-from pathx.evaluation import shortcuts
+from pathx.evaluation import plots
+from pathx.evaluation.records import write_json
+from pathx.evaluation.shortcuts import LabelledPath, comparable, suspects
 from pathx.explanation import LayerTensor
 from pathx.images.find import ImageFile, find_images
-from pathx.models.labels import slug
-from pathx.pipeline import Prepared, read_batches
-from pathx.results.files import PATH, created_by, read_document
+from pathx.images.folders import images_in
+from pathx.models.labels import resolve_target, slug
+from pathx.models.load import LoadedModel
+from pathx.pipeline import Note, Prepared, Watch, no_notes, no_progress, prepare, read_batches
+from pathx.results.files import PATH, check_folder, check_own, created_by, read_document
 from pathx.results.schema import PATH_SCHEMA
 
 SCHEMA = "pathx/common@1"
@@ -31,7 +35,7 @@ Place = tuple[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class Trail:
+class ImagePath:
     """The units that one image's path holds.
 
     Args:
@@ -52,13 +56,13 @@ class Common:
 
     Args:
         by: a member of GROUPINGS.
-        trails: of each class, from the most images to the least.
+        paths: of each class, from the most images to the least.
         about: what the paths are of, and how they were found: `model`, `settings`.
         unread: images or files that could not be used, and why.
     """
 
     by: str
-    trails: Mapping[str, tuple[Trail, ...]]
+    paths: Mapping[str, tuple[ImagePath, ...]]
     about: Mapping[str, Any]
     unread: Mapping[str, str]
     notes: tuple[str, ...]
@@ -66,24 +70,22 @@ class Common:
     @cached_property
     def layers(self) -> dict[int, tuple[LayerTensor, ...]]:
         """The hidden layers of the paths, from the output down."""
-        found = {
-            n: tensors for trails in self.trails.values() for trail in trails for n, tensors in trail.layers.items()
-        }
+        found = {n: tensors for paths in self.paths.values() for path in paths for n, tensors in path.layers.items()}
         return dict(sorted(found.items(), reverse=True))
 
     @cached_property
     def large_classes(self) -> list[str]:
         """The classes with enough images."""
-        return [label for label, trails in self.trails.items() if len(trails) >= ENOUGH]
+        return [label for label, paths in self.paths.items() if len(paths) >= ENOUGH]
 
     def shares(
         self, label: str, layer: int, part: Callable[[Place], Place | None] = lambda unit: unit
     ) -> dict[Place, float]:
         """The share of a class's images whose path holds each unit, or a `channel` or `position` of units."""
         counts: Counter[Place] = Counter()
-        for trail in self.trails[label]:
-            counts.update({place for unit in trail.units.get(layer, ()) if (place := part(unit)) is not None})
-        total = len(self.trails[label])
+        for path in self.paths[label]:
+            counts.update({place for unit in path.units.get(layer, ()) if (place := part(unit)) is not None})
+        total = len(self.paths[label])
         return {place: count / total for place, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))}
 
     def common_path(self, label: str, layer: int, threshold: float) -> list[Place]:
@@ -101,10 +103,9 @@ class Common:
         return least / most if most else 0.0
 
     def overlaps(
-        self, layers: Sequence[int], part: Callable[[Place], Place | None], labels: Sequence[str] | None = None
+        self, layers: Sequence[int], part: Callable[[Place], Place | None], labels: Sequence[str]
     ) -> list[list[float]]:
-        """The overlap of every two classes, or of every two of some."""
-        labels = list(self.trails) if labels is None else labels
+        """The overlap of every two of some classes."""
         return [[self.overlap(one, other, layers, part) for other in labels] for one in labels]
 
     def document(self, threshold: float) -> dict[str, Any]:
@@ -113,32 +114,32 @@ class Common:
             "schema": SCHEMA,
             "by": self.by,
             "threshold": threshold,
-            "images": sum(map(len, self.trails.values())),
+            "images": sum(map(len, self.paths.values())),
             **self.about,
             "layers": [{"layer": n, "tensors": [_tensor(t) for t in tensors]} for n, tensors in self.layers.items()],
             "classes": [
                 {
                     "label": label,
-                    "images": len(trails),
+                    "images": len(paths),
                     "too_few": label not in self.large_classes,
                     "layers": [self._layer_document(label, layer, threshold) for layer in self.layers],
                 }
-                for label, trails in self.trails.items()
+                for label, paths in self.paths.items()
             ],
             "overlap": {
                 "measure": "sum of the lower shares / sum of the higher shares",
-                "classes": list(self.trails),
-                "units": self.overlaps(list(self.layers), whole),
-                "channels": self.overlaps(list(self.layers), channel),
-                "layers": [
-                    {"layer": n, "units": self.overlaps([n], whole), "channels": self.overlaps([n], channel)}
-                    for n in self.layers
-                ],
+                "classes": list(self.paths),
+                **self._overlap_document(list(self.layers)),
+                "layers": [{"layer": n, **self._overlap_document([n])} for n in self.layers],
             },
             "unread": dict(self.unread),
             "notes": list(self.notes),
             "created_by": created_by(),
         }
+
+    def _overlap_document(self, layers: Sequence[int]) -> dict[str, Any]:
+        labels = list(self.paths)
+        return {"units": self.overlaps(layers, whole, labels), "channels": self.overlaps(layers, channel, labels)}
 
     def _layer_document(self, label: str, layer: int, threshold: float) -> dict[str, Any]:
         parts = {"units": whole, "channels": channel, "positions": position}
@@ -147,16 +148,28 @@ class Common:
         return {"layer": layer, "common_path": kept, **listed}
 
 
-def labelled_paths(found: Common) -> list[shortcuts.Path]:
-    """What was predicted, what it is by its folder, and the channels on the path, of every image whose folder has a name."""
-    paths = []
-    for trail in (trail for trails in found.trails.values() for trail in trails):
-        predicted, label = trail.classes["prediction"], trail.classes["folder"]
+def _suspects(found: Common) -> list[dict[str, Any]]:
+    """Channels that are on the paths of wrong predictions far more often than on those of right ones."""
+    labelled = []
+    for path in (path for paths in found.paths.values() for path in paths):
+        predicted, label = path.classes["prediction"], path.classes["folder"]
         if predicted is not None and label is not None:
-            on_path = {(layer, unit[0], unit[1][0]) for layer, units in trail.units.items() for unit in units}
+            on_path = {(layer, unit[0], unit[1][0]) for layer, units in path.units.items() for unit in units}
             right = slug(predicted) == slug(label)
-            paths.append(shortcuts.Path(trail.image, predicted, predicted if right else label, frozenset(on_path)))
-    return paths
+            labelled.append(LabelledPath(path.image, predicted, predicted if right else label, frozenset(on_path)))
+    if not comparable(labelled):
+        raise PathxError(
+            "no class has both right and wrong predictions: this needs folders named after the classes of the model, "
+            "with images that are predicted rightly and wrongly",
+            usage=True,
+        )
+    listed = []
+    for one in suspects(labelled):
+        facts = asdict(one)
+        layer, tensor, number = facts.pop("channel")
+        interval = [facts.pop("low"), facts.pop("high")]
+        listed.append({"layer": layer, "tensor": tensor, "channel": number, "interval": interval, **facts})
+    return listed
 
 
 def whole(unit: Place) -> Place | None:
@@ -181,6 +194,98 @@ def _tensor(tensor: LayerTensor) -> dict[str, Any]:
     return {"name": tensor.name, "shape": list(tensor.shape)}
 
 
+def common(
+    model: LoadedModel | None,
+    folders: Sequence[str | Path],
+    *,
+    out: str | Path | None = None,
+    by: str = "prediction",
+    threshold: float = 0.5,
+    layers: Sequence[int] = (),
+    classes: Sequence[str] = (),
+    wrong: bool = False,
+    depth: int | str = DEPTH,
+    width: int | str = WIDTH,
+    alpha: float | None = None,
+    skips: str = SKIPS,
+    exact: str = EXACT,
+    importance: str = IMPORTANCE,
+    device: str = "auto",
+    dtype: str = "float32",
+    batch_size: int = 8,
+    note: Note = no_notes,
+    watch: Watch = no_progress,
+) -> dict[str, Any]:
+    """Find what the paths of a class have in common; what is returned is common.json.
+
+    Args:
+        model: None for folders that `pathx explain` wrote: what is in them says all, the path's settings too.
+        out: folder for common.json and plots; None to write nothing.
+        by: what an image's class is: `prediction`, or its `folder`.
+        threshold: the share of images that makes a unit common.
+        layers, classes: to plot; the path's first and last layers, and the ten classes with most images by default.
+        wrong: also find the channels that go with wrong predictions.
+    """
+    if not 0 < threshold <= 1:
+        raise PathxError(f"threshold {threshold:g} is out of range; use more than 0, at most 1", usage=True)
+    if out is not None:
+        check_folder(out)
+        check_own(Path(out), ["common.json"])
+    if model is None:
+        found = common_of_results(folders, by=by)
+    else:
+        images = images_in(list(map(str, folders)), out)
+        path = {"depth": depth, "width": width, "alpha": alpha, "skips": skips, "importance": importance}
+        prepared = prepare(model, device=device, dtype=dtype)
+        prepared.check_exact(exact, note)
+        with watch(len(images)) as progress:
+            found = common_of_images(prepared, images, by, path, batch_size, progress)
+    for layer in layers:
+        if layer not in found.layers:
+            numbers = ", ".join(map(str, found.layers))
+            raise PathxError(f"layer {layer} is not on the paths, which have {numbers}", usage=True)
+    labels = list(found.paths)
+    plotted = [labels[resolve_target(text, labels)] for text in classes] or labels[:10]
+    document = found.document(threshold)
+    if wrong:
+        document["wrong"] = _suspects(found)
+    if out is not None:
+        if plots.can_plot(note):
+            ends = list(found.layers)
+            _plot(found, list(layers) or sorted({ends[0], ends[-1]}, reverse=True), plotted, Path(out))
+        write_json(Path(out) / "common.json", document)
+    return document
+
+
+def _plot(found: Common, layers: list[int], classes: list[str], folder: Path) -> None:
+    for layer in layers:
+        shares = {label: found.shares(label, layer) for label in classes}
+        tensors = found.layers[layer]
+        if all(len(tensor.shape) == 1 for tensor in tensors):
+            units: list[Place] = [(tensor.name, (index,)) for tensor in tensors for index in range(tensor.shape[0])]
+            about = f"unit of layer {layer}"
+        else:
+            units = sorted({unit for some in shares.values() for unit in some})
+            about = f"the {len(units)} units of layer {layer} that are on any path, in order"
+        lines = {label: [some.get(unit, 0.0) for unit in units] for label, some in shares.items()}
+        title = f"layer {layer}: how often each unit is on the path"
+        plots.plot_frequencies(folder / f"units-{layer}", title, lines, about)
+        for tensor in (tensor for tensor in tensors if len(tensor.shape) == 3):
+            bars, maps = {}, {}
+            name, (channels, height, width) = tensor.name, tensor.shape
+            for label in classes:
+                by_channel, by_place = (found.shares(label, layer, part) for part in (channel, position))
+                bars[label] = [by_channel.get((name, (c,)), 0.0) for c in range(channels)]
+                maps[label] = [[by_place.get((name, (y, x)), 0.0) for x in range(width)] for y in range(height)]
+            title = f"layer {layer}, {name}: by"
+            plots.plot_frequencies(folder / f"channels-{layer}-{name}", f"{title} channel", bars, "channel")
+            plots.plot_places(folder / f"positions-{layer}-{name}", f"{title} position", maps)
+    if len(labels := found.large_classes) > 1:
+        for kind, part in (("units", whole), ("channels", channel)):
+            matrix = found.overlaps(list(found.layers), part, labels)
+            plots.plot_overlap(folder / f"overlap-{kind}", f"{kind} that classes share", labels, matrix)
+
+
 def is_finished(place: str | Path) -> bool:
     """Whether a folder is what `pathx explain` wrote, and not images with such a folder among them."""
     if not os.path.isdir(place) or next(Path(place).rglob(PATH), None) is None:
@@ -189,19 +294,19 @@ def is_finished(place: str | Path) -> bool:
 
 
 def gather(
-    trails: Iterable[Trail], by: str, about: Mapping[str, Any], unread: Mapping[str, str], notes: Sequence[str]
+    paths: Iterable[ImagePath], by: str, about: Mapping[str, Any], unread: Mapping[str, str], notes: Sequence[str]
 ) -> Common:
     """Trails by class. Images that have no class of that kind are left out, and said so."""
     if by not in GROUPINGS:
         raise PathxError(f"classes are taken by {' or '.join(GROUPINGS)}, not {by!r}", usage=True)
-    groups: dict[str, list[Trail]] = {}
+    groups: dict[str, list[ImagePath]] = {}
     without = 0
-    for trail in trails:
-        label = trail.classes[by]
+    for path in paths:
+        label = path.classes[by]
         if label is None:
             without += 1
         else:
-            groups.setdefault(label, []).append(trail)
+            groups.setdefault(label, []).append(path)
     if not groups:
         reason = "lie in folders named after classes; group them with `by` prediction" if without else "could be used"
         detail = next(iter(unread.values()), "")
@@ -223,32 +328,26 @@ def gather(
 def common_of_images(
     prepared: Prepared,
     images: Sequence[ImageFile],
-    *,
-    by: str = "prediction",
-    depth: int | str = DEPTH,
-    width: int | str = WIDTH,
-    alpha: float | None = None,
-    skips: str = SKIPS,
-    importance: str = IMPORTANCE,
-    batch_size: int = 8,
-    progress: Callable[[int], None] = lambda done: None,
+    by: str,
+    settings: dict[str, Any],
+    batch_size: int,
+    progress: Callable[[int], None],
 ) -> Common:
     """The paths behind the predicted class of every image."""
     unread: dict[str, str] = {}
-    trails: list[Trail] = []
+    paths: list[ImagePath] = []
 
     def failed(source: ImageFile, error: PathxError) -> None:
         unread[source.name] = str(error)
         progress(1)
 
-    settings: dict[str, Any] = {"depth": depth, "width": width, "alpha": alpha, "skips": skips}
-    settings["importance"] = importance
+    about = dict(settings)
     for _, batch in read_batches(images, prepared.model.preprocessing, prepared.batch_size(batch_size), failed):
-        for part, frozen, explanations in prepared.explain_predictions(batch, dict(settings), failed):
+        for part, frozen, explanations in prepared.explain_predictions(batch, settings, failed):
             for read, explanation in zip(part, explanations, strict=True):
-                settings |= {"depth": explanation.depth, "alpha": explanation.alpha}
-                trails.append(
-                    Trail(
+                about |= {"depth": explanation.depth, "alpha": explanation.alpha}
+                paths.append(
+                    ImagePath(
                         read.source.name,
                         {"prediction": prepared.labels[explanation.target], "folder": read.source.label},
                         {layer.layer: layer.tensors for layer in explanation.path},
@@ -257,17 +356,17 @@ def common_of_images(
                 )
             progress(len(part))
             del frozen, explanations
-    labels = sorted({label for trail in trails if (label := trail.classes["folder"]) is not None})
+    labels = sorted({label for path in paths if (label := path.classes["folder"]) is not None})
     unknown = [label for label in labels if prepared.class_of(label) is None]
     notes = [f"folders that are not named after classes of the model: {', '.join(unknown[:3])}"] if unknown else []
-    return gather(trails, by, {"model": prepared.about, "settings": settings}, unread, notes)
+    return gather(paths, by, {"model": prepared.about, "settings": about}, unread, notes)
 
 
 def common_of_results(folders: Sequence[str | Path], *, by: str = "prediction") -> Common:
     """The same from what `pathx explain` wrote: the network is not needed."""
     unread: dict[str, str] = {}
     kinds: dict[str, dict[str, Any]] = {}
-    trails, others, twice, against = [], 0, 0, 0
+    paths, others, twice, against = [], 0, 0, 0
     seen: set[tuple[str, ...]] = set()
     for document in _documents(folders, unread):
         if "against" in document:  # a path for the difference of two classes, beside that of the class itself
@@ -287,7 +386,7 @@ def common_of_results(folders: Sequence[str | Path], *, by: str = "prediction") 
             twice += 1
             continue
         seen.add(image)
-        trails.append(_trail(document))
+        paths.append(_image_path(document))
     if len(kinds) > 1:
         texts = " and ".join(sorted(_settings_line(about) for about in kinds.values())[:2])
         raise PathxError(
@@ -299,7 +398,7 @@ def common_of_results(folders: Sequence[str | Path], *, by: str = "prediction") 
     notes = [f"{others} explanations of classes that were not predicted are left out"] if others else []
     notes += [f"{against} explanations of one class against another are left out"] if against else []
     notes += [f"{twice} explanations are there twice and count once"] if twice else []
-    return gather(trails, by, next(iter(kinds.values())), unread, notes)
+    return gather(paths, by, next(iter(kinds.values())), unread, notes)
 
 
 def _documents(folders: Sequence[str | Path], unread: dict[str, str]) -> Iterator[dict[str, Any]]:
@@ -316,10 +415,10 @@ def _documents(folders: Sequence[str | Path], unread: dict[str, str]) -> Iterato
             yield document
 
 
-def _trail(document: Mapping[str, Any]) -> Trail:
+def _image_path(document: Mapping[str, Any]) -> ImagePath:
     file = document["image"]["file"]
     layers = document["layers"]
-    return Trail(
+    return ImagePath(
         file,
         {"prediction": document["target"]["label"], "folder": PurePath(file).parent.name or None},
         {n["layer"]: tuple(LayerTensor(t["name"], tuple(t["shape"])) for t in n["tensors"]) for n in layers},

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from pathx.drawing.render import heatmap
 from pathx.engine.network import Network
-from pathx.evaluation.evaluate import DIFFERENCE, Contender, Evaluation, contender, subject_of
+from pathx.evaluation.measure import Contender, Evaluation, contender, subject_of
+from pathx.evaluation.records import DIFFERENCE
 from pathx.images.find import ImageFile
 from pathx.pipeline import Prepared
 
@@ -28,11 +29,7 @@ def spread(network: Network) -> list[int | str]:
 
 
 def make_grid(
-    method: str,
-    depths: Sequence[int | str],
-    widths: Sequence[int | str],
-    protocol: str,
-    **settings: Any,
+    method: str, depths: Sequence[int | str], widths: Sequence[int | str], protocol: str, **settings: Any
 ) -> Grid:
     """A contender for every depth and width.
 
@@ -42,12 +39,7 @@ def make_grid(
     """
     return {
         str(depth): [
-            contender(
-                *(method, protocol, f"depth {depth}, width {width}"),
-                depth=depth,
-                width=width,
-                **settings,
-            )
+            contender(method, protocol, f"depth {depth}, width {width}", depth=depth, width=width, **settings)
             for width in dict.fromkeys(widths)
         ]
         for depth in dict.fromkeys(depths)
@@ -93,11 +85,7 @@ def sheet(
 
     The network is run once for all paths. Raises what is wrong with the image.
     """
-
-    def failed(source: ImageFile, error: Exception) -> None:
-        raise error
-
-    ((seen,),) = prepared.see([image], 1, failed)
+    seen = prepared.see_one(image)
     subject = subject_of(prepared, [seen])
 
     def draw(one: Contender) -> Image.Image:

@@ -18,7 +18,7 @@ from torch import Tensor
 from pathx.engine.replay import Classifier
 from pathx.errors import PathxError
 from pathx.evaluation.choices import METHODS, PATHS, PROTOCOLS
-from pathx.evaluation.evaluate import INSTALL, Contender
+from pathx.evaluation.measure import INSTALL, Contender
 from pathx.evaluation.methods import Subject, captum_is_missing
 from pathx.evaluation.records import KeyedLines, record_key
 from pathx.evaluation.statistics import bootstrap, compare, generator_of
@@ -161,9 +161,9 @@ def _figures(found: dict[str, list[list[float]]]) -> dict[str, Any]:
     own = next((name for name in PATHS if name in means), None)
     others = [name for name in means if own is not None and name != own]
     return {
-        "methods": {name: {"share": asdict(bootstrap(values))} for name, values in means.items()},
+        "methods": {name: {"share": bootstrap(values)} for name, values in means.items()},
         "compared": own,
-        "comparison": {name: asdict(compare(means[str(own)], means[name]).difference) for name in others},
+        "comparison": {name: compare(means[str(own)], means[name]) for name in others},
     }
 
 

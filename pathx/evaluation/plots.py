@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +26,13 @@ _DASHES = ("-", (0, (6, 2)), (0, (2, 2)), (0, (6, 2, 1, 2)))
 
 def plots_are_missing() -> bool:
     return find_spec("matplotlib") is None
+
+
+def can_plot(note: Callable[[str], None]) -> bool:
+    """Whether there can be plots; if not, it is noted."""
+    if plots_are_missing():
+        note(MISSING)
+    return not plots_are_missing()
 
 
 @contextmanager
@@ -168,15 +175,20 @@ def plot_overlap(file: Path, title: str, names: Sequence[str], matrix: Sequence[
         figure.colorbar(drawn, ax=axes[0], shrink=0.8)
 
 
-def plot_randomisation(file: Path, layers: Sequence[str], lines: Mapping[str, Sequence[float | None]]) -> None:
-    """Rank correlation with the explanation of the trained model, as layers are randomised from the top."""
-    with _figure(file, 1, 1, (max(5.5, 0.28 * len(layers) + 2), 4.2)) as (_, axes):
-        places = list(range(len(layers)))
-        for number, (name, values) in enumerate(lines.items()):
-            known = [float("nan") if value is None else value for value in values]
-            axes[0].plot(places, known, marker="o", markersize=3.5, label=name, **_style(number, number == 0))
+def plot_randomisation(file: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+    """Rank correlation with the explanation of the trained model, as layers are randomised from the top.
+
+    Args:
+        lines: for every `module`, the correlation of each kind of map.
+    """
+    with _figure(file, 1, 1, (max(5.5, 0.28 * len(lines) + 2), 4.2)) as (_, axes):
+        places = list(range(len(lines)))
+        for number, kind in enumerate(kind for kind in lines[0] if kind != "module"):
+            known = [float("nan") if line[kind] is None else line[kind] for line in lines]
+            style = _style(number, number == 0)
+            axes[0].plot(places, known, marker="o", markersize=3.5, label=kind.replace("_", " "), **style)
         axes[0].axhline(0, color="#999999", linewidth=0.8)
         axes[0].set(ylabel="rank correlation with the explanation", xlabel="randomised down to", ylim=(-1.05, 1.05))
-        axes[0].set_xticks(places, layers, rotation=90, fontsize=7)
+        axes[0].set_xticks(places, [line["module"] for line in lines], rotation=90, fontsize=7)
         axes[0].grid(alpha=0.25)
         axes[0].legend(fontsize=8)

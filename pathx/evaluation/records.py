@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from pathx.errors import PathxError
+from pathx.errors import PathxError, as_text
 from pathx.evaluation.protocols import area
-from pathx.results.files import check_own, mark, unwritable
+from pathx.results.files import check_own, mark, replace_own, unwritable
 from pathx.results.lines import JsonLines, Line
 from pathx.results.schema import misfit
+
+DIFFERENCE = "difference"
+"""Insertion minus deletion: the one figure to compare by, more is better."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +46,9 @@ class Record:
 
     @property
     def areas(self) -> dict[str, float]:
-        """The two measures of a record without a problem."""
-        return {"insertion": area(self.insertion), "deletion": area(self.deletion)}
+        """The measures of a record without a problem."""
+        insertion, deletion = area(self.insertion), area(self.deletion)
+        return {"insertion": insertion, "deletion": deletion, DIFFERENCE: insertion - deletion}
 
 
 def record_key(*parts: Any) -> str:
@@ -109,3 +115,15 @@ def _record(line: Line) -> Record | None:
 _NUMBERS = {"insertion": [(int, float)], "deletion": [(int, float)], "seconds?": (int, float), "tied?": (int, float)}
 _SHAPE = {"key": str, "image": str, "target": int, **_NUMBERS, "problem?": (str, type(None))}
 _NAMES = [one.name for one in fields(Record)]
+
+
+def write_json(file: Path, document: Mapping[str, Any]) -> None:
+    """A document, replaced whole. Bytes of names that are not text are written as JSON would escape them."""
+    text = json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    replace_own(file, text.encode(errors="backslashreplace"))
+
+
+def write_csv(file: Path, rows: Iterable[Sequence[Any]]) -> None:
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="\n").writerows([as_text(cell) for cell in row] for row in rows)
+    replace_own(file, stream.getvalue().encode(errors="backslashreplace"))

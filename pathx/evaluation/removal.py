@@ -268,7 +268,7 @@ def summary(found: Sequence[RemovedUnits]) -> dict[str, Any]:
     """Means over images with their intervals, and the path minus every other order, image by image."""
     layers = sorted({int(layer) for one in found for layer in one.units}, reverse=True)
     return {
-        "before": asdict(bootstrap([one.before for one in found])),
+        "before": bootstrap([one.before for one in found]),
         "units": sum(sum(one.units.values()) for one in found) / len(found),
         "of_active": sum(one.active for one in found) / len(found),
         TOGETHER: _orders([one.figures[TOGETHER] for one in found]),
@@ -293,8 +293,8 @@ def _orders(figures: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, dict[
             values = [one[name][place] for one in figures if place < len(one[name])]
             if not values or not all(map(math.isfinite, values)):
                 continue
-            rows[name][measure] = asdict(bootstrap(values))
+            rows[name][measure] = bootstrap(values)
             if name != OWN:
                 mine = [one[OWN][place] for one in figures]
-                rows[name][f"{OWN} minus it, {measure}"] = asdict(compare(mine, values).difference)
+                rows[name][f"{OWN} minus it, {measure}"] = compare(mine, values)
     return rows

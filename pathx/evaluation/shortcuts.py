@@ -15,7 +15,7 @@ LEVEL = 1.959964
 
 
 @dataclass(frozen=True)
-class Path:
+class LabelledPath:
     """What is compared of one image: what was predicted, what it is, and the channels on the path."""
 
     image: str
@@ -52,13 +52,13 @@ class Suspect:
     images: tuple[str, ...]
 
 
-def suspects(paths: Iterable[Path], *, most: float = 0.05) -> list[Suspect]:
+def suspects(paths: Iterable[LabelledPath], *, most: float = 0.05) -> list[Suspect]:
     """Channels that are on wrong paths more often than chance would have it, the surest first.
 
     Args:
         most: the corrected probability of chance that is still told.
     """
-    by_class: dict[str, list[Path]] = {}
+    by_class: dict[str, list[LabelledPath]] = {}
     for path in paths:
         by_class.setdefault(path.predicted, []).append(path)
     compared = [one for name, own in sorted(by_class.items()) for one in _of_class(name, own)]
@@ -72,7 +72,7 @@ def suspects(paths: Iterable[Path], *, most: float = 0.05) -> list[Suspect]:
     return found
 
 
-def comparable(paths: Sequence[Path]) -> int:
+def comparable(paths: Sequence[LabelledPath]) -> int:
     """How many predicted classes have both right and wrong predictions."""
     states: dict[str, set[bool]] = {}
     for path in paths:
@@ -80,7 +80,7 @@ def comparable(paths: Sequence[Path]) -> int:
     return sum(len(both) == 2 for both in states.values())
 
 
-def _of_class(predicted: str, paths: Sequence[Path]) -> list[Suspect]:
+def _of_class(predicted: str, paths: Sequence[LabelledPath]) -> list[Suspect]:
     """All channels of the paths of one predicted class, compared."""
     right = [path for path in paths if path.label == predicted]
     wrong = [path for path in paths if path.label != predicted]

@@ -4,34 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 LEVEL, RESAMPLES, SEED = 0.95, 2000, 0
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean, and the bounds between which the bootstrap puts it."""
-
-    mean: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class PairedDifference:
-    """One method minus another over the same images.
-
-    Args:
-        higher: the share of images where the first is higher; ties count half.
-    """
-
-    difference: Interval
-    higher: float
-    images: int
 
 
 def generator_of(*names: str) -> torch.Generator:
@@ -40,21 +17,25 @@ def generator_of(*names: str) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1)
 
 
-def bootstrap(values: Sequence[float]) -> Interval:
-    """The mean with the percentile interval of means over resampled images; one value is its own bounds."""
+def bootstrap(values: Sequence[float]) -> dict[str, float]:
+    """The `mean`, and `low` and `high`: the percentile interval of means over resampled images."""
     sample = torch.tensor(values, dtype=torch.float64)
     generator = torch.Generator().manual_seed(SEED)
-    means = torch.cat([_resample(sample, count, generator) for count in _portions(len(sample))])
+    size = max(1, 2_000_000 // len(sample))  # resamples at a time, so that many images do not fill the memory
+    means = [
+        sample[torch.randint(len(sample), (min(size, RESAMPLES - start), len(sample)), generator=generator)].mean(1)
+        for start in range(0, RESAMPLES, size)
+    ]
     tail = (1 - LEVEL) / 2
-    low, high = means.quantile(torch.tensor([tail, 1 - tail], dtype=torch.float64)).tolist()
-    return Interval(float(sample.mean()), low, high)
+    low, high = torch.cat(means).quantile(torch.tensor([tail, 1 - tail], dtype=torch.float64)).tolist()
+    return {"mean": float(sample.mean()), "low": low, "high": high}
 
 
-def compare(first: Sequence[float], second: Sequence[float]) -> PairedDifference:
-    """The paired difference of two methods, image by image."""
+def compare(first: Sequence[float], second: Sequence[float]) -> dict[str, float]:
+    """The first minus the second, image by image, and the share of images where it is `higher`; ties count half."""
     differences = [one - other for one, other in zip(first, second, strict=True)]
     higher = sum(0.5 if value == 0 else float(value > 0) for value in differences) / len(differences)
-    return PairedDifference(bootstrap(differences), higher, len(differences))
+    return {**bootstrap(differences), "higher": higher, "images": len(differences)}
 
 
 def spearman(first: Tensor, second: Tensor) -> float | None:
@@ -70,14 +51,3 @@ def _mean_ranks(values: Tensor) -> Tensor:
     last = counts.cumsum(0).double()
     ranks: Tensor = (last - (counts - 1) / 2)[place]
     return ranks
-
-
-def _portions(images: int) -> list[int]:
-    """Resamples at a time, so that many images do not fill the memory."""
-    size = max(1, min(RESAMPLES, 2_000_000 // max(1, images)))
-    return [min(size, RESAMPLES - start) for start in range(0, RESAMPLES, size)]
-
-
-def _resample(sample: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    chosen = torch.randint(len(sample), (count, len(sample)), generator=generator)
-    return sample[chosen].mean(1)

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
-from pathx.evaluation.documents import Note, Watch, no_notes, no_progress
 from pathx.images.folders import images_in
 from pathx.models.load import LoadedModel
-from pathx.pipeline import prepare
+from pathx.pipeline import Note, Watch, no_notes, no_progress, prepare
 from pathx.results.files import check_folder
 from pathx.runs.shards import Shard
 from pathx.runs.stop import Stop

@@ -16,7 +16,7 @@ from torch import nn
 
 from pathx.commands.output import harmless_output, keep_stdout_for_results, print_table, say, terminal
 from pathx.errors import harmless
-from pathx.evaluation.evaluate import write_csv
+from pathx.evaluation.records import write_csv
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202etxt\u2066\r\x08"
 

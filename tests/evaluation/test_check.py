@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.command_line import Pathx
 from support.measured import document
 from torch import Tensor, nn
 
+from pathx.engine.explain import explain_frozen
+from pathx.engine.freeze import Frozen
 from pathx.engine.replay import Classifier
+from pathx.evaluation import check
 from pathx.evaluation.check import Checked, Finding, cascade, judge_cascade
 from pathx.evaluation.choices import METHODS
 from pathx.evaluation.methods import Subject
+from pathx.explanation import Explanation
 from pathx.images.folders import images_in
 from pathx.models.load import load_model
 from pathx.pipeline import prepare
@@ -72,6 +79,37 @@ def test_the_cascade_is_judged_along_the_way() -> None:
     mirrored = [{"module": str(n), "signed": value} for n, value in enumerate((-0.9, -0.8, -0.9))]
     assert judge_cascade(mirrored).passed is False  # the same shape with its signs turned
     assert judge_cascade([{"module": "0", "signed": None}]).passed is None
+
+
+def swap_last_unit(made: Explanation, times: float) -> Explanation:
+    """With another unit in place of the last of the top layer, so many times as important."""
+    top, *rest = made.path
+    *first, last = top.units
+    other = replace(last, index=(99, 0, 0), importance=last.importance * times)
+    return replace(made, path=(replace(top, units=(*first, other)), *rest))
+
+
+@pytest.mark.parametrize(
+    ("change", "passed", "words"),
+    [
+        (lambda made: made, True, "same units in all 2 layers"),
+        (lambda made: replace(made, attribution=made.attribution * 1.5), False, "more than rounding"),
+        (lambda made: swap_last_unit(made, 1.0), True, "equal importance in layer 1 of 2"),
+        (lambda made: swap_last_unit(made, 1.5), False, "keeps other units"),
+    ],
+)
+def test_a_device_is_compared_with_float64(
+    change: Callable[[Explanation], Explanation], passed: bool, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changed(frozen: Frozen, wanted: Any, **settings: Any) -> list[Explanation]:
+        made = explain_frozen(frozen, wanted, **settings)
+        return [change(one) for one in made] if frozen.images.dtype == torch.float32 else made
+
+    monkeypatch.setattr(check, "explain_frozen", changed)
+    prepared = prepare(load_model("model.pt"), device="cpu")
+    seen = prepared.see_one(images_in(["pictures/cat/0.png"])[0])
+    finding = check.device_agreement(prepared, seen, {"depth": 2, "width": 3, "alpha": 0.0})
+    assert finding.passed is passed and words in finding.verdict
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from support.small import loaded, picture
 from pathx.cluster import DIED
 from pathx.evaluation import cluster
 from pathx.evaluation.cluster import measure_on_ray
-from pathx.evaluation.evaluate import contender, measure_images
+from pathx.evaluation.measure import contender, measure_images
 from pathx.evaluation.protocols import make_protocol
 from pathx.evaluation.records import RecordFile
 from pathx.images.folders import images_in

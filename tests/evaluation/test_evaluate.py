@@ -13,8 +13,8 @@ from support.command_line import Pathx
 from support.measured import FAST, document, network, picture, save
 from torch import Tensor
 
-import pathx.evaluation.documents
 import pathx.evaluation.evaluate
+import pathx.evaluation.measure
 import pathx.evaluation.methods
 import pathx.evaluation.plots
 from pathx.commands import output
@@ -117,7 +117,7 @@ def test_other_settings_are_measured_anew(pathx_: Pathx) -> None:
 def test_without_captum_its_methods_are_named_and_the_others_go_on(
     pathx_: Pathx, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pathx.evaluation.evaluate, "captum_is_missing", lambda: True)
+    monkeypatch.setattr(pathx.evaluation.measure, "captum_is_missing", lambda: True)
     arguments = ("evaluate", "pictures", "--model", "model.pt", "--out", "out")
     done = pathx_(*arguments)
     assert done.status == 0
@@ -238,7 +238,7 @@ def test_the_papers_table_comes_out(pathx_: Pathx, shared_data: Path) -> None:
 
 
 def test_a_long_evaluation_says_beforehand_how_long_it_takes(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pathx.evaluation.documents, "WORTH_SAYING", 0)
+    monkeypatch.setattr(pathx.evaluation.evaluate, "WORTH_SAYING", 0)
     done = pathx_("evaluate", "pictures", "--model", "model.pt", "--methods", "random", "--out", "out")
     assert done.status == 0 and "this takes about 1 seconds here, less what records.jsonl has already" in done.err
 
@@ -247,4 +247,4 @@ def test_a_long_evaluation_says_beforehand_how_long_it_takes(pathx_: Pathx, monk
     ("seconds", "words"), [(0.2, "1 seconds"), (89, "89 seconds"), (150, "2 minutes"), (7000, "2 hours")]
 )
 def test_times_in_words(seconds: float, words: str) -> None:
-    assert pathx.evaluation.evaluate.in_words(seconds) == words
+    assert pathx.evaluation.measure.in_words(seconds) == words

@@ -12,7 +12,7 @@ import torch
 from support.command_line import Pathx, network, scripted
 from support.faults import photos
 
-import pathx.evaluation.evaluate
+import pathx.evaluation.measure
 import pathx.pipeline
 from pathx.engine.device import in_parts
 from pathx.errors import PathxError
@@ -42,7 +42,7 @@ def short_of_memory(patch: pytest.MonkeyPatch, most: int) -> list[int]:
         patch.setattr(place, name, limited)
 
     limit(pathx.pipeline, "freeze", lambda _, images: len(images))
-    limit(pathx.evaluation.evaluate, "_measure_contender", lambda *arguments: len(arguments[3]))
+    limit(pathx.evaluation.measure, "_measure_contender", lambda *arguments: len(arguments[3]))
     return sizes
 
 

@@ -13,7 +13,7 @@ from support.small import images, loaded
 from torch import nn
 
 from pathx.errors import PathxError
-from pathx.evaluation.documents import evaluate
+from pathx.evaluation.evaluate import evaluate
 from pathx.evaluation.mosaics import make_mosaics, shares
 from pathx.images.find import ImageFile
 from pathx.models.load import LoadedModel

@@ -43,7 +43,8 @@ def test_names_of_tensors_keep_their_dots(tmp_path: Path) -> None:
 
 
 def test_what_is_not_known_leaves_a_gap(tmp_path: Path) -> None:
-    plots.plot_randomisation(tmp_path / "r", ["top", "middle", "bottom"], {"path map": [0.9, None, 0.1]})
+    lines = [("top", 0.9), ("middle", None), ("bottom", 0.1)]
+    plots.plot_randomisation(tmp_path / "r", [{"module": name, "path_map": value} for name, value in lines])
     assert all(name in text(tmp_path / "r") for name in ("top", "middle", "bottom", "path map"))
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pathx.evaluation.shortcuts import Path, comparable, fisher, suspects
+from pathx.evaluation.shortcuts import LabelledPath, comparable, fisher, suspects
 
 COUNTS = st.integers(0, 4)
 
@@ -22,7 +22,7 @@ def test_fisher_by_enumeration(a: int, b: int, c: int, d: int) -> None:
     assert fisher(a, b, c, d) == pytest.approx(sum(count >= a for count in ways) / len(ways))
 
 
-def paths(wrong_rate: float, right_rate: float, seed: int = 0, count: int = 60) -> list[Path]:
+def paths(wrong_rate: float, right_rate: float, seed: int = 0, count: int = 60) -> list[LabelledPath]:
     """One class with a channel that is on wrong and right paths at two rates, and many that are there at random."""
     draw = random.Random(seed)
     made = []
@@ -31,7 +31,7 @@ def paths(wrong_rate: float, right_rate: float, seed: int = 0, count: int = 60) 
         channels = {(3, "relu", channel) for channel in range(1, 40) if draw.random() < 0.4}
         if draw.random() < (right_rate if right else wrong_rate):
             channels.add((3, "relu", 0))
-        made.append(Path(f"{number}.png", "cat", "cat" if right else "dog", frozenset(channels)))
+        made.append(LabelledPath(f"{number}.png", "cat", "cat" if right else "dog", frozenset(channels)))
     return made
 
 
@@ -57,8 +57,8 @@ def test_a_channel_of_right_predictions_is_no_suspect() -> None:
 
 def test_classes_are_compared_with_themselves_only() -> None:
     """A channel that belongs to one class, which errs more often, is not the reason why it errs."""
-    cats = [Path(f"c{n}", "cat", "cat" if n < 5 else "dog", frozenset({(3, "relu", 7)})) for n in range(40)]
-    dogs = [Path(f"d{n}", "dog", "dog" if n < 38 else "cat", frozenset()) for n in range(40)]
+    cats = [LabelledPath(f"c{n}", "cat", "cat" if n < 5 else "dog", frozenset({(3, "relu", 7)})) for n in range(40)]
+    dogs = [LabelledPath(f"d{n}", "dog", "dog" if n < 38 else "cat", frozenset()) for n in range(40)]
     assert suspects([*cats, *dogs]) == []
     assert comparable([*cats, *dogs]) == 2
     assert comparable(dogs[:38]) == 0

@@ -1,0 +1,385 @@
+"""How good attributions are: methods measured over many images, with intervals, and compared image by image."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pathx.engine.device import in_parts
+from pathx.engine.settings import check_depth, check_settings, check_width
+from pathx.errors import PathxError
+from pathx.evaluation.choices import METHODS, PATHS, PROTOCOLS, choose
+from pathx.evaluation.methods import Subject, captum_is_missing
+from pathx.evaluation.protocols import Protocol
+from pathx.evaluation.records import DIFFERENCE, Record, RecordFile, record_key
+from pathx.evaluation.statistics import bootstrap, compare
+from pathx.images.find import ImageFile
+from pathx.pipeline import Prepared, SeenImage
+from pathx.results.files import created_by
+
+SCHEMA = "pathx/evaluation@1"
+MEASURES = {"insertion": "↑", "deletion": "↓"}
+"""What is measured, and whether more or less of it is better."""
+
+INSTALL = "pip install 'pathx-relu[evaluate]'"
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A method with its settings. Of two with the same name, such as paths of two widths, the title differs."""
+
+    name: str
+    title: str
+    settings: Mapping[str, Any]
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """Its settings and fixed choices, for result files."""
+        return {**self.settings, **METHODS[self.name].facts}
+
+    def attribution(self, subject: Subject) -> Tensor:
+        """(B, C, H, W)"""
+        found: Tensor = METHODS[self.name].compute(subject, **self.settings)
+        return found
+
+
+def contender(name: str, protocol: str, title: str | None = None, **settings: Any) -> Contender:
+    """A method by name, as a protocol takes it, with some of its settings."""
+    method, ranking = choose("method", name, METHODS), choose("protocol", protocol, PROTOCOLS)
+    return Contender(name, title or method.title, {**method.settings, **ranking.settings.get(name, {}), **settings})
+
+
+@dataclass(eq=False)
+class Evaluation:
+    """What came out.
+
+    Args:
+        images: name, label (None if it has none) and predicted class of every image that was used.
+        records: of every contender that ran, by title, one record per image.
+        not_run: contenders that could not run, by title, and why.
+        unread: images that could not be used, by name, and why.
+        device: where it was computed, if not where the model is that is prepared here.
+    """
+
+    prepared: Prepared
+    protocol: Protocol
+    contenders: tuple[Contender, ...]
+    images: list[tuple[str, str | None, int]] = field(default_factory=list)
+    records: dict[str, list[Record]] = field(default_factory=dict)
+    not_run: dict[str, str] = field(default_factory=dict)
+    unread: dict[str, str] = field(default_factory=dict)
+    device: str = ""
+
+    def take(self, outcome: Outcome, records: RecordFile) -> None:
+        """Add what became of one contender on one batch."""
+        if outcome.problem is not None:
+            self.not_run.setdefault(outcome.title, outcome.problem)
+        elif outcome.title not in self.not_run:
+            self.records.setdefault(outcome.title, []).extend(records.known[key] for key in outcome.keys)
+
+    def close(self, asked: int) -> None:
+        """Leave out the contenders that did not get through all images, of as many as were asked for."""
+        if not self.images:
+            raise PathxError(f"none of the {asked} images could be used: {next(iter(self.unread.values()))}")
+        for one in self.contenders:
+            if one.title in self.not_run:
+                self.records.pop(one.title, None)
+            elif not self.areas(one, "insertion"):
+                self.not_run[one.title] = "none of its maps was finite"
+
+    @property
+    def running(self) -> list[Contender]:
+        """The contenders that could run so far."""
+        return [one for one in self.contenders if one.title not in self.not_run]
+
+    @property
+    def ran(self) -> list[Contender]:
+        """The contenders that have figures."""
+        return [one for one in self.contenders if one.title not in self.not_run and self.areas(one, "insertion")]
+
+    @property
+    def own(self) -> Contender | None:
+        """The contender that is compared with all others."""
+        return next((one for name in PATHS for one in self.ran if one.name == name), None)
+
+    def areas(self, one: Contender, measure: str) -> dict[str, float]:
+        """A measure, or their difference, of every image that the contender has figures for."""
+        return {record.image: record.areas[measure] for record in self.good(one)}
+
+    def good(self, one: Contender) -> list[Record]:
+        """The records of a contender that have figures."""
+        return [record for record in self.records.get(one.title, ()) if record.problem is None]
+
+    def curve(self, one: Contender, measure: str) -> Tensor:
+        """The mean curve, (steps + 1,)."""
+        return torch.tensor([getattr(record, measure) for record in self.good(one)], dtype=torch.float64).mean(0)
+
+    def figures(self, one: Contender) -> dict[str, Any]:
+        """A contender's entry in a result file."""
+        good = self.good(one)
+        intervals = {measure: bootstrap(list(self.areas(one, measure).values())) for measure in (*MEASURES, DIFFERENCE)}
+        tied = sum(record.tied for record in good) / len(good)
+        return {**intervals, "tied_pixels": tied, "seconds": sum(record.seconds for record in good) / len(good)}
+
+    def comparison(self, first: Contender, second: Contender) -> dict[str, Any]:
+        """The first minus the second, over the images that both have figures for."""
+        result = {}
+        for measure in (*MEASURES, DIFFERENCE):
+            one, other = self.areas(first, measure), self.areas(second, measure)
+            both = [name for name in one if name in other]
+            if both:
+                result[measure] = compare([one[name] for name in both], [other[name] for name in both])
+        return result
+
+    def counts(self, one: Contender) -> dict[str, int]:
+        good = self.good(one)
+        bad = len(self.records[one.title]) - len(good)
+        return {"images": len(good), "tied": sum(record.tied == 1 for record in good), "not_finite": bad}
+
+    @cached_property
+    def notes(self) -> list[str]:
+        """What a reader of the figures must know."""
+        notes = [f"{title} was not run: {reason}" for title, reason in self.not_run.items()]
+        if self.unread:
+            notes.append(f"{len(self.unread)} images could not be used and are left out")
+        for one in self.contenders:
+            if one.title not in self.records:
+                continue
+            counts = self.counts(one)
+            if counts["not_finite"]:
+                notes.append(
+                    f"{one.title}: {counts['not_finite']} maps were NaN or infinite and are left out of its figures"
+                )
+            if counts["tied"]:
+                notes.append(
+                    f"{one.title}: {counts['tied']} maps gave no pixel a value of its own; the order was that of ties"
+                )
+        classes = Counter(target for _, _, target in self.images)
+        if len(self.images) > 1 and len(classes) == 1:
+            only = self.prepared.labels[next(iter(classes))]
+            notes.append(f"every image is predicted as {only}: the figures are about that class only")
+        if unknown := self.unknown_labels:
+            some = ", ".join(unknown[:3]) + (", …" if len(unknown) > 3 else "")
+            notes.append(f"no accuracy for folders that are not named after classes of the model: {some}")
+        return notes
+
+    @property
+    def unknown_labels(self) -> list[str]:
+        """Labels of images that are no classes of the model."""
+        labels = sorted({label for _, label, _ in self.images if label is not None})
+        return [label for label in labels if self.prepared.class_of(label) is None]
+
+    @property
+    def accuracy(self) -> float | None:
+        """The share of labelled images whose predicted class is their label; None without labels of the model."""
+        known = {label: self.prepared.class_of(label) for _, label, _ in self.images if label is not None}
+        pairs = [(known[label], target) for _, label, target in self.images if label and known[label] is not None]
+        return sum(right == target for right, target in pairs) / len(pairs) if pairs else None
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """evaluation.json."""
+        ran = self.ran
+        own = self.own
+        return {
+            "schema": SCHEMA,
+            "protocol": self.protocol.name,
+            "parameters": self.protocol.parameters,
+            "images": len(self.images),
+            "methods": {one.name: self.figures(one) for one in ran},
+            "settings": {one.name: one.described for one in ran},
+            "compared": own.name if own else None,
+            "comparison": {one.name: self.comparison(own, one) for one in ran if own and one is not own},
+            "counts": {one.name: self.counts(one) for one in ran},
+            "accuracy": self.accuracy,
+            "not_run": {one.name: self.not_run[one.title] for one in self.contenders if one.title in self.not_run},
+            "unread": self.unread,
+            "notes": self.notes,
+            "model": self.prepared.about,
+            "created_by": created_by(device=self.device or str(self.prepared.device)),
+        }
+
+    @property
+    def table(self) -> list[list[Any]]:
+        """One row per image and contender, headings first."""
+        labels = self.prepared.labels
+        about = {name: (label or "", labels[target]) for name, label, target in self.images}
+        rows: list[list[Any]] = [["image", "label", "predicted", "method", *MEASURES, "seconds", "tied", "problem"]]
+        for one in self.contenders:
+            for record in self.records.get(one.title, ()):
+                areas = [record.areas[measure] if record.problem is None else "" for measure in MEASURES]
+                name = one.title if one.title != METHODS[one.name].title else one.name
+                start = [record.image, *about.get(record.image, ("", "")), name]
+                rows.append([*start, *areas, record.seconds, record.tied, record.problem or ""])
+        return rows
+
+
+def measure_images(
+    prepared: Prepared,
+    images: Sequence[ImageFile],
+    contenders: Iterable[Contender],
+    protocol: Protocol,
+    *,
+    records: RecordFile | None = None,
+    batch_size: int = 8,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Evaluation:
+    """Measure every contender on every image.
+
+    A contender that cannot run is left out and named, and so is an image that cannot be read.
+
+    Args:
+        records: what is known already, and where new records go.
+        progress: called with the number of attributions that were measured just now.
+    """
+    records = records or RecordFile(None)
+    result = new_evaluation(prepared, contenders, protocol, batch_size)
+
+    def failed(source: ImageFile, error: PathxError) -> None:
+        result.unread[source.name] = str(error)
+        progress(len(result.contenders))
+
+    for batch in prepared.see(images, batch_size, failed):
+        result.images += map(describe_image, batch)
+        if left_out := len(result.contenders) - len(result.running):
+            progress(len(batch) * left_out)
+        for outcome in measure_batch(prepared, protocol, result.running, batch, records.known):
+            records.add(outcome.records)
+            result.take(outcome, records)
+            progress(len(batch))
+    result.close(len(images))
+    return result
+
+
+def new_evaluation(
+    prepared: Prepared, contenders: Iterable[Contender], protocol: Protocol, batch_size: int
+) -> Evaluation:
+    """An evaluation of no image so far, whose settings are checked."""
+    if batch_size < 1:
+        raise PathxError(f"batch size {batch_size} is out of range; use 1 or more", usage=True)
+    result = Evaluation(prepared, protocol, tuple(contenders))
+    for one in result.contenders:
+        if one.name in PATHS:
+            check_depth(one.settings["depth"], prepared.network)
+            check_width(one.settings["width"])
+            check_settings(*(one.settings[key] for key in ("alpha", "skips", "importance")))
+        if METHODS[one.name].captum and captum_is_missing():
+            result.not_run[one.title] = f"it needs Captum: {INSTALL}"
+    return result
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one contender on a batch.
+
+    Args:
+        keys: of the records of the batch's images.
+        records: those of them that are new.
+        problem: why it cannot run.
+    """
+
+    title: str
+    keys: tuple[str, ...]
+    records: tuple[Record, ...] = ()
+    problem: str | None = None
+
+
+def measure_batch(
+    prepared: Prepared,
+    protocol: Protocol,
+    contenders: Sequence[Contender],
+    batch: Sequence[SeenImage],
+    known: Container[str],
+) -> Iterator[Outcome]:
+    """Measure contenders on a batch, where there is no record yet."""
+    subjects: dict[tuple[int, ...], Subject] = {}  # contenders that lack the same images share a frozen pass
+    for one in contenders:
+        keys = tuple(_key(prepared, protocol, one, seen) for seen in batch)
+        missing = tuple(place for place, key in enumerate(keys) if key not in known)
+        if not missing:
+            yield Outcome(one.title, keys)
+            continue
+
+        def measure(places: Sequence[int], one: Contender = one, keys: Sequence[str] = keys) -> list[Record]:
+            subject = subjects.pop(tuple(places), None) or subject_of(prepared, [batch[place] for place in places])
+            records = _measure_contender(protocol, one, subject, [keys[place] for place in places])
+            subjects[tuple(places)] = subject  # not where memory was short
+            return records
+
+        try:
+            records = [record for part in in_parts(missing, measure) for record in part]
+        except (PathxError, RuntimeError, NotImplementedError, AssertionError) as error:
+            yield Outcome(one.title, keys, problem=" ".join(str(error).split()) or type(error).__name__)
+        else:
+            yield Outcome(one.title, keys, tuple(records))
+
+
+def describe_image(seen: SeenImage) -> tuple[str, str | None, int]:
+    """Name, label and predicted class of an image."""
+    return seen.source.name, seen.source.label, seen.target
+
+
+def estimate_seconds(prepared: Prepared, contenders: Sequence[Contender], protocol: Protocol, images: int) -> float:
+    """How long an evaluation will take, roughly, from the time of one forward pass of the network."""
+    size = min(8, prepared.classifier.chunk)
+    batch = torch.zeros(size, *prepared.model.preprocessing.input_size, dtype=prepared.dtype, device=prepared.device)
+    with torch.no_grad():
+        prepared.classifier(batch)
+        start = perf_counter()
+        prepared.classifier(batch)
+    each = (perf_counter() - start) / size
+    curves = 3 * protocol.steps  # two of them, some drawn thrice
+    return each * images * sum(METHODS[one.name].passes + curves for one in contenders)
+
+
+def in_words(seconds: float) -> str:
+    """`40 seconds`, `5 minutes`, `2 hours`."""
+    for size, name in ((3600, "hour"), (60, "minute")):
+        if seconds >= 1.5 * size:
+            return f"{round(seconds / size)} {name}s"
+    return f"{max(1, round(seconds))} seconds"
+
+
+def subject_of(prepared: Prepared, batch: Sequence[SeenImage]) -> Subject:
+    """A batch as methods take it."""
+    images = torch.stack([seen.input for seen in batch])
+    return Subject(prepared.classifier, images, [seen.target for seen in batch], [seen.source.name for seen in batch])
+
+
+def _key(prepared: Prepared, protocol: Protocol, one: Contender, seen: SeenImage) -> str:
+    model = prepared.model
+    network = (model.sha256 + model.identity.get("made_of", ""), asdict(model.preprocessing), str(prepared.dtype))
+    image = (seen.source.name, seen.image.sha256, seen.target)
+    return record_key(network, protocol.name, protocol.parameters, one.name, one.described, image)
+
+
+def _measure_contender(protocol: Protocol, one: Contender, subject: Subject, keys: Sequence[str]) -> list[Record]:
+    """Records of one contender for a batch."""
+    start = perf_counter()
+    attribution = one.attribution(subject)
+    seconds = (perf_counter() - start) / len(keys)
+    finite = attribution.flatten(1).isfinite().all(1)
+    good = [place for place, fine in enumerate(finite.tolist()) if fine]
+    with torch.no_grad():
+        targets = [subject.targets[place] for place in good]
+        names = [subject.names[place] for place in good]
+        curves = iter(protocol.curves(subject.classifier, subject.images[good], targets, attribution[good], names))
+    records = []
+    for place, (key, name, target) in enumerate(zip(keys, subject.names, subject.targets, strict=True)):
+        if place not in good:
+            records.append(Record(key, name, target, seconds=seconds, problem="the map holds NaN or infinite values"))
+            continue
+        found = next(curves)
+        if not all(map(math.isfinite, (*found.insertion, *found.deletion))):
+            records.append(Record(key, name, target, seconds=seconds, problem="the model's output is NaN on the way"))
+            continue
+        records.append(Record(key, name, target, found.insertion, found.deletion, seconds, found.tied))
+    return records
