@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from importlib import import_module
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from typer.main import get_command
 import pathx
 from pathx.cli import app
 from pathx.models.catalogue import models
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.mark.parametrize("name", pathx.__all__)
@@ -44,6 +47,20 @@ def test_type_checkers_see_the_same_names_from_the_same_homes() -> None:
     said = {alias.name: node.module for node in imports for alias in node.names}
     assert said == {"PathxError": "pathx.errors", **pathx._HOME_OF}
     assert sorted(pathx.__all__) == sorted(said)
+
+
+def test_the_page_of_the_api_lists_every_name() -> None:
+    page = (ROOT / "docs/api.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"^::: pathx\.(\w+)$", page, re.MULTILINE)) == sorted(pathx.__all__)
+
+
+def test_the_types_of_every_name_are_checked_from_outside() -> None:
+    """`.ci/run` gives the file to `mypy --strict`."""
+    user = ast.parse((ROOT / ".ci/outside.py").read_text(encoding="utf-8"))
+    used = {
+        node.attr for node in ast.walk(user) if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "pathx"
+    }
+    assert used == {*pathx.__all__}
 
 
 def test_another_name_is_an_attribute_error() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,10 @@ def test_a_name_goes_from_the_page_to_everything_else(browser: Any, pathx_: Path
         for width in (360, 1280):
             page.set_viewport_size({"width": width, "height": 900})
             assert page.evaluate(OVERFLOWING) == []
-    assert json.loads(Path("units/names.json").read_text())["names"] == {channel: "<b>whiskers</b>"}
+    names = json.loads(Path("units/names.json").read_text())
+    assert names["names"] == {channel: "<b>whiskers</b>"}
+    schema = json.loads((files("pathx") / "schemas/names.json").read_text(encoding="utf-8"))
+    pytest.importorskip("jsonschema").validate(names, schema)
     assert pathx_("report", "out", "--units", "units", "--quiet").status == 0
     with opened(browser, next(Path("out").rglob("report.html"))) as page:
         assert page.locator(".words", has_text="<b>whiskers").count() == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,10 @@ jsonschema = pytest.importorskip("jsonschema")
 pytest.importorskip("captum")
 pytestmark = pytest.mark.usefixtures("one_thread", "measured", "undrawn")
 
-FOLDER = Path(__file__).resolve().parents[2] / "pathx/schemas"
-SCHEMAS: dict[str, Any] = {}
-for file in FOLDER.glob("*.json"):
-    found = json.loads(file.read_text(encoding="utf-8"))
-    SCHEMAS[found["$id"]] = found
+ROOT = Path(__file__).resolve().parents[2]
+FILES = {file.name: json.loads(file.read_text(encoding="utf-8")) for file in (ROOT / "pathx/schemas").glob("*.json")}
+SCHEMAS: dict[str, Any] = {schema["$id"]: schema for schema in FILES.values()}
+PRIVATE = {"pathx/files@1", "pathx/tensors@1"}  # which files a folder holds; the header of tensors.safetensors
 
 CALLS: dict[str, tuple[object, ...]] = {
     "explain": ("explain", "pictures", "--target", "top:2", "--save-tensors", "--removal"),
@@ -51,11 +51,22 @@ def test_every_document_is_as_its_schema_says(written: list[tuple[Path, dict[str
     tried = set()
     for _, document in written:
         name = document.get("schema", "pathx/index")
-        if name == "pathx/files@1":  # what a folder holds, for pathx alone
+        if name in PRIVATE:
             continue
         jsonschema.validate(document, SCHEMAS[name])
         tried.add(name)
-    assert tried == {*SCHEMAS} - {"pathx/mosaics@1"}  # which tests/evaluation/test_mosaics.py tries
+    # tests/evaluation/test_mosaics.py tries the first of these, tests/report/test_atlas.py the other, which a page writes
+    assert tried == {*SCHEMAS} - {"pathx/mosaics@1", "pathx/names@1"}
+
+
+def test_every_document_has_a_schema_and_the_page_on_scripting_names_it() -> None:
+    code = "".join(
+        file.read_text(encoding="utf-8") for file in (ROOT / "pathx").rglob("*") if file.suffix in (".py", ".js")
+    )
+    assert {*re.findall(r'"(pathx/\w+@\d+)"', code)} - PRIVATE == {*SCHEMAS} - {"pathx/index"}
+    page = (ROOT / "docs/scripting.md").read_text(encoding="utf-8")
+    named = re.findall(r"^\|.*\| `(pathx/[\w@]+)` \| `(\w+\.json)` \|$", page, re.MULTILINE)
+    assert dict(named) == {schema["$id"]: name for name, schema in FILES.items()} and len(named) == len(FILES)
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
