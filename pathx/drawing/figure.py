@@ -8,7 +8,7 @@ from torch import Tensor
 from pathx.drawing.page import Bar, Panel, sheet
 from pathx.drawing.render import Drawing, Heated
 from pathx.drawing.view import View, heat_of, map_tile, pixel_map, unit_boxes, used_ends
-from pathx.drawing.words import path_line, percent, settings_line
+from pathx.drawing.words import LINE, path_line, percent, settings_line
 from pathx.explanation import Explanation
 from pathx.maps import plane
 
@@ -86,5 +86,4 @@ def caption(explanation: Explanation, drawing: Drawing) -> tuple[str, tuple[str,
     note = explanation.map_note
     if note is not None and not explanation.mapped:
         return "pixel map on the photo", (f"{note}.",)
-    details = ("the white line holds half of the support",)
-    return "path map", details if note is None else (*details, note)
+    return "path map", (LINE,) if note is None else (LINE, note)

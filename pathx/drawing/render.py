@@ -23,7 +23,7 @@ PERCENTILE = 99.0
 SMOOTHING = 0.025
 """Default width of the overlay's Gaussian: its sigma as a share of the input's shorter side (5.6 of 224 pixels)."""
 
-LONGEST_SIDE = 2048
+LONGEST_SIDE = 1024
 """Larger photos are scaled down to this for the overlay."""
 
 LEGIBLE_SIDE = 512
@@ -110,6 +110,13 @@ def exact_map(
     values = plane(attribution)
     scale = scale or colour_scale(values, percentile)
     return _with_table(_picture(_steps(values / scale)), heat_table(colours))
+
+
+def glow_map(values: Tensor, colours: str = "red-blue") -> Image.Image:
+    """Values (H, W) in the colours of overlays, one pixel each, to be laid on a photo: the weaker the more transparent."""
+    picture = _with_table(_picture(_steps(values / colour_scale(values))), glow_table(colours))
+    picture.info["transparency"] = bytes(_OPACITIES)
+    return picture
 
 
 def enlarged_map(drawn: Image.Image, size: tuple[int, int]) -> Image.Image:

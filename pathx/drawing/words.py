@@ -59,6 +59,9 @@ def path_line(explanation: Explanation, label: str, other: str = "") -> str:
     return f"{units_line(explanation)}." if removal is None else removal_line(removal, label, other)
 
 
+LINE = "the white line holds the strongest half of the support, without spots below 3%"
+"""What the line on overlays is."""
+
 SAME = 0.05
 """A probability stays where it is if removal changes it by no more than this share of it."""
 

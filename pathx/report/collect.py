@@ -19,7 +19,7 @@ from pathx.results.names import read_names
 from pathx.results.schema import PATH_SCHEMA, PATH_SHAPE, misfit
 
 MEASURES = ("evaluation.json", "grid.json", "common.json")
-_NEEDED = {**PATH_SHAPE, "region": [(int, float)], "input": [int], "pixel_map": dict}
+_NEEDED = {**PATH_SHAPE, "region": [(int, float)], "input": [int]}
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Photos and drawings as a page holds them: small, as data addresses."""
+"""Pictures as a page holds them: small, as data addresses."""
 
 from __future__ import annotations
 
@@ -12,25 +12,34 @@ PHOTO_SIDE = 900
 """Photos are scaled down to this on their longer side."""
 
 
-def encode_photo(image: Image.Image, side: int = PHOTO_SIDE) -> dict[str, Any]:
-    """A photo as the page's `src`, `width` and `height`."""
-    data, kind = encode_jpeg(image, side, 82), "jpeg"
-    if max(image.size) <= 128:  # a few pixels: each of them counts
-        data, kind = _encode(image.convert("RGB"), "PNG"), "png"
-    width, height = Image.open(io.BytesIO(data)).size
-    return {"src": _address(data, kind), "width": width, "height": height}
+def encode_photo(image: Image.Image) -> dict[str, Any]:
+    """A photo as the page's `src`, `width` and `height`; a few pixels stay as they are."""
+    if max(image.size) <= 128:
+        return {"src": encode_png(image.convert("RGB")), "width": image.width, "height": image.height}
+    small = shrink(image, PHOTO_SIDE)
+    return {"src": encode_small(small, PHOTO_SIDE, 82), "width": small.width, "height": small.height}
 
 
-def encode_small(image: Image.Image, side: int) -> str:
-    """A small copy of a photo as a data address."""
-    return _address(encode_jpeg(image, side), "jpeg")
+def encode_small(image: Image.Image, side: int, quality: int = 80) -> str:
+    """A small copy of a photo."""
+    return _address(encode_jpeg(image, side, quality), "jpeg")
+
+
+def encode_png(image: Image.Image) -> str:
+    """A picture as it is."""
+    return _address(_encode(image, "PNG", optimize=True), "png")
 
 
 def encode_jpeg(image: Image.Image, side: int, quality: int = 80) -> bytes:
     """A small copy of a photo as the bytes of a file."""
-    image = image.convert("RGB")
-    image.thumbnail((side, side), Image.Resampling.LANCZOS)
-    return _encode(image, "JPEG", quality=quality)
+    return _encode(shrink(image, side), "JPEG", quality=quality)
+
+
+def shrink(image: Image.Image, side: int) -> Image.Image:
+    """A picture in RGB of at most so many pixels on its longer side."""
+    small = image.convert("RGB")
+    small.thumbnail((side, side), Image.Resampling.LANCZOS)
+    return small
 
 
 def _address(data: bytes, kind: str) -> str:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import base64
 import math
 import shlex
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from PIL import Image
 from torch import Tensor
 
-from pathx.drawing.colours import glow_table
-from pathx.drawing.grey import MAP_SIDE, encode_map, shrink
-from pathx.drawing.render import Drawing
-from pathx.drawing.words import removal_line
+from pathx.drawing.render import SMOOTHING, Drawing, Heated, colour_bar, heated
+from pathx.drawing.view import used_ends
+from pathx.drawing.words import LINE, removal_line
 from pathx.explanation import LayerTensor, PathLayer, Unit
 from pathx.maps import enlarged, laid, numbered
-from pathx.report.encoding import encode_photo
+from pathx.report.encoding import PHOTO_SIDE, encode_photo, encode_png, encode_small, shrink
 from pathx.report.network import NetworkData
 from pathx.results.saved import read_removal
 
@@ -33,6 +30,7 @@ def explanation_data(
     photo: Image.Image | None,
     network: NetworkData | None = None,
     notes: Sequence[str] = (),
+    pixels: Image.Image | None = None,
     **more: Any,
 ) -> dict[str, Any]:
     """What the page of an explanation holds.
@@ -42,6 +40,7 @@ def explanation_data(
         photo: None where it is gone.
         network: what the network adds, where it was at hand.
         notes: what a reader must know of the page.
+        pixels: heatmap.png, where it is known.
         more: what else there is: `features`, `contrasts`, `check`, `references`, `names`, labels and addresses of `others`, and
             `around`, the addresses of the `index`, the `previous` and the `next` page.
     """
@@ -65,7 +64,7 @@ def explanation_data(
         "photo": shown,
         "region": [left, top, right, bottom],
         "input": [width, height],
-        "glow": base64.b64encode(glow_table(Drawing().colours)).decode(),
+        "maps": _maps(document, photo, pixels),
         "path": _path(document),
         "unit_maps": {} if network is None else network["unit_maps"],
         "effects": [] if network is None else network["effects"],
@@ -120,14 +119,12 @@ def input_size(document: dict[str, Any]) -> tuple[int, int]:
 
 
 def _path(document: dict[str, Any]) -> dict[str, Any]:
-    """The path, its linear model and its maps."""
-    layers, size = document["layers"], input_size(document)
+    """The path and its linear model."""
+    layers = document["layers"]
     return {
         "layers": [_layer(layer) for layer in layers],
         "edges": [edge for layer in layers for edge in _edges(layer)],
         "model": {key: document["linear_model"][key] for key in ("score", "bias", "attribution_sum")},
-        "pixels": document["pixel_map"],
-        "places": [_encode_places(layer, size) for layer in layers],
     }
 
 
@@ -186,24 +183,45 @@ def _edges(layer: dict[str, Any]) -> list[list[Any]]:
 
 
 def path_map(document: dict[str, Any]) -> Tensor | None:
-    """The path map (H, W) of an explanation, from its document; None where no unit has a place."""
-    maps = [_layer_map(layer, input_size(document)) for layer in document["layers"]]
-    known = [one for one in maps if one is not None]
-    return torch.stack(known).sum(0) if known else None
+    """The path map (H, W) as overlay.png shows it, from path.json; None where no unit has a place."""
+    parts = [part for layer in document["layers"] for part in laid(_path_layer(layer))]
+    return enlarged(parts, input_size(document), SMOOTHING) if parts else None
 
 
-def _encode_places(layer: dict[str, Any], size: tuple[int, int]) -> dict[str, Any] | None:
-    values = _layer_map(layer, size)
-    return None if values is None else encode_map(shrink(values, MAP_SIDE // 2))
+def path_overlay(document: dict[str, Any], values: Tensor, photo: Image.Image | None) -> Heated:
+    """The path map on a small copy of the photo; on grey where that is gone."""
+    if photo is None:
+        height, width = values.shape
+        return heated(Image.new("RGB", (width, height), "#999"), values, (0, 0, width, height), sigma=None, line=True)
+    small = shrink(photo, PHOTO_SIDE)
+    times = (small.width / photo.width, small.height / photo.height) * 2
+    left, top, right, bottom = (side * scale for side, scale in zip(document["region"], times, strict=True))
+    return heated(small, values, (left, top, right, bottom), sigma=None, line=True)
 
 
-def _layer_map(layer: dict[str, Any], size: tuple[int, int]) -> Tensor | None:
-    """The layer's part of the path map (H, W); None where its units have no place."""
+def _maps(document: dict[str, Any], photo: Image.Image | None, pixels: Image.Image | None) -> list[dict[str, Any]]:
+    """The pictures that a page lays on the photo: the path map covers it, the pixel map what the network saw of it."""
+    maps, values = [], path_map(document)
+    if values is not None:
+        ends = used_ends([values])
+        against = ", blue counts against it" if ends[0] < 0 else ""
+        legend = f"The path map: gold supports the class{against}; {LINE}."
+        picture = encode_small(path_overlay(document, values, photo).shown, PHOTO_SIDE)
+        maps.append({"name": "Path map", "whole": True, "src": picture, "bar": _bar(ends), "legend": legend})
+    if pixels is not None:
+        legend = "The pixel map, exact values: red supports the class, blue counts against it."
+        picture = encode_png(pixels.convert("P", palette=Image.Palette.ADAPTIVE))
+        maps.append({"name": "Pixel map", "whole": False, "src": picture, "bar": _bar(exact=True), "legend": legend})
+    return maps
+
+
+def _bar(ends: tuple[float, float] = (-1.0, 1.0), *, exact: bool = False) -> str:
+    return encode_png(colour_bar(90, 9, Drawing().colours, exact=exact, ends=ends))
+
+
+def _path_layer(layer: dict[str, Any]) -> PathLayer:
     tensors = tuple(map(LayerTensor.read, layer["tensors"]))
-    if not any(tensor.places for tensor in tensors):
-        return None
-    kept = PathLayer(layer["layer"], layer["below_alpha"], tensors, tuple(map(_unit, layer["units"])))
-    return enlarged(laid(kept), size)
+    return PathLayer(layer["layer"], layer["below_alpha"], tensors, tuple(map(_unit, layer["units"])))
 
 
 def _unit(entry: dict[str, Any]) -> Unit:

@@ -11,16 +11,13 @@ from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import quote, unquote
 
-from PIL import Image
-
-from pathx.drawing.render import heated
 from pathx.errors import PathxError
 from pathx.models.labels import slug
 from pathx.regular import MARKER
 from pathx.report.atlas import Shown, atlas_page, atlas_title
 from pathx.report.collect import Collected, ExplanationFiles
 from pathx.report.encoding import encode_jpeg
-from pathx.report.explanation import path_map, whole
+from pathx.report.explanation import path_map, path_overlay, whole
 from pathx.report.measures import measure_page, measure_title
 from pathx.report.page import is_page, page
 from pathx.report.saved import Photo, channels_of, explanation_page
@@ -75,7 +72,9 @@ def write_gallery(found: Collected, file: Path, note: Callable[[str], None], adv
                 note(str(error))
                 continue
             if photo.image is not None:
-                new.put(image.thumbnail, encode_jpeg(_thumbnail(photo.image, image.best.document), _THUMBNAIL))
+                document, values = image.best.document, path_map(image.best.document)
+                picture = photo.image if values is None else path_overlay(document, values, photo.image).seen
+                new.put(image.thumbnail, encode_jpeg(picture, _THUMBNAIL))
             else:
                 note(photo.problem)
             rows.append(_row(image, photo.image is not None))
@@ -171,18 +170,6 @@ def _pages(image: _Image, photo: Photo, around: dict[str, str | None], beside: C
         others = [other for other in links if other is not link]
         made, _ = explanation_page(one, beside, photo, around, others)
         yield name, made
-
-
-def _thumbnail(photo: Image.Image, document: dict[str, Any]) -> Image.Image:
-    """What the network saw of a photo, with the path map on it as in overlay.png."""
-    heat = path_map(document)
-    if heat is None:
-        return photo
-    small = photo.convert("RGB")
-    small.thumbnail((3 * _THUMBNAIL, 3 * _THUMBNAIL), Image.Resampling.BILINEAR)
-    times = (small.width / photo.width, small.height / photo.height) * 2
-    left, top, right, bottom = (side * scale for side, scale in zip(document["region"], times, strict=True))
-    return heated(small, heat, (left, top, right, bottom), sigma=None, line=True).seen
 
 
 def _row(image: _Image, thumbnail: bool) -> dict[str, Any]:

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import Any
 
-from pathx.drawing.grey import MAP_SIDE, encode_map, shrink
+import torch
+from PIL import Image
+from torch import Tensor
+
+from pathx.drawing.render import SMOOTHING, glow_map
 from pathx.engine.ablate import part_removals
 from pathx.engine.freeze import Frozen
 from pathx.engine.units import unit_maps
 from pathx.explanation import Explanation, Unit
-from pathx.maps import plane
+from pathx.maps import smooth
+from pathx.report.encoding import encode_png
 
 NetworkData = dict[str, Any]
 """As report.json has it.
 
-`unit_maps`: by `layer:position` what a unit's contribution is made of. `effects`: what parts of the path do, as the frozen network
-predicts it and as removing them alone from the real one measures it.
+`unit_maps`: by `layer:position` what a unit's contribution is made of, as a picture to lay on the photo.
+`effects`: what parts of the path do, as the frozen network predicts it and as removing them alone from the real one measures it.
 """
 
 MOST_UNITS = 40
 """Units whose own map a page holds."""
+
+_MAP_SIDE = 112
 
 
 def network_data(frozen: Frozen, explanation: Explanation, image: int = 0) -> NetworkData:
@@ -37,8 +45,14 @@ def network_data(frozen: Frozen, explanation: Explanation, image: int = 0) -> Ne
     for (name, unit), values in zip(units.items(), maps, strict=True):
         slopes = frozen.slopes(gates[unit.tensor]).given  # None stands for 1: a kept unit of a ReLU is active
         slope = 1.0 if slopes is None else float(slopes[(image, *unit.index)])
-        encoded[name] = encode_map(shrink(plane(unit.weight * slope * values), MAP_SIDE // 2))
+        encoded[name] = encode_png(unit_picture(unit.weight * slope * values))
     return {"unit_maps": encoded, "effects": [asdict(part) for part in part_removals(frozen, explanation, image)]}
+
+
+def unit_picture(values: Tensor) -> Image.Image:
+    """What a unit got from every pixel (C, H, W), smoothed as overlays are, and small."""
+    smoothed = smooth(values, SMOOTHING)
+    return glow_map(torch.nn.functional.avg_pool2d(smoothed[None], math.ceil(max(smoothed.shape) / _MAP_SIDE))[0])
 
 
 def _strongest(explanation: Explanation) -> dict[str, Unit]:

@@ -11,7 +11,8 @@ from typing import Any
 
 from PIL import Image
 
-from pathx.drawing.view import Region, View
+from pathx.drawing.render import Drawing
+from pathx.drawing.view import Region, View, pixel_map
 from pathx.engine.freeze import freeze
 from pathx.errors import PathxError, shown
 from pathx.explanation import Explanation
@@ -83,5 +84,5 @@ def explanation_report(
     how["other"] = explanation.other_label
     document = path_document(explanation, image=image, **how)
     network = None if origin is None else network_data(freeze(origin.model, origin.image[None]), explanation)
-    data = explanation_data(document, view.photo, network)
+    data = explanation_data(document, view.photo, network, pixels=pixel_map(explanation.attribution, Drawing()))
     return Report(page("explanation.js", f"{data['whole']['label']}: {name}", data))

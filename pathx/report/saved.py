@@ -19,10 +19,10 @@ from pathx.report.encoding import encode_small
 from pathx.report.explanation import channel_of, explanation_data
 from pathx.report.network import NetworkData
 from pathx.report.page import page
-from pathx.results.files import PATH, REPORT_DATA, document_bytes, read_document, replace_file, understood
+from pathx.results.files import FILES, PATH, REPORT_DATA, document_bytes, read_document, replace_file, understood
 from pathx.results.schema import misfit
 
-_SHEET_SIDE = 1100
+_SHEET_SIDE, _FEATURE_SIDE = 1100, 340
 
 _SHAPE = {"path": str, "unit_maps": dict, "effects": [dict]}
 
@@ -94,7 +94,14 @@ def explanation_page(
             "names": beside.names(folder, document["model"]["sha256"]),
         }
         data = explanation_data(
-            document, photo.image, _read_network_data(found), notes, around=around, others=others, **more
+            document,
+            photo.image,
+            _read_network_data(found),
+            notes,
+            _open(folder / FILES["heatmap"]),
+            around=around,
+            others=others,
+            **more,
         )
         return page("explanation.js", f"{data['whole']['label']}: {document['image']['file']}", data), tuple(notes)
 
@@ -119,7 +126,7 @@ def channels_of(document: dict[str, Any]) -> list[tuple[str, int]]:
 
 
 def _features(folder: Path, notes: list[str]) -> dict[str, Any] | None:
-    """The features of a decomposition, with the map of those that are drawn, and their units and channels."""
+    """The features of a decomposition, with the picture of those that are drawn, and their units and channels."""
     file = folder / "decomposition.json"
     if not file.is_file():
         return None
@@ -129,7 +136,8 @@ def _features(folder: Path, notes: list[str]) -> dict[str, Any] | None:
         items = [
             {
                 **{key: entry[key] for key in ("feature", "contribution", "share", "channels")},
-                "map": entry["path_map"],
+                "drawn": entry["folder"] is not None,
+                "picture": _small(folder / str(entry["folder"]) / FILES["overlay"], _FEATURE_SIDE),
                 "units": [units[number] for number in entry["units"]],
             }
             for entry in document["features"]
@@ -165,8 +173,13 @@ def _contrasts(folder: Path, document: dict[str, Any], notes: list[str]) -> list
 
 def _small(file: Path, side: int) -> str | None:
     """A small copy of a picture; None where there is none."""
+    picture = _open(file)
+    return None if picture is None else encode_small(picture, side)
+
+
+def _open(file: Path) -> Image.Image | None:
     try:
-        return encode_small(open_image(file).pixels, side)
+        return open_image(file).pixels
     except PathxError:
         return None
 

@@ -10,7 +10,6 @@ from typing import Any
 from safetensors.torch import save as safetensors_bytes
 
 from pathx.decomposition import ALIKE, Decomposition, Feature
-from pathx.drawing.grey import encode_map, shrink
 from pathx.drawing.page import Panel
 from pathx.drawing.png import png
 from pathx.drawing.render import Drawing
@@ -36,7 +35,6 @@ from pathx.results.explanation import (
 from pathx.results.files import DECOMPOSITION, FILES, PATH, SHEET, document_bytes, read_document, replacing
 
 SCHEMA = "pathx/decomposition@2"
-MAP_SIDE = 56  # of a feature's path map in the document, for a report to draw
 
 
 def decomposition_files(document: dict[str, Any]) -> list[str]:
@@ -175,9 +173,6 @@ def _document(
                 **(one.place.document() if one.place else no_place()),
                 "units": [position + 1 for position in one.units],
                 "channels": _channels(made, one),
-                "path_map": None
-                if one.path_map is None or one.number not in names
-                else encode_map(shrink(one.path_map, MAP_SIDE)),
                 "files": {},
             }
             for one in made.features

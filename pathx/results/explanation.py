@@ -15,14 +15,12 @@ import torch
 from safetensors.torch import save as safetensors_bytes
 
 from pathx.drawing.figure import explanation_figure
-from pathx.drawing.grey import encode_pixels
 from pathx.drawing.page import Panel
 from pathx.drawing.png import png
 from pathx.drawing.render import Drawing
 from pathx.drawing.view import View, heat_of, pixel_map, unit_boxes
 from pathx.errors import PathxError, shown
 from pathx.images.read import UserImage
-from pathx.maps import plane
 from pathx.results.files import (
     CONTRAST,
     CONTRAST_PICTURE,
@@ -326,7 +324,6 @@ def path_document(
         "removal": removal_document(explanation.removal),
         "region": list(region),
         "input": list(explanation.attribution.shape),
-        "pixel_map": pixel_map_document(explanation),
         "files": dict(files),
         "created_by": software_document(explanation, device),
     }
@@ -353,11 +350,6 @@ def subject(explanation: Explanation, image: UserImage, model: ModelInfo) -> dic
             **({"origin": dict(model.origin)} if model.origin else {}),
         },
     }
-
-
-def pixel_map_document(explanation: Explanation) -> dict[str, Any] | None:
-    """What a document says of the pixel map, for a report to draw; None where the input is no image."""
-    return encode_pixels(plane(explanation.attribution)) if explanation.attribution.dim() == 3 else None
 
 
 def target_document(explanation: Explanation, index: int, label: str) -> dict[str, Any]:

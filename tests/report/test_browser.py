@@ -180,23 +180,23 @@ def test_search_finds_units_and_leads_to_them(browser: Any, saved: Path) -> None
 
 def test_maps_opacity_and_the_divider(browser: Any, live: Path) -> None:
     with opened(browser, live) as page:
-        page.wait_for_function("document.querySelector('canvas.map').width > 1")
-        painted = "document.querySelector('canvas.map').toDataURL() != document.createElement('canvas').toDataURL()"
-        assert page.evaluate(painted)
+        shown = page.locator("img.map")
+        loaded = "document.querySelector('img.map').naturalWidth > 1"
+        page.wait_for_function(loaded)
         page.get_by_text("Pixel map").click()
-        page.locator(".legend", has_text="smoothed").wait_for()
-        assert page.evaluate(painted)
+        page.locator(".legend", has_text="exact values").wait_for()
+        page.wait_for_function(loaded)
         page.get_by_label("Opacity").fill("40")
-        assert page.evaluate("document.querySelector('canvas.map').style.opacity") == "0.4"
+        assert shown.evaluate("one => one.style.opacity") == "0.4"
         box = page.locator(".stage").bounding_box()
         page.mouse.move(box["x"] + 10, box["y"] + 20)
         page.mouse.down()
         page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 20)
         page.mouse.up()
         assert float(page.get_by_label("Compare").input_value()) == pytest.approx(50, abs=2)
-        assert "inset" in page.evaluate("document.querySelector('canvas.map').style.clipPath")
+        assert "inset" in shown.evaluate("one => one.style.clipPath")
         page.get_by_text("Photo", exact=True).click()
-        page.locator("canvas.map").wait_for(state="hidden")
+        shown.wait_for(state="hidden")
 
 
 def test_a_unit_with_a_map_of_its_own_shows_it(browser: Any, live: Path) -> None:
@@ -277,10 +277,10 @@ def test_axe_finds_nothing_serious(browser: Any, axe: str, saved: Path, live: Pa
 
 def test_features_open_into_units_that_lead_to_the_flow(browser: Any, saved: Path) -> None:
     data = data_of(saved)["features"]
-    drawn = [one for one in data["items"] if one["map"]]
+    drawn = [one for one in data["items"] if one["drawn"]]
     with opened(browser, saved) as page:
         assert page.locator(".feature").count() == len(drawn)
-        page.locator("canvas.overlay").last.wait_for()
+        page.locator("img.overlay").last.wait_for()
         first = page.locator(".feature").first
         assert len(drawn[0]["units"]) == first.locator(".link").count()
         first.locator("summary").click()

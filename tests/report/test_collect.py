@@ -24,7 +24,7 @@ def test_a_newer_schema_is_shown_and_said(tmp_path: Path) -> None:
     assert data["path"]["edges"]
 
 
-@pytest.mark.parametrize("key", ["region", "input", "pixel_map"])
+@pytest.mark.parametrize("key", ["region", "input"])
 def test_a_document_of_an_earlier_version_is_to_be_made_again(tmp_path: Path, key: str) -> None:
     folder = results(tmp_path)
     changed(folder, **{key: None})

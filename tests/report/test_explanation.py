@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.reports import data_of, decode_map, only_document, results
-from support.small import images, network
+import torch
+from safetensors.torch import load_file
+from support.reports import data_of, only_document, results
 
-import pathx
+from pathx.drawing.render import SMOOTHING
+from pathx.maps import smooth
 from pathx.report.build import report
-from pathx.report.notebook import explanation_report
+from pathx.report.explanation import path_map
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -34,7 +36,7 @@ def test_the_page_of_files_is_that_of_the_document(tmp_path: Path) -> None:
     assert page == file.with_name("report.html")
     assert data["target"] == document["target"] and data["image"] == document["image"]
     path = data["path"]
-    assert path["pixels"] == document["pixel_map"]
+    assert [one["name"] for one in data["maps"]] == ["Path map", "Pixel map"]
     assert path["model"] == {key: document["linear_model"][key] for key in ("score", "bias", "attribution_sum")}
     for shown, layer in zip(path["layers"], document["layers"], strict=True):
         names = [tensor["name"] for tensor in shown["tensors"]]
@@ -46,19 +48,13 @@ def test_the_page_of_files_is_that_of_the_document(tmp_path: Path) -> None:
     assert data["command"].startswith("pathx explain ") and "--target" in data["command"]
 
 
-def test_place_maps_sum_to_the_contributions_of_their_layer() -> None:
-    (made,) = pathx.explain(network(), images(), depth=3, width=6)
-    data = data_of(explanation_report(made).html)
-    found = 0
-    for layer, place in zip(made.path, data["path"]["places"], strict=True):
-        if place is None:
-            assert all(tensor.places is None for tensor in layer.tensors)
-            continue
-        found += 1
-        total = sum(unit.contribution for unit in layer.units)
-        step = place["scale"] / 127 * 0.5 * place["width"] * place["height"]
-        assert float(decode_map(place).sum()) == pytest.approx(total, abs=step)
-    assert found
+def test_the_path_map_of_a_document_is_that_of_its_explanation(tmp_path: Path) -> None:
+    _, document = only_document(results(tmp_path, save_tensors=True))
+    (file,) = tmp_path.rglob("tensors.safetensors")
+    expected = smooth(load_file(file)["path_map"], SMOOTHING)
+    found = path_map(document)
+    assert found is not None
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_units_that_a_page_does_not_list_still_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

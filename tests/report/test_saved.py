@@ -24,7 +24,7 @@ def test_a_photo_that_is_not_there_any_more_is_said(tmp_path: Path, how: str) ->
         photo.write_text("no picture")
     data, notes = reported(folder)
     assert data["photo"] is None and len(notes) == 1 and str(photo) in notes[0]
-    assert data["path"]["pixels"]  # what was drawn is still there
+    assert len(data["maps"]) == 2  # what was drawn is still there
 
 
 def test_a_photo_is_found_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,12 +39,13 @@ def test_a_photo_is_found_from_elsewhere(tmp_path: Path, monkeypatch: pytest.Mon
     assert data["photo"] is not None and notes == []
 
 
-def test_without_pictures_the_page_is_the_same(tmp_path: Path) -> None:
+def test_without_pictures_the_page_has_all_but_the_pixel_map(tmp_path: Path) -> None:
     plain, bare = (
-        reported(results(tmp_path / name, pictures=pictures))[0]["path"]
+        reported(results(tmp_path / name, pictures=pictures))[0]
         for name, pictures in (("with", True), ("without", False))
     )
-    assert plain == bare and plain["pixels"]
+    assert plain["path"] == bare["path"]
+    assert [{**one, "src": ""} for one in bare["maps"]] == [{**plain["maps"][0], "src": ""}]
 
 
 def test_features_and_contrasts_are_shown(tmp_path: Path) -> None:
@@ -61,7 +62,7 @@ def test_features_and_contrasts_are_shown(tmp_path: Path) -> None:
             assert data["whole"]["logit"] == data["target"]["logit"] - data["against"]["logit"]
             assert "--against" in data["command"]
         else:
-            assert data["features"]["items"][0]["map"]["src"].startswith("data:image/png")
+            assert data["features"]["items"][0]["picture"].startswith("data:image/jpeg")
 
 
 def test_the_verdict_of_a_check_is_beside_its_explanation(here: Path, pathx_: Pathx) -> None:

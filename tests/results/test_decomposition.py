@@ -65,7 +65,7 @@ def test_a_folder_per_feature_and_a_document_that_tells_the_same(tmp_path: Path)
         assert {document["units"][unit - 1]["feature"] for unit in entry["units"]} == {number}
         assert sum(channel["units"] for channel in entry["channels"]) == len(entry["units"])
         assert sum(channel["contribution"] for channel in entry["channels"]) == pytest.approx(entry["contribution"])
-        assert (entry["path_map"] is None) == (entry["folder"] is None) != bool(entry["files"])
+        assert bool(entry["files"]) == (entry["folder"] is not None)
     assert sum(entry["share"] for entry in document["features"]) == pytest.approx(1)
     parts = {f"{entry['folder']}/{name}" for entry in document["features"] if entry["folder"] for name in OF_FEATURES}
     assert files(done.folder) == FILES | {"tensors.safetensors", "sheet.png", "decomposition.json"} | parts

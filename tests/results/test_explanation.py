@@ -78,7 +78,7 @@ def test_the_document_has_the_keys_of_the_schema_in_its_order() -> None:
     made = document(explanation())
     assert " ".join(made) == (
         "schema image model target depth width alpha skips importance complete layers linear_model removal region input "
-        "pixel_map files created_by"
+        "files created_by"
     )
     assert {key: list(made[key]) for key in ("image", "model", "target", "linear_model", "created_by")} == {
         "image": ["file", "sha256", "width", "height"],

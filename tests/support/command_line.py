@@ -165,7 +165,6 @@ SCHEMA = {
     "removal": (dict, type(None)),
     "region": [float],
     "input": [int],
-    "pixel_map": {"src": str, "width": int, "height": int, "scale": float},
     "files": dict,
     "created_by": {"pathx": str, "torch": str, "torchvision": str, "device": str, "dtype": str},
 }

@@ -105,18 +105,6 @@ class Firefox:
         actions = [{"type": kind, "value": key} for kind in ("keyDown", "keyUp")]
         self.call("WebDriver:PerformActions", actions=[{"type": "key", "id": "keyboard", "actions": actions}])
 
-    def point(self, selector: str, *, click: bool = False) -> None:
-        """Move the pointer to the middle of an element, and click there."""
-        x, y = self.run(
-            "const [one] = find(arguments[0]); one.scrollIntoView({ block: 'center' });"
-            "const box = one.getBoundingClientRect();"
-            "return [Math.round(box.x + box.width / 2), Math.round(box.y + box.height / 2)]",
-            selector,
-        )
-        actions: list[dict[str, Any]] = [{"type": "pointerMove", "x": x, "y": y, "origin": "viewport"}]
-        actions += [{"type": kind, "button": 0} for kind in ("pointerDown", "pointerUp") if click]
-        self.call("WebDriver:PerformActions", actions=[{"type": "pointer", "id": "mouse", "actions": actions}])
-
     def _in_chrome(self, script: str) -> Any:
         self.call("Marionette:SetContext", value="chrome")
         try:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from PIL import Image
 from support.small import LABELS, loaded, picture
 
 from pathx.report.build import report
@@ -49,13 +45,6 @@ def only_document(folder: Path) -> tuple[Path, dict[str, Any]]:
     """The one path.json below a folder."""
     (file,) = (file for file in folder.rglob("path.json") if not file.parent.name.startswith("feature-"))
     return file, json.loads(file.read_text())
-
-
-def decode_map(made: dict[str, Any]) -> torch.Tensor:
-    """The numbers of a map that a page or a document holds."""
-    image = Image.open(io.BytesIO(base64.b64decode(made["src"].removeprefix("data:image/png;base64,"))))
-    steps = torch.tensor(list(image.tobytes()), dtype=torch.float64).reshape(image.height, image.width)
-    return (steps - 128) / 127 * made["scale"]
 
 
 def data_of(page: Path | str) -> dict[str, Any]:

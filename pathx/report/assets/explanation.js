@@ -231,8 +231,9 @@ function told() {
 function look(node, held) {
   detail.show(node, held);
   const strongest = [...(node?.units ?? [])].sort((a, b) => Math.abs(b.contribution) - Math.abs(a.contribution));
-  const map = node?.kind === "unit" ? DATA.unit_maps[node.units[0].id] : null;
-  photo.fields(strongest, map ? { map, name: unitName(node.units[0]) } : null);
+  const src = node?.kind === "unit" ? DATA.unit_maps[node.units[0].id] : null;
+  const legend = src && `What ${unitName(node.units[0])} saw: gold supports the class, blue counts against it.`;
+  photo.fields(strongest, src ? { src, legend } : null);
 }
 
 function goTo(tensor, index) {

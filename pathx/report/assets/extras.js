@@ -2,7 +2,6 @@
 
 import { DATA, card, channelKey, counted, make, number, percent, scrolling, signed, tableOf, text } from "./dom.js";
 import { nameOf } from "./names.js";
-import { overlays } from "./photo.js";
 
 /** A card for everything else that the results hold. */
 export function extras() {
@@ -13,10 +12,8 @@ export function extras() {
 export function features(go) {
   if (!DATA.features) return [];
   const { layer, items } = DATA.features;
-  const drawn = items.filter((one) => one.map);
-  const rest = items.filter((one) => !one.map);
-  const shown = drawn.map((one) => featureItem(one, go));
-  overlays(drawn.map((one) => one.map)).then((pictures) => pictures.forEach((one, at) => shown[at].prepend(one)));
+  const drawn = items.filter((one) => one.drawn);
+  const rest = items.filter((one) => !one.drawn);
   const left = rest.reduce((sum, one) => sum + (one.share ?? 0), 0);
   return [
     card(
@@ -27,7 +24,11 @@ export function features(go) {
         { class: "told" },
         `Units of layer ${layer} that look at the same spot, by their share of what the layer sends to the class; all maps in one scale.`,
       ),
-      make("ul", { class: "features" }, shown),
+      make(
+        "ul",
+        { class: "features" },
+        drawn.map((one) => featureItem(one, go)),
+      ),
       rest.length
         ? make("p", { class: "quiet" }, `Not drawn: ${counted(rest.length, "weaker feature")} with ${percent(left)}.`)
         : null,
@@ -53,6 +54,7 @@ function featureItem(one, go) {
   return make(
     "li",
     { class: "feature", "data-feature": one.feature },
+    one.picture ? make("img", { class: "overlay", src: one.picture, alt: "" }) : null,
     make("b", { class: "pair" }, make("span", {}, `Feature ${one.feature}`), make("span", {}, percent(one.share))),
     make("ul", {}, channels),
     one.channels.length > 3
