@@ -276,6 +276,7 @@ class Explanation:
         branch: of the path through one unit of a decomposition, the layer of that unit. The layers above belong to the whole
             path and are not on its map.
         removal: what becomes of the class without the path's units, where that was asked for.
+        layer_map: (H, W) where every unit of the upper half of the layers looks, where that is to be drawn.
         origin: the model and the input, where `pathx.explain` made it; explanations of whole folders keep neither.
     """
 
@@ -296,6 +297,7 @@ class Explanation:
     against: int | None = None
     branch: int | None = None
     removal: Removal | None = None
+    layer_map: Tensor | None = field(default=None, repr=False)
     origin: Origin | None = field(default=None, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:

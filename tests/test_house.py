@@ -38,12 +38,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pipeline": {"images", "models", "engine", "explanation"},
     "decomposition": {"engine", "maps", "explanation"},
     "contrast": {"engine", "maps", "explanation"},
+    "layers": {"engine", "maps"},
     "drawing": {"maps", *DATA},
     "results": {"maps", "images", "drawing", "models.labels", *DATA},
     "report": {"maps", "images", "drawing", "models.labels", "models.preprocessing", "results", "engine", *DATA},
-    "runs": {"maps", "images", "models", "engine", "drawing", "results", "pipeline", "cluster", *DATA},
+    "runs": {"maps", "images", "models", "engine", "drawing", "results", "pipeline", "cluster", "layers", *DATA},
     "units": {"maps", "images", "models", "engine", "drawing", "results", "runs", "pipeline", *DATA},
-    "evaluation": {"maps", "images", "models", "engine", "drawing", "results", "pipeline", "cluster", *DATA},
+    "evaluation": {"maps", "images", "models", "engine", "drawing", "results", "pipeline", "cluster", "layers", *DATA},
 }
 """A room, and the rooms it may import from; its own and EVERYBODY always. The longest name that fits a module is its room."""
 

@@ -257,7 +257,8 @@ class DrawingOptions:
     heat: Annotated[
         str,
         Option(
-            "What overlays and sheets show: where the units of the path look, or what each pixel adds.",
+            "What overlays show: where the units of the path look, what each pixel adds, or where all units of the upper "
+            "half of the layers look.",
             "|".join(HEATS),
             choices=HEATS,
             rare=True,

@@ -8,7 +8,7 @@ from functools import lru_cache
 ZERO = 128
 """The place of zero in a table of 256 colours; -1 is at 1, +1 at 255."""
 
-HEATS = ("path", "pixels")
+HEATS = ("path", "pixels", "layers")
 """What overlays and sheets show: the path map, or the exact pixel map smoothed."""
 
 

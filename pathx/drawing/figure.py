@@ -83,6 +83,8 @@ def caption(explanation: Explanation, drawing: Drawing) -> tuple[str, tuple[str,
     if drawing.heat == "pixels":
         blur = f"smoothed by {drawing.smoothing:.1%} of the shorter side" if drawing.smoothing else "not smoothed"
         return "pixel map on the photo", (blur,)
+    if drawing.heat == "layers":
+        return "map of all layers", ("every unit of the upper half of the layers, on the path or not",)
     note = explanation.map_note
     if note is not None and not explanation.mapped:
         return "pixel map on the photo", (f"{note}.",)

@@ -52,7 +52,8 @@ class Drawing:
         colours: a name of COLOURS.
         percentile: of the magnitudes that are not zero, what the strongest colour stands for.
         show_units: draw the receptive fields of the kept units of the deepest layer.
-        heat: what overlays and sheets show: `path`, where the units of the path look, or `pixels`, the attribution.
+        heat: what overlays and sheets show: `path`, where the units of the path look, `pixels`, the attribution, or
+            `layers`, where every unit of the upper half of the layers looks (`Explanation.layer_map`).
     """
 
     smoothing: float = SMOOTHING

@@ -89,7 +89,7 @@ class View:
         if isinstance(drawn, Explanation):
             boxes = unit_boxes(drawn) if drawing.show_units else ()
             drawn = heat_of(drawn, drawing)
-        smoothed = drawing.heat == "path" or drawing.smoothing > 0
+        smoothed = drawing.heat != "pixels" or drawing.smoothing > 0
         return heated(
             self.photo,
             drawn,
@@ -99,7 +99,7 @@ class View:
             percentile=drawing.percentile,
             scale=scale,
             boxes=(boxes or ()) if drawing.show_units else (),
-            line=drawing.heat == "path",
+            line=drawing.heat != "pixels",
         )
 
     @property
@@ -135,7 +135,11 @@ class View:
 
 
 def heat_of(explanation: Explanation, drawing: Drawing) -> Tensor:
-    """What overlays and sheets show of an explanation, (H, W): its path map, or its pixels; smoothed."""
+    """What overlays and sheets show of an explanation, (H, W): its path map, its pixels or all layers; smoothed."""
+    if drawing.heat == "layers":
+        if explanation.layer_map is None:
+            raise PathxError("there is no map of the layers: explain the image with heat layers", usage=True)
+        return smooth(explanation.layer_map, drawing.smoothing)
     if drawing.heat == "path":
         return plane(explanation.path_map(smoothing=drawing.smoothing))
     return smooth(explanation.attribution, drawing.smoothing)

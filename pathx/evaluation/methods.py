@@ -22,13 +22,12 @@ from pathx.defaults import DEPTH, IMPORTANCE, SKIPS, WIDTH
 from pathx.engine.explain import explain_frozen
 from pathx.engine.freeze import Frozen, freeze
 from pathx.engine.linear import frozen_gradients
-from pathx.engine.network import Gate
 from pathx.engine.replay import Classifier
 from pathx.errors import PathxError
 from pathx.evaluation.choices import METHODS
 from pathx.evaluation.statistics import generator_of
 from pathx.explanation import Explanation
-from pathx.maps import enlarged, smooth
+from pathx.layers import layer_maps
 
 IG_STEPS = METHODS["integrated_gradients"].facts["steps"]
 BLUR_SIGMA, BLUR_STEPS = METHODS["blur_ig"].facts["max_sigma"], METHODS["blur_ig"].facts["steps"]
@@ -102,58 +101,8 @@ def frozen(subject: Subject) -> Tensor:
 
 
 def layer_map(subject: Subject) -> Tensor:
-    """Every unit of the upper half of the layers that are maps, each layer by how far it agrees with the top one.
-
-    The contributions of a layer are laid evenly over the image. It is no map of a path.
-    """
-    whole = subject.frozen
-    if not whole.parts:
-        return _planes(_layer_map(whole, subject.targets), subject.images)
-    maps = [_layer_map(part, [target]) for part, target in zip(whole.parts, subject.targets, strict=True)]
-    return _planes(torch.cat(maps), subject.images)
-
-
-def layer_maps(frozen: Frozen, targets: list[int]) -> list[tuple[Tensor, tuple[int, int]]]:
-    """(B, H, W) the contributions of every unit of each layer of maps, laid evenly over the image; the top layer first.
-
-    With the size of the layer's maps.
-    """
-    network, size = frozen.network, frozen.images.shape[-2:]
-    by_layer: dict[int, tuple[Tensor, tuple[int, int]]] = {}
-    number = {gate.name: n for n, layer in enumerate(network.layers, start=1) for gate in layer}
-
-    def add(gate: Gate, cotangent: Tensor) -> None:
-        if len(gate.shape) != 3 or gate.shape[1] * gate.shape[2] == 1:
-            return
-        contributions = (cotangent * frozen.activation(gate)).sum(1).detach().cpu().double()
-        height, width = contributions.shape[-2:]
-        down, across = size[0] / height, size[1] / width
-        even = ((down / 2, down), (across / 2, across))
-        laid = torch.stack([enlarged([(even, one)], (size[0], size[1])) for one in contributions])
-        known = by_layer.get(number[gate.name])
-        by_layer[number[gate.name]] = (laid if known is None else known[0] + laid, (height, width))
-
-    frozen_gradients(frozen, targets, add)
-    return [by_layer[n] for n in sorted(by_layer, reverse=True)]
-
-
-def _layer_map(frozen: Frozen, targets: list[int]) -> Tensor:
-    """(B, H, W) the sum of the layers' maps, each by the square of its correlation with the top one, scaled to its size."""
-    maps = layer_maps(frozen, targets)
-    if not maps:
-        raise PathxError("the model has no layer of maps")
-    maps = maps[: max(1, (len(frozen.network.layers) + 1) // 2)]
-    top, (rows, _) = maps[0]
-    step = 1 / rows  # of the top layer, as a share of the image's side
-    total = torch.zeros_like(top)
-    for values, _ in maps:
-        for number, (one, first) in enumerate(zip(values, top, strict=True)):
-            pair = torch.stack([smooth(one, step / 2).flatten(), smooth(first, step / 2).flatten()])
-            agreement = float(torch.corrcoef(pair)[0, 1].nan_to_num().clamp(min=0))
-            size = float(one.abs().sum())
-            if size:
-                total[number] += agreement**2 * float(first.abs().sum()) / size * one
-    return torch.stack([smooth(one, step / 4) for one in total])
+    """Every unit of the upper half of the layers that are maps, whatever the path keeps of them."""
+    return _planes(torch.stack(layer_maps(subject.frozen, list(enumerate(subject.targets)))), subject.images)
 
 
 @contextmanager

@@ -442,6 +442,7 @@ def _tensors(explanation: Explanation, document: dict[str, Any], region: Sequenc
     `attribution`, `weight`  as one input, in the dtype of the run
     `bias`                   () float64
     `path_map`               (H, W) float64: `Explanation.path_map()`, where the input is an image
+    `layer_map`              (H, W) float64, where it was drawn (`heat = "layers"`)
     and for every layer n of the path, with its K kept units in the order of path.json:
     `units.n`                (K, dimensions) int64: indices, filled with -1 where a layer mixes maps and vectors
     `tensors.n`              (K,) int64: which of the layer's tensors, as listed in the metadata, each unit belongs to
@@ -458,6 +459,8 @@ def _tensors(explanation: Explanation, document: dict[str, Any], region: Sequenc
     }
     if explanation.attribution.dim() == 3:
         tensors["path_map"] = explanation.path_map()
+    if explanation.layer_map is not None:
+        tensors["layer_map"] = explanation.layer_map
     for layer in explanation.path:
         order = {tensor.name: position for position, tensor in enumerate(layer.tensors)}
         dimensions = max(len(tensor.shape) for tensor in layer.tensors)

@@ -46,6 +46,7 @@ def read_explanation(folder: Path) -> Saved:
             about = parse_json((tensors.metadata() or {})["pathx"])
             attribution, weight = tensors.get_tensor("attribution"), tensors.get_tensor("weight")
             bias = float(tensors.get_tensor("bias"))
+            layer_map = tensors.get_tensor("layer_map") if "layer_map" in tensors.keys() else None  # noqa: SIM118
         same = all(about[key] == document[key] for key in ("image", "model", "target", *SETTINGS))
         target = document["target"]
         logits = torch.full((document["model"]["classes"],), torch.nan)
@@ -64,6 +65,7 @@ def read_explanation(folder: Path) -> Saved:
             exact=document["model"]["exact"],
             against=None if other is None else other["index"],
             removal=read_removal(document.get("removal")),
+            layer_map=layer_map,
             **{key: document[key] for key in SETTINGS},
         )
         left, top, right, bottom = about["region"]

@@ -18,6 +18,7 @@ from pathx.engine.freeze import Frozen
 from pathx.engine.settings import check_settings, check_width, class_logits
 from pathx.errors import PathxError
 from pathx.explanation import Explanation
+from pathx.layers import layer_maps
 from pathx.models.labels import parse_targets, resolve_target, true_classes
 from pathx.models.load import LoadedModel
 from pathx.pipeline import Input
@@ -136,14 +137,18 @@ class Batch:
             return iter(())
         how = {**self.how, "alpha": None}  # an alpha for all classes means nothing between two
         wanted, others = [(number, first) for number, first, _ in pairs], [other for *_, other in pairs]
-        return iter(self.with_removal(wanted, explain_frozen(self.frozen, wanted, against=others, **how)))
+        return iter(self.with_proof(wanted, explain_frozen(self.frozen, wanted, against=others, **how)))
 
-    def with_removal(self, wanted: Sequence[tuple[int, int]], explanations: Sequence[Explanation]) -> list[Explanation]:
-        """Explanations of (image, class) pairs with what becomes of the class without their units, where that is asked for."""
-        if not self.settings.removal:
-            return list(explanations)
-        found = removals(self.frozen, explanations, [image for image, _ in wanted])
-        return [replace(made, removal=one) for made, one in zip(explanations, found, strict=True)]
+    def with_proof(self, wanted: Sequence[tuple[int, int]], explanations: Sequence[Explanation]) -> list[Explanation]:
+        """Explanations of (image, class) pairs with their removal and the map of all layers, where these are asked for."""
+        made = list(explanations)
+        if self.settings.removal:
+            found = removals(self.frozen, made, [image for image, _ in wanted])
+            made = [replace(one, removal=removal) for one, removal in zip(made, found, strict=True)]
+        if self.settings.drawing.heat == "layers" and made:
+            maps = layer_maps(self.frozen, wanted, [one.against for one in made])
+            made = [replace(one, layer_map=layers) for one, layers in zip(made, maps, strict=True)]
+        return made
 
     def references(self, explanation: Explanation) -> tuple[Panel, ...]:
         """What the strongest units of a path look for elsewhere, where that is known."""
@@ -170,7 +175,7 @@ def explain_batch(batch: Batch) -> Iterator[Computed]:
     """Explanations of a batch, computed at once."""
     others = None if batch.against is None else [batch.against] * len(batch.wanted)
     explanations = explain_frozen(batch.frozen, batch.wanted, against=others, **batch.how) if batch.wanted else []
-    yield from _by_image(batch, batch.with_removal(batch.wanted, explanations), batch.references)
+    yield from _by_image(batch, batch.with_proof(batch.wanted, explanations), batch.references)
 
 
 EXPLAIN = Task("explain", explain_batch)
@@ -190,9 +195,11 @@ def decompose_batch(batch: Batch, *, from_layer: int | None = None, features: in
     """Decompositions of a batch, computed at once."""
     if batch.against is not None:
         raise PathxError("decompose compares no classes: use explain", usage=True)
+    if batch.settings.drawing.heat == "layers":
+        raise PathxError("a map of all layers has no features: decompose with heat path or pixels", usage=True)
     how = {"from_layer": from_layer, "features": features, **batch.how}
     decompositions = decompose_wanted(batch.frozen, batch.wanted, **how) if batch.wanted else []
-    wholes = batch.with_removal(batch.wanted, [one.whole for one in decompositions])
+    wholes = batch.with_proof(batch.wanted, [one.whole for one in decompositions])
     decompositions = [replace(one, whole=whole) for one, whole in zip(decompositions, wholes, strict=True)]
     yield from _by_image(batch, decompositions, batch.decomposition_references)
 

@@ -51,7 +51,8 @@ def test_figures_of_any_photo_and_label(size: tuple[int, int], label: str) -> No
 def test_an_explanation_of_zeros_has_a_plain_figure(heat: str) -> None:
     made = explained()
     empty = tuple(replace(layer, units=()) for layer in made.path)
-    nothing = replace(made, attribution=torch.zeros(3, 10, 10), path=empty)
+    zeros = torch.zeros(3, 10, 10)
+    nothing = replace(made, attribution=zeros, path=empty, layer_map=zeros[0])
     view, drawing = View.of(nothing), Drawing(heat=heat)
     assert paper_around(nothing.figure(drawing=drawing))
     plain = view.overlay(torch.zeros(10, 10), drawing)

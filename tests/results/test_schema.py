@@ -69,7 +69,7 @@ def test_a_damaged_document_costs_itself(folder: Path) -> None:
         with pytest.raises(PathxError, match=r"path\.json is damaged \(.+\): make it again$"):
             read_document(file)
         made = common_of_results(["pathx-out"])
-        assert list(made.unread) == [str(file)] and len(made.trails) == 1, what
+        assert list(made.unread) == [str(file)] and len(made.paths) == 1, what
         count += 1
     assert count > 100
 
