@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import base64
 import io
+from pathlib import Path
 from typing import Any
 
 from PIL import Image
+
+from pathx.errors import PathxError
+from pathx.images.read import open_image
 
 PHOTO_SIDE = 900
 """Photos are scaled down to this on their longer side."""
@@ -28,6 +32,14 @@ def encode_small(image: Image.Image, side: int, quality: int = 80) -> str:
 def encode_png(image: Image.Image) -> str:
     """A picture as it is."""
     return _address(_encode(image, "PNG", optimize=True), "png")
+
+
+def read_picture(file: Path) -> Image.Image | None:
+    """A picture that pathx wrote; None where there is none."""
+    try:
+        return open_image(file).pixels
+    except PathxError:
+        return None
 
 
 def encode_jpeg(image: Image.Image, side: int, quality: int = 80) -> bytes:

@@ -11,12 +11,12 @@ from typing import Any
 from pathx.errors import PathxError
 from pathx.images.read import open_image
 from pathx.regular import read_regular
-from pathx.report.encoding import encode_small
+from pathx.report.encoding import encode_small, read_picture
 from pathx.report.page import page
 from pathx.report.references import References
 from pathx.results.files import understood
 
-_MOST_THUMBNAILS, _THUMBNAIL = 200, 88
+_MOST_THUMBNAILS, _THUMBNAIL, _PLOT = 200, 88, 1100
 _LARGEST = 1 << 30  # bytes of a table that are read
 _MEASURES = ("insertion", "deletion")
 _NAMES = {"evaluation": "How good the explanations are", "grid": "Depths and widths", "common": "What classes share"}
@@ -43,10 +43,17 @@ def measure_page(file: Path, document: dict[str, Any], references: References) -
             "folder": str(file.parent),
             "document": document,
             "rows": rows,
+            "plots": [encode_small(one, _PLOT) for one in map(read_picture, _plots(file)) if one],
             "thumbnails": _thumbnails(row["image"] for row in rows),
             "references": references.of(_channels(document), document.get("model", {}).get("sha256", "")),
         }
         return page("measures.js", measure_title(file), data)
+
+
+def _plots(file: Path) -> list[Path]:
+    """What `pathx evaluate` drew of the figures."""
+    names = {"evaluation": ["curves.png"], "grid": ["grid.png"]}
+    return [file.with_name(name) for name in names.get(file.stem, ())]
 
 
 def _channels(document: dict[str, Any]) -> list[tuple[str, int]]:

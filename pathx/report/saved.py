@@ -15,7 +15,7 @@ from pathx.explanation import LayerTensor
 from pathx.images.read import open_image
 from pathx.regular import read_regular
 from pathx.report.collect import Collected, ExplanationFiles
-from pathx.report.encoding import encode_small
+from pathx.report.encoding import encode_small, read_picture
 from pathx.report.explanation import channel_of, explanation_data
 from pathx.report.network import NetworkData
 from pathx.report.page import page
@@ -98,7 +98,7 @@ def explanation_page(
             photo.image,
             _read_network_data(found),
             notes,
-            _open(folder / FILES["heatmap"]),
+            read_picture(folder / FILES["heatmap"]),
             around=around,
             others=others,
             **more,
@@ -173,15 +173,8 @@ def _contrasts(folder: Path, document: dict[str, Any], notes: list[str]) -> list
 
 def _small(file: Path, side: int) -> str | None:
     """A small copy of a picture; None where there is none."""
-    picture = _open(file)
+    picture = read_picture(file)
     return None if picture is None else encode_small(picture, side)
-
-
-def _open(file: Path) -> Image.Image | None:
-    try:
-        return open_image(file).pixels
-    except PathxError:
-        return None
 
 
 def _check(document: dict[str, Any], checks: Sequence[dict[str, Any]]) -> dict[str, Any] | None:

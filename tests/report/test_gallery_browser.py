@@ -159,7 +159,6 @@ def test_measurements_have_intervals_and_images(browser: Any, measures: list[Pat
             assert page.evaluate(SERIOUS) == []
     with opened(browser, evaluation) as page:
         assert page.locator(".intervals tbody tr").count() == 2
-        page.get_by_text("deletion ↓").first.click()
         assert "0.2 (0.1 to 0.3)" in page.locator(".intervals").inner_text()
         page.get_by_role("button", name=HOSTILE[0]).click()
         assert page.locator(".strip li").count() == 3

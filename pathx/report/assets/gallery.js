@@ -39,7 +39,7 @@ const state = { words: "", sort: "first", truth: "", predicted: "", show: "all",
 
 const status = make("p", { class: "told", role: "status" });
 const inner = make("div", { class: "tiles-inner", role: "list", "aria-label": "Images" });
-const view = make("div", { class: "virtual" }, inner);
+const view = make("div", {}, inner);
 
 function filtered() {
   const fits = (row) =>

@@ -19,8 +19,12 @@ import { crops } from "./detail.js";
 
 const MEASURES = { insertion: "insertion ↑", deletion: "deletion ↓", difference: "insertion minus deletion ↑" };
 const made = DATA.document;
-const state = { measure: "insertion", method: null, layer: null };
-const place = make("div", { class: "path" });
+const items = [
+  ...(made.grid ?? []).map((cell) => [`depth ${cell.depth}, width ${cell.width}`, cell]),
+  ...Object.entries(made.methods ?? {}),
+];
+const state = { method: items[0]?.[0], layer: null };
+const place = make("div", {});
 
 function header() {
   const { model = {}, protocol, images } = made;
@@ -46,66 +50,34 @@ function header() {
   );
 }
 
-/** Methods, or cells of a grid, that have a figure. */
-function items(measure) {
-  const cells = (made.grid ?? []).map((cell) => [`depth ${cell.depth}, width ${cell.width}`, cell]);
-  return [...cells, ...Object.entries(made.methods ?? {})]
-    .filter(([, figures]) => figures[measure])
-    .map(([key, figures]) => ({ key, ...figures[measure] }));
-}
-
+/** Means with their intervals, the plots beside the file, and the images behind a row. */
 function measured() {
-  const known = Object.entries(MEASURES).filter(([measure]) => items(measure).length);
-  if (!known.length) return [make("p", {}, "There are no figures in this file.")];
-  const best = [...items(state.measure)].sort((one, other) =>
-    state.measure === "deletion" ? one.mean - other.mean : other.mean - one.mean,
-  );
+  const known = Object.keys(MEASURES).filter((measure) => items.some(([, figures]) => figures[measure]));
+  const cell = (one) =>
+    one ? make("td", { class: "amount" }, `${number(one.mean, 3)} (${number(one.low, 3)} to ${number(one.high, 3)})`) : "";
+  const rows = items.map(([name, figures]) => {
+    const pressed = String(name === state.method);
+    const choose = { type: "button", class: "link", "aria-pressed": pressed, click: () => update({ method: name }) };
+    return [rowHead(make("button", choose, text(name))), ...known.map((measure) => cell(figures[measure]))];
+  });
   return [
     card(
       "The figures",
       {},
-      choice("Measure", known, state.measure, (measure) => update({ measure })),
-      scrolling("Means and intervals", intervals(best)),
+      make("p", { class: "quiet" }, "Means, with 95 % intervals in brackets."),
+      scrolling("Means and intervals", tableOf({ class: "intervals" }, ["", ...known.map((key) => MEASURES[key])], rows)),
+      DATA.plots.map((src) => make("img", { class: "sheet", src, alt: "The same as a plot" })),
     ),
     ...images(),
   ];
 }
 
-/** A row per item: a button that chooses it, and its mean with its interval, in words and as a bar. */
-function intervals(items) {
-  const low = Math.min(0, ...items.map((item) => item.low));
-  const high = Math.max(...items.map((item) => item.high), 1e-9);
-  const place = (value) => `${(100 * (value - low)) / (high - low)}%`;
-  const rows = items.map((item) => {
-    const dot = make("span", { class: "dot" });
-    const line = make("span", { class: "whisker" });
-    dot.style.left = place(item.mean);
-    line.style.left = place(item.low);
-    line.style.right = place(low + high - item.high);
-    const pressed = String(item.key === state.method);
-    const choose = () => update({ method: item.key });
-    return [
-      rowHead(
-        make("button", { type: "button", class: "link", "aria-pressed": pressed, click: choose }, text(item.key)),
-      ),
-      make("td", { class: "figure" }, `${number(item.mean, 3)} (${number(item.low, 3)} to ${number(item.high, 3)})`),
-      make("td", { class: "track", "aria-hidden": "true" }, make("span", { class: "rail" }, line, dot)),
-    ];
-  });
-  return tableOf({ class: "intervals" }, ["", "mean (95 %)", ""], rows);
-}
-
 /** The images behind a mean, from the best to the worst. */
 function images() {
-  const rows = DATA.rows
-    .filter((row) => row.method === state.method)
-    .map((row) => ({
-      ...row,
-      difference: row.insertion === null || row.deletion === null ? null : row.insertion - row.deletion,
-    }));
-  const known = rows
-    .filter((row) => row[state.measure] !== null)
-    .sort((one, other) => other[state.measure] - one[state.measure]);
+  const known = DATA.rows
+    .filter((row) => row.method === state.method && row.insertion !== null && row.deletion !== null)
+    .map((row) => ({ ...row, difference: row.insertion - row.deletion }))
+    .sort((one, other) => other.difference - one.difference);
   if (!known.length) return [];
   const tiles = known
     .slice(0, 400)
@@ -114,20 +86,17 @@ function images() {
         "li",
         {},
         DATA.thumbnails[row.image] ? make("img", { src: DATA.thumbnails[row.image], alt: "" }) : null,
-        make("b", {}, number(row[state.measure], 3)),
+        make("b", {}, number(row.difference, 3)),
         make("span", {}, text(row.predicted)),
         make("span", { class: "quiet" }, text(row.image.split(/[\\/]/).pop())),
       ),
     );
+  const told = `${counted(known.length, "image")}, from the highest insertion minus deletion to the lowest.`;
   return [
     card(
       `Image by image: ${state.method}`,
       {},
-      make(
-        "p",
-        { class: "quiet" },
-        `${counted(known.length, "image")}, from the highest ${state.measure} to the lowest.`,
-      ),
+      make("p", { class: "quiet" }, told),
       make("ul", { class: "strip", tabindex: "0", "aria-label": "Images" }, tiles),
     ),
   ];
@@ -136,10 +105,11 @@ function images() {
 /** Which share of a class's images has each channel on its path. */
 function common() {
   const layers = (made.layers ?? []).map((one) => [one.layer, `layer ${one.layer}`]);
-  if (!layers.length) return [make("p", {}, "There are no classes in this file.")];
+  const classes = made.classes.filter((one) => !one.too_few);
+  if (!layers.length || !classes.length) return [make("p", {}, "No class has images enough to say what they share.")];
   state.layer ??= layers[0][0];
   const shares = new Map();
-  for (const one of made.classes) {
+  for (const one of classes) {
     const layer = one.layers.find((other) => other.layer === state.layer) ?? {};
     for (const entry of layer.channels?.length ? layer.channels : (layer.units ?? [])) {
       const name = `${entry.tensor} ${entry.channel ?? entry.index?.[0]}`;
@@ -160,10 +130,10 @@ function common() {
   };
   const table = tableOf(
     { class: "confusion" },
-    ["channel", ...made.classes.map((one) => text(one.label))],
+    ["channel", ...classes.map((one) => text(one.label))],
     strongest.map(([name, byClass]) => [
       rowHead(text(name)),
-      ...made.classes.map((one) => cell(name, byClass, one.label)),
+      ...classes.map((one) => cell(name, byClass, one.label)),
     ]),
   );
   return [
@@ -207,5 +177,4 @@ document.body.append(
   make("main", { class: "plain" }, place),
   make("footer", {}, "This page needs no network and sends nothing."),
 );
-state.method = Object.keys(made.methods ?? {})[0] ?? items("insertion")[0]?.key ?? null;
 update({});
