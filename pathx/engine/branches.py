@@ -84,13 +84,12 @@ class Branches:
         """(Q, C, 2) the target minus the mean, and what is explained."""
         return torch.stack([self.target_minus_mean, self.explained], 2)
 
-    def weigh(self, W: Tensor) -> tuple[Tensor, Tensor]:
-        """(Q, K) each: the rows of W as target minus mean, and as what is explained.
+    def weigh(self, W: Tensor) -> Tensor:
+        """(Q, K, 2) the rows of W (Q, K, C) as target minus mean, and as what is explained.
 
-        W is (Q, K, C); (Q, K, 2) where units are ranked by effect, which takes no more than these two.
+        Where units are ranked by effect, W holds no more than these two.
         """
-        difference, explained = (torch.bmm(W, self.both) if self.log_odds is None else W).unbind(2)
-        return difference, explained
+        return torch.bmm(W, self.both) if self.log_odds is None else W
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,37 +152,33 @@ class Kept:
 
     def by_gate(self) -> Iterator[tuple[Gate, Tensor, Tensor]]:
         """Each gate with the units' flat indices in it (Q, K), never out of range, and a mask of those that are on it."""
-        if len(self.gates) == 1:
-            yield self.gates[0], self.units, self.mask
-            return
-        sizes = tuple(gate.units for gate in self.gates)
-        first, last = made_once(("gates", sizes), self.units.device, lambda: _bounds(sizes))
-        index = self.units - first
-        inside = torch.minimum(index.clamp(min=0), last)
-        here = (inside == index) * self.mask
-        yield from zip(self.gates, inside.unbind(), here.unbind(), strict=True)
+        for gate, index, here in split_by_gate(self.units, self.gates):
+            yield gate, index, self.mask if here is None else self.mask * here
 
     def select(self, parent: Tensor, column: Tensor | None = None) -> Kept:
         """The same for each of the given branches (Q',); or of each only the unit in one column (Q',)."""
-
-        def pick(values: Tensor) -> Tensor:
-            return values[parent] if column is None else values[parent, column].unsqueeze(1)
-
-        return replace(
-            self,
-            units=pick(self.units),
-            place=pick(self.place),
-            margin=pick(self.margin),
-            valid=pick(self.valid),
-            W=pick(self.W),
-            target_minus_mean=pick(self.target_minus_mean),
-            weight=pick(self.weight),
-            slope_times_h=pick(self.slope_times_h),
-            links=tuple(replace(link, parts=len(parent) // len(link.columns)) for link in self.links),
-        )
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor) and name != "mask"}
+        if column is None:
+            picked = {name: value[parent] for name, value in tensors.items()}
+        else:
+            picked = {name: value[parent, column].unsqueeze(1) for name, value in tensors.items()}
+        links = tuple(replace(link, parts=len(parent) // len(link.columns)) for link in self.links)
+        return replace(self, **picked, links=links)  # type: ignore[arg-type]
 
 
-def _bounds(sizes: tuple[int, ...]) -> Tensor:
-    """(2, gates, 1, 1) the number of each gate's first unit in the layer, and its last index."""
+def split_by_gate(units: Tensor, gates: tuple[Gate, ...]) -> Iterator[tuple[Gate, Tensor, Tensor | None]]:
+    """Each gate of a layer with the units' flat indices in it (Q, n), never out of range, and which are on it; None for all."""
+    if len(gates) == 1:
+        yield gates[0], units, None
+        return
+    sizes = tuple(gate.units for gate in gates)
+    zero, first, last = made_once(("gates", sizes), units.device, lambda: _ranges(sizes))
+    index = units - first
+    inside = torch.clamp(index, zero, last)
+    yield from zip(gates, inside.unbind(), (inside == index).unbind(), strict=True)
+
+
+def _ranges(sizes: tuple[int, ...]) -> Tensor:
+    """(3, gates, 1, 1) zeros, the number of each gate's first unit in the layer, and its last index."""
     firsts = [sum(sizes[:number]) for number in range(len(sizes))]
-    return torch.tensor([firsts, [size - 1 for size in sizes]])[:, :, None, None]
+    return torch.tensor([[0] * len(sizes), firsts, [size - 1 for size in sizes]])[:, :, None, None]

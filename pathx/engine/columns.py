@@ -1,97 +1,57 @@
-"""Columns of the Jacobian by going up: what a few units of a layer send to rows above, whatever the number of rows.
+"""Columns of the Jacobian: what a few units of a layer send to rows above, found without pulling the rows back.
 
 Where a row is a whole map (attention mixes all places, a mean reads them all), pulling one back for every class and kept unit
 costs more than pushing the few candidates of a layer up. One push serves all rows above at once.
+
+A class layer, such as SqueezeNet's ReLU over one map per class, belongs to the output, so the layer below it is reached by one row
+per class, and each of these rows is a whole map. But a unit below reaches only a small box of the class layer, and each element of
+that box sends to one class only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from math import prod
 
 import torch
 from torch import Tensor
 
+from pathx.engine.branches import split_by_gate
 from pathx.engine.freeze import Frozen
 from pathx.engine.network import Gate, Network
-from pathx.engine.record.operations import Value
-from pathx.engine.rows import Rows, Start
-from pathx.engine.rules.table import LAST_PRODUCTS
+from pathx.engine.record.operations import Node, Value
+from pathx.engine.rows import Rows, Start, add, join, pull_back, read_window
+from pathx.engine.rules.table import LAST_PRODUCTS, SUMS
+from pathx.engine.window import Corners, Origin, Window, counted, unravelled
+
+UnitsOfGate = tuple[Gate, Tensor, Tensor | None]
+"""A gate, flat indices of units in it (Q, n), and which of them are on it; None for all."""
 
 
-@dataclass(frozen=True, eq=False)
-class Product:
-    """The product with a fixed matrix that is all that reads a layer of tokens, as in the MLP of a transformer.
-
-    A unit reaches one place of the result, so that it is never needed as a map: rows are pulled back to the result only.
-
-    Args:
-        value: the result, (…, out).
-        matrix: (in, out).
-    """
-
-    value: Value
-    shape: tuple[int, ...]
-    matrix: Tensor
-
-    def vectors(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Units by their flat indices: the place (…) that each reaches, and what it adds there, (…, out)."""
-        return index // len(self.matrix), self.matrix[index % len(self.matrix)]
-
-    def read(self, rows: Tensor, index: Tensor) -> Tensor:
-        """(Q, K, n) what rows of the result (Q or 1, K, places, out) make of units (Q, n)."""
-        place, vectors = self.vectors(index)
-        number = torch.arange(len(rows), device=index.device)[:, None]
-        at_places = rows.transpose(1, 2)[number, place]  # (Q, n, K, out)
-        return (at_places @ vectors.unsqueeze(3)).squeeze(3).transpose(1, 2)
+AT_ONCE = 1 << 22
+"""Numbers that are pushed at once: larger maps take memory from the system anew for every operation."""
 
 
-def product_above(frozen: Frozen, gate: Gate) -> Product | None:
-    """The product that is all that reads a gate; None where there is none, or it makes no less of it."""
-    readers = frozen.network.readers.get(gate.output, [])
-    if len(readers) != 1 or len(gate.shape) < 2 or readers[0].index in frozen.network.whole:
-        return None
-    (node,), call = readers, frozen.call(readers[0])
-    value = node.outputs[0]
-    if node.kind not in LAST_PRODUCTS or value is None or node.args[0] != gate.output:
-        return None
-    matrix = call.args[1]
-    if not isinstance(matrix, Tensor) or matrix.dim() != 2:
-        return None
-    matrix = matrix.t() if LAST_PRODUCTS[node.kind] else matrix
-    return Product(value, call.shapes[value], matrix) if matrix.shape[1] < matrix.shape[0] else None
-
-
-def push_columns(
-    sources: Sequence[Rows], units: Sequence[tuple[Gate, Tensor, Tensor | None]], product: Product | None = None
-) -> list[Tensor]:
-    """For every set of rows, (Q, K, n) what units of a layer below send to each of its K rows.
+def push_columns(sources: Sequence[Rows], gates: tuple[Gate, ...], units: Tensor, most: int) -> list[Tensor]:
+    """For every set of rows, (Q, K, n) what units (Q, n) of a layer below send to each of its K rows.
 
     Args:
-        units: by gate of the layer, the units' flat indices (Q, n), and which of them are on it; None for all.
-        product: that is all that reads the layer, if there is one.
+        most: how many numbers the units of a layer may have as whole maps; they are pushed in turns.
     """
+    step = max(1, min(most, AT_ONCE) // (len(units) * sum(gate.units for gate in gates)))
+    turns = [_push(sources, list(split_by_gate(some, gates))) for some in units.split(step, dim=1)]
+    return [join(parts, 2) for parts in zip(*turns, strict=True)]
+
+
+def _push(sources: Sequence[Rows], units: Sequence[UnitsOfGate]) -> list[Tensor]:
     frozen, network = sources[0].frozen, sources[0].frozen.network
     branches, count = units[0][1].shape
     image = sources[0].image.repeat_interleave(count)
-    tangents: dict[Value, Tensor] = {}
-    for gate, index, here in units:
-        if product is not None:
-            place, vectors = product.vectors(index.flatten())
-            maps = vectors.new_zeros(branches * count, prod(product.shape[:-1]), vectors.shape[1])
-            maps[torch.arange(len(place), device=place.device), place] = vectors
-            tangents[product.value] = maps.reshape(-1, *product.shape)
-            continue
-        ones = (
-            torch.ones(index.shape, dtype=sources[0].weight.dtype, device=image.device)
-            if here is None
-            else here.to(sources[0].weight.dtype)
-        )
-        maps = ones.new_zeros(branches * count, gate.units).scatter_(1, index.reshape(-1, 1), ones.reshape(-1, 1))
-        tangents[gate.output] = maps.reshape(-1, *gate.shape)
-    starts = {start.value for rows in sources for start in rows.starts}
-    needed, last = _between(network, starts)
+    tangents = dict(_first_tangents(frozen, one, sources[0].weight) for one in units)
+    products = {start: _product_below(frozen, start, tangents) for rows in sources for start in rows.starts}
+    ends = {start.value if product is None else product[0] for start, product in products.items()}
+    needed, last = _between(network, ends)
     for node in network.nodes:
         inputs = [value for value in network.reading.linear.get(node.index, ()) if value in tangents]
         if inputs and node.index in needed:
@@ -99,9 +59,78 @@ def push_columns(
                 if value is not None and value in last:
                     tangents[value] = frozen.push(node, output, {v: tangents[v] for v in inputs}, image)
             for value in inputs:
-                if last[value] == node.index and value not in starts:
+                if last[value] == node.index and value not in ends:
                     del tangents[value]
-    return [_read(rows, tangents, branches, count) for rows in sources]
+    found = []
+    for rows in sources:
+        parts = []
+        for start in rows.starts:
+            product = products[start]
+            end, matrix = (start.value, None) if product is None else product
+            if end in tangents:
+                parts.append(_read_start(rows, start, matrix, tangents[end].reshape(branches, count, -1)))
+        found.append(add(parts) if parts else rows.weight.new_zeros(branches, rows.count, count))
+    return found
+
+
+def _first_tangents(frozen: Frozen, units: UnitsOfGate, like: Tensor) -> tuple[Value, Tensor]:
+    """A value that units of a gate reach, and (Q * n, …) what each adds to it.
+
+    Where all that reads a layer of tokens is a product with a fixed matrix, as in the MLP of a transformer, that is its result: a
+    unit adds a row of the matrix to one place of it.
+    """
+    gate, index, here = units
+    flat = index.reshape(-1, 1)
+    ones = like.new_ones(()).expand(flat.shape) if here is None else here.reshape(-1, 1).to(like.dtype)
+    product = _product_above(frozen, gate)
+    if product is None:
+        return gate.output, like.new_zeros(len(flat), gate.units).scatter_(1, flat, ones).reshape(-1, *gate.shape)
+    value, shape, matrix = product
+    maps = like.new_zeros(len(flat), prod(shape[:-1]), shape[-1])
+    row = counted(len(flat), flat.device)
+    maps[row, flat[:, 0] // len(matrix)] = matrix[flat[:, 0] % len(matrix)] * ones
+    return value, maps.reshape(-1, *shape)
+
+
+def _product_above(frozen: Frozen, gate: Gate) -> tuple[Value, tuple[int, ...], Tensor] | None:
+    """The product with a fixed matrix (in, out) that is all that reads a gate: its result, the shape of that, and the matrix.
+
+    None where there is none, or its result is no smaller.
+    """
+    readers = frozen.network.readers.get(gate.output, [])
+    matrix = _fixed_matrix(frozen, readers[0]) if len(readers) == 1 and len(gate.shape) > 1 else None
+    if matrix is None or readers[0].args[0] != gate.output or matrix.shape[1] >= matrix.shape[0]:
+        return None
+    value = readers[0].outputs[0]
+    assert value is not None
+    return value, frozen.call(readers[0]).shapes[value], matrix
+
+
+def _product_below(frozen: Frozen, start: Start, tangents: Iterable[Value]) -> tuple[Value, Tensor] | None:
+    """The product with a fixed matrix (in, out) that makes the value where rows start: what it multiplies, and the matrix.
+
+    None where there is none, or that is no smaller, or tangents are known above it.
+    """
+    producers, value = frozen.network.producers, start.value
+    node = producers.get(value)
+    if node is not None and node.kind in SUMS and node.args[0] in producers:  # a bias
+        value = node.args[0]
+        is_sum = len(frozen.network.reading.linear[node.index]) > 1 or frozen.network.shape(value) != start.shape
+        node = None if is_sum else producers[value]
+    if node is None or {value, start.value} & {*tangents} or start.seed is not None or len(start.shape) < 2:
+        return None
+    matrix = _fixed_matrix(frozen, node)
+    return None if matrix is None or matrix.shape[0] >= matrix.shape[1] else (node.args[0], matrix)
+
+
+def _fixed_matrix(frozen: Frozen, node: Node) -> Tensor | None:
+    """The matrix (in, out) that a node multiplies places (…, in) by; None where it does something else."""
+    if node.kind not in LAST_PRODUCTS or node.index in frozen.network.whole or not isinstance(node.args[0], Value):
+        return None
+    matrix = frozen.call(node).args[1]
+    if not isinstance(matrix, Tensor) or matrix.dim() != 2:
+        return None
+    return matrix.t() if LAST_PRODUCTS[node.kind] else matrix
 
 
 def _between(network: Network, starts: set[Value]) -> tuple[set[int], dict[Value, int]]:
@@ -116,21 +145,113 @@ def _between(network: Network, starts: set[Value]) -> tuple[set[int], dict[Value
     return needed, last
 
 
-def _read(rows: Rows, tangents: dict[Value, Tensor], branches: int, count: int) -> Tensor:
-    parts = [_read_start(rows, start, tangents, branches, count) for start in rows.starts if start.value in tangents]
-    if not parts:
-        return rows.weight.new_zeros(branches, rows.count, count)
-    return sum(parts[1:], parts[0])
+def _read_start(rows: Rows, start: Start, matrix: Tensor | None, maps: Tensor) -> Tensor:
+    """(Q, K, n) what maps (Q, n, elements) hold where rows start, times the slopes there.
 
-
-def _read_start(rows: Rows, start: Start, tangents: dict[Value, Tensor], branches: int, count: int) -> Tensor:
-    """(Q, K, n) tangents where rows start, times the slopes there."""
-    maps = tangents[start.value].reshape(branches, count, -1)
-    index = start.index.expand(branches, -1)
-    columns = maps.gather(2, index[:, None].expand(-1, count, -1))  # (Q, n, K)
+    Args:
+        matrix: (in, out) where the maps are of what a product with this matrix reads.
+    """
+    if start.seed is not None:
+        return torch.bmm(start.seed, maps.transpose(1, 2))
+    index = start.index.expand(len(maps), -1)
+    if matrix is None:
+        columns = maps.gather(2, index[:, None].expand(-1, maps.shape[1], -1)).transpose(1, 2)
+    else:
+        size, outputs = matrix.shape
+        number = counted(len(maps), maps.device)[:, None]
+        at_places = maps.unflatten(2, (-1, size)).transpose(1, 2)[number, index // outputs]  # (Q, K, n, in)
+        columns = (at_places @ matrix.t()[index % outputs].unsqueeze(3)).squeeze(3)
     if start.slopes is not None and start.slopes.given is not None:
         slope = start.slopes.given.flatten(1).index_select(0, rows.image).gather(1, index)
-        columns = columns * slope[:, None]
-    if start.mask is not None:
-        columns = columns * start.mask[:, None]
-    return columns.transpose(1, 2)
+        columns = columns * slope[:, :, None]
+    return columns if start.mask is None else columns * start.mask[:, :, None]
+
+
+# --- through a class layer --------------------------------------------------------------------------------------------
+
+
+def class_columns(rows: Rows, units: Sequence[UnitsOfGate], layer: int) -> Tensor:
+    """(Q, K, n) what units of a layer send to each of the K rows of the logits, through a class layer."""
+    frozen, network = rows.frozen, rows.frozen.network
+    branches, count = units[0][1].shape
+    branch = counted(branches, rows.image.device).repeat_interleave(count)
+    total = rows.weight.new_zeros(branches * count, network.outputs)
+    for class_gate, (weight, times_number) in _classes_of_units(rows).items():
+        for gate, index, here in units:
+            places = unravelled(index.reshape(-1), gate.shape)
+            box = _reach(network, class_gate, gate, places, rows.image[branch])
+            slope = _slopes(frozen, (class_gate, box), (gate, places), layer)
+            box = replace(box, image=branch)
+            weight_there = box.read(weight)
+            class_of = (box.read(times_number) / weight_there).nan_to_num(1.0).round().long() - 1
+            sent = slope * weight_there
+            sent = sent if here is None else sent * here.reshape(-1, *(1,) * (sent.dim() - 1))
+            class_of = class_of.clamp_(0, network.outputs - 1).expand_as(sent)
+            total.scatter_add_(1, class_of.flatten(1), sent.flatten(1))
+    columns = total.reshape(branches, count, -1).transpose(1, 2)
+    asked = rows.starts[0].index[:, :, None]  # two of the logits, where one class is explained against another
+    return columns.gather(1, asked.expand(branches, -1, count))
+
+
+def _slopes(frozen: Frozen, above: tuple[Gate, Window], below: tuple[Gate, tuple[Tensor, ...]], layer: int) -> Tensor:
+    """How much units at places (P,) of a gate add to every element of their boxes of the class layer.
+
+    That is the gradient of one cotangent per unit, pulled back from the box to the unit.
+    """
+    (class_gate, box), (gate, places) = above, below
+
+    def read_units(data: Tensor) -> Tensor:
+        landed = pull_back(frozen, [(class_gate.source, box.holding(data))], 1 << layer)
+        parts = [_read_each(window, places).sum() for window in landed.get(gate.output, ())]
+        return sum(parts, data.sum() * 0)
+
+    return gradient_of(read_units, frozen.images.new_zeros(box.data.shape))
+
+
+def gradient_of(function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
+    """By plain autograd: the gradients of `torch.func` import torch's compiler, which takes as long as torch itself."""
+    with torch.enable_grad():
+        probe = at.requires_grad_()
+        return torch.autograd.grad(function(probe), probe)[0]
+
+
+def _classes_of_units(rows: Rows) -> dict[Gate, tuple[Tensor, Tensor]]:
+    """For every gate of the class layer, (Q, *shape) what each unit sends to its class, and that times the class's number + 1."""
+    network, branches = rows.frozen.network, len(rows.image)
+    number = counted(network.outputs, rows.image.device).to(rows.weight.dtype) + 1
+    seed = torch.stack([torch.ones_like(number), number]).repeat(branches, 1)
+    seed = seed.reshape(-1, *network.shape(network.logits))
+    logits = Window.full(seed, counted(len(seed), seed.device), rows.image.repeat_interleave(2))
+    gates = {gate.source: gate for gate in network.class_gates.values()}
+    landed = pull_back(rows.frozen, [(network.logits, logits)], -1, windows=False, stop_at=gates)
+    result = {}
+    for value, windows in landed.items():
+        if value in gates:
+            weight, times_number = add([window.data for window in windows]).unflatten(0, (branches, 2)).unbind(1)
+            result[gates[value]] = weight, times_number
+    return result
+
+
+def _reach(network: Network, class_gate: Gate, gate: Gate, places: tuple[Tensor, ...], image: Tensor) -> Window:
+    """The box of the class layer that each unit at places (P,) of a gate below reaches; the whole layer where that is not known."""
+    shape = class_gate.shape
+    row = counted(len(image), image.device)
+    by_axis = network.class_reach(class_gate, gate)
+    origin: list[Origin] = [0]
+    extent = [shape[0]]
+    if by_axis is not None and len(shape) == len(gate.shape) == 3:
+        for axis, seen in enumerate(by_axis, start=1):  # element p of the class layer sees p + first up to p + last
+            if seen is None or seen[1] - seen[0] >= shape[axis]:
+                break
+            origin.append(Corners(places[axis], gate.shape[axis], 1, 1 - seen[1]))
+            extent.append(seen[1] - seen[0])
+    if len(extent) < 3:
+        origin, extent = [0] * len(shape), list(shape)
+    data = torch.empty(1, device=image.device).expand(len(image), *extent)
+    return Window(data, tuple(origin), shape, row, image, clean=False)
+
+
+def _read_each(window: Window, places: tuple[Tensor, ...]) -> Tensor:
+    """What each cotangent of a window holds at the place of its own row."""
+    at = tuple(place.index_select(0, window.row)[:, None] for place in places)
+    return read_window(window.cleaned(), at, None, (len(window.data), 1))

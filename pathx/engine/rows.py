@@ -8,7 +8,7 @@ taken before they are pulled back, go down as one whole map instead.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -33,6 +33,7 @@ class Start:
         index: (Q, K) flat index of each row's element, never out of range; (1, K) where branches share the rows.
         mask: (Q, K) 1 for rows that start at this value and 0 for the others; None where all do.
         slopes: of the gate whose pre-activations these are; None where the slope of every kept unit is 1.
+        seed: (Q, K, elements) what the rows start as, where that is more than one element each.
     """
 
     value: Value
@@ -40,6 +41,7 @@ class Start:
     index: Tensor
     mask: Tensor | None = None
     slopes: Slopes | None = None
+    seed: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,26 +90,26 @@ class Rows:
             reached |= self.frozen.network.lands[start.value]
         return reached
 
-    def pull_back(
-        self, layer: int, some: slice = slice(None), *, windows: bool = True, stop_at: Container[Value] = ()
-    ) -> Landed:
+    def pull_back(self, layer: int, some: slice = slice(None), *, windows: bool = True) -> Landed:
         """Pull single rows back to a layer; row k of branch q has the number q * K + k, or k where they are shared.
 
         Args:
             some: which of the K rows.
             windows: keep rows as windows; otherwise as whole maps.
-            stop_at: values above the layer to land at.
         """
         seeds = []
         for start in self.starts:
             index = start.index[:, some]
             count = index.shape[1]
             image = self.image[:1].expand(count) if self.sets == 1 else self.image.repeat_interleave(count)
-            ones = self.weight.new_ones(()).expand(index.shape) if start.mask is None else start.mask[:, some]
             row = counted(index.numel(), index.device)
-            seed = Window.one_hot(ones.reshape(-1), index.reshape(-1), start.shape, row, image)
+            if start.seed is not None:
+                seed = Window.full(start.seed[:, some].reshape(-1, *start.shape), row, image)
+            else:
+                ones = self.weight.new_ones(()).expand(index.shape) if start.mask is None else start.mask[:, some]
+                seed = Window.one_hot(ones.reshape(-1), index.reshape(-1), start.shape, row, image)
             seeds.append((start.value, seed if start.slopes is None else start.slopes.passed(seed)))
-        return pull_back(self.frozen, seeds, 1 << layer, windows=windows, stop_at=stop_at)
+        return pull_back(self.frozen, seeds, 1 << layer, windows=windows)
 
     def seeds_of_sums(self, factors: Tensor) -> list[tuple[Value, Window]]:
         """Where sums of rows start, (Q, c, K) of them, as whole maps."""
@@ -116,34 +118,38 @@ class Rows:
         image = self.image if count == 1 else self.image.repeat_interleave(count)
         seeds = []
         for start in self.starts:
-            maps = factors.new_zeros(branches, count, prod(start.shape))
-            part = factors if start.mask is None else factors * start.mask[:, None]
-            maps.scatter_add_(2, start.index[:, None].expand(branches, count, -1), part)
+            if start.seed is not None:
+                maps = torch.bmm(factors, start.seed)
+            else:
+                maps = factors.new_zeros(branches, count, prod(start.shape))
+                part = factors if start.mask is None else factors * start.mask[:, None]
+                maps.scatter_add_(2, start.index[:, None].expand(branches, count, -1), part)
             seed = Window.full(maps.reshape(-1, *start.shape), row, image)
             seeds.append((start.value, seed if start.slopes is None else start.slopes.passed(seed)))
         return seeds
 
 
 def class_rows(frozen: Frozen, branches: Branches) -> Rows:
-    """One row per class, at the logits: W_prev is the identity."""
+    """One row per class, at the logits: W_prev is the identity. For effects two rows, what they are and what is explained."""
     network = frozen.network
-    value, shape = network.logits, network.shape(network.logits)
+    value, shape, device = network.logits, network.shape(network.logits), branches.image.device
+    if branches.log_odds is not None and network.outputs > 1 and branches.logits is None:
+        both = branches.both.transpose(1, 2)
+        W = torch.eye(2, dtype=branches.dtype, device=device).expand(len(branches), 2, 2)
+        start = Start(value, shape, counted(2, device).expand(len(branches), 2), seed=both)
+        return Rows(frozen, None, (start,), branches.image, W, W[:, :, 0], W[:, :, 1])
     shared = branches.logits is None and network.top_is_shared
-    if branches.logits is not None:
-        index = branches.logits
-    else:
-        index = counted(network.outputs, branches.image.device)[None]
-        index = index if shared else index.expand(len(branches), -1)
-    start = (Start(value, shape, index),)
+    index = counted(network.outputs, device)[None] if branches.logits is None else branches.logits
+    starts = (Start(value, shape, index if shared else index.expand(len(branches), -1)),)
     if network.outputs > 1:
-        effects = None if branches.log_odds is None else branches.both
+        W_prev = None if branches.log_odds is None else branches.both
         return Rows(
-            frozen, None, start, branches.image, effects, branches.target_minus_mean, branches.explained, shared
+            frozen, None, starts, branches.image, W_prev, branches.target_minus_mean, branches.explained, shared
         )
-    W = torch.arange(2, dtype=branches.dtype, device=index.device).expand(len(branches), 1, 2)  # the logits (0, y)
-    if branches.log_odds is not None:
-        W = torch.bmm(W, branches.both)
-    return Rows(frozen, None, start, branches.image, W, *branches.weigh(W), shared)
+    W = torch.arange(2, dtype=branches.dtype, device=device).expand(len(branches), 1, 2)  # the logits (0, y)
+    W = W if branches.log_odds is None else torch.bmm(W, branches.both)
+    target_minus_mean, explained = branches.weigh(W).unbind(2)
+    return Rows(frozen, None, starts, branches.image, W, target_minus_mean, explained, shared)
 
 
 def unit_rows(frozen: Frozen, branches: Branches, kept: Kept) -> Rows:
@@ -235,24 +241,31 @@ def read_window(window: Window, places: tuple[Tensor, ...], here: Tensor | None,
     start = spaced(len(data), data.stride(0), -before, data.device)
     start = start if corner is None else start - corner
     step: Tensor | None = None
-    inside = None if here is None else here[:, None]
+    outside = None if here is None else here.logical_not()[:, None]
     for dim in reversed(range(len(places))):  # the last often has a stride of 1
         stride, origin, place = data.stride(dim + 1), window.origin[dim], places[dim]
         if stride:
             step = times(place, stride) if step is None else torch.add(step, place, alpha=stride)
         if not window.covers(dim):
             first = origin if isinstance(origin, int) else origin.numbers.reshape(*sets, 1)
-            within = (place[:, None] >= first) & (place[:, None] < first + window.extent[dim])
-            inside = within if inside is None else inside & within
+            beside = (place[:, None] < first) | (place[:, None] >= first + window.extent[dim])
+            outside = beside if outside is None else outside | beside
     step = torch.zeros_like(places[0]) if step is None else step
     if prod(sets) * step.shape[1] > SMALL:  # half as many bytes
         start, step = start.int(), step.int()
     index = start.reshape(*sets, 1) + step[:, None]
     span = 1 + sum((length - 1) * stride for length, stride in zip(data.shape, data.stride(), strict=True))
     memory = data.as_strided((span,), (1,), data.storage_offset())
-    if inside is not None:
-        index *= inside
+    if outside is not None:
+        index.masked_fill_(outside, 0)
     values = memory.index_select(0, index.reshape(-1)).reshape(index.shape)
-    return (
-        values if inside is None else values.masked_fill_(~inside, 0.0)
-    )  # not a product: it may be infinite elsewhere
+    return values if outside is None else values.masked_fill_(outside, 0.0)  # (a product with 0 may be NaN)
+
+
+def join(parts: Sequence[Tensor], dim: int) -> Tensor:
+    """Concatenation; without a launch where there is one part."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim)
+
+
+def add(parts: Sequence[Tensor]) -> Tensor:
+    return sum(parts[1:], parts[0])

@@ -3,25 +3,24 @@
 Every unit gets an upper bound of its margin first. By Jensen's inequality log mean exp(z_c) >= mean z_c, so the margin is at most
 z_target - mean of the other z_c, and that takes one cotangent instead of one per class. The units with the highest bounds are
 multiplied out for all classes, and the best of them are kept. The choice is certified if the bound of the best unit that was not
-looked at is no higher than the last margin kept; otherwise more units are looked at.
+looked at is no higher than the last margin kept; otherwise more units are looked at. Where units are ranked by effect, the bound
+is the effect itself.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from math import prod
 
 import torch
 from torch import Tensor
 
-from pathx.engine.branches import Branches, Kept, Link
-from pathx.engine.class_maps import class_columns
-from pathx.engine.columns import Product, product_above, push_columns
+from pathx.engine.branches import Branches, Kept, Link, split_by_gate
+from pathx.engine.columns import class_columns, push_columns
 from pathx.engine.network import Gate
-from pathx.engine.rows import Landed, Rows, pull_back, read_window, sum_into
+from pathx.engine.rows import Landed, Rows, add, join, pull_back, read_window
 from pathx.engine.window import Window, counted, made_once, spaced, unravelled
 
 
@@ -37,7 +36,6 @@ class Strategy:
         push: push candidates up where they are fewer than so many times the rows that are whole maps; 0 for never.
         sparse: multiply a large table of units by units without its zeros where less than this part of it is not zero; more
             than 1 for every table, 0 for never. On a CPU alone.
-        meet: pull rows back no further than to the matrix product that reads a layer of tokens, and meet the units there.
     """
 
     slack: int | None = None
@@ -46,32 +44,43 @@ class Strategy:
     few: float = 0.25
     push: float = 1.0
     sparse: float = 0.1
-    meet: bool = True
 
-    def first_slack(self, width: int) -> int:
-        return width // 32 + 6 if self.slack is None else self.slack
+    def first_count(self, width: int) -> int:
+        return width + (width // 32 + 6 if self.slack is None else self.slack)
 
 
 MORE = 8
 """Times as many candidates are looked at where the first were too few."""
 
+MOST_EFFECT_EDGES = 1 << 18
+"""Rows times units for which edges are computed with effects: they take rows one by one, where effects take their sum."""
+
 
 def most_important(
     inputs: Sequence[LayerInputs], branches: Branches, width: int, threshold: float, strategy: Strategy
 ) -> Kept:
-    """The `width` most important units of a layer whose margin is above the threshold, for every branch.
+    """The `width` most important units of a layer whose margin, or effect, is above the threshold, for every branch.
 
     Args:
         inputs: what the layers above, or the logits, send to this layer.
     """
-    if branches.log_odds is not None:
-        return most_effective(inputs, branches, width, threshold, strategy)
-    bounds = _bounds_under_windows(inputs, strategy.few) or _bounds_of_layer(inputs, branches)
-    count, skip_unreached = width + strategy.first_slack(width), False
+    by_effect = branches.log_odds is not None
+    with_edges = not by_effect or sum(one.rows.count for one in inputs) * width <= MOST_EFFECT_EDGES
+    sums = None if with_edges else weighted_sums(inputs, [one.rows.both for one in inputs])
+    bounds = _bounds_under_windows(inputs, strategy.few) if with_edges else None
+    bounds = bounds or _bounds_of_layer(inputs, branches, None if sums is None else sums[:, 0])
+    if by_effect:
+        bounds = bounds.without(bounds.bound == 0)
+    count, skip_unreached = strategy.first_count(width), False
+    W: Tensor | None = None
+    links: tuple[Link, ...] = ()
     while True:
-        units, slope_times_h, unseen = bounds.best(count)
-        W, links = _multiply_out(inputs, units, strategy.most)
-        margins = _margins(W, slope_times_h, branches, strategy.most)
+        units, slope_times_h, bound, unseen = bounds.best(count)
+        if by_effect:
+            margins = bound
+        else:
+            W, links = _multiply_out(inputs, units, strategy)
+            margins = _margins(W, slope_times_h, branches, strategy.most)
         margin, place = margins.sort(dim=1, descending=True, stable=True)  # ties go to the lower number
         margin, place = margin[:, :width], place[:, :width]
         if unseen is None:
@@ -80,68 +89,15 @@ def most_important(
         if certified:
             break
         if has_zero_bounds and not skip_unreached and bounds.units is None:
-            bounds = bounds.without(~torch.stack([one.is_reached() for one in inputs]).any(0))
-            skip_unreached = True
+            bounds, skip_unreached = bounds.without(_unreached(inputs)), True
         count *= MORE
-    return _kept(inputs, branches, threshold, (units, slope_times_h, W, links), margin, place)
-
-
-MOST_EFFECT_EDGES = 1 << 18
-"""Rows times units for which edges are computed with effects: they take rows one by one, where effects take their sum."""
-
-
-def most_effective(
-    inputs: Sequence[LayerInputs], branches: Branches, width: int, threshold: float, strategy: Strategy
-) -> Kept:
-    """The `width` units of a layer with the largest effect on the target's log-odds that is above the threshold.
-
-    To first order that is one number for every unit, so what is a bound in `most_important` is exact here.
-    """
-    from_units = [one for one in inputs if one.rows.layer is not None]
-    with_edges = all(one.rows.count * width <= MOST_EFFECT_EDGES for one in from_units)
-    listed = _bounds_under_windows(inputs, strategy.few) if with_edges else None
-    if listed is not None:
-        units, slope_times_h = listed.largest(width)
-        W, links = _multiply_out(inputs, units, strategy.most)
-    else:
-        sums = weighted_sums(inputs, [one.rows.both for one in inputs])
-        units, slope_times_h = _bounds_of_layer(inputs, branches, sums[:, 0]).largest(width)
+    if sums is not None:
         W = sums.gather(2, units[:, None].expand(-1, 2, -1)).transpose(1, 2)
-        links = _effect_links(inputs, units, W[:, :, 1], strategy.most) if with_edges else ()
-    effect = W[:, :, 0] * slope_times_h
-    effect, place = effect.masked_fill_(effect == 0, -math.inf).sort(dim=1, descending=True, stable=True)
-    return _kept(inputs, branches, threshold, (units, slope_times_h, W, links), effect, place)
-
-
-def _effect_links(inputs: Sequence[LayerInputs], units: Tensor, weight: Tensor, most: int) -> tuple[Link, ...]:
-    """The columns of the Jacobian at units (Q, n); from the logits, one row for what they send to the explained one."""
-    from_units = [one for one in inputs if one.rows.layer is not None]
-    W, links = _multiply_out(from_units, units, most) if from_units else (None, ())
-    if len(from_units) == len(inputs) or (from_units and not links):
-        return links
-    direct = weight if W is None else weight - W[:, :, 1]
-    return (*links, Link(None, direct[:, None], torch.ones_like(direct[:, :1])))
-
-
-def _kept(
-    inputs: Sequence[LayerInputs],
-    branches: Branches,
-    threshold: float,
-    candidates: tuple[Tensor, Tensor, Tensor, tuple[Link, ...]],
-    margin: Tensor,
-    place: Tensor,
-) -> Kept:
-    """The best of the candidates of a layer.
-
-    Args:
-        candidates: units, what they pass on, W, and the columns of the Jacobian.
-        margin: (Q, K) falling.
-        place: (Q, K) where each is among the candidates.
-    """
-    units, slope_times_h, W, links = candidates
-    W = W.reshape(-1, W.shape[2]).index_select(0, _flat_index(place, W.shape[1])).unflatten(0, place.shape)
+    elif W is None:
+        W, links = _multiply_out(inputs, units, strategy)
+    W = W.gather(1, place[:, :, None].expand(-1, -1, W.shape[2]))
     valid = margin > _limits(threshold, margin)
-    target_minus_mean, weight = (part * valid for part in branches.weigh(W))
+    target_minus_mean, weight = (branches.weigh(W) * valid[:, :, None]).unbind(2)
     return Kept(
         layer=inputs[0].layer,
         gates=inputs[0].gates,
@@ -155,13 +111,6 @@ def _kept(
         slope_times_h=slope_times_h.gather(1, place),
         links=links,
     )
-
-
-def _flat_index(place: Tensor, size: int) -> Tensor:
-    """(Q * n,) places (Q, n) in rows of `size` as places in all rows one after the other."""
-    if len(place) > 1:
-        place = place + spaced(len(place), size, 0, place.device)[:, None]
-    return place.reshape(-1)
 
 
 # --- importance as a margin -------------------------------------------------------------------------------------------
@@ -209,19 +158,15 @@ def read_certificate(margin: Tensor, width: int, unseen: Tensor, threshold: floa
 
     Returns: that, and whether a bound of 0 is among the highest: perhaps of units at which nothing arrives.
     """
-    first = margin[:, 0]
-    last = margin[:, -1] if margin.shape[1] == width else torch.full_like(first, -math.inf)
-    only_first = first <= threshold
-    needed = torch.where(only_first, first, last.clamp(min=threshold))
-    tied = only_first & (unseen >= needed - 1e-6) & unseen.isfinite()  # the one with the lowest number is kept
-    doubtful = (unseen > needed - 1e-4 * needed.abs()) | tied  # (NaN is refused later)
-    any_doubtful, any_zero = torch.stack([doubtful, unseen == 0]).any(1).tolist()
-    return not any_doubtful, any_zero
-
-
-def read_tie(last: Tensor) -> bool:
-    """Whether the last unit that is kept ties with the first that is not, (Q, 2), in any branch. The one read of a layer."""
-    return bool(((last[:, 0] == last[:, 1]) & last[:, 0].isfinite()).any())
+    certified, has_zero_bounds = True, False
+    for first, last, other in torch.stack([margin[:, 0], margin[:, -1], unseen], 1).tolist():
+        last = last if margin.shape[1] == width else -math.inf
+        needed = first if first <= threshold else max(last, threshold)
+        # Where only the first is kept, of those that tie it must be the one with the lowest number. (NaN is refused later.)
+        tied = first <= threshold and other >= needed - 1e-6 and math.isfinite(other)
+        certified &= not (tied or other > needed - 1e-4 * abs(needed))
+        has_zero_bounds |= other == 0
+    return certified, has_zero_bounds
 
 
 def _limits(threshold: float, margin: Tensor) -> Tensor:
@@ -254,8 +199,9 @@ class _Bounds:
     slope_times_h: Tensor
     units: Tensor | None = None
 
-    def best(self, count: int) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The units with the highest bounds in the order of their numbers, (Q, n), what they pass on, and the best bound left."""
+    def best(self, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """The units with the highest bounds in the order of their numbers, (Q, n), what they pass on, their bounds, and the best
+        bound left."""
         size = self.bound.shape[1]
         count = min(count, size)
         top = self.bound.topk(min(count + 1, size), dim=1)
@@ -265,32 +211,14 @@ class _Bounds:
         else:
             units, order = self.units.gather(1, place).sort(dim=1)
             place = place.gather(1, order)
-        return units, self.slope_times_h.gather(1, place), top.values[:, count] if count < size else None
-
-    def largest(self, width: int) -> tuple[Tensor, Tensor]:
-        """(Q, n) the units with the largest values other than 0 in the order of their numbers, and what they pass on.
-
-        Of units that tie, those with the lower numbers.
-        """
-        value = self.bound.masked_fill(self.bound == 0, -math.inf)
-        width, size = min(width, value.shape[1]), value.shape[1]
-        top = value.topk(min(width + 1, size), dim=1)
-        place = top.indices[:, :width]
-        if width < size and read_tie(top.values[:, width - 1 :]):
-            numbered = None if self.units is None else self.units.argsort(dim=1)
-            place = (value if numbered is None else value.gather(1, numbered)).argsort(
-                dim=1, descending=True, stable=True
-            )
-            place = (place if numbered is None else numbered.gather(1, place))[:, :width]
-        units = place if self.units is None else self.units.gather(1, place)
-        units, order = units.sort(dim=1)
-        return units, self.slope_times_h.gather(1, place.gather(1, order))
+        unseen = top.values[:, count] if count < size else None
+        return units, self.slope_times_h.gather(1, place), self.bound.gather(1, place), unseen
 
     def without(self, left_out: Tensor) -> _Bounds:
         return _Bounds(self.bound.masked_fill(left_out, -math.inf), self.slope_times_h, self.units)
 
 
-def _bounds_of_layer(inputs: Sequence[LayerInputs], branches: Branches, sums: Tensor | None = None) -> _Bounds:
+def _bounds_of_layer(inputs: Sequence[LayerInputs], branches: Branches, sums: Tensor | None) -> _Bounds:
     """Bounds of all units of a layer.
 
     Args:
@@ -311,11 +239,15 @@ def _bounds_under_windows(inputs: Sequence[LayerInputs], few: float) -> _Bounds 
 
     Nothing here is as large as the layer but memory that is neither cleared nor read outside of the list.
     """
-    listed = [one.units_under_windows(few) for one in inputs]
-    if any(part is None for part in listed):
+    if any(one.rows.layer is None or one.landed is None for one in inputs):
         return None
-    parts = [part for part in listed if part is not None]
-    units, slope_times_h, sent = (join(list(each), 1) for each in zip(*parts, strict=True))
+    windows = [(one, window) for one in inputs for _, _, window in one.windows()]
+    covered = sum(window.data.numel() for _, window in windows)
+    one_each = all(window.ordered and len(window.data) == one.rows.sets * one.rows.count for one, window in windows)
+    if not windows or not one_each or covered > few * inputs[0].rows.sets * inputs[0].units:
+        return None
+    parts = [part for one in inputs for part in one.units_under_windows()]
+    units, slope_times_h, sent = (join(same, 1) for same in zip(*parts, strict=True))
     size = inputs[0].units
     flat = (units + spaced(len(units), size, 0, units.device)[:, None]).reshape(-1)
     number = counted(len(flat), flat.device)
@@ -325,6 +257,14 @@ def _bounds_under_windows(inputs: Sequence[LayerInputs], few: float) -> _Bounds 
     sums = sent.new_zeros(len(flat)).index_add_(0, owner, sent.reshape(-1)).reshape(units.shape)
     bound = sums.mul_(slope_times_h).masked_fill_(slope_times_h == 0, -math.inf)
     return _Bounds(bound, slope_times_h, units)
+
+
+def _unreached(inputs: Sequence[LayerInputs]) -> Tensor:
+    """(Q, units) at which units nothing arrives: sums of rows with factors drawn at random are 0 there, twice."""
+    generator = torch.Generator().manual_seed(0)
+    weights = [one.rows.target_minus_mean for one in inputs]
+    drawn = [1 + torch.rand(len(w), 2, w.shape[1], dtype=torch.float64, generator=generator) for w in weights]
+    return ~weighted_sums(inputs, [d.to(w) for d, w in zip(drawn, weights, strict=True)]).any(1)
 
 
 # --- what arrives at a layer ------------------------------------------------------------------------------------------
@@ -346,48 +286,34 @@ class LayerInputs:
     def units(self) -> int:
         return sum(gate.units for gate in self.gates)
 
-    @property
-    def branches(self) -> int:
-        return len(self.rows.image)
-
-    @cached_property
-    def product(self) -> Product | None:
-        """The matrix product that is all that reads the layer, if it may be used."""
-        one_gate = self.strategy.meet and len(self.gates) == 1
-        return product_above(self.rows.frozen, self.gates[0]) if one_gate else None
-
     @cached_property
     def is_whole(self) -> bool:
         """Whether a row is most of a map by the time that it arrives."""
         if self.rows.frozen.network.top_is_shared and self.rows.shared:
             return False  # nothing was computed but a product with the head's weights
-        landed = self._pull_back(slice(0, 1))
-        size = sum(window.data.numel() for windows in landed.values() for window in windows)
-        return 4 * size > self.rows.sets * self._row_size
+        return 4 * self._size_of_one > self.rows.sets * self.units
 
-    @property
-    def _row_size(self) -> int:
-        """How many numbers a row has where it lands, as a whole map."""
-        return self.units if self.product is None else prod(self.product.shape)
+    @cached_property
+    def _size_of_one(self) -> int:
+        """How many numbers the first row of every branch has where it lands."""
+        landed = self._pull_back(slice(0, 1))
+        return sum(window.data.numel() for windows in landed.values() for window in windows)
 
     def _pull_back(self, some: slice = slice(None)) -> Landed:
-        stop_at = () if self.product is None else (self.product.value,)
-        return self.rows.pull_back(self.layer, some, windows=self.strategy.windows, stop_at=stop_at)
+        return self.rows.pull_back(self.layer, some, windows=self.strategy.windows)
 
     @cached_property
     def landed(self) -> Landed | None:
-        """All rows at the layer, or at the product that reads it; None where they are too many to have at once."""
+        """All rows at the layer; None where they are too many to have at once."""
         return None if self._chunk < self.rows.count else self._pull_back()
 
     @cached_property
     def _chunk(self) -> int:
         """How many rows of every branch are pulled back at once."""
         rows, most = self.rows, self.strategy.most
-        if rows.sets * rows.count * self._row_size <= most:
+        if rows.sets * rows.count * self.units <= most:
             return rows.count
-        landed = self._pull_back(slice(0, 1))  # to see how large windows become
-        footprint = max((sum(w.data.numel() for w in windows) for windows in landed.values()), default=1)
-        return max(1, min(rows.count, most // max(1, footprint)))
+        return max(1, min(rows.count, most // max(1, self._size_of_one)))
 
     def _chunks(self) -> Iterator[tuple[int, Landed]]:
         """The rows in turns: how many of every branch, and where they landed."""
@@ -398,81 +324,40 @@ class LayerInputs:
             stop = min(start + self._chunk, self.rows.count)
             yield stop - start, self._pull_back(slice(start, stop))
 
-    def is_reached(self) -> Tensor:
-        """(Q, units) whether any row is other than 0 at a unit."""
-        if self.product is not None:
-            return replace(self, strategy=replace(self.strategy, meet=False)).is_reached()
-        total = self.rows.weight.new_zeros(self.rows.sets, self.units)
-        for count, landed in self._chunks():
-            maps = []
-            for gate in self.gates:
-                reach = total.new_zeros(self.rows.sets, *gate.shape)
-                for window in landed.get(gate.output, ()):
-                    window = window.cleaned()
-                    sum_into(reach, window.holding(window.data.abs()), window.row // count)
-                maps.append(reach.flatten(1))
-            total = total + join(maps, 1)
-        return (total != 0).expand(self.branches, -1)
-
-    def units_under_windows(self, few: float) -> tuple[Tensor, Tensor, Tensor] | None:
-        """(Q, n) the units under windows, what they pass on, and what each window sends there to the target minus the mean.
-
-        None where that is no small part of the layer. A unit under several windows is listed several times.
-        """
-        rows = self.rows
-        if rows.layer is None or self.product is not None or self.landed is None:
-            return None
-        every = [window for gate in self.gates for window in self.landed.get(gate.output, ())]
-        one_each = all(window.ordered and len(window.data) == self.branches * rows.count for window in every)
-        if not every or not one_each or sum(w.data.numel() for w in every) > few * self.branches * self.units:
-            return None
-        units, passed, sent, offset = [], [], [], 0
+    def windows(self) -> Iterator[tuple[Gate, int, Window]]:
+        """The windows that all rows landed as, each with its gate and the number of that gate's first unit."""
+        assert self.landed is not None
+        first = 0
         for gate in self.gates:
             for window in self.landed.get(gate.output, ()):
-                index = window.index().expand_as(window.data).reshape(self.branches, -1)
-                slope_times_h = rows.frozen.slopes(gate).gain
-                place = index if len(slope_times_h) == 1 else index + (rows.image * gate.units)[:, None]
-                passed.append(slope_times_h.reshape(-1).index_select(0, place.reshape(-1)).reshape(place.shape))
-                units.append(index + offset if offset else index)
-                data = window.cleaned().data.reshape(self.branches, rows.count, -1)
-                sent.append((data * rows.target_minus_mean[:, :, None]).reshape(self.branches, -1))
-            offset += gate.units
-        return join(units, 1), join(passed, 1), join(sent, 1)
+                yield gate, first, window
+            first += gate.units
+
+    def units_under_windows(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """By window, (Q, n) the units under it, what they pass on, and what it sends there to the target minus the mean."""
+        rows, branches = self.rows, len(self.rows.image)
+        for gate, first, window in self.windows():
+            index = window.index().expand_as(window.data).reshape(branches, -1)
+            slope_times_h = rows.frozen.slopes(gate).gain
+            place = index if len(slope_times_h) == 1 else index + (rows.image * gate.units)[:, None]
+            passed = slope_times_h.reshape(-1).index_select(0, place.reshape(-1)).reshape(place.shape)
+            data = window.cleaned().data.reshape(branches, rows.count, -1)
+            sent = (data * rows.target_minus_mean[:, :, None]).reshape(branches, -1)
+            yield index + first if first else index, passed, sent
 
     def columns(self, units: Tensor) -> Tensor:
         """(Q, K, n) what the rows of each branch hold at its units (Q, n)."""
-        if self.rows.layer is None and self.rows.frozen.network.class_gates:
-            return class_columns(self.rows, list(self.on_gates(units)), self.layer)
-        if self.product is not None:
-            return join([self._meet_columns(landed, count, units) for count, landed in self._chunks()], 1)
+        if self.rows.layer is None and self.rows.starts[0].seed is None and self.rows.frozen.network.class_gates:
+            return class_columns(self.rows, list(split_by_gate(units, self.gates)), self.layer)
         return join([self._read_columns(landed, count, units) for count, landed in self._chunks()], 1)
-
-    def _meet_columns(self, landed: Landed, count: int, units: Tensor) -> Tensor:
-        assert self.product is not None
-        rows = self.rows.weight.new_zeros(self.rows.sets * count, *self.product.shape)
-        for window in landed.get(self.product.value, ()):
-            if window.is_full and window.ordered and len(window.data) == len(rows):
-                rows = rows + window.data
-            else:
-                sum_into(rows, window, window.row)
-        return self.product.read(rows.reshape(self.rows.sets, count, -1, self.product.shape[-1]), units)
-
-    def on_gates(self, units: Tensor) -> Iterator[tuple[Gate, Tensor, Tensor | None]]:
-        """Each gate with the units' flat indices in it (Q, n), never out of range, and which of them are on it; None for all."""
-        offset = 0
-        for gate in self.gates:
-            local = units - offset if offset else units
-            inside = local if len(self.gates) == 1 else local.clamp(0, gate.units - 1)
-            yield gate, inside, None if inside is local else inside == local
-            offset += gate.units
 
     def _read_columns(self, landed: Landed, count: int, units: Tensor) -> Tensor:
         parts = []
-        for gate, index, here in self.on_gates(units):
+        for gate, index, here in split_by_gate(units, self.gates):
             windows = [window for window in landed.get(gate.output, ()) if window.data.numel()]
             places = unravelled(index, gate.shape) if windows else ()
             parts += [self._read_window(window, count, places, here) for window in windows]
-        return add(parts) if parts else self.rows.weight.new_zeros(self.branches, count, units.shape[1])
+        return add(parts) if parts else self.rows.weight.new_zeros(len(units), count, units.shape[1])
 
     def _read_window(self, window: Window, count: int, places: tuple[Tensor, ...], here: Tensor | None) -> Tensor:
         """(Q, count, n) what a window holds at places, (Q, n) for each dimension; 0 outside of the boxes.
@@ -480,19 +365,20 @@ class LayerInputs:
         Args:
             here: (Q, n) which places are on this gate at all; None for all.
         """
+        branches = len(self.rows.image)
         if self.rows.shared:
             values = read_window(window, places, here, (1, len(window.data)))
             if window.ordered and len(window.data) == count:
                 return values
-            return values.new_zeros(self.branches, count, values.shape[2]).index_add_(1, window.row, values)
-        if window.ordered and len(window.data) == self.branches * count:  # one cotangent for every row
-            return read_window(window, places, here, (self.branches, count))
+            return values.new_zeros(branches, count, values.shape[2]).index_add_(1, window.row, values)
+        if window.ordered and len(window.data) == branches * count:  # one cotangent for every row
+            return read_window(window, places, here, (branches, count))
         branch = window.row // count  # rows are missing or repeat: each cotangent has places of its own
         places = tuple(place.index_select(0, branch) for place in places)
         here = None if here is None else here.index_select(0, branch)
         values = read_window(window, places, here, (len(window.data), 1))
-        table = values.new_zeros(self.branches * count, values.shape[2]).index_add_(0, window.row, values[:, 0])
-        return table.reshape(self.branches, count, -1)
+        table = values.new_zeros(branches * count, values.shape[2]).index_add_(0, window.row, values[:, 0])
+        return table.reshape(branches, count, -1)
 
 
 def weighted_sums(inputs: Sequence[LayerInputs], factors: Sequence[Tensor]) -> Tensor:
@@ -507,28 +393,29 @@ def weighted_sums(inputs: Sequence[LayerInputs], factors: Sequence[Tensor]) -> T
     return join(maps, 2)
 
 
-def _multiply_out(inputs: Sequence[LayerInputs], units: Tensor, most: int) -> tuple[Tensor, tuple[Link, ...]]:
+# --- W = W_prev · J ---------------------------------------------------------------------------------------------------
+
+
+def _multiply_out(inputs: Sequence[LayerInputs], units: Tensor, strategy: Strategy) -> tuple[Tensor, tuple[Link, ...]]:
     """W = W_prev · J at units (Q, n), as (Q, n, C), and the columns of J; none where the table of them would not fit."""
-    push = [one for one in inputs if _pays_to_push(one, units.shape[1])]
-    pushed = (
-        push_columns([one.rows for one in push], list(inputs[0].on_gates(units)), inputs[0].product) if push else []
-    )
-    columns_of = dict(zip(push, pushed, strict=True))
+    pushed = None
+    if _pays_to_push(inputs, units.shape[1], strategy.push):
+        pushed = push_columns([one.rows for one in inputs], inputs[0].gates, units, strategy.most)
     parts, links = [], []
-    for one in inputs:
+    for number, one in enumerate(inputs):
         rows = one.rows
-        if one not in columns_of and rows.W is not None and rows.count * units.numel() > most:
-            parts.append(_by_classes(one, rows.W, units, most))
+        if pushed is None and rows.W is not None and rows.count * units.numel() > strategy.most:
+            parts.append(_by_classes(one, rows.W, units, strategy.most))
             continue
-        columns = columns_of[one] if one in columns_of else one.columns(units)
+        columns = one.columns(units) if pushed is None else pushed[number]
         links.append(Link(rows.layer, columns, rows.weight))
-        parts.append(_times(columns, one))
+        parts.append(_times(columns, rows, strategy.sparse))
     return add(parts), tuple(links) if len(links) == len(inputs) else ()
 
 
-def _times(columns: Tensor, one: LayerInputs) -> Tensor:
+def _times(columns: Tensor, rows: Rows, sparse: float) -> Tensor:
     """(Q, n, C) columns (Q, K, n), turned, times W (Q, K, C); as they are where the rows are the classes."""
-    turned, rows, sparse = columns.transpose(1, 2), one.rows, one.strategy.sparse
+    turned = columns.transpose(1, 2)
     if rows.W is None:
         return turned
     may_skip = rows.frozen.compact and (sparse > 1 or turned[0].numel() > LARGE)
@@ -541,14 +428,17 @@ LARGE = 1 << 18
 """Tables of fewer numbers are multiplied with their zeros. In wide paths most units do not reach each other."""
 
 
-def _pays_to_push(one: LayerInputs, candidates: int) -> bool:
-    """Whether pushing the candidates up costs less than pulling the rows back: rows are whole maps, and more of them."""
-    push = one.strategy.push
+def _pays_to_push(inputs: Sequence[LayerInputs], candidates: int, push: float) -> bool:
+    """Whether pushing the candidates up costs less than pulling rows back: some are whole maps, and more than the candidates.
+
+    One push serves all rows.
+    """
     if push in (0, math.inf):
         return push > 0
-    if one.rows.frozen.network.class_gates or one.rows.count * one.units < MANY or candidates >= push * one.rows.count:
+    if inputs[0].rows.frozen.network.class_gates:
         return False
-    return one.is_whole
+    many = [one for one in inputs if one.rows.count * one.units >= MANY and candidates < push * one.rows.count]
+    return any(one.is_whole for one in many)
 
 
 MANY = 1 << 24
@@ -563,12 +453,3 @@ def _by_classes(one: LayerInputs, W_prev: Tensor, units: Tensor, most: int) -> T
         maps = weighted_sums([one], [some])
         parts.append(maps.gather(2, units[:, None].expand(-1, maps.shape[1], -1)))
     return torch.cat(parts, 1).transpose(1, 2)
-
-
-def join(parts: Sequence[Tensor], dim: int) -> Tensor:
-    """Concatenation; without a launch where there is one part."""
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim)
-
-
-def add(parts: Sequence[Tensor]) -> Tensor:
-    return sum(parts[1:], parts[0])

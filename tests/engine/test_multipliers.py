@@ -183,8 +183,7 @@ STRATEGIES = {
     "pulled": Strategy(push=0),
     "whole maps": Strategy(windows=False, push=0),
     "certificates that fail": Strategy(slack=0),
-    "units as maps": Strategy(meet=False),
-    "units as maps, pushed": Strategy(meet=False, push=math.inf),
+    "rows in turns, pushed": Strategy(push=math.inf, most=300),
     "rows in turns": Strategy(push=0, most=300),
 }
 

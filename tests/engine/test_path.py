@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.testing import assert_close
 
-import pathx.engine.class_maps
+import pathx.engine.columns
 import pathx.engine.path
 import pathx.engine.search
 from pathx import Explanation, PathLayer
@@ -210,7 +210,7 @@ def test_on_a_gpu_nothing_depends_on_data_and_no_tensor_stays_behind(skips: str,
     model = case.network.module()
     with FakeTensorMode(), _Operators(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.func, "vjp", _vjp_of_shapes)
-        patch.setattr(pathx.engine.class_maps, "gradient_of", lambda function, at: torch.empty_like(function(at) + at))
+        patch.setattr(pathx.engine.columns, "gradient_of", lambda function, at: torch.empty_like(function(at) + at))
         fake = _on_cuda(model)
         images = torch.empty(case.images.shape, dtype=case.images.dtype, device="cuda")
         frozen = freeze(fake, images)

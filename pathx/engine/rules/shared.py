@@ -269,6 +269,10 @@ def push(call: Call, output: int, tangents: Mapping[Value, Tensor], image: Tenso
         terms = [value for value in call.args[:2] if isinstance(value, Value) and value in tangents]
         aligned = [align_rows(tangents[value], len(shape)) for value in terms]
         return sum(aligned[1:], aligned[0]).expand(-1, *shape)
+    if call.node.kind == "native_layer_norm":
+        dims, weight, scale = range(-len(call.args[1]), 0), call.arg(2, "weight"), call.saved[call.node.outputs[2]]  # type: ignore[index]
+        result = (like - like.mean(tuple(dims), keepdim=True)).mul_(scale if call.batch == 1 else scale[image])
+        return result if weight is None else result.mul_(call.values(weight))
     if call.live is not None:
         start, stop = call.live
         result = like.new_zeros(len(like), *shape)
