@@ -114,7 +114,7 @@ def problems(module: str, source: str) -> list[str]:
     return found
 
 
-SHARED_BY_COMMANDS = {"command", "options", "parsing", "output", "following", "running", "reporting"}
+SHARED_BY_COMMANDS = {"command", "options", "parsing", "output", "following", "running"}
 """What commands share; a command never imports another."""
 
 

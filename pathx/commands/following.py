@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,14 +15,12 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pathx.commands.options import Format
-from pathx.commands.output import EVERY, about, complain, duration, print_contrast, say
+from pathx.commands.output import about, complain, duration, print_contrast, say, show_progress
 from pathx.runs.index import index_name
 from pathx.stores import Address, is_stored
 
 if TYPE_CHECKING:
     from collections.abc import Generator
-
-    from rich.progress import Task
 
     from pathx.results.result import Result
     from pathx.runs.run import Plan
@@ -55,6 +52,10 @@ class Tally:
     def speed(self) -> float:
         """Images per second, those left out that were done before."""
         return (self.made + len(self.failed)) / max(time.monotonic() - self.started, 1e-9)
+
+    def facts(self) -> str:
+        """What is said beside the count of images while a run goes on."""
+        return f"{self.speed:.1f} per second{f', {len(self.failed)} failed' if self.failed else ''}"
 
     def add(self, result: Result) -> bool:
         """Count a result; whether it is the first of its image."""
@@ -103,8 +104,9 @@ def follow(
     """
     tally = Tally(len(plan.images), verb)
     many = tally.total > FEW
+    progress = (tally.total, quiet or not many, tally.facts)
     try:
-        with closing(results), stop.on_signals(), _progress(tally, many and not quiet) as advance:
+        with closing(results), stop.on_signals(), show_progress("images", *progress) as show_done:
             for result in results:
                 first = tally.add(result)
                 if result.error is not None:
@@ -117,7 +119,7 @@ def follow(
                     _print_document(result)
                 elif not many and not quiet:
                     _print(result, first, show)
-                advance()
+                show_done(tally.seen)
     except KeyboardInterrupt as error:
         if plan.indexed:
             done = f"{tally.made + tally.kept} of {tally.total} images are done"
@@ -180,47 +182,3 @@ def _reason(file: str, text: str) -> str:
     for name in (shown(file), file):
         text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", "", text) if name else text
     return re.split(r"[:;(]", text.strip(" :;"))[0].strip()
-
-
-@contextmanager
-def _progress(tally: Tally, wanted: bool) -> Iterator[Callable[[], None]]:
-    """Something to call after every result: a bar where stderr is a terminal, otherwise a line now and then."""
-    if not wanted:
-        yield lambda: None
-    elif sys.stderr.isatty():
-        with _bar(tally) as advance:
-            yield advance
-    else:
-        yield _RunLines(tally).advance
-
-
-class _RunLines:
-    def __init__(self, tally: Tally) -> None:
-        self._tally, self._said = tally, tally.started
-
-    def advance(self) -> None:
-        if time.monotonic() - self._said < EVERY:
-            return
-        self._said, tally = time.monotonic(), self._tally
-        left = f", about {duration((tally.total - tally.seen) / tally.speed)} left" if tally.speed else ""
-        failed = f", {len(tally.failed)} failed" if tally.failed else ""
-        complain(f"{tally.seen} of {tally.total} images, {tally.speed:.1f} per second{failed}{left}")
-
-
-@contextmanager
-def _bar(tally: Tally) -> Iterator[Callable[[], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TimeRemainingColumn
-    from rich.text import Text
-
-    class Facts(ProgressColumn):
-        def render(self, task: Task) -> Text:
-            failed = f"  {len(tally.failed)} failed" if tally.failed else ""
-            return Text.assemble(f"{tally.speed:.1f} per second", (failed, "red"))
-
-    columns = BarColumn(), MofNCompleteColumn(), Facts(), TimeRemainingColumn()
-    # What is printed meanwhile goes above the bar; but what goes to a file or a pipe goes there.
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, redirect_stdout=sys.stdout.isatty()) as progress:
-        task = progress.add_task("", total=tally.total)
-        yield lambda: progress.update(task, completed=tally.seen)

@@ -9,8 +9,7 @@ import textwrap
 import time
 import traceback
 from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
+from contextlib import contextmanager, suppress
 from signal import SIGINT
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
@@ -339,45 +338,59 @@ def print_contrast(result: Result) -> None:
 
 @contextmanager
 def progress_bar(what: str, total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """How far it is, on stderr: a bar where someone watches, else a line now and then; call with what was done just now.
+    """How far it is, on stderr; call what this gives with what was done just now.
 
     Where that is called, nothing is half done: Ctrl-C and SIGTERM end it there.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     from pathx.runs.stop import Stop
 
-    console, stop = Console(stderr=True), Stop()
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with ExitStack() as stack:
-        stack.enter_context(stop.on_signals())
-        say = _StepLines(what, total).advance
-        if quiet or console.is_terminal:
-            bar = stack.enter_context(Progress(*columns, console=console, transient=True, disable=quiet))
-            task = bar.add_task(what, total=total)
-            say = partial(bar.advance, task)
+    stop, done = Stop(), 0
+    with stop.on_signals(), show_progress(what, total, quiet) as show:
 
-        def advance(done: int) -> None:
-            say(done)
+        def advance(now: int) -> None:
+            nonlocal done
+            done += now
+            show(done)
             stop.check()
 
         yield advance
 
 
-class _StepLines:
-    def __init__(self, what: str, total: int) -> None:
-        self._what, self._total, self._done = what, total, 0
-        self._began = self._said = time.monotonic()
+@contextmanager
+def show_progress(
+    what: str, total: int, quiet: bool, facts: Callable[[], str] = lambda: ""
+) -> Iterator[Callable[[int], None]]:
+    """A bar where someone watches, else a line now and then; call what this gives with how many are done.
 
-    def advance(self, done: int) -> None:
-        self._done += done
-        now = time.monotonic()
-        if now - self._said < EVERY or not self._done:
-            return
-        self._said = now
-        left = duration((self._total - self._done) * (now - self._began) / self._done)
-        complain(f"{self._what}: {self._done} of {self._total}, about {left} left")
+    Args:
+        facts: what else there is to say at the moment.
+    """
+    if quiet:
+        yield lambda done: None
+    elif sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        facts_column = TextColumn("{task.fields[facts]}", markup=False)
+        columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), facts_column, TimeRemainingColumn())
+        # What is printed meanwhile goes above the bar; but what goes to a file or a pipe goes there.
+        above = sys.stdout.isatty()
+        with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=above) as bar:
+            task = bar.add_task("", total=total, facts="")
+            yield lambda done: bar.update(task, completed=done, facts=facts())
+    else:
+        said, before = time.monotonic(), 0
+
+        def line(done: int) -> None:
+            nonlocal said, before
+            now = time.monotonic()
+            if now - said >= EVERY and done > before:
+                left = duration((total - done) * (now - said) / (done - before))  # as fast as since the last line
+                parts = [f"{what}: {done} of {total}", *filter(None, [facts()]), f"about {left} left"]
+                said, before = now, done
+                complain(", ".join(parts))
+
+        yield line
 
 
 def duration(seconds: float) -> str:

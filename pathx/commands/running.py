@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import typer
 
 from pathx.commands import parsing
 from pathx.commands.following import FEW, follow
@@ -18,13 +22,17 @@ from pathx.commands.options import (
     ResultOptions,
     RunOptions,
 )
-from pathx.commands.output import loading, notes
-from pathx.commands.reporting import reporting
+from pathx.commands.output import complain, loading, notes, progress_bar
 from pathx.errors import PathxError
 from pathx.stores import is_stored
 
 if TYPE_CHECKING:
+    from pathx.models.load import LoadedModel
+    from pathx.report.collect import ExplanationFiles
+    from pathx.report.network import NetworkData
+    from pathx.report.saved import NetworkDataOf
     from pathx.results.result import Result
+    from pathx.runs.run import Settings
     from pathx.units.guide import Guide
 
 
@@ -106,5 +114,74 @@ def run_images(
         documents = results.report or results.format is Format.json
         made = explain_on_ray(load, plan, out, **ray.where, **how, documents=documents)
     told: dict[str, Any] = {"format": results.format, "quiet": quiet, "fail_fast": run.fail_fast}
-    with reporting(made, results.report, loaded, chosen, out, results.units, quiet) as watched:
+    with _report_after(made, loaded, chosen, results) as watched:
         follow(watched, plan, out, stop=stop, **told, show=partial(show, guide), verb=verb)
+
+
+@contextmanager
+def _report_after(
+    made: Generator[Result], model: LoadedModel, settings: Settings, results: ResultOptions
+) -> Iterator[Generator[Result]]:
+    """The results of a run as they come; afterwards, unless it was stopped, the report of them where it is wanted."""
+    folders: list[Path] = []
+    try:
+        yield _note_folders(made, folders) if results.report else made
+    except typer.Exit as ended:
+        if ended.exit_code == 1 and folders:  # some images failed; the others have their pages
+            _write_report(folders, model, settings, results)
+        raise
+    if folders:
+        _write_report(folders, model, settings, results)
+
+
+def _note_folders(results: Generator[Result], folders: list[Path]) -> Generator[Result]:
+    with closing(results):
+        for result in results:
+            if result.error is None and result.kind.name in ("explanation", "decomposition"):
+                folders.append(result.folder)
+            yield result
+
+
+def _write_report(folders: list[Path], model: LoadedModel, settings: Settings, results: ResultOptions) -> None:
+    from pathx.report.build import report
+
+    units, quiet = results.units, results.quiet
+    images = {folder.parent for folder in folders}
+    where = folders[0] if len(folders) == 1 else images.pop() if len(images) == 1 else Path(results.out)
+    few, note = len(folders) <= FEW, notes(quiet)
+    if not few:
+        note(f"pages of more than {FEW} explanations do not show what single units saw")
+    network = _network_data_of(model, settings) if few else (lambda found: None)
+    with progress_bar("writing the report", len(folders), quiet) as advance:
+        made = report([where, *([] if units is None else [units])], network=network, note=note, advance=advance)
+    if not quiet:
+        complain(f"the report is {made}")  # stdout may be JSON
+
+
+def _network_data_of(model: LoadedModel, settings: Settings) -> NetworkDataOf:
+    """What the network adds to the page of an explanation: it is frozen at the image once more."""
+    from pathx.engine.device import resolve_device, resolve_dtype
+    from pathx.engine.explain import explain_frozen
+    from pathx.engine.freeze import freeze
+    from pathx.errors import PathxError
+    from pathx.images.read import open_image
+    from pathx.pipeline import tensor_of
+    from pathx.report.network import network_data
+
+    device = resolve_device(settings.device)
+    dtype = resolve_dtype(settings.dtype, device)
+    module = model.on(device)
+
+    def data_of(found: ExplanationFiles) -> NetworkData | None:
+        document = found.document
+        try:
+            image = open_image(document["image"]["file"])
+        except PathxError:
+            return None  # the page says that the photo is gone
+        frozen = freeze(module, tensor_of(image, model.preprocessing)[None].to(device, dtype))
+        how = {key: document[key] for key in ("depth", "width", "alpha", "skips", "importance")}
+        how["against"] = [document["against"]["index"]] if document.get("against") else None
+        (explanation,) = explain_frozen(frozen, [(0, document["target"]["index"])], **how)
+        return network_data(frozen, explanation)
+
+    return data_of

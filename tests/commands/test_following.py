@@ -11,7 +11,7 @@ import pytest
 from support.command_line import Pathx, config, network, scripted
 from support.many import lines, photos, started
 
-from pathx.commands import following
+from pathx.commands import output
 from pathx.commands.following import Tally
 from pathx.errors import PathxError
 from pathx.results.result import Result, State
@@ -22,17 +22,17 @@ pytestmark = pytest.mark.usefixtures("one_thread", "here")
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """No lines of progress, however slow the machine is."""
-    monkeypatch.setattr(following, "EVERY", 1e9)
+    monkeypatch.setattr(output, "EVERY", 1e9)
 
 
 def test_progress_in_plain_lines(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "EVERY", 0)
+    monkeypatch.setattr(output, "EVERY", 0)
     arguments = ("explain", photos(12), "none.png", "--model", scripted(network()), "--no-pictures")
     done = pathx_(*arguments)
     assert done.status == 1
     progress = [line for line in done.err.splitlines() if " per second" in line]
     assert len(progress) == 13
-    assert progress[2].startswith("pathx: 3 of 13 images, ") and progress[2].endswith(" left")
+    assert progress[2].startswith("pathx: images: 3 of 13, ") and progress[2].endswith(" left")
     assert ", 1 failed" in progress[-1]
     *_, summary, last = done.err.splitlines()
     assert summary.startswith("pathx: 12 explained, 1 failed (1 no such file) in ")

@@ -8,7 +8,7 @@ import pytest
 from support.command_line import Pathx, network, scripted
 from support.many import lines, photos
 
-from pathx.commands import following
+from pathx.commands import output
 
 pytestmark = pytest.mark.usefixtures("one_thread", "here")
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("one_thread", "here")
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """No lines of progress, however slow the machine is."""
-    monkeypatch.setattr(following, "EVERY", 1e9)
+    monkeypatch.setattr(output, "EVERY", 1e9)
 
 
 def test_the_environment_names_the_shard(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ from support.faults import in_a_child
 from support.many import lines, photos, started
 
 import pathx.runs.computing
-from pathx.commands import following
+from pathx.commands import output
 from pathx.runs.run import Settings, State, explain_files
 
 pytestmark = pytest.mark.usefixtures("one_thread", "here")
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.usefixtures("one_thread", "here")
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """No lines of progress, however slow the machine is."""
-    monkeypatch.setattr(following, "EVERY", 1e9)
+    monkeypatch.setattr(output, "EVERY", 1e9)
 
 
 def tree(out: str) -> dict[str, Any]:
