@@ -30,7 +30,7 @@ UnitsOfGate = tuple[Gate, Tensor, Tensor | None]
 
 
 AT_ONCE = 1 << 22
-"""Numbers that are pushed at once: larger maps take memory from the system anew for every operation."""
+"""Numbers that are pushed at once: larger maps take new memory from the system for every operation."""
 
 
 def push_columns(sources: Sequence[Rows], gates: tuple[Gate, ...], units: Tensor, most: int) -> list[Tensor]:
