@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # not frozen: that takes microseconds more for each of the thousands that a path makes
 class Corners:
     """Where boxes start along one dimension, one place each: step * base + offset.
 
@@ -72,7 +72,7 @@ class Corners:
 Origin = int | Corners
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Window:
     """P cotangents of one tensor of shape (B, *shape).
 
