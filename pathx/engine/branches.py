@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pathx.engine.network import Gate
-from pathx.engine.window import made_once
+from pathx.engine.window import remember
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +172,7 @@ def split_by_gate(units: Tensor, gates: tuple[Gate, ...]) -> Iterator[tuple[Gate
         yield gates[0], units, None
         return
     sizes = tuple(gate.units for gate in gates)
-    zero, first, last = made_once(("gates", sizes), units.device, lambda: _ranges(sizes))
+    zero, first, last = remember(("gates", sizes), units.device, lambda: _ranges(sizes))
     index = units - first
     inside = torch.clamp(index, zero, last)
     yield from zip(gates, inside.unbind(), (inside == index).unbind(), strict=True)

@@ -23,7 +23,7 @@ from pathx.engine.network import Gate, Network
 from pathx.engine.record.operations import Node, Value
 from pathx.engine.rows import Rows, Start, add, join, pull_back, read_window
 from pathx.engine.rules.table import LAST_PRODUCTS, SUMS
-from pathx.engine.window import Corners, Origin, Window, counted, unravelled
+from pathx.engine.window import Corners, Origin, Window, cached_arange, unravel
 
 UnitsOfGate = tuple[Gate, Tensor, Tensor | None]
 """A gate, flat indices of units in it (Q, n), and which of them are on it; None for all."""
@@ -87,7 +87,7 @@ def _first_tangents(frozen: Frozen, units: UnitsOfGate, like: Tensor) -> tuple[V
         return gate.output, like.new_zeros(len(flat), gate.units).scatter_(1, flat, ones).reshape(-1, *gate.shape)
     value, shape, matrix = product
     maps = like.new_zeros(len(flat), prod(shape[:-1]), shape[-1])
-    row = counted(len(flat), flat.device)
+    row = cached_arange(len(flat), flat.device)
     maps[row, flat[:, 0] // len(matrix)] = matrix[flat[:, 0] % len(matrix)] * ones
     return value, maps.reshape(-1, *shape)
 
@@ -158,7 +158,7 @@ def _read_start(rows: Rows, start: Start, matrix: Tensor | None, maps: Tensor) -
         columns = maps.gather(2, index[:, None].expand(-1, maps.shape[1], -1)).transpose(1, 2)
     else:
         size, outputs = matrix.shape
-        number = counted(len(maps), maps.device)[:, None]
+        number = cached_arange(len(maps), maps.device)[:, None]
         at_places = maps.unflatten(2, (-1, size)).transpose(1, 2)[number, index // outputs]  # (Q, K, n, in)
         columns = (at_places @ matrix.t()[index % outputs].unsqueeze(3)).squeeze(3)
     if start.slopes is not None and start.slopes.given is not None:
@@ -174,11 +174,11 @@ def class_columns(rows: Rows, units: Sequence[UnitsOfGate], layer: int) -> Tenso
     """(Q, K, n) what units of a layer send to each of the K rows of the logits, through a class layer."""
     frozen, network = rows.frozen, rows.frozen.network
     branches, count = units[0][1].shape
-    branch = counted(branches, rows.image.device).repeat_interleave(count)
+    branch = cached_arange(branches, rows.image.device).repeat_interleave(count)
     total = rows.weight.new_zeros(branches * count, network.outputs)
     for class_gate, (weight, times_number) in _classes_of_units(rows).items():
         for gate, index, here in units:
-            places = unravelled(index.reshape(-1), gate.shape)
+            places = unravel(index.reshape(-1), gate.shape)
             box = _reach(network, class_gate, gate, places, rows.image[branch])
             slope = _slopes(frozen, (class_gate, box), (gate, places), layer)
             box = replace(box, image=branch)
@@ -201,7 +201,7 @@ def _slopes(frozen: Frozen, above: tuple[Gate, Window], below: tuple[Gate, tuple
     (class_gate, box), (gate, places) = above, below
 
     def read_units(data: Tensor) -> Tensor:
-        landed = pull_back(frozen, [(class_gate.source, box.holding(data))], 1 << layer)
+        landed = pull_back(frozen, [(class_gate.source, box.with_data(data))], 1 << layer)
         parts = [_read_each(window, places).sum() for window in landed.get(gate.output, ())]
         return sum(parts, data.sum() * 0)
 
@@ -218,10 +218,10 @@ def gradient_of(function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
 def _classes_of_units(rows: Rows) -> dict[Gate, tuple[Tensor, Tensor]]:
     """For every gate of the class layer, (Q, *shape) what each unit sends to its class, and that times the class's number + 1."""
     network, branches = rows.frozen.network, len(rows.image)
-    number = counted(network.outputs, rows.image.device).to(rows.weight.dtype) + 1
+    number = cached_arange(network.outputs, rows.image.device).to(rows.weight.dtype) + 1
     seed = torch.stack([torch.ones_like(number), number]).repeat(branches, 1)
     seed = seed.reshape(-1, *network.shape(network.logits))
-    logits = Window.full(seed, counted(len(seed), seed.device), rows.image.repeat_interleave(2))
+    logits = Window.full(seed, cached_arange(len(seed), seed.device), rows.image.repeat_interleave(2))
     gates = {gate.source: gate for gate in network.class_gates.values()}
     landed = pull_back(rows.frozen, [(network.logits, logits)], -1, windows=False, stop_at=gates)
     result = {}
@@ -235,7 +235,7 @@ def _classes_of_units(rows: Rows) -> dict[Gate, tuple[Tensor, Tensor]]:
 def _reach(network: Network, class_gate: Gate, gate: Gate, places: tuple[Tensor, ...], image: Tensor) -> Window:
     """The box of the class layer that each unit at places (P,) of a gate below reaches; the whole layer where that is not known."""
     shape = class_gate.shape
-    row = counted(len(image), image.device)
+    row = cached_arange(len(image), image.device)
     by_axis = network.class_reach(class_gate, gate)
     origin: list[Origin] = [0]
     extent = [shape[0]]
@@ -254,4 +254,4 @@ def _reach(network: Network, class_gate: Gate, gate: Gate, places: tuple[Tensor,
 def _read_each(window: Window, places: tuple[Tensor, ...]) -> Tensor:
     """What each cotangent of a window holds at the place of its own row."""
     at = tuple(place.index_select(0, window.row)[:, None] for place in places)
-    return read_window(window.cleaned(), at, None, (len(window.data), 1))
+    return read_window(window.clear_outside(), at, None, (len(window.data), 1))

@@ -14,7 +14,7 @@ from pathx.engine.fields import boxes
 from pathx.engine.freeze import Frozen
 from pathx.engine.rules.geometry import Field
 from pathx.engine.search import importance_of
-from pathx.engine.window import unravelled
+from pathx.engine.window import unravel
 from pathx.explanation import Edges, LayerTensor, PathLayer, Unit
 
 
@@ -96,7 +96,7 @@ def _units(
     for position, (tensor, field) in enumerate(zip(tensors, fields, strict=True)):
         here = (owner == position).nonzero().flatten()
         first = last[position] - prod(tensor.shape)
-        coordinates = unravelled(units[here] - first, tensor.shape)
+        coordinates = unravel(units[here] - first, tensor.shape)
         seen = boxes(field, coordinates, size).tolist()
         for unit, index, box in zip(here.tolist(), torch.stack(coordinates, -1).tolist(), seen, strict=True):
             places[unit] = (tensor.name, index, box)

@@ -17,7 +17,7 @@ from pathx.engine.record.operations import Node, Value
 from pathx.engine.rows import pull_back, sum_into
 from pathx.engine.rules.shared import total
 from pathx.engine.rules.table import Cotangents, precise
-from pathx.engine.window import Window, counted
+from pathx.engine.window import Window, cached_arange
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +40,8 @@ def linear_model(frozen: Frozen, paths: Paths) -> LinearModel:
     """The exact linear model of each branch's path."""
     branches, network = paths.branches, frozen.network
     score, seeds = _from_deepest(frozen, branches, paths.layers[-1])
-    row = counted(len(branches), branches.image.device)
-    for value, maps in _jumping(frozen, paths).items():
+    row = cached_arange(len(branches), branches.image.device)
+    for value, maps in _weights_of_jumps(frozen, paths).items():
         window = Window.full(maps, row, branches.image)
         gate = None if value == network.graph.input else network.gates[network.producers[value].index]
         score = score + total(window, frozen.images if gate is None else frozen.activation(gate))
@@ -54,7 +54,7 @@ def _from_deepest(frozen: Frozen, branches: Branches, kept: Kept) -> tuple[Tenso
     """Score of the deepest path layer, and what its kept units send down, at their pre-activations."""
     score = (kept.weight * kept.slope_times_h).sum(1, dtype=precise(kept.weight))
     count = kept.weight.shape[1]
-    row = counted(len(branches), score.device).repeat_interleave(count)
+    row = cached_arange(len(branches), score.device).repeat_interleave(count)
     image = branches.image.repeat_interleave(count)
     seeds = []
     for gate, index, mask in kept.by_gate():
@@ -64,7 +64,7 @@ def _from_deepest(frozen: Frozen, branches: Branches, kept: Kept) -> tuple[Tenso
     return score, seeds
 
 
-def _jumping(frozen: Frozen, paths: Paths) -> dict[Value, Tensor]:
+def _weights_of_jumps(frozen: Frozen, paths: Paths) -> dict[Value, Tensor]:
     """What routes that jump over the deepest path layer send to the explained logit, where they land below it: (Q, …)."""
     below = (1 << paths.layers[-1].layer) - 1
     seeds = [seed for rows in paths.jumping for seed in rows.seeds_of_sums(rows.weight[:, None])]
@@ -82,7 +82,7 @@ def frozen_gradients(frozen: Frozen, targets: Sequence[int], on_gate: OnGate | N
     if frozen.parts and on_gate is None:
         return torch.cat([frozen_gradients(part, [one]) for part, one in zip(frozen.parts, targets, strict=True)])
     network, device = frozen.network, frozen.images.device
-    classes, image = torch.tensor(targets, device=device), counted(len(targets), device)
+    classes, image = torch.tensor(targets, device=device), cached_arange(len(targets), device)
     branches = Branches(image, classes, max(2, network.outputs), frozen.images.dtype, single_logit=network.outputs == 1)
     seed = branches.explained if network.outputs > 1 else branches.explained[:, 1:]
     seed = seed.reshape(len(targets), *network.shape(network.logits))
@@ -169,9 +169,9 @@ def _sum_in_box(windows: list[Window], branches: Branches) -> Window | None:
         return None
     inner = [
         replace(
-            window.cleaned(),
+            window.clear_outside(),
             origin=tuple(
-                origin - start if isinstance(origin, int) else origin.moved(1, -start)
+                origin - start if isinstance(origin, int) else origin.move(1, -start)
                 for origin, start in zip(window.origin, first, strict=True)
             ),
             shape=tuple(extent),
@@ -195,4 +195,4 @@ def _sum_maps(windows: list[Window], branches: Branches) -> Window:
             window.cut(maps).add_(window.data)
         else:
             sum_into(maps, window, window.row)
-    return Window.full(maps, counted(len(branches), branches.image.device), branches.image)
+    return Window.full(maps, cached_arange(len(branches), branches.image.device), branches.image)

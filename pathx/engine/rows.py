@@ -20,7 +20,7 @@ from pathx.engine.branches import Branches, Kept
 from pathx.engine.freeze import Frozen
 from pathx.engine.record.operations import Value
 from pathx.engine.rules.table import Slopes
-from pathx.engine.window import Window, counted, spaced, times
+from pathx.engine.window import Window, cached_arange, cached_range, times
 
 Landed = dict[Value, list[Window]]
 
@@ -102,7 +102,7 @@ class Rows:
             index = start.index[:, some]
             count = index.shape[1]
             image = self.image[:1].expand(count) if self.sets == 1 else self.image.repeat_interleave(count)
-            row = counted(index.numel(), index.device)
+            row = cached_arange(index.numel(), index.device)
             if start.seed is not None:
                 seed = Window.full(start.seed[:, some].reshape(-1, *start.shape), row, image)
             else:
@@ -114,7 +114,7 @@ class Rows:
     def seeds_of_sums(self, factors: Tensor) -> list[tuple[Value, Window]]:
         """Where sums of rows start, (Q, c, K) of them, as whole maps."""
         branches, count, _ = factors.shape
-        row = counted(branches * count, factors.device)
+        row = cached_arange(branches * count, factors.device)
         image = self.image if count == 1 else self.image.repeat_interleave(count)
         seeds = []
         for start in self.starts:
@@ -136,10 +136,10 @@ def class_rows(frozen: Frozen, branches: Branches) -> Rows:
     if branches.log_odds is not None and network.outputs > 1 and branches.logits is None:
         both = branches.both.transpose(1, 2)
         W = torch.eye(2, dtype=branches.dtype, device=device).expand(len(branches), 2, 2)
-        start = Start(value, shape, counted(2, device).expand(len(branches), 2), seed=both)
+        start = Start(value, shape, cached_arange(2, device).expand(len(branches), 2), seed=both)
         return Rows(frozen, None, (start,), branches.image, W, W[:, :, 0], W[:, :, 1])
     shared = branches.logits is None and network.top_is_shared
-    index = counted(network.outputs, device)[None] if branches.logits is None else branches.logits
+    index = cached_arange(network.outputs, device)[None] if branches.logits is None else branches.logits
     starts = (Start(value, shape, index if shared else index.expand(len(branches), -1)),)
     if network.outputs > 1:
         W_prev = None if branches.log_odds is None else branches.both
@@ -220,7 +220,7 @@ def sum_into(maps: Tensor, window: Window, owner: Tensor) -> None:
     """Add the cotangents of a window to maps (Q, *shape), each to the map of its owner (P,)."""
     start = (owner * prod(window.shape)).reshape(-1, *(1,) * len(window.shape))
     index = (window.index() + start).expand_as(window.data)
-    data = window.cleaned().data
+    data = window.clear_outside().data
     maps.view(-1).index_add_(0, index.reshape(-1), data.reshape(-1))
 
 
@@ -238,7 +238,7 @@ def read_window(window: Window, places: tuple[Tensor, ...], here: Tensor | None,
     data = window.data
     # The index into memory: where a row's box would start if it began at the map's corner, plus the place.
     corner, before = window.corner(data.stride()[1:])
-    start = spaced(len(data), data.stride(0), -before, data.device)
+    start = cached_range(len(data), data.stride(0), -before, data.device)
     start = start if corner is None else start - corner
     step: Tensor | None = None
     outside = None if here is None else here.logical_not()[:, None]

@@ -21,7 +21,7 @@ from pathx.engine.branches import Branches, Kept, Link, split_by_gate
 from pathx.engine.columns import class_columns, push_columns
 from pathx.engine.network import Gate
 from pathx.engine.rows import Landed, Rows, add, join, pull_back, read_window
-from pathx.engine.window import Window, counted, made_once, spaced, unravelled
+from pathx.engine.window import Window, cached_arange, cached_range, remember, unravel
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def most_important(
         if certified:
             break
         if has_zero_bounds and not skip_unreached and bounds.units is None:
-            bounds, skip_unreached = bounds.without(_unreached(inputs)), True
+            bounds, skip_unreached = bounds.without(_find_unreached(inputs)), True
         count *= MORE
     if sums is not None:
         W = sums.gather(2, units[:, None].expand(-1, 2, -1)).transpose(1, 2)
@@ -131,7 +131,7 @@ def margin_of(z: Tensor, target: Tensor, others_mean: Tensor) -> Tensor:
     excess = torch.bmm(z.sub_(largest).expm1_(), others_mean[:, :, None])
     differs = own.logical_or(largest).logical_or_(excess)  # if the others' maximum and mean are 0, so are they all
     own.sub_(largest).sub_(excess.log1p_())
-    nothing = made_once(("nothing", z.dtype), z.device, lambda: torch.tensor(-math.inf, dtype=z.dtype))
+    nothing = remember(("nothing", z.dtype), z.device, lambda: torch.tensor(-math.inf, dtype=z.dtype))
     return torch.where(differs, own, nothing).squeeze(2)
 
 
@@ -173,7 +173,7 @@ def _limits(threshold: float, margin: Tensor) -> Tensor:
     """(K,) what margins must be above: the first is kept in any case, if it makes a difference at all."""
     width, dtype = margin.shape[1], margin.dtype
     key = ("limits", threshold, width, dtype)
-    return made_once(key, margin.device, lambda: torch.tensor([-math.inf] + [threshold] * (width - 1), dtype=dtype))
+    return remember(key, margin.device, lambda: torch.tensor([-math.inf] + [threshold] * (width - 1), dtype=dtype))
 
 
 def _margins(W: Tensor, slope_times_h: Tensor, branches: Branches, most: int) -> Tensor:
@@ -249,8 +249,8 @@ def _bounds_under_windows(inputs: Sequence[LayerInputs], few: float) -> _Bounds 
     parts = [part for one in inputs for part in one.units_under_windows()]
     units, slope_times_h, sent = (join(same, 1) for same in zip(*parts, strict=True))
     size = inputs[0].units
-    flat = (units + spaced(len(units), size, 0, units.device)[:, None]).reshape(-1)
-    number = counted(len(flat), flat.device)
+    flat = (units + cached_range(len(units), size, 0, units.device)[:, None]).reshape(-1)
+    number = cached_arange(len(flat), flat.device)
     # A unit under several windows is listed several times: one entry stands for all of them.
     owner = flat.new_empty(len(units) * size).index_copy_(0, flat, number).index_select(0, flat)
     slope_times_h = slope_times_h.masked_fill((owner != number).reshape(units.shape), 0.0)
@@ -259,7 +259,7 @@ def _bounds_under_windows(inputs: Sequence[LayerInputs], few: float) -> _Bounds 
     return _Bounds(bound, slope_times_h, units)
 
 
-def _unreached(inputs: Sequence[LayerInputs]) -> Tensor:
+def _find_unreached(inputs: Sequence[LayerInputs]) -> Tensor:
     """(Q, units) at which units nothing arrives: sums of rows with factors drawn at random are 0 there, twice."""
     generator = torch.Generator().manual_seed(0)
     weights = [one.rows.target_minus_mean for one in inputs]
@@ -341,7 +341,7 @@ class LayerInputs:
             slope_times_h = rows.frozen.slopes(gate).gain
             place = index if len(slope_times_h) == 1 else index + (rows.image * gate.units)[:, None]
             passed = slope_times_h.reshape(-1).index_select(0, place.reshape(-1)).reshape(place.shape)
-            data = window.cleaned().data.reshape(branches, rows.count, -1)
+            data = window.clear_outside().data.reshape(branches, rows.count, -1)
             sent = (data * rows.target_minus_mean[:, :, None]).reshape(branches, -1)
             yield index + first if first else index, passed, sent
 
@@ -355,7 +355,7 @@ class LayerInputs:
         parts = []
         for gate, index, here in split_by_gate(units, self.gates):
             windows = [window for window in landed.get(gate.output, ()) if window.data.numel()]
-            places = unravelled(index, gate.shape) if windows else ()
+            places = unravel(index, gate.shape) if windows else ()
             parts += [self._read_window(window, count, places, here) for window in windows]
         return add(parts) if parts else self.rows.weight.new_zeros(len(units), count, units.shape[1])
 

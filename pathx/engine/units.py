@@ -14,7 +14,7 @@ from pathx.engine.fields import boxes
 from pathx.engine.freeze import Frozen
 from pathx.engine.linear import pull_to_input
 from pathx.engine.network import Gate, Network
-from pathx.engine.window import Window, unravelled
+from pathx.engine.window import Window, unravel
 
 
 def unit_maps(frozen: Frozen, units: Sequence[tuple[int, str, Sequence[int]]]) -> Tensor:
@@ -43,7 +43,7 @@ def unit_maps(frozen: Frozen, units: Sequence[tuple[int, str, Sequence[int]]]) -
 def fields_of(network: Network, gate: Gate, units: Tensor) -> Tensor:
     """(n, 4) the receptive fields of units of a ReLU, by their flat indices there; (n, 0) where inputs are no images."""
     size = network.shape(network.graph.input)
-    return boxes(network.fields.get(gate.source), unravelled(units, gate.shape), size)
+    return boxes(network.fields.get(gate.source), unravel(units, gate.shape), size)
 
 
 def _number(index: Sequence[int], shape: Sequence[int]) -> int:

@@ -33,7 +33,7 @@ class Corners:
     step: int = 1
     offset: int = 0
 
-    def moved(self, step: int, offset: int) -> Corners:
+    def move(self, step: int, offset: int) -> Corners:
         """In the coordinates p' = step * p + offset."""
         return Corners(self.base, self.count, self.step * step, self.offset * step + offset)
 
@@ -58,14 +58,14 @@ class Corners:
     def inside(self, extent: int, size: int) -> Tensor:
         """(P, extent) which elements of the boxes lie inside of the map."""
 
-        def made(numbers: Tensor) -> Tensor:
+        def is_inside(numbers: Tensor) -> Tensor:
             place = numbers[:, None] + torch.arange(extent, device=numbers.device)
             return (place >= 0) & (place < size)
 
         if self.count * extent > MOST_REMEMBERED:
-            return made(self.numbers)
+            return is_inside(self.numbers)
         key = ("inside", self.count, self.step, self.offset, extent, size)
-        table = made_once(key, self.base.device, lambda: made(torch.arange(self.count) * self.step + self.offset))
+        table = remember(key, self.base.device, lambda: is_inside(torch.arange(self.count) * self.step + self.offset))
         return table.index_select(0, self.base)
 
 
@@ -104,7 +104,7 @@ class Window:
     def one_hot(value: Tensor, index: Tensor, shape: tuple[int, ...], row: Tensor, image: Tensor) -> Window:
         """One element each: `value` (P,) at the flat `index` (P,)."""
         data = value.reshape(-1, *(1,) * len(shape))
-        origin = tuple(map(Corners, unravelled(index, shape), shape)) if shape else ()
+        origin = tuple(map(Corners, unravel(index, shape), shape)) if shape else ()
         return Window(data, origin, shape, row, image)
 
     def whole(self, data: Tensor) -> Window:
@@ -112,7 +112,7 @@ class Window:
         shape = tuple(data.shape[1:])
         return Window(data, (0,) * len(shape), shape, self.row, self.image, ordered=self.ordered)
 
-    def holding(self, data: Tensor) -> Window:
+    def with_data(self, data: Tensor) -> Window:
         """The same boxes with other data."""
         return Window(data, self.origin, self.shape, self.row, self.image, self.clean, self.ordered)
 
@@ -145,7 +145,7 @@ class Window:
         """Coordinates of the box in one dimension, shaped to broadcast against `data`: (P or 1, 1, …, extent, …, 1)."""
         origin, extent, dims = self.origin[dim], self.extent[dim], len(self.shape)
         first = origin if isinstance(origin, int) else origin.offset
-        places = spaced(extent, 1, first, self.data.device).reshape(_along(dim, extent, dims))
+        places = cached_range(extent, 1, first, self.data.device).reshape(_along(dim, extent, dims))
         if isinstance(origin, int):
             return places
         return torch.add(places, origin.base.reshape(-1, *(1,) * dims), alpha=origin.step)
@@ -157,7 +157,7 @@ class Window:
             if out and isinstance(origin, Corners):
                 extent = self.extent[dim]
                 here = origin.inside(extent, self.shape[dim])
-                here = here.reshape(replaced(_along(dim, extent, len(self.shape)), 0, -1))
+                here = here.reshape(with_item(_along(dim, extent, len(self.shape)), 0, -1))
                 mask = here if mask is None else mask & here
         return mask
 
@@ -212,9 +212,9 @@ class Window:
 
     def scale(self, values: Tensor) -> Window:
         """Elementwise product with the values (B or 1, *sizes) under the boxes."""
-        return self.holding(self.data * self.read(values))
+        return self.with_data(self.data * self.read(values))
 
-    def cleaned(self) -> Window:
+    def clear_outside(self) -> Window:
         """The same cotangents with what sticks out of the map set to zero."""
         if self.clean:
             return self
@@ -225,7 +225,7 @@ class Window:
         """The same cotangents as whole maps."""
         if self.is_full:
             return self
-        source = self.cleaned()
+        source = self.clear_outside()
         maps = source.data.new_zeros(len(source.data), prod(self.shape))
         index = source.index().expand_as(source.data)
         maps.scatter_add_(1, index.flatten(1), source.data.flatten(1))
@@ -242,7 +242,9 @@ class Window:
         """In the coordinates p' = step * p + offset of a map that is `size` long in `dim`; what lies outside is dropped."""
         old = self.shape[dim]
         if self.overhang[dim] and not self.clean and (offset > 0 or (old - 1) * step + offset < size - 1):
-            return self.cleaned().shift(dim, offset, size, step=step)  # what sticks out would lie inside the larger map
+            return self.clear_outside().shift(
+                dim, offset, size, step=step
+            )  # what sticks out would lie inside the larger map
         data, extent = self.data, self.extent[dim]
         if step > 1 and extent > 1:
             data = spread(data, dim + 1, step)
@@ -256,13 +258,13 @@ class Window:
                 first = last = 0
             data, start, out = data.narrow(dim + 1, first, last - first), start + first if last > first else 0, False
         else:
-            start = old_start.moved(step, offset)
+            start = old_start.move(step, offset)
             out = start.sticks_out(extent, size)
         return replace(
             self,
             data=data,
-            origin=replaced(self.origin, dim, start),
-            shape=replaced(self.shape, dim, size),
+            origin=with_item(self.origin, dim, start),
+            shape=with_item(self.shape, dim, size),
             clean=self.clean and not out,
         )
 
@@ -270,11 +272,11 @@ class Window:
 Index = TypeVar("Index", int, Tensor)
 
 
-def unravelled(index: Index, shape: tuple[int, ...]) -> tuple[Index, ...]:
+def unravel(index: Index, shape: tuple[int, ...]) -> tuple[Index, ...]:
     """Coordinates of a flat index, or of a tensor of them. (torch's own checks its input at length.)"""
     if isinstance(index, Tensor) and len(shape) > 2:  # all dimensions at once
-        strides = made_once(("strides", shape), index.device, lambda: torch.tensor(_strides(shape)).clamp(min=1))
-        sizes = made_once(("sizes", shape), index.device, lambda: torch.tensor(shape))
+        strides = remember(("strides", shape), index.device, lambda: torch.tensor(_strides(shape)).clamp(min=1))
+        sizes = remember(("sizes", shape), index.device, lambda: torch.tensor(shape))
         return torch.floor_divide(index.unsqueeze(-1), strides).remainder_(sizes).unbind(-1)
     coordinates: list[Index] = []
     for size in reversed(shape[1:]):
@@ -284,14 +286,14 @@ def unravelled(index: Index, shape: tuple[int, ...]) -> tuple[Index, ...]:
     return tuple(reversed(coordinates))
 
 
-def counted(count: int, device: torch.device) -> Tensor:
+def cached_arange(count: int, device: torch.device) -> Tensor:
     """0, 1, …, (count,), to be read only: it is made once."""
     known = _COUNTED.get((count, device))
     if known is None:
         length = max(4096, 1 << max(0, count - 1).bit_length())
         if length > MOST_REMEMBERED:
             return torch.arange(count, device=device)
-        known = made_once(("count", length), device, lambda: torch.arange(length))[:count]
+        known = remember(("count", length), device, lambda: torch.arange(length))[:count]
         if type(known) is Tensor:
             if len(_COUNTED) >= MOST_CONSTANTS:
                 _COUNTED.clear()
@@ -299,16 +301,16 @@ def counted(count: int, device: torch.device) -> Tensor:
     return known
 
 
-def spaced(count: int, step: int, start: int, device: torch.device) -> Tensor:
+def cached_range(count: int, step: int, start: int, device: torch.device) -> Tensor:
     """(count,) start, start + step, …, to be read only: it is made once."""
     if count > MOST_REMEMBERED:
         return torch.arange(count, device=device) * step + start
-    return made_once(("spaced", count, step, start), device, lambda: torch.arange(count) * step + start)
+    return remember(("spaced", count, step, start), device, lambda: torch.arange(count) * step + start)
 
 
 def _along(dim: int, extent: int, dims: int) -> tuple[int, ...]:
     """The shape of numbers for one dimension of a box, to be broadcast over the others and the rows."""
-    return replaced((1,) * (dims + 1), dim + 1, extent)
+    return with_item((1,) * (dims + 1), dim + 1, extent)
 
 
 def times(numbers: Tensor, factor: int) -> Tensor:
@@ -325,7 +327,7 @@ def _strides(sizes: tuple[int, ...]) -> tuple[int, ...]:
 def _grid(extent: tuple[int, ...], strides: tuple[int, ...], start: int, device: torch.device) -> Tensor:
     """Flat index of every element of a box that begins at index `start`: (1, *extent), or 1 where the stride is 0."""
 
-    def made() -> Tensor:
+    def make() -> Tensor:
         index = torch.full((1,) * (len(extent) + 1), start)
         for dim, (size, stride) in enumerate(zip(extent, strides, strict=True)):
             if stride:
@@ -333,7 +335,7 @@ def _grid(extent: tuple[int, ...], strides: tuple[int, ...], start: int, device:
         return index
 
     size = prod(length for length, stride in zip(extent, strides, strict=True) if stride)
-    return made_once(("grid", extent, strides, start), device, made, keep=size <= MOST_REMEMBERED)
+    return remember(("grid", extent, strides, start), device, make, keep=size <= MOST_REMEMBERED)
 
 
 MOST_REMEMBERED = 1 << 16
@@ -346,7 +348,7 @@ _REMEMBERED: dict[tuple[object, ...], Tensor] = {}
 _COUNTED: dict[tuple[int, torch.device], Tensor] = {}  # beginnings of the few that are remembered
 
 
-def made_once(what: tuple[object, ...], device: torch.device, make: Callable[[], Tensor], keep: bool = True) -> Tensor:
+def remember(what: tuple[object, ...], device: torch.device, make: Callable[[], Tensor], keep: bool = True) -> Tensor:
     """A small constant on a device, made when it is first asked for: a launch saved, wherever it is needed again."""
     known = _REMEMBERED.get((*what, device))
     if known is None:
@@ -360,7 +362,7 @@ def made_once(what: tuple[object, ...], device: torch.device, make: Callable[[],
     return known
 
 
-def replaced(items: tuple, dim: int, item: object) -> tuple:  # type: ignore[type-arg]
+def with_item(items: tuple, dim: int, item: object) -> tuple:  # type: ignore[type-arg]
     """The tuple with one item exchanged."""
     return (*items[:dim], item, *items[dim + 1 :])
 

@@ -16,7 +16,7 @@ from pathx.engine.fields import boxes, extent, find_places
 from pathx.engine.freeze import freeze
 from pathx.engine.network import Gate, Network
 from pathx.engine.units import unit_maps
-from pathx.engine.window import unravelled
+from pathx.engine.window import unravel
 from pathx.explanation import Grid, LayerTensor
 
 SIZE = (3, 32, 32)
@@ -218,9 +218,9 @@ def test_nothing_is_seen_beside_the_field(name: str) -> None:
     image = torch.randn(1, *SIZE, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     frozen = freeze(model, image)
     for gate in gates_of(frozen.network):
-        wanted = [(0, gate.name, [int(i) for i in unravelled(unit, gate.shape)]) for unit in range(0, gate.units, 7)]
+        wanted = [(0, gate.name, [int(i) for i in unravel(unit, gate.shape)]) for unit in range(0, gate.units, 7)]
         seen = unit_maps(frozen, wanted).abs().sum(1)
-        index = unravelled(torch.arange(0, gate.units, 7), gate.shape)
+        index = unravel(torch.arange(0, gate.units, 7), gate.shape)
         found = boxes(frozen.network.fields[gate.source], index, SIZE)
         for pixels, (left, top, right, bottom) in zip(seen, found.tolist(), strict=True):
             inside = pixels[top:bottom, left:right].clone()

@@ -10,7 +10,7 @@ from support.windows import corners
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from pathx.engine.window import MOST_REMEMBERED, Corners, Origin, Window, counted, spread, unravelled
+from pathx.engine.window import MOST_REMEMBERED, Corners, Origin, Window, cached_arange, spread, unravel
 
 SHAPE = (3, 7, 6)
 
@@ -120,7 +120,7 @@ def test_what_is_said_of_a_window_is_true(name: str) -> None:
     index = window.index().expand(4, *window.extent)
     assert torch.equal(index[within], place.expand_as(index)[within])  # type: ignore[union-attr]
     assert index.min() >= 0 and index.max() < 3 * 7 * 6
-    clean = window.cleaned()
+    clean = window.clear_outside()
     assert clean.clean and torch.equal(clean.data, window.data * within)
 
 
@@ -137,7 +137,7 @@ def test_a_unit_is_a_window_of_one_element() -> None:
     index, value = torch.tensor([0, 125, 41]), torch.tensor([1.0, 2.0, 3.0])
     window = Window.one_hot(value, index, SHAPE, torch.arange(3), torch.zeros(3, dtype=torch.long))
     assert window.is_one_hot and window.dense().data.flatten(1).argmax(1).tolist() == index.tolist()
-    assert unravelled(41, SHAPE) == (0, 6, 5)
+    assert unravel(41, SHAPE) == (0, 6, 5)
 
 
 def test_zeros_are_spread_between_neighbours() -> None:
@@ -148,14 +148,14 @@ def test_zeros_are_spread_between_neighbours() -> None:
 def test_coordinates_of_a_flat_index(shape: tuple[int, ...]) -> None:
     every = torch.arange(torch.Size(shape).numel())
     expected = [each.tolist() for each in torch.unravel_index(every, shape)]
-    assert [each.tolist() for each in unravelled(every, shape)] == expected
-    assert [unravelled(number, shape) for number in every.tolist()] == [*zip(*expected, strict=True)]
+    assert [each.tolist() for each in unravel(every, shape)] == expected
+    assert [unravel(number, shape) for number in every.tolist()] == [*zip(*expected, strict=True)]
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 4095, 4096, 4097, 8192, 8193, MOST_REMEMBERED, MOST_REMEMBERED + 1])
 def test_numbers_are_counted(count: int) -> None:
     for _ in range(2):  # made, and remembered
-        assert torch.equal(counted(count, torch.device("cpu")), torch.arange(count))
+        assert torch.equal(cached_arange(count, torch.device("cpu")), torch.arange(count))
 
 
 @pytest.mark.parametrize(("step", "offset"), [(1, 0), (1, -2), (2, 1), (3, -4)])
@@ -163,7 +163,7 @@ def test_corners_know_their_places_and_how_far_boxes_stick_out(step: int, offset
     """From a table, or computed where the table would be too large; for any map and any extent."""
     for count, extent, size in ((5, 3, 9), (1, 4, 4), (MOST_REMEMBERED, 2, 7)):
         base = torch.tensor([0, count // 2, count - 1])
-        corners = Corners(base, count).moved(step, offset)
+        corners = Corners(base, count).move(step, offset)
         assert torch.equal(corners.numbers, base * step + offset)
         places = corners.numbers[:, None] + torch.arange(extent)
         assert torch.equal(corners.inside(extent, size), (places >= 0) & (places < size))
@@ -174,5 +174,5 @@ def test_corners_know_their_places_and_how_far_boxes_stick_out(step: int, offset
 def test_what_was_made_for_pretended_tensors_is_not_remembered() -> None:
     shape = (3, 11, 17)  # which no other test has
     with FakeTensorMode():
-        assert all(isinstance(one, FakeTensor) for one in unravelled(torch.arange(5), shape))
-    assert [one.tolist() for one in unravelled(torch.tensor([0, 560]), shape)] == [[0, 2], [0, 10], [0, 16]]
+        assert all(isinstance(one, FakeTensor) for one in unravel(torch.arange(5), shape))
+    assert [one.tolist() for one in unravel(torch.tensor([0, 560]), shape)] == [[0, 2], [0, 10], [0, 16]]

@@ -18,7 +18,7 @@ from pathx.engine.fields import boxes
 from pathx.engine.freeze import Frozen, freeze
 from pathx.engine.linear import pull_to_input
 from pathx.engine.record.operations import Node
-from pathx.engine.window import Window, unravelled
+from pathx.engine.window import Window, unravel
 
 DOUBLE = torch.float64
 
@@ -142,9 +142,7 @@ def assert_field(function: Callable[[Tensor], Any], images: Tensor, *, exact: bo
     network = freeze(model, images).network
     gate = network.layers[-1][0]
     seen = (jacobian(model.units, images) != 0).any(0).any(1)  # (units, height, width)
-    found = boxes(
-        network.fields[gate.source], unravelled(torch.arange(gate.units), gate.shape), tuple(images.shape[1:])
-    )
+    found = boxes(network.fields[gate.source], unravel(torch.arange(gate.units), gate.shape), tuple(images.shape[1:]))
     for unit, (left, top, right, bottom) in zip(seen, found.tolist(), strict=True):
         outside = unit.clone()
         outside[top:bottom, left:right] = False

@@ -20,7 +20,7 @@ from pathx.engine.rules.geometry import (
 )
 from pathx.engine.rules.shared import align, channel_total, plain, total, totals, unbroadcast, vjp
 from pathx.engine.rules.table import Call, Cotangents, constant, linear, precise
-from pathx.engine.window import Window, replaced
+from pathx.engine.window import Window, with_item
 
 # --- sums and normalisation -----------------------------------------------------------------------------------------
 
@@ -49,12 +49,12 @@ def add_constant(call: Call, cotangent: Window) -> Tensor | None:
 
 def times(cotangent: Window, factor: float) -> Window:
     """The cotangents times a number."""
-    return cotangent if factor == 1 else cotangent.holding(cotangent.data * factor)
+    return cotangent if factor == 1 else cotangent.with_data(cotangent.data * factor)
 
 
 @linear("neg", field=keeps_place)
 def neg(call: Call, output: int, cotangent: Window) -> Cotangents:
-    return [(call.args[0], cotangent.holding(-cotangent.data))]
+    return [(call.args[0], cotangent.with_data(-cotangent.data))]
 
 
 @linear("clone", "alias", "detach", "_to_copy", "contiguous", field=keeps_place)
@@ -124,7 +124,7 @@ def _keeps_rows(call: Shapes) -> bool:
 
 def _times_matrix(call: Call, source: Value, matrix: Tensor, cotangent: Window, factor: float = 1) -> Cotangents:
     """Cotangents (P, …, out) of x @ matrix, for x (…, in) and one matrix (in, out). Boxes stay as they are but for `in`."""
-    cotangent, last = cotangent.cleaned(), len(cotangent.shape) - 1
+    cotangent, last = cotangent.clear_outside(), len(cotangent.shape) - 1
     if cotangent.extent[last] == 1 and not cotangent.covers(last):
         column = cotangent.position(last).flatten().expand(len(cotangent.data)).clamp(0, cotangent.shape[last] - 1)
         data = cotangent.data * matrix.t().index_select(0, column).unflatten(0, (-1, *(1,) * last))
@@ -180,10 +180,10 @@ def matmul(call: Call, output: int, cotangent: Window) -> Cotangents:
         return _times_matrix(call, source, factor, cotangent)
     if factor.dim() < 2 or len(call.shapes[source]) < 2:
         return vjp(call, output, cotangent)
-    cotangent, rows, columns = cotangent.cleaned(), len(cotangent.shape) - 2, len(cotangent.shape) - 1
+    cotangent, rows, columns = cotangent.clear_outside(), len(cotangent.shape) - 2, len(cotangent.shape) - 1
     inner = factor.shape[-2] if left else factor.shape[-1]
     dim = rows if left else columns
-    under = cotangent.data.narrow(dim + 1, 0, 1).expand(replaced(cotangent.data.shape, dim + 1, inner))
+    under = cotangent.data.narrow(dim + 1, 0, 1).expand(with_item(cotangent.data.shape, dim + 1, inner))
     factor = _widen(cotangent, dim, inner, under).read(align(factor, cotangent)).mT
     data = cotangent.data @ factor if left else factor @ cotangent.data
     below = _widen(cotangent, columns if left else rows, inner, data)
@@ -194,8 +194,8 @@ def _widen(cotangent: Window, dim: int, size: int, data: Tensor) -> Window:
     """The boxes in a map whose dimension `dim` is `size` long, all of it, with other data."""
     return Window(
         data,
-        replaced(cotangent.origin, dim, 0),
-        replaced(cotangent.shape, dim, size),
+        with_item(cotangent.origin, dim, 0),
+        with_item(cotangent.shape, dim, size),
         cotangent.row,
         cotangent.image,
         ordered=cotangent.ordered,

@@ -13,7 +13,7 @@ from torch import Tensor
 from pathx.engine.rules.geometry import Field, Shapes, batch_in_front, slide
 from pathx.engine.rules.shared import channel_total, spatial, window_below
 from pathx.engine.rules.table import Call, Cotangents, constant, forward, linear
-from pathx.engine.window import Corners, Origin, Window, replaced, spread
+from pathx.engine.window import Corners, Origin, Window, spread, with_item
 
 
 def _field(call: Shapes) -> Field | None:
@@ -46,7 +46,7 @@ def convolution(call: Call, output: int, cotangent: Window) -> Cotangents:
         return [(source, cotangent.whole(data))]
     if cotangent.extent == (1,) * (dims + 1):
         return [(source, _rows_of_kernel(cotangent, weight, shape, (stride, padding, dilation, groups)))]
-    cotangent = _all_channels(cotangent.cleaned())
+    cotangent = _all_channels(cotangent.clear_outside())
     if cotangent.extent[1:] == (1,) * dims and groups == 1 and set(dilation) == {1}:
         data = (cotangent.data.flatten(1) @ weight.flatten(1)).unflatten(1, weight.shape[1:])
     else:
@@ -126,7 +126,7 @@ def _rows_of_kernel(cotangent: Window, weight: Tensor, shape: tuple[int, ...], g
     channel = cotangent.row.new_full((len(cotangent.data),), origin) if isinstance(origin, int) else origin.numbers
     if cotangent.overhang[0]:
         channel = channel.clamp(0, len(weight) - 1)
-    data = weight.index_select(0, channel) * cotangent.cleaned().data
+    data = weight.index_select(0, channel) * cotangent.clear_outside().data
     for dim, gap in enumerate(dilation, start=2):
         if gap > 1 and data.shape[dim] > 1:
             data = spread(data, dim, gap)
@@ -143,7 +143,7 @@ def _all_channels(cotangent: Window) -> Window:
     wide = cotangent.data.new_zeros(len(cotangent.data), cotangent.shape[0], *cotangent.extent[1:])
     channel = cotangent.position(0).clamp(0, cotangent.shape[0] - 1).expand_as(cotangent.data)
     wide.scatter_add_(1, channel, cotangent.data)
-    return replace(cotangent, data=wide, origin=replaced(cotangent.origin, 0, 0))
+    return replace(cotangent, data=wide, origin=with_item(cotangent.origin, 0, 0))
 
 
 @constant("convolution")

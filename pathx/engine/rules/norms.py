@@ -28,7 +28,7 @@ def layer_norm(call: Call, output: int, cotangent: Window) -> Cotangents:
     dims = range(len(cotangent.shape) - len(call.args[1]), len(cotangent.shape))
     scaled = _times_weight(call, cotangent, dims, call.arg(2, "weight")).scale(_statistic(call, 2))
     data = scaled.data - scaled.data.mean([dim + 1 for dim in dims], keepdim=True)
-    return [(call.args[0], scaled.holding(data))]
+    return [(call.args[0], scaled.with_data(data))]
 
 
 @constant("native_layer_norm")
@@ -66,7 +66,7 @@ def group_norm_constant(call: Call, cotangent: Window) -> Tensor | None:
 
 def _times_weight(call: Call, cotangent: Window, dims: range, weight: object) -> Window:
     """Cotangents that hold the normalised dimensions whole, times the weight."""
-    cotangent = cotangent.cleaned() if all(cotangent.covers(dim) for dim in dims) else cotangent.dense()
+    cotangent = cotangent.clear_outside() if all(cotangent.covers(dim) for dim in dims) else cotangent.dense()
     return cotangent if weight is None else cotangent.scale(align(call.values(weight), cotangent))
 
 

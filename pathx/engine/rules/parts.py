@@ -24,7 +24,7 @@ from pathx.engine.rules.geometry import (
 )
 from pathx.engine.rules.shared import align, insert_axes, plain, total, totals, unbroadcast, vjp_constant
 from pathx.engine.rules.table import SPLITS, Call, Cotangents, constant, linear
-from pathx.engine.window import Corners, Window, replaced
+from pathx.engine.window import Corners, Window, with_item
 
 
 def _dim(call: Call, position: int, rank: int) -> int:
@@ -67,12 +67,12 @@ def _cat_field(call: Shapes) -> Field:
         return union(list(fields.values()), len(call.result))
 
     def joined(tables: dict[Value, Tensor]) -> Tensor:
-        shape = torch.broadcast_shapes(*(replaced(table.shape, dim + 1, 1) for table in tables.values()))
+        shape = torch.broadcast_shapes(*(with_item(table.shape, dim + 1, 1) for table in tables.values()))
         pieces = []
         for part in parts:
             size = (call.shapes[part] if isinstance(part, Value) else part.shape)[dim]
             table = tables.get(part, torch.full((1,) * len(shape), math.inf))  # what is fixed sees nothing
-            pieces.append(table.expand(replaced(shape, dim + 1, size)))
+            pieces.append(table.expand(with_item(shape, dim + 1, size)))
         return torch.cat(pieces, dim + 1)
 
     return Field(*(joined({value: field.tables[axis] for value, field in fields.items()}) for axis in (0, 1)))
@@ -97,7 +97,7 @@ def _part(call: Call, cotangent: Window, dim: int, offset: int, size: int) -> Wi
         if len(keep) < len(origin.base):
             window, origin = window.rows(keep), origin.rows(keep)
         if len(keep) and window.extent[dim] == 1:  # single elements that are left lie inside
-            inner = replaced(window.origin, dim, Corners(origin.numbers, size))
+            inner = with_item(window.origin, dim, Corners(origin.numbers, size))
             window = replace(window, origin=inner, clean=cotangent.clean)
     return window if window.data.numel() else None
 

@@ -46,7 +46,7 @@ def max_pool(call: Call, output: int, cotangent: Window) -> Cotangents:
     padding, dilation = spatial(call.arg(3, "padding", 0), 2), spatial(call.arg(4, "dilation", 1), 2)
     shape = call.shapes[source]
     width = shape[2]
-    cotangent = cotangent.cleaned()
+    cotangent = cotangent.clear_outside()
     winner = cotangent.read(call.saved[call.node.outputs[1]])  # type: ignore[index]
     if dilation != (1, 1):  # a place may see padding alone, whose winner is arbitrary
         winner = winner.clamp(0, shape[1] * width - 1)
@@ -64,7 +64,7 @@ def max_pool(call: Call, output: int, cotangent: Window) -> Cotangents:
     corner = below.origin[1:]
     if isinstance(corner[0], int) and isinstance(corner[1], int):  # one box for all: cut out of whole maps
         maps = _sum_at(winner, cotangent.data, shape[1:])
-        return [(source, below.holding(maps.narrow(2, corner[0], extent[0]).narrow(3, corner[1], extent[1])))]
+        return [(source, below.with_data(maps.narrow(2, corner[0], extent[0]).narrow(3, corner[1], extent[1])))]
     # From flat places in the map to flat places in the box, whose rows are shorter.
     first, start = below.corner((0, extent[1], 1))
     place = torch.add(winner, winner // width, alpha=extent[1] - width)
@@ -112,7 +112,7 @@ def avg_pool(call: Call, output: int, cotangent: Window) -> Cotangents:
     stride = spatial(call.arg(2, "stride") or kernel, 2)
     padding = spatial(call.arg(3, "padding", 0), 2)
     shape = call.shapes[source]
-    scaled = cotangent.cleaned().scale(_pool_shares(call, cotangent, kernel, stride, padding))
+    scaled = cotangent.clear_outside().scale(_pool_shares(call, cotangent, kernel, stride, padding))
     # With ceil_mode a kernel may be far larger than the map; what lies beyond the map is cut off in any case.
     reach = [min(k, size + 2 * pad) for k, size, pad in zip(kernel, shape[1:], padding, strict=True)]
     ones = scaled.data.new_ones(1, 1, *reach)
@@ -172,7 +172,7 @@ def _bins(size: int, out: int, like: Tensor) -> Tensor:
 def _spread_mean(cotangent: Window, shape: tuple[int, ...], dims: tuple[int, ...]) -> Window:
     """Cotangents of a mean over `dims`, whose size is 1 in them, handed out to all elements alike."""
     extent = tuple(shape[d] if d in dims else cotangent.extent[d] for d in range(len(shape)))
-    data = (cotangent.cleaned().data / prod(shape[d] for d in dims)).expand(-1, *extent)
+    data = (cotangent.clear_outside().data / prod(shape[d] for d in dims)).expand(-1, *extent)
     origin = tuple(0 if d in dims else cotangent.origin[d] for d in range(len(shape)))
     return replace(cotangent, data=data, origin=origin, shape=shape, clean=True)
 

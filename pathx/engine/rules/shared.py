@@ -34,7 +34,7 @@ def total(cotangent: Window, values: Tensor, *, finite: bool = False) -> Tensor:
     Args:
         finite: the values are, so there is nothing to mask.
     """
-    cotangent = cotangent.cleaned()
+    cotangent = cotangent.clear_outside()
     product = cotangent.scale(values).data
     product = product if finite else product.masked_fill(cotangent.data == 0, 0.0)
     return product.reshape(len(product), -1).sum(1, dtype=precise(product))
@@ -42,7 +42,7 @@ def total(cotangent: Window, values: Tensor, *, finite: bool = False) -> Tensor:
 
 def channel_total(cotangent: Window, values: Tensor) -> Tensor:
     """(P,) sums of the cotangents times one value per channel."""
-    data = cotangent.cleaned().data
+    data = cotangent.clear_outside().data
     sums = data.sum(tuple(range(2, data.dim()))) if data.dim() > 2 else data
     if cotangent.covers(0):
         return (sums * values).sum(1, dtype=precise(data))
@@ -100,7 +100,9 @@ def reshape_window(cotangent: Window, shape: tuple[int, ...]) -> Window:
         return cotangent.whole(cotangent.data.reshape(-1, *shape))
     if cotangent.is_one_hot:
         flat = cotangent.index().reshape(-1).expand(len(cotangent.data))
-        one_hot = Window.one_hot(cotangent.cleaned().data.reshape(-1), flat, shape, cotangent.row, cotangent.image)
+        one_hot = Window.one_hot(
+            cotangent.clear_outside().data.reshape(-1), flat, shape, cotangent.row, cotangent.image
+        )
         return replace(one_hot, ordered=cotangent.ordered)
     # Trailing dimensions that both shapes share, and those of size 1, keep their boxes.
     old = [d for d, size in enumerate(cotangent.shape) if size != 1]
@@ -112,7 +114,7 @@ def reshape_window(cotangent: Window, shape: tuple[int, ...]) -> Window:
         cotangent = cotangent.dense()
         return cotangent.whole(cotangent.data.reshape(-1, *shape))
     if any(cotangent.overhang[d] for d, size in enumerate(cotangent.shape) if size == 1):
-        cotangent = cotangent.cleaned()  # a box beside the map would come to lie on it
+        cotangent = cotangent.clear_outside()  # a box beside the map would come to lie on it
     matched = dict(zip(new[len(new) - shared :], old[len(old) - shared :], strict=True))
     extent = [cotangent.extent[matched[d]] if d in matched else shape[d] for d in range(len(shape))]
     return replace(
@@ -138,7 +140,7 @@ def window_below(cotangent: Window, data: Tensor, channel: Origin, shape: tuple[
     for dim, (step, pad) in enumerate(zip(stride, padding, strict=True), start=1):
         above = cotangent.origin[dim]
         if isinstance(above, Corners):
-            origin.append(above.moved(step, -pad))
+            origin.append(above.move(step, -pad))
             continue
         start = above * step - pad
         first, last = max(0, -start), min(data.shape[dim + 1], shape[dim] - start)

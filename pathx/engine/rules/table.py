@@ -84,8 +84,8 @@ class Slopes:
             return window.scale(self.given)
         gain = window.read(self.gain)
         if gain.shape == window.data.shape:  # one kernel
-            return window.holding(torch.ops.aten.threshold_backward.default(window.data, gain, 0))
-        return window.holding(window.data * (gain > 0))
+            return window.with_data(torch.ops.aten.threshold_backward.default(window.data, gain, 0))
+        return window.with_data(window.data * (gain > 0))
 
 
 Cotangents = list[tuple[Value, Window]]

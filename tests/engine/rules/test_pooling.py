@@ -17,7 +17,7 @@ from pathx import PathxError
 from pathx.engine.fields import boxes
 from pathx.engine.freeze import freeze
 from pathx.engine.rules.pooling import max_pool_forward
-from pathx.engine.window import unravelled
+from pathx.engine.window import unravel
 
 aten = torch.ops.aten
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -125,7 +125,7 @@ def test_fields_of_maxima(settings: tuple[Any, ...]) -> None:
     for function in (lambda x: F.max_pool2d(x, *settings), average):
         network = freeze(Seen(function), fixed(2, 1, 15, 7)).network
         gate = network.layers[-1][0]
-        index = unravelled(torch.arange(gate.units), gate.shape)
+        index = unravel(torch.arange(gate.units), gate.shape)
         found.append(boxes(network.fields[gate.source], index, (1, 15, 7)).reshape(*gate.shape, 4))
     height, width = found[1].shape[1:3]  # rounded up, a maximum has a row or a column more
     assert torch.equal(found[0][:, :height, :width], found[1])
