@@ -35,6 +35,7 @@ pytestmark = pytest.mark.usefixtures("one_thread", "here")
 def test_help_needs_no_torch() -> None:
     heavy = "{'torch', 'torchvision', 'PIL', 'safetensors'}"
     script = f"import sys, pathx.cli; print(sorted({heavy} & set(sys.modules)))"
+    script += "\ntry: pathx.cli.run(['--show-completion', 'bash'])\nexcept SystemExit: pass"
     script += "\ntry: pathx.cli.run(['explain', '--help'])"
     script += f"\nfinally: print(sorted({heavy} & set(sys.modules)))"
     done = process("-c", script)

@@ -13,6 +13,7 @@ MOST = 400
 """Megabytes; the largest image that is read at all is 256."""
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("here")
 def test_a_small_file_takes_little_memory() -> None:
     files = bombs.write_bombs()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -72,20 +70,6 @@ def test_an_option_means_one_thing_in_all_commands() -> None:
                 meanings.setdefault(name, set()).add(one.metavar)
     several = {name for name, found in meanings.items() if len(found) > 1}
     assert several == {"--labels", "--out", "--weights"}
-
-
-def test_help_and_completion_load_no_torch() -> None:
-    code = (
-        "import sys\n"
-        "from pathx.cli import app\n"
-        "for arguments in (['explain', '--help'], ['--show-completion', 'bash']):\n"
-        "    try:\n        app(arguments, prog_name='pathx')\n"
-        "    except SystemExit:\n        pass\n"
-        "assert 'torch' not in sys.modules and 'torchvision' not in sys.modules\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "--install-completion" not in done.stderr
 
 
 # The settings file

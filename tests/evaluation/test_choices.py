@@ -35,12 +35,6 @@ def test_four_methods_by_default_and_all_of_them_by_name() -> None:
     assert method_names(["edges", "random", "edges"]) == ["edges", "random"]
 
 
-def test_settings_of_protocols_are_settings_of_their_methods() -> None:
-    for protocol in PROTOCOLS.values():
-        for name, settings in protocol.settings.items():
-            assert settings.keys() <= METHODS[name].settings.keys()
-
-
 def test_a_name_that_is_not_there_is_answered_with_those_that_are() -> None:
     assert choose("protocol", "paper", PROTOCOLS) is PROTOCOLS["paper"]
     with pytest.raises(PathxError, match="there is no protocol 'x': choose rise or paper or grid"):

@@ -96,24 +96,6 @@ def test_shares_are_counted_over_the_paths(pathx_: Pathx) -> None:
         assert bool(layer["positions"]) == (len(own[0][0]["index"]) == 3)
 
 
-def test_one_class_is_the_same_as_itself(pathx_: Pathx) -> None:
-    done = pathx_(
-        "common", "pictures/cat", "--model", "model.pt", "--depth", 2, "--group-by", "prediction", "--out", "out"
-    )
-    found = document("out/common.json")
-    for matrix in (found["overlap"]["units"], found["overlap"]["channels"]):
-        for number, row in enumerate(matrix):
-            assert row[number] == 1 and all(0 <= value <= 1 for value in row)
-    assert done.status == 0
-    done = pathx_("common", "pictures", "--model", "model.pt", "--depth", 2, "--group-by", "folder", "--out", "two")
-    assert document("two/common.json")["overlap"]["classes"] == ["cat", "dog"]
-    picture("single/cat/1.png", 3)
-    done = pathx_(
-        "common", "single", "--model", "model.pt", "--depth", 2, "--group-by", "folder", "--out", "single-out"
-    )
-    assert done.status == 0 and "there is one class only, cat" in done.err
-
-
 def test_explanations_of_several_kinds_are_not_mixed(pathx_: Pathx) -> None:
     for depth in (1, 2):
         pathx_(

@@ -183,14 +183,6 @@ def test_labels_and_classes_that_tell_little_are_noted(pathx_: Pathx) -> None:
     assert "every image is predicted as" in done.err
 
 
-def test_pictures_that_cannot_be_read_are_listed(pathx_: Pathx) -> None:
-    Path("pictures/cat/broken.png").write_bytes(b"nothing")
-    done = pathx_("evaluate", "pictures", "--model", "model.pt", "--methods", "random", "--out", "out")
-    assert done.status == 1 and "broken.png is not an image" in done.err
-    found = document("out/evaluation.json")
-    assert found["images"] == 6 and list(found["unread"]) == ["pictures/cat/broken.png"]
-
-
 def test_a_model_whose_output_is_not_finite_says_so(pathx_: Pathx) -> None:
     module = network()
     with torch.no_grad():
@@ -241,10 +233,3 @@ def test_a_long_evaluation_says_beforehand_how_long_it_takes(pathx_: Pathx, monk
     monkeypatch.setattr(pathx.evaluation.evaluate, "WORTH_SAYING", 0)
     done = pathx_("evaluate", "pictures", "--model", "model.pt", "--methods", "random", "--out", "out")
     assert done.status == 0 and "this takes about 1 seconds here, less what records.jsonl has already" in done.err
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(0.2, "1 seconds"), (89, "89 seconds"), (150, "2 minutes"), (7000, "2 hours")]
-)
-def test_times_in_words(seconds: float, words: str) -> None:
-    assert pathx.evaluation.measure.in_words(seconds) == words

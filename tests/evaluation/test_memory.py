@@ -17,7 +17,7 @@ import pathx.pipeline
 from pathx.engine.device import in_parts
 from pathx.errors import PathxError
 
-pytestmark = pytest.mark.usefixtures("one_thread", "here")
+pytestmark = pytest.mark.usefixtures("one_thread", "here", "undrawn")
 RUNS = {
     "evaluate": ("--methods", "saliency,pathx,random", "--steps", "3"),
     "grid": ("--grid", "1,2/1,2", "--steps", "3", "--methods", "saliency"),
@@ -99,18 +99,6 @@ def test_no_memory_for_even_one_image_is_one_line(command: str, pathx_: Pathx, m
     done = pathx_(command, "photos", "--model", scripted(network()), *RUNS[command])
     assert done.status == 1
     assert "out of memory, even for one image alone" in done.err and "unexpected" not in done.err
-
-
-def test_other_errors_are_not_tried_again() -> None:
-    tried = []
-
-    def work(part: list[int]) -> None:
-        tried.append(part)
-        raise RuntimeError("shapes do not match")
-
-    with pytest.raises(RuntimeError, match="shapes"):
-        list(in_parts([1, 2, 3], work))
-    assert tried == [[1, 2, 3]]
 
 
 def test_parts_come_in_order_and_the_one_that_never_fits_is_said() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pathx.errors import PathxError
-from pathx.evaluation.records import Record, RecordFile, record_key
+from pathx.evaluation.records import Record, RecordFile
 
 ONE = Record("k1", "cat.png", 3, (0.0, 0.5, 1.0), (1.0, 0.5, 0.0), 0.25, 0.1)
 TWO = Record("k2", "dog.png", 4, problem="the map holds NaN or infinite values")
@@ -26,24 +26,9 @@ def test_what_was_added_is_found_again_and_the_last_of_a_key_counts(tmp_path: Pa
     assert RecordFile(file).known == {"k1": again, "k2": TWO}
 
 
-def test_in_memory_alone(tmp_path: Path) -> None:
-    records = RecordFile(None)
-    records.add([ONE])
-    assert records.known == {"k1": ONE} and not list(tmp_path.iterdir())
-
-
 def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     file = tmp_path / "records.jsonl"
     file.write_text("notes of mine\n")
     with pytest.raises(PathxError, match=r"records\.jsonl"):
         RecordFile(file)
     assert file.read_text() == "notes of mine\n"
-
-
-def test_areas_are_means_of_the_steps() -> None:
-    assert ONE.areas == {"insertion": 0.5, "deletion": 0.5}
-
-
-def test_a_key_depends_on_all_its_parts_and_not_on_the_order_of_settings() -> None:
-    assert record_key("m", {"a": 1, "b": 2}) == record_key("m", {"b": 2, "a": 1})
-    assert len({record_key("m", 1), record_key("m", 2), record_key("n", 1), record_key("m1")}) == 4

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,11 @@ import pytest
 from safetensors.torch import load_file
 from support.small import loaded, picture
 
-from pathx.errors import PathxError
 from pathx.explanation import LayerTensor
 from pathx.images.read import open_image
 from pathx.pipeline import Prepared, prepare
 from pathx.units import files
-from pathx.units.files import Photos, check_same_model, crops, on_paths, read_units, save_units, sheet_name
+from pathx.units.files import Photos, crops, read_units, save_units
 from pathx.units.references import Channel, Reference, Units
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -59,49 +58,3 @@ def test_a_photo_runs_through_the_network_once(
     file = picture(tmp_path / "a.png")
     wanted = [("1", reference(file)), ("1", reference(file, (1, 3, 3))), ("3", reference(file)), ("1", reference(file))]
     assert set(crops(ready, wanted, Photos())) == set(wanted) and runs == [1]
-
-
-def test_photos_that_are_gone_or_changed_are_told_once(tmp_path: Path, ready: Prepared) -> None:
-    gone, changed = reference(picture(tmp_path / "a.png")), reference(picture(tmp_path / "b.png"))
-    (tmp_path / "a.png").unlink()
-    picture(tmp_path / "b.png", seed=7)
-    told: list[str] = []
-    photos = Photos(told.append)
-    assert crops(ready, [("1", gone), ("1", changed), ("1", replace(gone, index=(1, 1, 1)))], photos) == {}
-    assert photos.photo(changed) is None
-    assert len(told) == 2 and "no such file" in told[0] and "is not the image any more" in told[1]
-
-
-@pytest.mark.parametrize(
-    ("content", "text"),
-    [
-        (None, "there is no units.json"),
-        ("{", "cannot be read"),
-        ('{"schema": "pathx/units@9"}', "is not of the schema pathx/units@1"),
-        ('{"schema": "pathx/units@1"}', "is damaged"),
-    ],
-)
-def test_what_is_no_gathering_is_refused(tmp_path: Path, content: str | None, text: str) -> None:
-    if content is not None:
-        (tmp_path / "units.json").write_text(content)
-    with pytest.raises(PathxError, match=text) as refused:
-        read_units(tmp_path)
-    assert refused.value.usage
-
-
-def test_units_of_another_model_or_of_other_images_are_refused(ready: Prepared) -> None:
-    check_same_model(units(), "out", ready.about, PREPROCESSING)
-    for model, seen, text in (
-        ({"sha256": "1" * 64}, {}, "has other weights or layers"),
-        ({"sha256": "1" * 64, "name": "other"}, {}, "are of another model"),
-        ({}, {"mean": (0.1,) * 3}, r"other preprocessing \(mean\)"),
-    ):
-        with pytest.raises(PathxError, match=text):
-            check_same_model(units(), "out", {**ready.about, **model}, {**PREPROCESSING, **seen})
-
-
-def test_names_of_sheets_and_words_of_paths() -> None:
-    several = replace(units(), layers={"a": 3, "b": 3, "c": 2})
-    assert [sheet_name(several, name) for name in "abc"] == ["layer-3-1.png", "layer-3-2.png", "layer-2.png"]
-    one = units().channels["1", 0]
-    assert on_paths(one) == "on 2 paths, 50% of its layer there" and on_paths(replace(one, images=0)) == "on no path"

@@ -131,7 +131,7 @@ def damaged(key: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        *((partial(damaged, key), "is damaged") for key in ("model", "preprocessing", "settings", "images", "layers")),
+        *((partial(damaged, key), "is damaged") for key in ("model", "layers")),
         (other_weights, "model.pt has other weights or layers than when the units in units were gathered"),
         (other_preprocessing, "the units in units were gathered with other preprocessing (mean)"),
         (lambda: Path("units/units.json").write_text('{"schema": "pathx/units@2"}'), "not of the schema pathx/units@1"),
@@ -140,12 +140,9 @@ def damaged(key: str) -> None:
         (lambda: Path("units/units.json").unlink(), "gather units there first with pathx units"),
     ],
 )
-@pytest.mark.parametrize("command", ["explain", "decompose"])
-def test_units_of_something_else_are_refused(
-    pathx_: Pathx, units: str, command: str, change: Any, message: str
-) -> None:
+def test_units_of_something_else_are_refused(pathx_: Pathx, units: str, change: Any, message: str) -> None:
     change()
-    done = pathx_(command, "photo.png", *OPTIONS, "--units", units, "--out", "out")
+    done = pathx_("explain", "photo.png", *OPTIONS, "--units", units, "--out", "out")
     assert done.status == 2
     assert message in done.err
     assert len(done.err.splitlines()) == 1
@@ -194,10 +191,3 @@ def test_a_folder_that_says_nothing_of_these_units_says_so(pathx_: Pathx, units:
     done = pathx_(command, "photo.png", *OPTIONS, "--units", units, "--out", "out")
     assert done.status == 0
     assert "units has no references of these units: gather units over images of this class" in done.out
-
-
-def test_a_field_as_large_as_the_image_is_the_whole_photo(pathx_: Pathx, units: str) -> None:
-    whole = [entry for (tensor, _), entry in channels(units).items() if tensor == "6"]
-    assert whole
-    fields = {tuple(one["receptive_field"]) for entry in whole for one in entry["references"]}
-    assert fields == {(0, 0, 8, 8)}

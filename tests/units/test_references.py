@@ -53,12 +53,6 @@ def test_the_strongest_carry_most_in_all_and_have_references() -> None:
     assert [one.channel for one in found.strongest("relu")] == [1, 0, 3] and found.strongest("other") == []
 
 
-def test_a_unit_is_known_by_its_channel() -> None:
-    found = units(channel("cat", number=4))
-    assert found.of("relu", (4, 2, 2)) is found.channels["relu", 4]
-    assert found.of("relu", (5, 2, 2)) is None and found.of("relu", ()) is None
-
-
 def test_the_document_is_read_as_it_was_written() -> None:
     made = units(channel("cat", "dog", number=4), channel("dog", number=5))
     document = json.loads(json.dumps(made.document({"pathx": "0"})))
