@@ -54,6 +54,18 @@ class Applied(nn.Module):
         return self.last(self.between(self.first(x).relu()).flatten(1))  # type: ignore[no-any-return]
 
 
+class SelfAttention(nn.Module):
+    """Of 8 tokens with 256 features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = nn.MultiheadAttention(256, 4, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        attended: Tensor = self.part(x, x, x, need_weights=False)[0]
+        return x + attended
+
+
 F = nn.functional
 OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "max pool": lambda x: F.max_pool2d(x, 3, 2, 1),
@@ -77,12 +89,32 @@ OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "bilinear": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
     "arithmetic": lambda x: (x * 2 - 1) / 3 + x,
     "squeeze": lambda x: x[:, :, :1].squeeze(2).unsqueeze(-1),
-    "group norm of constants": lambda x: x * torch.ones(8, 1, 1),
+    "PReLU": nn.PReLU(8),
+    "SiLU": F.silu,
+    "GELU": F.gelu,
+    "GELU by tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "hardswish": F.hardswish,
+    "mish": F.mish,
+    "softplus": F.softplus,
+    "SELU": F.selu,
+    "GLU": lambda x: F.glu(x - 0.3, 1),
+    "SwiGLU": lambda x: F.avg_pool2d(x[:, :4], 3, 1, 1) * F.silu(x[:, 4:]),
+    "squeeze and excite": lambda x: x * F.hardsigmoid(x.mean((2, 3), keepdim=True) - 0.3),
+    "layer norm": nn.LayerNorm([8, 16, 16]),
+    "layer norm of channels": lambda x: F.layer_norm(x.permute(0, 2, 3, 1), (8,)).permute(0, 3, 1, 2),
+    "group norm": nn.GroupNorm(2, 8),
+    "instance norm": nn.InstanceNorm2d(8, affine=True),
+    "L2 norm": lambda x: F.normalize(x, dim=1),
+    "global response norm": lambda x: (
+        x * (x.norm(dim=(2, 3), keepdim=True) / x.norm(dim=(2, 3), keepdim=True).mean(1, True))
+    ),
+    "attention": nn.Sequential(nn.Flatten(2), SelfAttention()),
 }
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_operations(tmp_path: Path, name: str) -> None:
+    """A network that went through a file has the units of the network itself: piecewise linear ones, norms, attention."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         module = Applied(OPERATIONS[name])
@@ -146,16 +178,20 @@ def test_logits_among_several_outputs(tmp_path: Path, name: str) -> None:
             pytest.param(name, marks=pytest.mark.slow)
             for name in (
                 *("resnet18", "mobilenet_v2", "densenet121", "googlenet", "mnasnet0_5", "regnet_x_400mf"),
-                *("shufflenet_v2_x0_5", "resnext50_32x4d", "wide_resnet50_2", "squeezenet1_0"),
+                *("shufflenet_v2_x0_5", "resnext50_32x4d", "mobilenet_v3_small", "efficientnet_b0", "regnet_y_400mf"),
+                *("convnext_tiny", "swin_t", "swin_v2_t", "vit_b_16"),
             )
         ),
     ],
 )
 def test_networks(tmp_path: Path, name: str, current: bool) -> None:
-    settings = {"aux_logits": False, "init_weights": False} if name == "googlenet" else {}
+    settings: dict[str, Any] = {
+        "googlenet": {"aux_logits": False, "init_weights": False},
+        "vit_b_16": {"image_size": 64},
+    }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        module = torchvision.models.get_model(name, weights=None, **settings)
+        module = torchvision.models.get_model(name, weights=None, **settings.get(name, {}))
     file = exported(module, tmp_path / "net.onnx", (3, 64, 64), current=current)
     loaded = load_model(file, mean=0.5, std=0.5)
     assert loaded.preprocessing.input_size == (3, 64, 64)  # which the file says

@@ -18,7 +18,8 @@ from support.small import seeded
 
 from pathx.errors import PathxError
 from pathx.models.load import load_model
-from pathx.models.onnx import OPERATORS, OPSETS
+from pathx.models.onnx import OPSETS
+from pathx.models.onnx_operators import OPERATORS
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -62,9 +63,10 @@ def each(*inputs: Any, size: tuple[int, ...] = SIZE, **values: list[Any]) -> lis
 PADS = [None, [0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 1, 0], [1, 0, 1, 0]]
 AUTO = ["NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"]
 UNARY = (
-    "Relu Neg Identity Sqrt Reciprocal Floor Ceil Abs Sigmoid Tanh Erf Exp HardSwish GlobalAveragePool GlobalMaxPool"
+    "Relu Neg Identity Sqrt Reciprocal Floor Ceil Abs Sigmoid Tanh Erf Exp HardSwish GlobalAveragePool GlobalMaxPool "
+    "Mish Softplus Softsign Log Sign Sin Cos"
 )
-BINARY = "Add Sub Mul Div Equal Less Greater Mod Max Min Sum"
+BINARY = "Add Sub Mul Div Equal Less Greater LessOrEqual GreaterOrEqual Mod Max Min Sum"
 
 USES: dict[str, list[Use]] = {
     **{name: [Use(), Use(integers=True)] for name in UNARY.split()},
@@ -132,7 +134,7 @@ USES: dict[str, list[Use]] = {
             *each("x", whole(), keepdims=[None, 0], noop_with_empty_axes=[None, 1]),
             Use(integers=True),
         ]
-        for name in ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin")
+        for name in ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL2")
     },
     "ArgMax": [
         *each(axis=[None, 1, -1], keepdims=[None, 0]),
@@ -147,7 +149,52 @@ USES: dict[str, list[Use]] = {
         ),
     ],
     "LeakyRelu": each(alpha=[None, 0.3]),
-    "PRelu": [Use(("x", normal(4, 1, 1))), Use(("x", real(0.2)))],
+    "PRelu": [Use(("x", slope)) for slope in (normal(4, 1, 1), normal(1, 4, 1, 1), normal(6, 7), real(0.2))],
+    "Celu": each(alpha=[None, 0.3]),
+    "Selu": each(alpha=[None, 0.3], gamma=[None, 2.0]),
+    "Swish": each(alpha=[None, 0.3]),
+    "Pow": [
+        *(Use(("x", exponent)) for exponent in (real(2), np.float32(3), whole(2), real(1, 2, 3, 4, 5, 6, 7))),
+        *(Use(("x", exponent), integers=True) for exponent in (whole(2), whole(3), real(0.5))),
+    ],
+    **{name: [Use((np.array([True, False]), np.array([[True], [False]])))] for name in ("And", "Or")},
+    "Not": [Use((np.array([True, False]),))],
+    "LayerNormalization": [
+        *each("x", normal(7), axis=[None, -1, 3], epsilon=[None, 0.1], stash_type=[None, 1, 10]),
+        *each("x", normal(4, 6, 7), normal(4, 6, 7), axis=[1, -3]),
+        *each("x", normal(7), normal(6, 7), axis=[2]),
+        Use(("x", normal(7)), outputs=3),
+    ],
+    "RMSNormalization": [
+        *each("x", normal(7), axis=[None, -1, 3], epsilon=[None, 0.1], stash_type=[None, 1, 10]),
+        *each("x", normal(4, 6, 7), axis=[1]),
+    ],
+    "InstanceNormalization": each("x", normal(4), normal(4), epsilon=[None, 0.1]),
+    "GroupNormalization": each(
+        "x", normal(4), normal(4), num_groups=[1, 2, 4], epsilon=[None, 0.1], stash_type=[None, 1]
+    ),
+    "Attention": [
+        *each("x", "x", "x", scale=[None, 0.3], is_causal=[None, 1], softcap=[None, 2.0]),
+        *each("x", "x", "x", qk_matmul_output_mode=[0, 1], softmax_precision=[None, 1, 11]),
+        *each("x", "x", "x", left_window_size=[3], right_window_size=[3]),
+        *each("x", normal(2, 4, 5, 7), normal(2, 4, 5, 3)),
+        *each("x", normal(2, 4, 5, 7), normal(2, 4, 5, 3), normal(6, 5)),
+        *each("x", normal(2, 4, 5, 7), normal(2, 4, 5, 3), np.tri(6, 5) > 0),
+        *each("x", normal(2, 2, 5, 7), normal(2, 2, 5, 7)),
+        *each("x", "x", "x", size=(2, 6, 28), q_num_heads=[4], kv_num_heads=[4]),
+    ],
+    "TopK": [
+        replace(use, outputs=2)
+        for use in (
+            *each(k=[3], axis=[None, 1]),
+            *each("x", whole(3), axis=[None, 1, -2], largest=[None, 0], sorted=[None, 1]),
+        )
+    ],
+    "Einsum": each("x", normal(3, 4), equation=["nchw,dc->ndhw", "nchw,dc -> n", "...hw,dc->...h"]),
+    "ScatterND": [
+        *each("x", whole(0, 3, 1, 0).reshape(2, 2), normal(2, 6, 7), reduction=[None, "add"]),
+        *each(normal(2, 4, 6, 7), whole(-1, 0).reshape(2, 1), "x"),
+    ],
     "ThresholdedRelu": each(alpha=[None, 0.3]),
     "Elu": each(alpha=[None, 0.3]),
     "HardSigmoid": each(alpha=[None, 0.3], beta=[None, 0.1]),
