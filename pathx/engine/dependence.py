@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import IntEnum
+from functools import cache
 from typing import Any
 
 import torch
@@ -47,7 +48,7 @@ from pathx.engine.rules.table import (
 from pathx.errors import PathxError
 
 
-class Dependence(Enum):
+class Dependence(IntEnum):
     """How a value depends on the image."""
 
     FIXED = 0  # not at all
@@ -62,14 +63,16 @@ class Watch:
     def __init__(self, image: Value) -> None:
         self.states: dict[Value, Dependence] = {image: Dependence.VARIES}
 
-    def __call__(self, node: Node, shapes: tuple[tuple[int, ...] | None, ...]) -> list[Value]:
-        """The values of a node that must be kept.
+    def __call__(self, node: Node, shapes: tuple[tuple[int, ...] | None, ...]) -> list[Value] | None:
+        """The values of a node that must be kept; None where what it makes does not depend on the image.
 
         Args:
             shapes: of what the node made.
         """
         _follow(node, self.states)
         output = node.outputs[0] if node.outputs else None
+        if output is not None and self.states[output] is Dependence.FIXED:
+            return None
         if output is None or self.states[output] is not Dependence.VARIES:
             return []
         may_be_logits = sum(size != 1 for size in (shapes[0] or ())[1:]) <= 1
@@ -95,27 +98,29 @@ def _kept(node: Node, states: dict[Value, Dependence]) -> Iterator[Value]:
 
 def _follow(node: Node, states: dict[Value, Dependence]) -> None:
     """Add the states of what a node makes: FIXED, FROZEN, or VARIES for all that depends on the image in any other way."""
-    inputs = node.inputs[1:] if known(node).reading == "shape" else node.inputs
-    state = max(
-        (states.get(value, Dependence.FIXED) for value in inputs), key=lambda s: s.value, default=Dependence.FIXED
-    )
+    reading = known(node).reading
+    inputs = node.inputs[1:] if reading == "shape" else node.inputs
+    state = max([states.get(value, Dependence.FIXED) for value in inputs], default=Dependence.FIXED)
     if node.kind in DECISIONS and state is not Dependence.FIXED:
         raise PathxError(
             f"the model decides by the values of its input (.item(), .numpy() or `if` on a tensor in {node.module}): pathx needs a "
             "network whose operations are the same for every image",
             usage=True,
         )
-    if torch.Tag.nondeterministic_seeded in node.op.tags and known(node).reading != "nonlinear":
+    if reading != "nonlinear" and _is_random(node.op):
         raise PathxError(
             f"the model draws random numbers ({node.place}), so no two runs of it agree; use dropout modules, which rest "
             "in eval mode",
             usage=True,
         )
-    if state is Dependence.VARIES and (
-        known(node).reading == "locally constant" or _is_integer(node.kwargs.get("dtype"))
-    ):
+    if state is Dependence.VARIES and (reading == "locally constant" or _is_integer(node.kwargs.get("dtype"))):
         state = Dependence.FROZEN
     states.update({value: state for value in node.outputs if value is not None})
+
+
+@cache
+def _is_random(op: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in op.tags
 
 
 # --- The reading of a graph -------------------------------------------------------------------------------------------
@@ -163,7 +168,7 @@ class _Reader:
 
     def read(self, logits: Value) -> Reading:
         graph = self.graph
-        self.states = dict.fromkeys([*graph.parameters.values(), *graph.constants], Dependence.FIXED)
+        self.states = dict.fromkeys(graph.constants, Dependence.FIXED)
         self.states[graph.input] = Dependence.VARIES
         for node in self.nodes:
             _follow(node, self.states)

@@ -182,7 +182,7 @@ def _freeze(model: nn.Module, images: Tensor) -> Frozen:
     network, tensors = network_and_tensors(model, images)
     tensors[network.graph.input] = images
     kept = {value: _tensor_of(value, network, tensors) for value in network.needed}
-    brought = {value: tensors[value] for value in (*network.graph.parameters.values(), *network.graph.constants)}
+    brought = {value: tensors[value] for value in network.graph.constants}
     logits = kept[network.logits].reshape(len(images), -1)
     return Frozen(network, images, logits, kept, compact=_as_on_the_cpu(images.device), brought=brought)
 
@@ -338,7 +338,7 @@ def _check_constants(network: Network, recording: Recording, model: nn.Module, i
     They are values that went out of torch and came back as something new, or were drawn at random: the graph has nothing
     to say of where they come from, and would take them for constants.
     """
-    constants = network.graph.constants
+    constants = {value for value, names in network.graph.constants.items() if names is None}
     readers = {value: node for node in network.nodes for value in node.inputs if value in constants}
     if not readers:
         return

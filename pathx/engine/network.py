@@ -293,7 +293,7 @@ def read_network(graph: Graph) -> Network:
     logits = _find_logits(graph, producers)
     used = _ancestors(logits, producers)
     nodes = tuple(node for node in graph.nodes if node.index in used)
-    if logits in graph.constants:
+    if logits in graph.constants and graph.constants[logits] is None:
         raise PathxError(
             "the model's output is made where pathx cannot follow: in another thread, or outside of torch", usage=True
         )

@@ -57,8 +57,7 @@ class Replay(nn.Module):
         network, tensors = network_and_tensors(model, images)
         self.network: Network = network
         self._batch = len(images)
-        brought = (*network.graph.parameters.values(), *network.graph.constants)
-        self._fixed = {value: tensors[value] for value in brought}
+        self._fixed = {value: tensors[value] for value in network.graph.constants}
         last = {v: node.index for node in network.nodes for v in (*node.outputs, *node.inputs) if v is not None}
         self._dropped: dict[int, list[Value]] = {node.index: [] for node in network.nodes}
         for value, index in last.items():

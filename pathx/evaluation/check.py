@@ -205,11 +205,12 @@ def layers_of(network: Network) -> dict[str, list[str]]:
     uses: dict[str, int] = {}
     first = {value: node.index for node in reversed(network.nodes) for value in node.inputs}
     weights: dict[str, list[str]] = {}
-    for name, value in network.graph.parameters.items():
-        if value in first:
+    for value, names in network.graph.constants.items():
+        for name in sorted(names or ()) if value in first else ():
             module = name.rpartition(".")[0] or name
             uses[module] = max(uses.get(module, -1), first[value])
-            weights.setdefault(module, []).append(name)
+            if name not in weights.setdefault(module, []):
+                weights[module].append(name)
     return {module: weights[module] for module in sorted(uses, key=lambda module: -uses[module])}
 
 

@@ -72,7 +72,7 @@ def test_the_tensors_of_a_model_are_those_it_has_now() -> None:
     with torch.no_grad():
         model[0].bias.fill_(5.0)
     network, tensors = network_and_tensors(model, torch.rand(1, 3))
-    (bias,) = (tensors[value] for name, value in network.graph.parameters.items() if name == "0.bias")
+    (bias,) = (tensors[value] for value, names in network.graph.constants.items() if names == {"0.bias"})
     assert bias.tolist() == [5.0] * 4
 
 

@@ -281,11 +281,6 @@ def test_inputs_that_are_no_pictures() -> None:
         torch.vmap(lambda image: pathx.explain(plain, image[None])[0].weight)(torch.ones(2, 5))
     for images in (torch.ones(5), torch.ones(0, 5), [[1.0] * 5], None):
         refuses(plain, images, "images must be a tensor with the images along its first dimension, (B, …)")
-    refuses(
-        Model(lambda m, x: m.n(F.interpolate(x, size=(9, 9), mode="bicubic", antialias=True)), n=cnn()).half(),
-        torch.ones(2, 3, 12, 12),
-        "not implemented for 'Half'; torch has no such operation in half precision here: give the model in float32",
-    )
     refuses(plain, torch.ones(2, 7), "the model cannot run on an input of shape (2, 7): ", "check the size and number")
 
 

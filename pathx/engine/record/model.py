@@ -90,39 +90,58 @@ def has_global_hooks() -> bool:
 
 
 @contextmanager
-def eval_mode(modules: Iterable[nn.Module]) -> Iterator[None]:
+def eval_mode(
+    modules: Iterable[tuple[str, nn.Module]], convert: Callable[[Tensor, str], Tensor] = lambda tensor, name: tensor
+) -> Iterator[None]:
     """Put modules in eval mode, and afterwards give them back their modes, parameters and buffers.
 
     Only the flags are set: a module's own `train` and `eval` may do anything, such as merge weights.
+
+    Args:
+        convert: what to compute with in place of a parameter or buffer of this name.
     """
     modules = list(modules)
-    training = [module for module in modules if getattr(module, "training", False)]  # frozen TorchScript has no modes
-    held = [(module, dict(one.items()), one) for module in modules for one in (module._parameters, module._buffers)]
+    training = [
+        module for _, module in modules if getattr(module, "training", False)
+    ]  # frozen TorchScript has no modes
+    held = [
+        (path, module, dict(one.items()), one)
+        for path, module in modules
+        for one in (module._parameters, module._buffers)
+    ]
+    converted: dict[int, Tensor] = {}  # shared tensors stay shared
     try:
         for module in training:
             module.training = False
+        for path, module, before, now in held:
+            for name, tensor in before.items():
+                if tensor is not None:
+                    if id(tensor) not in converted:
+                        converted[id(tensor)] = convert(tensor, f"{path}.{name}".strip("."))
+                    _set_tensor(module, name, converted[id(tensor)], now)
         yield
     finally:
         for module in training:
             module.training = True
-        for module, before, now in held:
-            _restore_tensors(module, before, now)
+        for _, module, before, now in held:
+            for name in [name for name, _ in now.items() if name not in before]:
+                del now[name]
+            for name, value in before.items():
+                _set_tensor(module, name, value, now)
 
 
-def _restore_tensors(module: nn.Module, before: dict[str, Tensor | None], now: Any) -> None:
-    """Give a module back the tensors that it held.
+def _set_tensor(module: nn.Module, name: str, tensor: Tensor | None, now: Any) -> None:
+    """Give a module a tensor.
 
     Args:
-        now: the dict that holds them; TorchScript has no dict.
+        now: the dict that holds its tensors; TorchScript has no dict.
     """
-    for name in [name for name, _ in now.items() if name not in before]:
-        del now[name]
-    for name, tensor in before.items():
-        if now[name] is not tensor:
-            if isinstance(now, dict):
-                now[name] = tensor
-            else:
-                setattr(module, name, tensor)
+    if now[name] is tensor:
+        return
+    if isinstance(now, dict):
+        now[name] = tensor
+    else:
+        setattr(module, name, tensor)
 
 
 class WriteLog:
@@ -178,6 +197,13 @@ class RecordingMode(DispatchMode):
         self.writes = WriteLog()
         self.stopped: BaseException | None = None  # an error that foreign code must not swallow
 
+    def converted(self, tensor: Tensor, name: str) -> Tensor:
+        """What is computed with in place of a parameter or buffer of the model."""
+        return tensor
+
+    def rebind(self, tensor: Tensor, other: Tensor) -> None:
+        """Called when a tensor was given the memory of another (`tensor.data = other`)."""
+
     def finish(self) -> None:
         """Called when the model has returned or failed: undo what it wrote."""
         self.writes.undo()
@@ -190,7 +216,7 @@ def run(mode: RecordingMode) -> Any:
         return _plain_containers(mode.model(x))
 
     wrapped = torch.func.functionalize(call, remove="mutations") if mode.functional else call
-    with eval_mode(module for _, module in mode.modules), torch.random.fork_rng(devices=[]):
+    with eval_mode(mode.modules, mode.converted), torch.random.fork_rng(devices=[]):
         try:
             with (
                 torch.inference_mode(False),
@@ -267,6 +293,8 @@ class _FunctionMode(TorchFunctionMode):
             if self.mode.functional:  # torch would crash
                 raise PathxError("the model gives a tensor other memory (.data = …); write into it instead", usage=True)
             self.mode.writes.remember_memory(args[0])
+            func(*args)
+            return self.mode.rebind(*args)
         other = FUNCTIONS[func](*args, **(kwargs or {})) if func in FUNCTIONS else None
         return func(*args, **(kwargs or {})) if other is None else other
 
@@ -313,8 +341,6 @@ def _explain_failure(mode: RecordingMode, error: Exception) -> NoReturn:
             "it looks its input up in an embedding",
             "it reads tokens, and no images; wrap what follows the embedding",
         )
-    if re.search(r"not implemented for '(Half|BFloat16)'", line):
-        remedy = "torch has no such operation in half precision here: give the model in float32 (model.float())"
     if mode.images.dim() == 3:
         remedy = f"{remedy}, or give a single image as image[None]"
     problem = f"the model cannot run on an input of shape {tuple(mode.images.shape)}: {line}; {remedy}"

@@ -72,7 +72,13 @@ class Node:
     @cached_property
     def inputs(self) -> list[Value]:
         """The values among the arguments, in order."""
-        return values_in([*self.args, *self.kwargs.values()])
+        found: list[Value] = []
+        for arg in (*self.args, *self.kwargs.values()):
+            if type(arg) is Value:
+                found.append(arg)
+            elif isinstance(arg, (list, tuple)):
+                found.extend(values_in(arg))
+        return found
 
     @cached_property
     def kind(self) -> str:
@@ -116,8 +122,8 @@ class Graph:
 
     Args:
         shapes, dtypes: of every value, the batch dimension included.
-        parameters: the values that are parameters, buffers or other tensors of the model's modules, by their dotted names.
-        constants: the values that are tensors from elsewhere.
+        constants: the values that do not depend on the image, each with the dotted names of the model's tensors that it was
+            computed from; None for what came from outside of torch.
         outputs: what the model returned, with a `Value` for every tensor.
     """
 
@@ -125,6 +131,5 @@ class Graph:
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[torch.dtype, ...]
     input: Value
-    parameters: dict[str, Value]
-    constants: frozenset[Value]
+    constants: dict[Value, frozenset[str] | None]
     outputs: Any

@@ -1,13 +1,15 @@
-"""Run a model under one dispatch mode that records every operation and saves the tensors that the rules ask for.
+"""Run a model under one dispatch mode that records every operation on the image and saves the tensors that the rules ask for.
 
 The mode sees what any module does (eager, TorchScript, torch.export) as operations on tensors. All of it is computed in the
-precision and on the device of the images, whatever the model's tensors are. In-place operations are recorded as what they
-compute. Only where one writes to a tensor that is also read under another name is `torch.func.functionalize` asked to sort
-that out. Common subexpressions are recorded once.
+precision and on the device of the images, whatever the model's tensors are. What does not depend on the image is a constant of
+the recording, however it was computed. In-place operations are recorded as what they compute. Only where one writes to
+a tensor that is also read under another name is `torch.func.functionalize` asked to sort that out. Common subexpressions
+are recorded once.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -26,8 +28,12 @@ from pathx.engine.record.spellings import HIDDEN_WRITES, MEMORY_RESETS, QUERIES,
 from pathx.errors import PathxError
 
 Shape = tuple[int, ...]
-OnOperation = Callable[[Node, tuple[Shape | None, ...]], Iterable[Value]]
-"""Is given each node with the shapes of its outputs, and returns those of its values that must be saved."""
+OnOperation = Callable[[Node, tuple[Shape | None, ...]], Iterable[Value] | None]
+"""Is given each node with the shapes of its outputs, and returns those of its values that must be saved; None where its outputs do
+not depend on the image."""
+
+Call = tuple[Node, tuple[Value, ...]]
+"""A node with the values to save."""
 
 Form = Callable[..., Any]
 """Another way to compute an operation; returns None where the usual way is better."""
@@ -53,7 +59,7 @@ class Recording:
     """What a model did with a batch of images.
 
     Args:
-        tensors: the saved values, and all `parameters` and `constants` of the graph.
+        tensors: the saved values, and all constants of the graph.
     """
 
     graph: Graph
@@ -72,13 +78,13 @@ def record(
     """
     with _LOCKS.setdefault(model, RLock()):  # modes and buffers are the model's, so its runs come one after the other
         for functional in (False, True) if model not in _ALIASING else (True,):
-            recorder = _Recorder(model, images, watch, forms or {}, functional)
+            recorder = _Recorder(model, images, watch(value_at(0)), forms or {}, functional)
             try:
                 return recorder.recording(run(recorder))
             except _AliasedWrite:
                 _ALIASING[model] = True
             finally:
-                recorder.release()
+                recorder.stopped = None  # whose traceback refers to the recorder: tensors would wait for the collector
     problem = f"the model changes a tensor in place in {recorder.finder.last.path or 'the model itself'}"
     remedy = "write it without the in-place operation"
     if isinstance(model, torch.jit.ScriptModule):  # whose circular padding is torch's own
@@ -95,18 +101,15 @@ class _AliasedWrite(Exception):
     """A tensor was written in place and then read through another tensor that shares its memory."""
 
 
-class _Tracked(ref):  # type: ignore[type-arg]
-    """A tensor that the model holds now, by weak reference: its id is unique only while it lives."""
+class _Entry(ref):  # type: ignore[type-arg]
+    """What is known of a tensor that an operation made, by weak reference: its id is unique only while it lives."""
 
-    __slots__ = ("computed", "key", "memory", "next_alias", "stale", "stale_by_image", "value")
+    __slots__ = ("memory", "names", "value", "writes")
 
-    key: int
-    value: Value  # what it holds now
+    value: Value | None  # what it holds; None if that does not depend on the image
     memory: int
-    next_alias: _Tracked | None  # another tensor on the same memory
-    computed: Tensor | None  # used in its place, where that is in another precision or on another device
-    stale: bool  # its memory was written through another tensor
-    stale_by_image: bool  # with numbers that depend on the image
+    writes: int  # how often its memory had been written when it was made
+    names: frozenset[str]  # of a constant: the model's tensors that it was computed from
 
 
 class _Recorder(RecordingMode):
@@ -116,38 +119,33 @@ class _Recorder(RecordingMode):
         self,
         model: nn.Module,
         images: Tensor,
-        watch: Callable[[Value], OnOperation],
+        on_operation: OnOperation,
         forms: Mapping[Any, Form],
         functional: bool,
     ) -> None:
         modules = list(model.named_modules())
         check_initialised(modules)
-        parameters = (tensor for _, module in modules for tensor in module._parameters.values())
-        like = next((tensor for tensor in parameters if tensor is not None and tensor.is_floating_point()), images)
-        super().__init__(model, modules, images.detach().to(like.device, like.dtype, copy=True), functional)
-        self.device, self.dtype, self.forms = images.device, images.dtype, forms
+        super().__init__(model, modules, images.detach().clone(), functional)
+        self.device, self.dtype, self.forms, self.on_operation = images.device, images.dtype, forms, on_operation
         self.finder = ModuleFinder(model, modules, run.__code__)
         # The graph
         self.nodes: list[Node] = []
         self.calls: list[Node] = []  # the same with repeated expressions
         self.shapes: list[Shape] = []
         self.dtypes: list[torch.dtype] = []
-        self.parameters: dict[str, Value] = {}
-        self.constants: set[Value] = set()
-        self.key: list[Hashable] = []  # equal for equal graphs
-        self.by_expression: dict[Hashable, tuple[Node, tuple[Value, ...]]] = {}  # each with the values to save
-        self.on_operation = watch(value_at(0))
+        self.constants: dict[Value, frozenset[str] | None] = {}
+        self.key: list[Hashable] = [str(images.device)]  # equal for equal graphs
+        self.by_expression: dict[Hashable, Call] = {}
         # Tensors
         self.tensors: dict[Value, Tensor] = {}  # saved
         self.saved_on: dict[int, list[Value]] = {}  # the saved values by their memory
-        self.tracked: dict[int, _Tracked] = {}  # by id
-        self.aliases: dict[int, _Tracked] = {}  # the newest on each piece of memory
-        self.disjoint: set[int] = set()  # ids of views that are written without regard to each other
-        self.model_memory: set[int] = set()  # of tensors that existed before the run
-        self.converted: list[Tensor] = []  # such tensors that another is computed with; kept alive for their ids
-        self.from_image = {value_at(0)}  # where torch sorts out aliasing, the values that depend on the image
-        same = like.dtype == images.dtype and like.device == images.device
-        self._track_source(self.images, self.images if same else images.detach().clone(), str(images.device))
+        self.entries: dict[int, _Entry] = {}  # by the ids of tensors
+        self.constant_values: dict[Hashable, Value] = {}  # by where in memory they are
+        self.parameter_values: dict[int, tuple[int, int, Value]] = {}  # by id, with memory and writes: it saves time
+        self.writes_to: Counter[int] = Counter()  # how often memory was written
+        self.image_memory: set[int] = set()  # of constants that were written with what depends on the image
+        self.model_memory: set[int] = set()  # of tensors that no operation made
+        self._bind(self.images, self._new_value(self.images))
 
     @cached_property
     def names(self) -> dict[int, str]:
@@ -166,65 +164,73 @@ class _Recorder(RecordingMode):
 
     # --- Tensors ---
 
-    def _track_outside(self, tensor: Tensor) -> _Tracked:
-        """Track a tensor that existed before the run, or that came from outside of torch."""
-        name = self.names.get(id(tensor)) or self.all_names.get(id(tensor))
-        computed = tensor
-        if tensor.dtype is not self.dtype or tensor.layout is not torch.strided or tensor.device != self.device:
+    def _entry(self, tensor: Tensor) -> _Entry | None:
+        entry = self.entries.get(id(tensor))
+        return entry if entry is not None and entry() is tensor else None
+
+    def _bind(self, tensor: Tensor, value: Value | None, names: frozenset[str] = frozenset()) -> None:
+        """From now on `tensor` holds `value`, or a constant."""
+        if tensor.layout is not torch.strided:
+            self._check(tensor)
+        entry = self.entries[id(tensor)] = _Entry(tensor)
+        entry.value, entry.names, entry.memory = value, names, memory_of(tensor)
+        entry.writes = self.writes_to.get(entry.memory, 0)
+
+    def _value(self, tensor: Tensor) -> Value:
+        """The value that a tensor holds."""
+        entry = self._entry(tensor)
+        if entry is None or entry.value is None:
+            return self._constant_value(tensor)
+        if entry.writes != self.writes_to.get(entry.memory, 0):
+            raise _AliasedWrite
+        return entry.value
+
+    def _constant_value(self, tensor: Tensor) -> Value:
+        known = None if self.writes.resets else self.parameter_values.get(id(tensor))
+        if known is not None and self.writes_to[known[0]] == known[1]:
+            return known[2]
+        names = self._names_of(tensor)
+        memory = memory_of(tensor)
+        writes = self.writes_to[memory]
+        place = (memory, writes, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
+        value = self.constant_values.get(place)
+        if value is None:
+            computed = self._convert(tensor)
+            value = self.constant_values[place] = self._new_value(computed)
+            self.constants[value] = names
+            self.key.append((names, self.shapes[value.index], computed.dtype))
+            self._save(value, computed)
+        if id(tensor) in self.names:
+            self.parameter_values[id(tensor)] = memory, writes, value
+        return value
+
+    def _names_of(self, tensor: Tensor) -> frozenset[str] | None:
+        """The model's tensors that a constant was computed from; None if it came from outside of torch."""
+        entry, names = self._entry(tensor), None
+        if entry is None:
+            name = self.names.get(id(tensor)) or self.all_names.get(id(tensor))
             check_tensor(tensor, name)
-            computed = self._convert(tensor.detach())
-        tracked = self._track_source(tensor, computed, name)
-        self.model_memory.add(tracked.memory)
-        if computed is not tensor:
-            self.converted.append(tensor)
-        self._save(tracked.value, computed)
-        return tracked
-
-    def _track_rewritten(self, tensor: Tensor) -> _Tracked:
-        """Track a tensor that was written under another name as a new constant."""
-        tracked = self._track_source(tensor, self._convert(tensor.detach()).clone(), None)
-        self.tensors[tracked.value] = tensor.detach().clone() if tracked.computed is None else tracked.computed
-        return tracked
-
-    def _track_source(self, tensor: Tensor, computed: Tensor, name: str | None) -> _Tracked:
-        """Track a tensor that no recorded operation made.
-
-        Args:
-            computed: what is computed with in its place.
-            name: where the model holds it; None for a constant from elsewhere.
-        """
-        value = self._new_value(computed)
-        self.key.append((name, self.shapes[value.index], computed.dtype))
-        if len(self.key) > 1:  # the first is the input
-            if name is None:
-                self.constants.add(value)
-            else:
-                self.parameters[name] = value
-        same = computed.dtype is tensor.dtype and computed.device == tensor.device
-        return self._bind(tensor, value, None if same else computed)
-
-    def _bind(self, tensor: Tensor, value: Value, computed: Tensor | None) -> _Tracked:
-        """From now on `tensor` holds `value`, and `computed`, if any, is computed with in its place."""
-        key = id(tensor)
-        tracked = self.tracked.get(key)
-        if tracked is None:
-            if tensor.layout is not torch.strided:
-                self._check(tensor)
             memory = memory_of(tensor)
-            tracked = self.tracked[key] = _Tracked(tensor, self._forget)
-            tracked.key, tracked.memory, tracked.next_alias = key, memory, None
-            if key not in self.disjoint:
-                tracked.next_alias = self.aliases.get(memory)
-                self.aliases[memory] = tracked
-        tracked.value, tracked.stale, tracked.stale_by_image = value, False, False
-        tracked.computed = computed
-        return tracked
+            self.model_memory.add(memory)
+            names = None if name is None else frozenset([name])
+        else:
+            memory, names = entry.memory, entry.names
+        if memory in self.image_memory:
+            raise _AliasedWrite
+        return names
 
-    def _forget(self, tracked: _Tracked) -> None:
-        """A tensor is gone, and its id may be given to another."""
-        if self.tracked.get(tracked.key) is tracked:
-            del self.tracked[tracked.key]
-            self.disjoint.discard(tracked.key)
+    def converted(self, tensor: Tensor, name: str) -> Tensor:
+        if tensor.dtype is self.dtype and tensor.device == self.device and tensor.layout is torch.strided:
+            return tensor
+        check_tensor(tensor, name)
+        return self._convert(tensor.detach())  # type: ignore[no-any-return]
+
+    def rebind(self, tensor: Tensor, other: Tensor) -> None:
+        entry = self._entry(other)
+        if entry is None:
+            self.entries.pop(id(tensor), None)
+        else:
+            self._bind(tensor, None if entry.value is None else self._value(other), entry.names)
 
     def _check(self, tensor: Tensor) -> None:
         """Refuse a computed tensor that the engine cannot compute with, and name the module."""
@@ -268,14 +274,47 @@ class _Recorder(RecordingMode):
         if traits.respell is not None and (other := traits.respell(*args, **kwargs)) is not None:
             with self:
                 return other()
-        return self._record(func, traits, args, kwargs)
+        for tensor in _tensors_in((*args, *kwargs.values()) if kwargs else args):
+            entry = self.entries.get(id(tensor))
+            if entry is not None and entry.value is not None and entry() is tensor:
+                return self._record(func, traits, args, kwargs)
+        return self._run_constant(func, traits, args, kwargs)
+
+    def _run_constant(self, func: Any, traits: _Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operation on constants."""
+        if traits.is_random:
+            self.on_operation(Node(0, func, (), {}, (), self.finder.find()), ())
+        known = [self._names_of(tensor) for tensor in _tensors_in((*args, *kwargs.values()))]
+        converted = tuple(map(self._converted, args))
+        if traits.writes:
+            self._prepare_write(func, traits, args, kwargs)
+        if not traits.is_mutable:
+            args, kwargs = converted, {name: self._converted(arg) for name, arg in kwargs.items()}
+        out = func(*args, **kwargs)
+        if None not in known:  # otherwise what it makes came from outside of torch, too
+            names = frozenset[str]().union(*(names for names in known if names))
+            for tensor in _tensors_in(out if isinstance(out, (tuple, list)) else (out,)):
+                if not traits.is_mutable or self._entry(tensor) is not None:
+                    self._bind(tensor, None, names)
+        return out
+
+    def _converted(self, arg: Any) -> Any:
+        """An argument in the precision and on the device of the images."""
+        if isinstance(arg, Tensor):
+            return self._convert(arg)
+        if isinstance(arg, (list, tuple)):
+            return arg if all(type(part) is int for part in arg) else [self._converted(part) for part in arg]
+        if isinstance(arg, torch.dtype) and arg.is_floating_point:
+            return self.dtype
+        if isinstance(arg, torch.device) and arg.type != "meta":
+            return self.device
+        if isinstance(arg, torch.UntypedStorage):
+            problem = f"the model reads numbers from memory in {self.finder.find().path or 'the model itself'}"
+            raise PathxError(f"{problem}, past torch's operations: keep what it computes in tensors", usage=True)
+        return arg
 
     def _record(self, func: Any, traits: _Traits, given: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Run an operation and record it.
-
-        Where the model computes in another precision than the images', it runs twice: in the model's precision, whose result
-        the model's code sees, and in that of the images.
-        """
+        """Run an operation on what depends on the image, and record it."""
         tensors: dict[Value, Tensor] = {}  # of the values that it reads and makes
         args, recorded = self._resolve_all(given, tensors)
         kwargs, recorded_kwargs = options, options
@@ -283,40 +322,38 @@ class _Recorder(RecordingMode):
             values, recorded_values = self._resolve_all(tuple(options.values()), tensors)
             kwargs = dict(zip(options, values, strict=True))
             recorded_kwargs = dict(zip(options, recorded_values, strict=True))
-        in_place, call = traits.is_mutable, None
-        from_image = self.functional and not self.from_image.isdisjoint(tensors)
-        if in_place:
-            self._mark_aliases_stale(traits, given, from_image)
+        call = None
+        if traits.is_mutable:
+            if traits.out_of_place is None or args[0] is not given[0]:
+                raise _AliasedWrite  # it writes to an argument in a way of its own, or in another precision
             call = self._add_call(traits.out_of_place, recorded, recorded_kwargs, args[:1])
             self._save_needed(call, tensors)  # before they are written over
-        if in_place or (traits.hidden_writes is not None and traits.hidden_writes(given)):
-            self._prepare_write(func, traits, given, args, options)
+            entry = self._entry(given[0])
+            if entry is None or entry.value is None:
+                self.image_memory.add(memory_of(given[0]))
+        if traits.writes:
+            self._prepare_write(func, traits, given, options)
         form = self.forms.get(func)
         out = None if form is None else form(*args, **kwargs)
         out = func(*args, **kwargs) if out is None else out
         several = isinstance(out, (tuple, list))
-        made = shown = list(out) if several else [out]
-        is_converted = any(map(_is_not, given, args)) or any(map(_is_not, options.values(), kwargs.values()))
-        if is_converted and not (in_place and args[0] is given[0]):
-            out = func(*map(self._to_device, given), **{name: self._to_device(arg) for name, arg in options.items()})
-            shown = list(out) if several else [out]
-        made = [one if getattr(one, "dtype", None) is self.dtype else self._convert(one) for one in made]
-        if traits.makes_disjoint_views:
-            self.disjoint.update(map(id, shown))
-        call = call or self._add_call(func, recorded, recorded_kwargs, made)
-        outputs = call[0].outputs
-        if from_image:
-            self.from_image.update(value for value in outputs if value is not None)
-        for value, computed, tensor in zip(outputs, made, shown, strict=True):
-            if value is not None:
-                self._bind(tensor, value, None if computed is tensor else computed)
-                tensors[value] = computed
+        made = [
+            one if getattr(one, "dtype", None) is self.dtype else self._convert(one)
+            for one in (out if several else [out])
+        ]
+        if not traits.is_mutable:
+            call = self._add_call(func, recorded, recorded_kwargs, made)
+        for value, tensor in zip(call[0].outputs if call else [None] * len(made), made, strict=True):
+            if isinstance(tensor, Tensor):
+                self._bind(tensor, value)
+                if value is not None:
+                    tensors[value] = tensor
         self._save_needed(call, tensors)
-        return type(out)(shown) if several else shown[0]
+        return type(out)(made) if several else made[0]
 
-    def _save_needed(self, call: tuple[Node, tuple[Value, ...]], tensors: dict[Value, Tensor]) -> None:
+    def _save_needed(self, call: Call | None, tensors: dict[Value, Tensor]) -> None:
         """Save what the rule of a call asks for, as far as it is among `tensors`."""
-        for value in call[1]:
+        for value in call[1] if call else ():
             if value in tensors:
                 self._save(value, tensors[value])
 
@@ -327,76 +364,52 @@ class _Recorder(RecordingMode):
 
     def _resolve(self, arg: Any, tensors: dict[Value, Tensor]) -> tuple[Any, Any]:
         if isinstance(arg, Tensor):
-            tracked = self.tracked.get(id(arg)) or self._track_outside(arg)
-            if tracked.stale and (not self.functional or tracked.stale_by_image or tracked.value in self.from_image):
-                raise _AliasedWrite
-            if tracked.stale:  # the model wrote numbers that do not depend on the image
-                tracked = self._track_rewritten(arg)
-            tensor = tensors[tracked.value] = arg if tracked.computed is None else tracked.computed
-            return tensor, tracked.value
-        if isinstance(arg, (list, tuple)):
-            if all(type(part) is int for part in arg):
-                return arg, arg
+            value = self._value(arg)
+            if value in self.constants:
+                constant = self.tensors[value]
+                is_same = constant.dtype is arg.dtype and constant.device == arg.device
+                arg = arg if is_same else constant
+            tensors[value] = arg
+            return arg, value
+        if isinstance(arg, (list, tuple)) and not all(type(part) is int for part in arg):
             parts, recorded = self._resolve_all(tuple(arg), tensors)
-            return parts if any(map(_is_not, parts, arg)) else arg, list(recorded)
-        converted = arg
-        if isinstance(arg, torch.dtype) and arg.is_floating_point:
-            converted = self.dtype
-        elif isinstance(arg, torch.device) and arg.type != "meta" and arg != self.device:
-            converted = self.device
-        elif isinstance(arg, torch.UntypedStorage):
-            problem = f"the model reads numbers from memory in {self.finder.find().path or 'the model itself'}"
-            raise PathxError(f"{problem}, past torch's operations: keep what it computes in tensors", usage=True)
-        return converted, converted
+            return parts, list(recorded)
+        arg = self._converted(arg)
+        return arg, arg
 
-    def _to_device(self, arg: Any) -> Any:
-        """An argument as the model has it, on the device of the images."""
-        if isinstance(arg, (list, tuple)):
-            return [self._to_device(part) for part in arg]
-        if isinstance(arg, Tensor):
-            return arg.to(self.device) if arg.dim() and arg.device != self.device else arg
-        return self.device if isinstance(arg, torch.device) and arg.type != "meta" else arg
-
-    # --- Writes ---
-
-    def _mark_aliases_stale(self, traits: _Traits, given: tuple[Any, ...], from_image: bool) -> None:
-        """Mark all other tensors on the memory that an in-place operation writes."""
-        if traits.out_of_place is None:
-            raise _AliasedWrite  # it writes to an argument in a way of its own
-        if id(given[0]) not in self.disjoint:
-            alias = self.aliases.get(memory_of(given[0]))
-            while alias is not None:
-                alias.stale = alias.key != id(given[0])
-                alias.stale_by_image |= from_image
-                alias = alias.next_alias
-
-    def _prepare_write(self, func: Any, traits: _Traits, given: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """Remember what the model's tensors held before an operation writes to them, and copy what is saved there."""
+    def _prepare_write(self, func: Any, traits: _Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Before an operation writes: remember what the model's tensors hold, and copy what is saved there."""
         if func.overloadpacket in MEMORY_RESETS:
-            self.writes.remember_memory(given[0])
+            self.writes.remember_memory(args[0])
             return
-        for tensor in _written(traits, given, kwargs):
-            if memory_of(tensor) in self.model_memory:
-                self.writes.remember(tensor)
         for tensor in _written(traits, args, kwargs):
-            self._copy_saved(memory_of(tensor))
+            memory = memory_of(tensor)
+            if memory in self.model_memory:
+                self.writes.remember(tensor)
+            self._copy_saved(memory)
+            self.writes_to[memory] += 1
 
     # --- The graph ---
 
-    def _add_call(
-        self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Any]
-    ) -> tuple[Node, tuple[Value, ...]]:
-        """The node of a call, and which values to save. Common-subexpression elimination: equal calls share a node."""
+    def _add_call(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Any]) -> Call | None:
+        """The node of a call and the values to save; None where its result does not depend on the image.
+
+        Common-subexpression elimination: equal calls share a node.
+        """
         expression = (op, _key(args), (*kwargs, _key([*kwargs.values()])) if kwargs else None)
         call = self.by_expression.get(expression)
         if call is None:
             scope, first = self.finder.find(), len(self.shapes)
             outputs = tuple([self._new_value(one) if isinstance(one, Tensor) else None for one in made])
             node = Node(len(self.nodes), op, args, kwargs, outputs, scope)
-            self.nodes.append(node)
-            self.key.append((expression, scope, tuple(self.shapes[first:])))
             shapes = tuple([None if value is None else self.shapes[value.index] for value in outputs])
-            call = self.by_expression[expression] = node, tuple(self.on_operation(node, shapes))
+            saved = self.on_operation(node, shapes)
+            if saved is None:
+                del self.shapes[first:], self.dtypes[first:]
+                return None
+            self.nodes.append(node)
+            self.key.append((expression, scope, shapes))
+            call = self.by_expression[expression] = node, tuple(saved)
         self.calls.append(call[0])
         return call
 
@@ -414,12 +427,6 @@ class _Recorder(RecordingMode):
             self.tensors = {value: tensor.detach() for value, tensor in self.tensors.items()}
         super().finish()
 
-    def release(self) -> None:
-        """Let go of all tensors now: weak references point back here, so the garbage collector would take its time."""
-        self.tracked.clear()
-        self.aliases.clear()
-        self.tensors, self.converted = {}, []
-
     def recording(self, outputs: Any) -> Recording:
         """The recording of a model that returned `outputs`."""
         tensors: dict[Value, Tensor] = {}
@@ -431,14 +438,13 @@ class _Recorder(RecordingMode):
             scopes = script_scopes(self.model, self.calls)
         described = _map(returned, lambda leaf: leaf if isinstance(leaf, Value) else type(leaf).__name__)
         graph = Graph(
-            nodes=tuple(
-                replace(node, scope=scopes.get(node.index, node.scope)) if scopes else node for node in self.nodes
-            ),
+            nodes=tuple([replace(node, scope=scopes.get(node.index, node.scope)) for node in self.nodes])
+            if scopes
+            else tuple(self.nodes),
             shapes=tuple(self.shapes),
             dtypes=tuple(self.dtypes),
             input=value_at(0),
-            parameters=self.parameters,
-            constants=frozenset(self.constants),
+            constants=self.constants,
             outputs=_map(returned, _without_contents),
         )
         tensors = {value: one.detach() if one.requires_grad else one for value, one in self.tensors.items()}
@@ -462,8 +468,13 @@ def _key(item: Any) -> Hashable:
     return repr(item)
 
 
-def _is_not(one: Any, other: Any) -> bool:
-    return one is not other
+def _tensors_in(args: Iterable[Any]) -> Iterator[Tensor]:
+    """The tensors among arguments, and in lists among them."""
+    for arg in args:
+        if isinstance(arg, Tensor):
+            yield arg
+        elif isinstance(arg, (list, tuple)):
+            yield from _tensors_in(arg)
 
 
 def _map(outputs: Any, function: Callable[[Any], Any]) -> Any:
@@ -490,20 +501,22 @@ class _Traits:
     Args:
         is_query: it computes nothing: it asks for a tensor's device, or is a note for a profiler.
         respell: what to run instead, where another spelling has the rule.
+        is_mutable: it is an in-place operation.
         out_of_place: the operation that computes what this in-place one does; None where there is none.
         written: positions and names of the arguments that it writes to, by its schema.
         hidden_writes: which arguments it writes to without its schema saying so.
-        makes_disjoint_views: its views are meant to be written without regard to each other (`unsafe_split`).
+        writes: it writes to any.
     """
 
     is_query: bool
     is_composite: bool
+    is_random: bool
     respell: Respelling | None
     is_mutable: bool
     out_of_place: Any
     written: tuple[tuple[int, str], ...]
     hidden_writes: Callable[..., Any] | None
-    makes_disjoint_views: bool
+    writes: bool
 
 
 @cache
@@ -518,17 +531,17 @@ def _traits_of(func: Any) -> _Traits:
     return _Traits(
         is_query=is_query,
         is_composite=not is_query and is_composite(func),
+        is_random=torch.Tag.nondeterministic_seeded in func.tags,
         respell=RESPELLINGS.get(func),
         is_mutable=schema.is_mutable,
         out_of_place=out_of_place,
         written=tuple(written),
         hidden_writes=HIDDEN_WRITES.get(func),
-        makes_disjoint_views=name.startswith("unsafe_"),
+        writes=schema.is_mutable or func in HIDDEN_WRITES,
     )
 
 
 def _written(traits: _Traits, args: Any, kwargs: Any) -> Iterator[Tensor]:
     """The tensors that an operation writes to."""
     given = [args[number] if number < len(args) else kwargs.get(name) for number, name in traits.written]
-    for one in (*given, *(traits.hidden_writes(args) if traits.hidden_writes else ())):
-        yield from (part for part in (one if isinstance(one, (list, tuple)) else [one]) if isinstance(part, Tensor))
+    return _tensors_in((*given, *(traits.hidden_writes(args) if traits.hidden_writes else ())))

@@ -45,8 +45,7 @@ def replayed(model: nn.Module, images: Tensor) -> Tensor:
     """What the graph says the model makes, node by node."""
     recording = record(model, images, lambda image: lambda node, shapes: ())
     graph = recording.graph
-    there = (*graph.constants, *graph.parameters.values())
-    values = {graph.input: images, **{value: recording.tensors[value] for value in there}}
+    values = {graph.input: images, **{value: recording.tensors[value] for value in graph.constants}}
 
     def actual(leaf: object) -> object:
         if isinstance(leaf, list):
