@@ -1,4 +1,4 @@
-"""`python -m benchmarks [PART…]`: measure, print the tables, write JSON and a plot."""
+"""`python -m benchmarks [PART…]`: measure, print the tables, write JSON."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from benchmarks import report
 from benchmarks.measure import ROOT, THREADS, Effort, limit_memory, machine
 from benchmarks.parts import PARTS
 
-IN_README = ("literal", "path")
+MAIN = ("path", "others", "first", "command", "work")
+"""What is measured where no part is named: the tables of docs/benchmarks.md, in some ten minutes."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure how fast pathx is.")
     listing = "; ".join(f"{name}: {part.title}" for name, part in PARTS.items())
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"what to measure, everything by default. {listing}")
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"what to measure, by default {', '.join(MAIN)}. {listing}"
+    )
     parser.add_argument("--quick", action="store_true", help="small models and few runs: does it work at all?")
     parser.add_argument("--repeats", type=int, help="timed runs of each call (default 9, 3 with --quick)")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "benchmarks", help="folder for the JSON and plot")
-    parser.add_argument(
-        "--docs", action="store_true", help="also put the tables and the plot into docs/ and the README"
-    )
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "benchmarks", help="folder for the JSON")
     options = parser.parse_args()
-    names = options.parts or list(PARTS)
+    names = options.parts or list(MAIN)
     if unknown := [name for name in names if name not in PARTS]:
         parser.error(f"no part is called {unknown[0]!r}: choose from {', '.join(PARTS)}")
     if options.repeats is not None and options.repeats < 1:
@@ -44,7 +44,7 @@ def main() -> None:
     limit_memory()
     effort = Effort(options.repeats or (3 if options.quick else 9), options.quick)
     here = machine()
-    print(report.described(here))
+    print(report.describe(here))
     failed: list[str] = []
     for name in names:
         part = PARTS[name]
@@ -63,11 +63,6 @@ def main() -> None:
         results[name] = report.entry(part.title, date.today().isoformat(), here, rows)
         report.write(results, options.out)
     print(f"\n{options.out / report.RESULTS}", file=sys.stderr)
-    if options.docs:
-        results = report.read(options.out)
-        report.fill(ROOT / "docs" / "benchmarks.md", report.markdown(results))
-        report.fill(ROOT / "README.md", report.markdown(results, IN_README))
-        report.plot(results, ROOT / "docs" / "images" / report.PLOT)
     if failed:
         raise SystemExit(f"failed: {', '.join(failed)}")
 

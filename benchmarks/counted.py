@@ -1,19 +1,17 @@
-"""Parts that count: what a call has a device do, in the form that a GPU runs, and what each way of saving work is worth."""
+"""What a call has a device do, in the form that a GPU runs: counted, not timed."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from unittest.mock import patch
 
 from support.work import Work, work_of
 
-from benchmarks.measure import Effort, Row, interleaved
+from benchmarks.measure import Effort, Row
 from benchmarks.parts import part
 from benchmarks.subjects import NAMES, Subject, photos, subject
-from pathx.engine.search import Strategy
 
 MIB = 2**20
 SETTINGS: tuple[tuple[int | str, int, float], ...] = (
@@ -70,46 +68,3 @@ def _batches(name: str, measured: Subject) -> Iterator[Row]:
 
 def _note(done: Work) -> str:
     return f"{done.launches} launches, {done.transfers} transfers, largest tensor {done.largest / MIB:.1f} MiB"
-
-
-@part("ways", "What each way of saving work is worth: switched off alone, complete path, against the call as it is")
-def ways(effort: Effort) -> Iterator[Row]:
-    for name in ("squeezenet1_1",) if effort.quick else NAMES:
-        measured = subject(name, settled=True)
-        for width in (5, 64, 1024):
-            call = measured.path(depth="all", width=width)
-            without = {trick: _within(off, call) for trick, off in TRICKS.items()}
-            times = interleaved({"": call, **without}, min(effort.repeats, 5))
-            whole = work_of(call).moved
-            for trick, other in without.items():
-                note = f"{work_of(other).moved / whole:.2f} of the bytes"
-                yield Row(f"{name}, width {width}, without {trick}", times[trick], "as it is", times[""], note=note)
-        half = measured.path(depth="half", width=5)
-        times = interleaved({"": half, "whole maps": _within(_no_boxes, half)}, min(effort.repeats, 5))
-        what = f"{name}, half of the layers, width 5, without boxing the linear model"
-        yield Row(what, times["whole maps"], "as it is", times[""])
-
-
-def _within(off: Callable[[], object], call: Callable[[], object]) -> Callable[[], object]:
-    def run() -> None:
-        with off():  # type: ignore[attr-defined]
-            call()
-
-    return run
-
-
-def _strategy(**changes: object) -> Callable[[], object]:
-    """Every search with another strategy."""
-    other = replace(Strategy(), **changes)  # type: ignore[arg-type]
-    return lambda: patch("pathx.engine.explain.Strategy", lambda: other)
-
-
-def _no_boxes() -> object:
-    return patch("pathx.engine.linear._sum_in_box", lambda *_: None)
-
-
-TRICKS: dict[str, Callable[[], object]] = {
-    "windows": _strategy(windows=False),
-    "listing units under windows": _strategy(few=0.0),
-    "products without zeros": _strategy(sparse=0.0),
-}

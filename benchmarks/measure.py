@@ -36,8 +36,6 @@ class Row:
         reference: the median of that.
         limit: what the figure may be at most; None where there is no target.
         note: anything a reader of the table should know.
-        curve: the growth curve that the row is a point of, if any, and
-        at: where on its axis.
     """
 
     what: str
@@ -47,8 +45,6 @@ class Row:
     unit: str = "s"
     limit: float | None = None
     note: str = ""
-    curve: str = ""
-    at: float | None = None
 
     @property
     def figure(self) -> float:

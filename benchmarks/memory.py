@@ -1,7 +1,7 @@
-"""Peak memory of one call, above the model: `python -m benchmarks.memory NAME saliency|path [WIDTH] [once]`.
+"""One call in a process of its own: `python -m benchmarks.memory NAME saliency|path [WIDTH|default] [once]`.
 
-Run in a process of its own by the parts `memory` and `bounded`. Prints JSON, in MiB: the process with its model loaded
-(`model`), and above that the peak of the `first` call (which traces the network) and of `later` ones.
+Prints JSON: MiB of the process with its model loaded (`model`), the peak above that of the `first` call (which analyses the
+network) and of `later` ones, and the CPU time of the first call (`seconds`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import resource
 import sys
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 
 import torch
 
@@ -26,16 +26,17 @@ def main(name: str, method: str, width: str = "5", once: str = "") -> None:
     if method == "saliency":
         call = measured.saliency()
     else:
-        call = measured.path(depth="all", width=int(width))
+        settings = {} if width == "default" else {"depth": "all", "width": "all" if width == "all" else int(width)}
+        call = measured.path(**settings)
         pathx.explain(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()), torch.ones(1, 4), depth=1)  # imports
     model = resident()
     result = {"model": model}
     for which in ("first",) if once else ("first", "later"):
         _reset_peak()
-        start = perf_counter()
+        start = process_time()
         call()
         result[which] = _peak() - model
-        result.setdefault("seconds", perf_counter() - start)
+        result.setdefault("seconds", process_time() - start)
     print(json.dumps(result))
 
 
