@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from pathx.models.load import load_model
     from pathx.report.build import report
     from pathx.results.redraw import redraw
+    from pathx.runs.compute import decompose_task
     from pathx.runs.index import merge
     from pathx.runs.run import explain_files
-    from pathx.runs.tasks import decompose_task
     from pathx.units.units import units
 
 __version__ = "0.3.0"
@@ -72,7 +72,7 @@ _HOMES = {
     "pathx.results.redraw": ("redraw",),
     "pathx.runs.index": ("merge",),
     "pathx.runs.run": ("explain_files",),
-    "pathx.runs.tasks": ("decompose_task",),
+    "pathx.runs.compute": ("decompose_task",),
     "pathx.units.units": ("units",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -13,9 +13,9 @@ import re
 import signal
 import socket
 import threading
-import warnings
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -28,13 +28,8 @@ from pathx.threads import stay_in_the_background
 T = TypeVar("T")
 
 INSTALL = "pip install 'pathx-relu[ray]'"
-RETRIES = 1
-"""How often Ray itself retries a batch whose process died."""
-
-PIECES, MOST_PIECES, BATCHES_AT_ONCE = 10, 1000, 8
-"""Ray schedules pieces of several batches, since scheduling a piece costs about 20 ms per stage. There are PIECES pieces for every
-actor, so that no actor waits long, MOST_PIECES where the number of actors is open, and at most BATCHES_AT_ONCE batches in a piece.
-"""
+AHEAD = 3
+"""Batches that an actor is given at once: one is computed while the next is read and the last one written."""
 
 KEPT_MILLISECONDS = 60_000
 """How long a Ray that we started keeps an idle process."""
@@ -113,107 +108,85 @@ class Cluster:
         cpus, gpus = total.get("CPU", 1.0), total.get("GPU", 0.0)
         self.gpus = actors.gpus or (1.0 if gpus and device in ("auto", "cuda") else 0.0)
         """Of each actor."""
-        self._least, self._most = actors.least, actors.most
-        if self._most is None and not grows:
-            # On two cores both compute: reading and writing take a fifth of the time, and not one of the cores.
-            room = int(gpus / self.gpus) if self.gpus else max(int(cpus) - 1, min(int(cpus), 2))
-            self._most = max(actors.least, room, 1)
+        # On two cores both compute: reading and writing take a fifth of the time, and not one of the cores.
+        room = int(gpus / self.gpus) if self.gpus else max(int(cpus) - 1, min(int(cpus), 2))
+        room = max(actors.least, room, 1)
+        self._most = actors.most if actors.most is not None or grows else room
+        self._first = room if self._most is None else min(room, self._most)
+        """So many actors are started at once; others, up to the most, when those have started."""
         # One CPU stays for those who read: a pool that takes all of them starves.
-        self._cpus = min(1.0, max(cpus - 1, 0.5) / (self._most or self._least))
-        # Of those who read, and of those who write. Each has half a CPU, so that there would be two for every CPU once the
-        # actors are done, in processes that are started for that and import torch first.
-        self._tasks = None if grows else max(int(cpus), 1)
-        self._few = MOST_PIECES if self._most is None else PIECES * self._most
-        """So many pieces a short run has, and so many wait for a stage in a long one."""
+        self._cpus = min(1.0, max(cpus - 1, 0.5) / (self._most or actors.least))
 
     def outcomes(self, batches: Sequence[Sequence[T]], stages: Stages) -> Iterator[tuple[Sequence[T], Any]]:
         """Batches with their results, as they are done; None for a single image whose process died every time.
 
-        A batch whose process died is tried again alone, and then each of its images alone. What a stage raises is raised here.
+        A batch whose process died is tried again while its actor has no other, and then each of its images alone. What a stage
+        raises is raised here.
         """
-        lost = yield from self._once(batches, stages)
-        if lost and self._pieces(len(batches)) < len(batches):
-            lost = yield from self._once(lost, stages)
-        if lost:
-            lost = yield from self._once([[item] for batch in lost for item in batch], stages)
+        lost = yield from self._once(batches, stages, AHEAD)
+        lost = yield from self._once(lost, stages, 1)
+        lost = yield from self._once([[item] for batch in lost for item in batch], stages, 1)
         yield from ((batch, None) for batch in lost)
 
     def _once(
-        self, batches: Sequence[Sequence[T]], stages: Stages
+        self, batches: Sequence[Sequence[T]], stages: Stages, ahead: int
     ) -> Generator[tuple[Sequence[T], Any], None, list[Sequence[T]]]:
-        """As `outcomes`, without retries; returns the batches that were lost."""
-        missing = dict(enumerate(batches))
-        if not missing:
-            return []
-        rows = [{"number": number, "value": to_bytes(batch)} for number, batch in missing.items()]
+        """As `outcomes`, without retries; returns the batches that were lost.
+
+        Args:
+            ahead: how many batches an actor is given at once.
+        """
+        ray, here = self._ray, os.getcwd()
+        run = ray.remote(_run_stage_in).options(num_cpus=0.5, max_retries=1)
+        start = ray.remote(_Actor).options(num_cpus=self._cpus, num_gpus=self.gpus)
+        waiting, lost = deque(batches), list[Sequence[T]]()
+        starting: dict[Any, Any] = {}  # actors, by what is there once they have started
+        load: dict[Any, int] = {}  # actors that have started, with how many batches each has
+        pending: dict[Any, tuple[Sequence[T], Any]] = {}
+
+        def start_actors(count: int) -> None:
+            for _ in range(count):
+                actor = start.remote(here, stages.start)
+                starting[actor.is_ready.remote()] = actor
+
         try:
-            with closing(iter(self._pipeline(rows, stages).iter_rows())) as done:
-                for row in done:
-                    value = from_bytes(row["value"])
-                    if isinstance(value, _Raised):
-                        raise value.error
-                    if row["number"] in missing:
-                        yield missing.pop(row["number"]), value
-        except self._ray.exceptions.RayError as error:
+            start_actors(min(self._first, len(batches)))
+            while waiting or pending:
+                free = [actor for actor in load if load[actor] < ahead]
+                if waiting and free:
+                    batch, actor = waiting.popleft(), min(free, key=load.__getitem__)
+                    load[actor] += 1
+                    made = actor.compute.remote(run.remote(here, stages.read, to_bytes(batch)))
+                    last = made if stages.finish is None else run.remote(here, stages.finish, made)
+                    pending[last] = batch, actor
+                    continue
+                if waiting and not starting and (self._most is None or len(load) < self._most):
+                    start_actors(1)  # this one may wait until a machine joins
+                (ready,), _ = ray.wait([*pending, *starting], num_returns=1)
+                actor = starting.pop(ready) if ready in starting else pending[ready][1]
+                try:
+                    value = from_bytes(ray.get(ready))
+                except ray.exceptions.RayError:  # a process or a machine is gone: is it this actor's?
+                    if ready in pending:
+                        lost.append(pending.pop(ready)[0])
+                        if load.pop(actor, None) is not None:
+                            starting[actor.is_ready.remote()] = actor
+                    continue
+                if ready not in pending:
+                    load[actor] = sum(other is actor for _, other in pending.values())
+                    continue
+                batch, _ = pending.pop(ready)
+                if actor in load:
+                    load[actor] -= 1
+                if isinstance(value, _Raised):
+                    raise value.error
+                yield batch, value
+        except ray.exceptions.RayError as error:
             raise PathxError(f"the cluster is lost ({reason_of(error)}): run it again to go on") from error
-        return list(missing.values())
-
-    def _pieces(self, batches: int) -> int:
-        """How many pieces the list of batches is cut into."""
-        return max(min(batches, self._few), batches // BATCHES_AT_ONCE)
-
-    def _pipeline(self, rows: list[dict[str, Any]], stages: Stages) -> Any:
-        data, here = self._ray.data, os.getcwd()
-        context = data.DataContext.get_current()
-        context.enable_progress_bars = False
-        context.max_errored_blocks = -1  # what is lost is done again, and counted, by name
-        _let_few_wait(context, self._few)
-        pool = data.ActorPoolStrategy(min_size=self._least, max_size=self._most)
-        task = {"compute": data.TaskPoolStrategy(size=self._tasks), "num_cpus": 0.5, "max_retries": RETRIES}
-        with warnings.catch_warnings():  # Ray means to drop some of these settings, and has nothing in their place yet
-            warnings.simplefilter("ignore")
-            made = (
-                data.from_items(rows, override_num_blocks=self._pieces(len(rows)))
-                .map(partial(_run_stage_in, here, stages.read), **task)
-                .map(
-                    _Actor,
-                    fn_constructor_args=(here, stages.start),
-                    compute=pool,
-                    num_cpus=self._cpus,
-                    num_gpus=self.gpus,
-                    max_restarts=-1,
-                    max_task_retries=RETRIES,
-                )
-            )
-            if stages.finish is not None:
-                made = made.map(partial(_run_stage_in, here, stages.finish), **task)
-        return made
-
-
-def _let_few_wait(context: Any, most: int) -> None:
-    """Hold a stage back while `most` pieces wait for the next one.
-
-    By default Ray holds back fast actors only when half of its object store, a seventh of all memory, is full of results that
-    wait to be written. Ray has no setting for this, only an internal list of policies; a version without that list holds
-    nothing back.
-    """
-    try:
-        from ray.data._internal.execution import backpressure_policy as rules
-        from ray.data._internal.execution.streaming_executor_state import OpState
-
-        others, key, count = (
-            rules.ENABLED_BACKPRESSURE_POLICIES,
-            rules.ENABLED_BACKPRESSURE_POLICIES_CONFIG_KEY,
-            OpState.total_enqueued_input_blocks,
-        )
-    except (ImportError, AttributeError):
-        return
-
-    class FewWait(rules.BackpressurePolicy):  # type: ignore[misc]  # Ray is an extra, unknown to the type check
-        def can_add_input(self, stage: Any) -> bool:
-            return all(count(self._topology[after]) < most for after in stage.output_dependencies)
-
-    context.set_config(key, [*others, FewWait])
+        finally:
+            for actor in (*load, *starting.values()):
+                ray.kill(actor)
+        return lost
 
 
 @dataclass(frozen=True)
@@ -224,7 +197,7 @@ class _Raised:
 
 
 class _Actor:
-    """A process that computes. If it cannot start, every batch reports why; otherwise Ray would start it again for ever."""
+    """A process that computes. If it cannot start, every batch reports why."""
 
     def __init__(self, here: str, start: Callable[[], Callable[[Any], Any]]) -> None:
         # Several threads would wait for each other, and for cores that readers and writers occupy.
@@ -235,8 +208,11 @@ class _Actor:
         except Exception as error:
             self._compute = partial(_refuse, error)
 
-    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        return _run_stage(self._compute, row)
+    def is_ready(self) -> bytes:
+        return to_bytes(True)
+
+    def compute(self, data: bytes) -> bytes:
+        return _run_stage(self._compute, data)
 
 
 def _refuse(error: Exception, value: Any) -> Any:
@@ -254,27 +230,26 @@ def _change_folder(here: str) -> None:
         ) from None
 
 
-def _run_stage_in(here: str, work: Callable[[Any], Any], row: dict[str, Any]) -> dict[str, Any]:
+def _run_stage_in(here: str, work: Callable[[Any], Any], data: bytes) -> bytes:
     def there(value: Any) -> Any:
         stay_in_the_background()
         _change_folder(here)
         return work(value)
 
-    return _run_stage(there, row)
+    return _run_stage(there, data)
 
 
-def _run_stage(work: Callable[[Any], Any], row: dict[str, Any]) -> dict[str, Any]:
-    """A row of Ray's dataset after one more stage."""
-    value = from_bytes(row["value"])
+def _run_stage(work: Callable[[Any], Any], data: bytes) -> bytes:
+    """What was sent, after one more stage."""
+    value = from_bytes(data)
     if isinstance(value, _Raised):
-        return row
+        return data
     try:
-        data = to_bytes(work(value))
+        return to_bytes(work(value))
     except _ray().exceptions.RayError:  # another machine that was asked is gone: as if this process were
         raise
     except Exception as error:
-        data = to_bytes(_Raised(_sendable(error)))
-    return {"number": row["number"], "value": data}
+        return to_bytes(_Raised(_sendable(error)))
 
 
 def _sendable(error: Exception) -> Exception:
@@ -297,7 +272,7 @@ def other_machines() -> Iterator[Callable[[Callable[[Any], Any], Any], Any]]:
 
 
 def _there(ray: Any, remote: Any, work: Callable[[Any], Any], value: Any) -> Any:
-    made = from_bytes(ray.get(remote.remote(os.getcwd(), work, {"number": 0, "value": to_bytes(value)}))["value"])
+    made = from_bytes(ray.get(remote.remote(os.getcwd(), work, to_bytes(value))))
     if isinstance(made, _Raised):
         raise made.error
     return made
@@ -360,7 +335,6 @@ def join_cluster(address: str, actors: Actors | None, device: str) -> Iterator[C
         remedy = "start one with `ray start --head`, or use `ray` local"
         raise PathxError(f"there is no Ray at {address} ({reason_of(error)}): {remedy}", usage=True) from None
     try:
-        logging.getLogger("ray.data").setLevel(logging.ERROR)
         yield Cluster(ray, actors or Actors(), device, grows=address != "local")
     finally:
         ray.shutdown()
@@ -395,7 +369,6 @@ def _silence_stderr() -> Iterator[None]:
 def _ray() -> Any:
     try:
         import ray
-        import ray.data
     except ImportError:
         raise PathxError(f"runs on a cluster need Ray: {INSTALL}", usage=True) from None
     return ray

@@ -24,7 +24,7 @@ from support.command_line import (
     scripted,
 )
 
-import pathx.runs.computing
+import pathx.runs.compute
 
 pytestmark = pytest.mark.usefixtures("one_thread", "here")
 
@@ -92,7 +92,7 @@ def test_a_bug_is_one_line_too(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -
     def bug(*arguments: Any, **options: Any) -> None:
         raise ZeroDivisionError("by\nzero")
 
-    monkeypatch.setattr(pathx.runs.computing, "freeze", bug)
+    monkeypatch.setattr(pathx.runs.compute, "freeze", bug)
     done = pathx_("explain", picture(), "--model", scripted(network()))
     message = "unexpected ZeroDivisionError: by zero (set PATHX_DEBUG=1 for the traceback)"
     refused(done, f"pathx: {message}\n", status=1)
@@ -102,7 +102,7 @@ def test_an_interruption(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None
     def interrupt(*arguments: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pathx.runs.computing, "freeze", interrupt)
+    monkeypatch.setattr(pathx.runs.compute, "freeze", interrupt)
     done = pathx_("explain", picture(), "--model", scripted(network()))
     refused(done, "interrupted; the explanations that have a path.json are whole", status=130)
 

@@ -23,7 +23,7 @@ from pathx.engine.explain import decompose_frozen, explain_frozen
 from pathx.engine.freeze import freeze
 from pathx.engine.settings import check_depth
 from pathx.evaluation.methods import path_map
-from pathx.runs.settings import Settings
+from pathx.runs.compute import Settings
 from pathx.units.folder import Request
 
 pytestmark = pytest.mark.usefixtures("one_thread")

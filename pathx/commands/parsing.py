@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pathx.commands.output import complain
 from pathx.errors import PathxError, parse_json
-from pathx.runs.shards import Shard, parse_shard, shard_of_environment
+from pathx.runs.index import Shard, parse_shard, shard_of_environment
 
 T = TypeVar("T")
 

@@ -70,9 +70,9 @@ def run_images(
     every, shard = parsing.every(results.every), parsing.shard(run.shard, quiet)
 
     with loading(f"torch and {model.model}", quiet):
+        from pathx.runs.compute import decompose_task
         from pathx.runs.run import Plan, Settings, explain_files
         from pathx.runs.stop import Stop
-        from pathx.runs.tasks import decompose_task
 
         loaded = load()
     guide = None

@@ -7,7 +7,6 @@ import os
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 from PIL import Image
 
@@ -20,7 +19,7 @@ from pathx.images.read import UserImage
 from pathx.report.explanation import explanation_data
 from pathx.report.network import network_data
 from pathx.report.page import is_page, page
-from pathx.results.explanation import ModelInfo, path_document
+from pathx.results.explanation import Subject, path_document
 from pathx.results.files import foreign, replace_file
 
 _HEIGHT = 900  # of the page in a notebook's cell, in pixels
@@ -74,15 +73,15 @@ def explanation_report(
         name: what the page calls the image.
     """
     view = View.of(explanation, photo, region, explanation.label if label is None else label)
-    origin = explanation.origin
-    about = ModelInfo(
-        "the model" if origin is None else type(origin.model).__name__, "none", "", explanation.logits.numel()
-    )
-    image = UserImage(name, "", view.photo)
+    origin, classes = explanation.origin, explanation.logits.numel()
+    about = {"name": "the model" if origin is None else type(origin.model).__name__, "weights": "none", "sha256": ""}
+    labels = [f"class {index}" for index in range(classes)]
+    labels[explanation.target] = view.label
+    if explanation.against is not None:
+        labels[explanation.against] = explanation.other_label
     device = str(explanation.attribution.device)
-    how: dict[str, Any] = {"region": view.region, "model": about, "label": view.label, "device": device, "files": {}}
-    how["other"] = explanation.other_label
-    document = path_document(explanation, image=image, **how)
+    subject = Subject(UserImage(name, "", view.photo), view.region, {**about, "classes": classes}, labels, device)
+    document = path_document(explanation, subject)
     network = None if origin is None else network_data(freeze(origin.model, origin.image[None]), explanation)
     data = explanation_data(document, view.photo, network, pixels=pixel_map(explanation.attribution, Drawing()))
     return Report(page("explanation.js", f"{data['whole']['label']}: {name}", data))

@@ -15,24 +15,17 @@ from pathx.drawing.png import png
 from pathx.drawing.render import Drawing
 from pathx.drawing.sheets import decomposition_scale, decomposition_sheet, feature_heat
 from pathx.drawing.view import View
-from pathx.errors import PathxError
-from pathx.images.read import UserImage
 from pathx.maps import SPOT, no_place
 from pathx.results.explanation import (
-    ModelInfo,
-    check_finite,
-    describe_the_same,
+    Subject,
     draw_files,
     drop_contrast,
     feature_files,
     put_explanation,
     remove_empty_features,
-    software_document,
-    subject,
-    target_document,
     unit_document,
 )
-from pathx.results.files import DECOMPOSITION, FILES, PATH, SHEET, document_bytes, read_document, replacing
+from pathx.results.files import DECOMPOSITION, FILES, PATH, SHEET, document_bytes, replacing
 
 SCHEMA = "pathx/decomposition@2"
 
@@ -57,51 +50,31 @@ class ReferencePanels:
 
 
 def save_decomposition(
-    made: Decomposition,
-    folder: Path,
-    *,
-    image: UserImage,
-    region: tuple[float, float, float, float],
-    model: ModelInfo,
-    label: str,
-    device: str,
-    save_tensors: bool = False,
-    drawing: Drawing | None = None,
-    draw: bool = True,
-    references: ReferencePanels | None = None,
+    made: Decomposition, folder: Path, subject: Subject, references: ReferencePanels | None = None
 ) -> dict[str, Any]:
     """Write the files of one decomposition and return what decomposition.json says.
 
     In `folder` the files of the whole explanation, in `feature-01`, … below it those of each feature that is drawn, and last
-    decomposition.json. Features of an older one are removed; files that are still true stay, as for an explanation.
+    decomposition.json. All files of an older decomposition go; those of its explanation stay where they are still true.
 
     Args:
-        draw: whether to make pictures.
         references: what its units look for elsewhere, where that is known.
     """
-    drawing, known = drawing or Drawing(), references or ReferencePanels()
-    about: dict[str, Any] = {"image": image, "region": region, "model": model, "label": label, "device": device}
-    about |= {"save_tensors": save_tensors, "drawing": drawing, "draw": draw}
-    view = View(image.pixels, image.on_pixels(region), label, more=known.sheet)
-    document = _document(made, image, model, label, device, drawing)
-    document["region"] = list(region)
-    check_finite(document, image)
-    contents = decomposition_pictures(made, view, drawing) if draw else {}
-    if save_tensors:
+    known = references or ReferencePanels()
+    document = _document(made, subject)
+    view = subject.view(made.whole, known.sheet)
+    contents = decomposition_pictures(made, view, subject.drawing) if subject.draw else {}
+    if subject.save_tensors:
         contents |= {f"{name}/{FILES['tensors']}": _tensors(one) for name, one in _folders(made).items()}
     with replacing(folder) as new:
-        there = _still_true(folder, document) - contents.keys()
-        path, own = draw_files(made.whole, more=known.whole, **about)
-        gone = [DECOMPOSITION, *put_explanation(new, "", path, own)]
+        path, own = draw_files(made.whole, subject, known.whole)
+        gone = [DECOMPOSITION, *put_explanation(new, path, own), SHEET, *feature_files(folder)]
         for name, data in contents.items():
             new.put(name, data)
         for entry in document["features"]:
-            names = {key: f"{entry['folder']}/{name}" for key, name in FILES.items()}
-            entry["files"] = {key: FILES[key] for key, name in names.items() if name in contents or name in there}
-        sheet = {"sheet": SHEET} if SHEET in contents or SHEET in there else {}
-        document["files"] = {**sheet, "path": PATH, **path["files"]}
+            entry["files"] = {key: name for key, name in FILES.items() if f"{entry['folder']}/{name}" in contents}
+        document["files"] = {**({"sheet": SHEET} if SHEET in contents else {}), "path": PATH, **path["files"]}
         new.put(DECOMPOSITION, document_bytes(document))
-        gone += [name for name in (SHEET, *feature_files(folder)) if name not in contents and name not in there]
         drop_contrast(folder.parent, path)
         new.commit(gone)
         remove_empty_features(folder)
@@ -122,49 +95,26 @@ def _folders(made: Decomposition) -> dict[str, Feature]:
     return {f"feature-{one.number:02}": one for one in made.drawn}
 
 
-def _still_true(folder: Path, document: dict[str, Any]) -> set[str]:
-    """The files of an older decomposition in a folder, its explanation's apart, where it is the same as this one."""
-    try:
-        old = read_document(folder / DECOMPOSITION)
-        same = describe_the_same(old, document) and old["layer"] == document["layer"]
-        features = [[(entry["folder"], entry["units"]) for entry in one["features"]] for one in (old, document)]
-        units = [[(unit["tensor"], unit["index"]) for unit in one["units"]] for one in (old, document)]
-        if not same or features[0] != features[1] or units[0] != units[1]:
-            return set()
-        own = set(old["files"].values()) - {PATH, *FILES.values()}
-        names = own | {f"{entry['folder']}/{name}" for entry in old["features"] for name in entry["files"].values()}
-    except (PathxError, KeyError, TypeError, AttributeError):
-        return set()
-    return {name for name in names & {SHEET, *feature_files(folder)} if (folder / name).is_file()}
-
-
 def feature_folders(document: dict[str, Any]) -> list[str]:
     """Where the features are, for people to read."""
     names = [f"{entry['folder']}/" for entry in document["features"] if entry["files"]]
     return [f"{names[0]} to {names[-1]}"] if len(names) > 1 else names
 
 
-def _document(
-    made: Decomposition, image: UserImage, model: ModelInfo, label: str, device: str, drawing: Drawing
-) -> dict[str, Any]:
+def _document(made: Decomposition, subject: Subject) -> dict[str, Any]:
     """What decomposition.json says: schema `pathx/decomposition@2`."""
     whole = made.whole
     feature_of = {position: one.number for one in made.features for position in one.units}
     names = {one.number: name for name, one in _folders(made).items()}
-    return {
-        "schema": SCHEMA,
-        **subject(whole, image, model),
-        "target": target_document(whole, whole.target, label),
-        "depth": whole.depth,
-        "width": whole.width,
-        "alpha": whole.alpha,
-        "skips": whole.skips,
-        "importance": whole.importance,
-        "layer": made.layer,
-        "below_alpha": made.below_alpha,
-        "contribution": made.contribution,
-        "score": whole.score,
-        "features": [
+    return subject.document(
+        SCHEMA,
+        whole,
+        {"target": subject.target(whole, whole.target)},
+        layer=made.layer,
+        below_alpha=made.below_alpha,
+        contribution=made.contribution,
+        score=whole.score,
+        features=[
             {
                 "feature": one.number,
                 "folder": names.get(one.number),
@@ -177,7 +127,7 @@ def _document(
             }
             for one in made.features
         ],
-        "units": [
+        units=[
             {
                 "unit": position + 1,
                 "feature": feature_of[position],
@@ -187,11 +137,10 @@ def _document(
             }
             for position, (unit, path) in enumerate(zip(made.units, made.paths, strict=True))
         ],
-        "grouping": {"alike": ALIKE, "linkage": "complete", "smoothing": SPOT},
-        "colour_scale": decomposition_scale(made, drawing),
-        "files": {},
-        "created_by": software_document(whole, device),
-    }
+        grouping={"alike": ALIKE, "linkage": "complete", "smoothing": SPOT},
+        colour_scale=decomposition_scale(made, subject.drawing),
+        files={},
+    )
 
 
 def _channels(made: Decomposition, feature: Feature) -> list[dict[str, Any]]:

@@ -40,7 +40,7 @@ from pathx.results.files import (
 from pathx.results.schema import PATH_SCHEMA
 
 if TYPE_CHECKING:
-    from pathx.explanation import Explanation, PathLayer, Removal, Unit
+    from pathx.explanation import Explanation, PathLayer, Unit
 
 SCHEMA = PATH_SCHEMA
 TENSORS_SCHEMA = "pathx/tensors@1"
@@ -49,22 +49,79 @@ SETTINGS = ("depth", "width", "alpha", "skips", "importance")
 EARLIER = "an earlier version of the image"
 
 
-@dataclass(frozen=True)
-class ModelInfo:
-    """What path.json says of a model.
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """The image that results are about, the model, and how to draw and write them: what all files of an image share.
 
     Args:
-        weights: where they came from: torchvision's name, a file, or `none`.
-        sha256: of the weights.
-        classes: how many.
-        origin: where the weights came from, as `LoadedModel` says it.
+        region: (left, top, right, bottom) in pixels of the image: what the network saw.
+        model: what documents say of the model: name, weights, sha256, classes, origin.
+        labels: of the classes.
+        device: what was computed on.
+        settings: all settings of the run, for the document.
+        preprocessing: how the network's input was made from the image.
+        draw: whether to make pictures.
     """
 
-    name: str
-    weights: str
-    sha256: str
-    classes: int
-    origin: Mapping[str, str] = field(default_factory=dict)
+    image: UserImage
+    region: tuple[float, float, float, float]
+    model: Mapping[str, Any]
+    labels: Sequence[str]
+    device: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    preprocessing: Mapping[str, Any] = field(default_factory=dict)
+    drawing: Drawing = field(default_factory=Drawing)
+    draw: bool = True
+    save_tensors: bool = False
+
+    def label(self, index: int | None) -> str:
+        return "" if index is None else self.labels[index]
+
+    def view(self, explanation: Explanation, more: tuple[Panel, ...] = ()) -> View:
+        """The image to draw on, with further panels."""
+        source = f"{PurePath(self.image.file).name}, {self.model['name']}"
+        label, other = self.label(explanation.target), self.label(explanation.against)
+        return View(self.image.pixels, self.image.on_pixels(self.region), label, source, other=other, more=more)
+
+    def target(self, explanation: Explanation, index: int) -> dict[str, Any]:
+        """What a document says of an explained class."""
+        logits = explanation.logits.detach().cpu().double().flatten()
+        logit = logits[index]
+        return {
+            "index": index,
+            "label": self.label(index),
+            "logit": float(logit),
+            "probability": float(logits.softmax(0)[index]),
+            "rank": 1 + int((logits > logit).sum()),
+        }
+
+    def document(
+        self, schema: str, explanation: Explanation, about: Mapping[str, Any], **content: Any
+    ) -> dict[str, Any]:
+        """A document: image, model, the question, settings, the answer, software. Refuses numbers that JSON does not have."""
+        image = {key: getattr(self.image, key) for key in ("file", "sha256", "width", "height")}
+        origin = {"origin": dict(self.model["origin"])} if self.model.get("origin") else {}
+        model = {key: self.model[key] for key in ("name", "weights", "sha256", "classes")}
+        model |= {"hidden_layers": explanation.hidden_layers, "exact": explanation.exact, **origin}
+        dtype = str(explanation.attribution.dtype).removeprefix("torch.")
+        document = {
+            "schema": schema,
+            "image": image,
+            "model": model,
+            **about,
+            **{key: getattr(explanation, key) for key in SETTINGS},
+            **content,
+            "region": list(self.region),
+            "settings": dict(self.settings),
+            "preprocessing": dict(self.preprocessing),
+            "created_by": created_by(device=self.device, dtype=dtype),
+        }
+        if not is_finite(document):
+            raise PathxError(
+                f"{shown(self.image.file)}: the explanation holds NaN or infinite numbers: "
+                "try `dtype` float64, check the weights"
+            )
+        return document
 
 
 def explanation_folder(out: str | Path, relative_image_path: str | Path, target_slug: str) -> Path:
@@ -83,7 +140,7 @@ def explanation_folder(out: str | Path, relative_image_path: str | Path, target_
     return Path(out) / relative / target_slug
 
 
-def save(explanation: Explanation, folder: str | Path, **options: Any) -> dict[str, Any]:
+def save(explanation: Explanation, folder: Path, subject: Subject, more: tuple[Panel, ...] = ()) -> dict[str, Any]:
     """Write the files of one explanation and return what path.json says.
 
     Files are replaced whole, path.json last, so its presence means that the files beside it belong to it; if they cannot be
@@ -91,74 +148,50 @@ def save(explanation: Explanation, folder: str | Path, **options: Any) -> dict[s
     stay as well; of any other nothing does, nor what rests on it: a decomposition, a contrast.
 
     Args:
-        options: as for `draw_files`.
+        more: further pictures for the figure.
     """
-    document, contents = draw_files(explanation, **options)
-    with replacing(Path(folder)) as new:
-        gone = put_explanation(new, "", document, contents)
-        decomposition = _older(new.folder / DECOMPOSITION)
+    document, contents = draw_files(explanation, subject, more)
+    with replacing(folder) as new:
+        gone = put_explanation(new, document, contents)
+        decomposition = _older(folder / DECOMPOSITION)
         if decomposition is None or not describe_the_same(decomposition, document):
-            gone = [DECOMPOSITION, SHEET, *feature_files(new.folder), *gone]
+            gone = [DECOMPOSITION, SHEET, *feature_files(folder), *gone]
         if explanation.against is None:
-            drop_contrast(new.folder.parent, document)
+            drop_contrast(folder.parent, document)
         new.commit(gone)
-        remove_empty_features(new.folder)
+        remove_empty_features(folder)
     return document
 
 
 def draw_files(
-    explanation: Explanation,
-    *,
-    image: UserImage,
-    region: tuple[float, float, float, float],
-    model: ModelInfo,
-    label: str,
-    device: str,
-    other: str = "",
-    save_tensors: bool = False,
-    drawing: Drawing | None = None,
-    draw: bool = True,
-    more: tuple[Panel, ...] = (),
+    explanation: Explanation, subject: Subject, more: tuple[Panel, ...] = ()
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """What path.json is to say, but for `files`, and the files that are to lie beside it.
-
-    Args:
-        region: (left, top, right, bottom) in pixels of the image: what the network saw.
-        device: what the explanation was computed on.
-        other: the label of the class that it is explained against, if there is one.
-        draw: whether to make pictures.
-        more: further pictures for the figure.
-    """
-    document = path_document(
-        explanation, image=image, region=region, model=model, label=label, device=device, files={}, other=other
-    )
-    source = f"{PurePath(image.file).name}, {model.name}"
-    view = View(image.pixels, image.on_pixels(region), label, source, other=other, more=more)
-    contents = pictures(explanation, view, drawing or Drawing()) if draw else {}
-    if save_tensors:
-        contents[FILES["tensors"]] = _tensors(explanation, document, region)
+    """What path.json is to say, but for `files`, and the files that are to lie beside it."""
+    document = path_document(explanation, subject)
+    contents = pictures(explanation, subject.view(explanation, more), subject.drawing) if subject.draw else {}
+    if subject.save_tensors:
+        contents[FILES["tensors"]] = _tensors(explanation, document)
     return document, contents
 
 
-def put_explanation(new: Replacement, place: str, document: dict[str, Any], contents: dict[str, bytes]) -> list[str]:
+def put_explanation(new: Replacement, document: dict[str, Any], contents: dict[str, bytes]) -> list[str]:
     """Put the files of one explanation, complete the document, and say which older files must go.
 
     Args:
-        place: what their names begin with.
         document, contents: as `draw_files` gives them.
     """
-    there = _still_true(new.folder / place, document)
+    there = _still_true(new.folder, document)
     document["files"] = {key: name for key, name in FILES.items() if name in contents or name in there}
     for name, data in contents.items():
-        new.put(f"{place}{name}", data)
-    new.put(f"{place}{PATH}", document_bytes(document))
+        new.put(name, data)
+    new.put(PATH, document_bytes(document))
     gone = [name for name in FILES.values() if name not in contents and name not in there]
     if there <= contents.keys():  # else the older path.json is needed until the end: it says that these files are true
         gone = [PATH, *gone]
-    return [f"{place}{name}" for name in (*gone, REPORT, REPORT_DATA)]
+    return [*gone, REPORT, REPORT_DATA]
 
 
-def remove_others(folder: Path, explanation: Explanation, model: ModelInfo, image: UserImage) -> str:
+def remove_others(folder: Path, explanation: Explanation, subject: Subject) -> str:
     """How results were made that are to go, as an explanation takes their place.
 
     In its own folder those made in another way are replaced when it is saved. Those of other questions, which are other
@@ -171,7 +204,7 @@ def remove_others(folder: Path, explanation: Explanation, model: ModelInfo, imag
         if old is None:
             continue
         differences = [] if place != folder else _other_settings(old, explanation)
-        differences = differences or _other_subject(old, explanation, model, image)
+        differences = differences or _other_subject(old, subject)
         if differences:
             found.append(", ".join(differences))
         if differences and place != folder:
@@ -186,23 +219,20 @@ def remove_others(folder: Path, explanation: Explanation, model: ModelInfo, imag
 def _other_settings(old: dict[str, Any], explanation: Explanation) -> list[str]:
     """The settings of an older explanation that are others now."""
     about = [f"{key} {old.get(key)}" for key in SETTINGS if old.get(key) != getattr(explanation, key)]
-    dtype, before = software_document(explanation, "")["dtype"], old.get("created_by", {}).get("dtype")
-    return about + ([f"dtype {before}"] if before != dtype else [])
+    dtype, before = str(explanation.attribution.dtype), old.get("created_by", {}).get("dtype")
+    return about + ([f"dtype {before}"] if f"torch.{before}" != dtype else [])
 
 
-def _other_subject(old: dict[str, Any], explanation: Explanation, model: ModelInfo, image: UserImage) -> list[str]:
+def _other_subject(old: dict[str, Any], subject: Subject) -> list[str]:
     """Whether an older explanation is of another model, of other pixels, or of other preprocessing."""
     other = old.get("model", {})
-    if other.get("sha256") != model.sha256:
+    if other.get("sha256") != subject.model["sha256"]:
         return [f"model {other.get('name')}"]
     if old["schema"] != SCHEMA:
         return []
-    if old["image"]["sha256"] != image.sha256:
+    if old["image"]["sha256"] != subject.image.sha256:
         return [EARLIER]
-    # How images were prepared is not in the document, but the network's answer shows it. Its precision does, too, a little.
-    logits, target = explanation.logits.flatten().tolist(), old["target"]
-    same = 0 <= target["index"] < len(logits) and _alike(target["logit"], logits[target["index"]])
-    return [] if same else ["other preprocessing"]
+    return [] if old.get("preprocessing") == subject.preprocessing else ["other preprocessing"]
 
 
 def describe_the_same(old: dict[str, Any], new: dict[str, Any]) -> bool:
@@ -287,105 +317,33 @@ def pictures(explanation: Explanation, view: View, drawing: Drawing) -> dict[str
     return {FILES[name]: png(picture) for name, picture in drawn.items()}
 
 
-def path_document(
-    explanation: Explanation,
-    *,
-    image: UserImage,
-    region: tuple[float, float, float, float],
-    model: ModelInfo,
-    label: str,
-    device: str,
-    files: dict[str, str],
-    other: str = "",
-) -> dict[str, Any]:
-    """What path.json says: schema `pathx/path@1`, keys in its order, every number finite."""
+def path_document(explanation: Explanation, subject: Subject) -> dict[str, Any]:
+    """What path.json says: schema `pathx/path@1`, every number finite."""
     attribution_sum = float(explanation.attribution.detach().cpu().double().sum())
-    document = {
-        "schema": SCHEMA,
-        **subject(explanation, image, model),
-        "target": target_document(explanation, explanation.target, label),
-        **(
-            {} if explanation.against is None else {"against": target_document(explanation, explanation.against, other)}
-        ),
-        "depth": explanation.depth,
-        "width": explanation.width,
-        "alpha": explanation.alpha,
-        "skips": explanation.skips,
-        "importance": explanation.importance,
-        "complete": explanation.complete,
-        "layers": [layer_document(layer) for layer in explanation.path],
-        "linear_model": {
+    removal = None if explanation.removal is None else asdict(explanation.removal)
+    about = {"target": subject.target(explanation, explanation.target)}
+    if explanation.against is not None:
+        about["against"] = subject.target(explanation, explanation.against)
+    return subject.document(
+        SCHEMA,
+        explanation,
+        about,
+        complete=explanation.complete,
+        layers=[_layer_document(layer) for layer in explanation.path],
+        linear_model={
             "score": explanation.score,
             "bias": explanation.bias,
             "attribution_sum": attribution_sum,
             "residual": explanation.score - explanation.bias - attribution_sum,
             "share_of_logit": explanation.share_of_logit,
         },
-        "removal": removal_document(explanation.removal),
-        "region": list(region),
-        "input": list(explanation.attribution.shape),
-        "files": dict(files),
-        "created_by": software_document(explanation, device),
-    }
-    check_finite(document, image)
-    return document
+        removal=removal,
+        input=list(explanation.attribution.shape),
+        files={},
+    )
 
 
-def subject(explanation: Explanation, image: UserImage, model: ModelInfo) -> dict[str, Any]:
-    """What a document says of the image and the model."""
-    return {
-        "image": {
-            "file": image.file,
-            "sha256": image.sha256,
-            "width": image.width,
-            "height": image.height,
-        },
-        "model": {
-            "name": model.name,
-            "weights": model.weights,
-            "sha256": model.sha256,
-            "classes": model.classes,
-            "hidden_layers": explanation.hidden_layers,
-            "exact": explanation.exact,
-            **({"origin": dict(model.origin)} if model.origin else {}),
-        },
-    }
-
-
-def target_document(explanation: Explanation, index: int, label: str) -> dict[str, Any]:
-    """What a document says of an explained class."""
-    logits = explanation.logits.detach().cpu().double().flatten()
-    logit = logits[index]
-    return {
-        "index": index,
-        "label": label,
-        "logit": float(logit),
-        "probability": float(logits.softmax(0)[index]),
-        "rank": 1 + int((logits > logit).sum()),
-    }
-
-
-def removal_document(removal: Removal | None) -> dict[str, Any] | None:
-    """What a document says of the network without the path's units; None where nobody asked."""
-    keys = ("units", "of_active", "before", "after", "at_random", "draws", "random_units", "against")
-    plain = {} if removal is None else asdict(removal)
-    return {key: plain[key] for key in keys} if plain else None
-
-
-def software_document(explanation: Explanation, device: str) -> dict[str, str]:
-    """What a document says of the software and the machine."""
-    return created_by(device=device, dtype=str(explanation.attribution.dtype).removeprefix("torch."))
-
-
-def check_finite(document: dict[str, Any], image: UserImage) -> None:
-    """Refuse numbers that JSON does not have."""
-    if not is_finite(document):
-        raise PathxError(
-            f"{shown(image.file)}: the explanation holds NaN or infinite numbers: try `dtype` float64, check the weights"
-        )
-
-
-def layer_document(layer: PathLayer) -> dict[str, Any]:
+def _layer_document(layer: PathLayer) -> dict[str, Any]:
     """What a document says of a layer of a path."""
     return {
         "layer": layer.layer,
@@ -425,18 +383,11 @@ def _edges_document(layer: PathLayer) -> dict[str, Any]:
 
 def unit_document(unit: Unit) -> dict[str, Any]:
     """What a document says of a unit."""
-    return {
-        "tensor": unit.tensor,
-        "index": list(unit.index),
-        "activation": unit.activation,
-        "weight": unit.weight,
-        "contribution": unit.contribution,
-        "importance": unit.importance,
-        "receptive_field": list(unit.receptive_field),
-    }
+    plain = {name: getattr(unit, name) for name in unit.__slots__}
+    return {**plain, "index": list(unit.index), "receptive_field": list(unit.receptive_field)}
 
 
-def _tensors(explanation: Explanation, document: dict[str, Any], region: Sequence[float]) -> bytes:
+def _tensors(explanation: Explanation, document: dict[str, Any]) -> bytes:
     """The numbers behind the pictures, never smoothed, as safetensors:
 
     `attribution`, `weight`  as one input, in the dtype of the run
@@ -468,8 +419,9 @@ def _tensors(explanation: Explanation, document: dict[str, Any], region: Sequenc
         tensors[f"units.{layer.layer}"] = torch.tensor(rows, dtype=torch.int64).reshape(len(rows), dimensions)
         tensors[f"tensors.{layer.layer}"] = torch.tensor([order[unit.tensor] for unit in layer.units])
         tensors[f"weights.{layer.layer}"] = torch.tensor([unit.weight for unit in layer.units], dtype=torch.float64)
-    about = {"schema": TENSORS_SCHEMA, "image": document["image"], "region": list(region)}
-    about |= {key: document[key] for key in ("model", "target", *SETTINGS)}
+    about = {"schema": TENSORS_SCHEMA} | {
+        key: document[key] for key in ("image", "region", "model", "target", *SETTINGS)
+    }
     about["layers"] = [
         {**{key: listed[key] for key in ("layer", "tensors")}, "places": [tensor.places for tensor in layer.tensors]}
         for layer, listed in zip(explanation.path, document["layers"], strict=True)

@@ -23,19 +23,21 @@ from pathx.models.load import LoadedModel
 from pathx.models.preprocessing import Preprocessing
 from pathx.pipeline import Input, Unreadable, in_batches, read_input
 from pathx.results.files import NoRoomError, check_folder
+from pathx.results.lines import Line
 from pathx.results.result import Result
 from pathx.results.store import ResultStore, result_store
-from pathx.runs.computing import Computer
+from pathx.runs.compute import EXPLAIN, Computed, Computer, Job, Settings, Task
 from pathx.runs.index import Index, KeptImage
-from pathx.runs.run import Delivery, Plan, check_kept, index_of, merge_last_shard, record
-from pathx.runs.settings import Settings
+from pathx.runs.run import Plan, check_kept, deliver, index_of, merge_last_shard
 from pathx.runs.stop import Stop
-from pathx.runs.tasks import EXPLAIN, Job, Task
-from pathx.runs.writing import Computed, write_image
+from pathx.runs.write import write_image
 from pathx.threads import start_workers
 
 LOOKED_AT = 64
 """How many images at once are checked for being done."""
+
+Outcome = tuple[list[Result], Line, Sequence[str]]
+"""The results of an image, its line for the index, and notes for the user."""
 
 Load = Callable[[], LoadedModel]
 Item = tuple[ImageFile, bool]
@@ -77,37 +79,51 @@ def explain_on_ray(
     with closing(result_store(out, pack)) as store:
         store.open()
         index = index_of(plan, model, job, store)
-        done: set[str] = set()
-        if not plan.overwrite:
-            here = replace(job, settings=replace(settings, device="cpu"))
-            check_kept(Computer(model, here, store.results, note), model.preprocessing, plan.images, index, note)
-            for kept in _done_before(plan.images, index):
-                stop.check()
-                done.add(kept.source.name)
-                yield from kept.results
-        delivery = Delivery(note, index)
         stages = Stages(
             partial(_read, model.preprocessing),
-            partial(Explainer, load, job, store.results),
+            partial(Explainer, load, job),
             partial(_write, store, documents),
         )
-        with closing(index), ExitStack() as stack:
-            batches = []
-            if len(done) < len(plan.images):
-                cluster = stack.enter_context(join_cluster(address, actors, settings.device))
-                batches = _batches(plan, done, cluster, settings)
-            record(index.begin, file=index.file)
-            told: set[str] = set()  # every process may have the same to say
-            for results, line, notes in _outcomes(cluster, stages, batches, store) if batches else ():
-                for text in dict.fromkeys(notes):
-                    if text not in told:
-                        told.add(text)
-                        note(text)
-                record(index.append, line, file=index.file)
-                yield from delivery.results(results)
-                stop.check()
-            record(index.finish, file=index.file)
+        yield from deliver(_explain(model, job, plan, index, stages, address, actors, stop, note), index, note)
     merge_last_shard(plan, out, note)
+
+
+def _explain(
+    model: LoadedModel,
+    job: Job,
+    plan: Plan,
+    index: Index,
+    stages: Stages,
+    address: str,
+    actors: Actors | None,
+    stop: Stop,
+    note: Callable[[str], None],
+) -> Generator[Result]:
+    """The results of a run."""
+    done: set[str] = set()
+    if not plan.overwrite:
+        here = replace(job, settings=replace(job.settings, device="cpu"))
+        check_kept(Computer(model, here, note), model.preprocessing, plan.images, index, note)
+        for kept in _done_before(plan.images, index):
+            stop.check()
+            done.add(kept.source.name)
+            yield from kept.results
+    with closing(index), ExitStack() as stack:
+        outcomes: Iterator[Outcome] = iter(())
+        if len(done) < len(plan.images):
+            cluster = stack.enter_context(join_cluster(address, actors, job.settings.device))
+            outcomes = _outcomes(cluster, stages, _batches(plan, done, cluster, job.settings), index.store)
+        index.begin()
+        told: set[str] = set()  # every process may have the same to say
+        for results, line, notes in outcomes:
+            for text in dict.fromkeys(notes):
+                if text not in told:
+                    told.add(text)
+                    note(text)
+            index.append(line)
+            yield from results
+            stop.check()
+        index.finish()
 
 
 def _done_before(images: Sequence[ImageFile], index: Index) -> Iterator[KeptImage]:
@@ -126,7 +142,7 @@ def _batches(plan: Plan, done: set[str], cluster: Cluster, settings: Settings) -
 
 def _outcomes(
     cluster: Cluster, stages: Stages, batches: Sequence[Sequence[Item]], store: ResultStore
-) -> Iterator[tuple[list[Result], dict[str, Any], Sequence[str]]]:
+) -> Iterator[Outcome]:
     """The results of every image that was to be done, its line for the index, and notes for the user."""
     for batch, outcome in cluster.outcomes(batches, stages):
         if outcome is not None:
@@ -137,7 +153,7 @@ def _outcomes(
             continue
         for found, wanted in batch:
             if wanted:
-                results, (line,) = write_image(Unreadable(found, PathxError(DIED)), None, store)
+                results, (line,) = write_image(found, Computed(error=PathxError(DIED)), store)
                 yield results, line, ()
 
 
@@ -149,8 +165,8 @@ class WrittenBatch:
     notes: Sequence[str]
 
 
-Image = tuple[Input | Unreadable, tuple[Computed, float] | None]
-"""What was read and computed of an image that is to be done."""
+Image = tuple[ImageFile, Computed]
+"""An image that is to be done, and what was computed of it."""
 
 
 @dataclass(frozen=True)
@@ -164,14 +180,14 @@ class ComputedBatch:
 class Explainer:
     """In an actor: a model that explains batches."""
 
-    def __init__(self, load: Load, job: Job, out: Path) -> None:
+    def __init__(self, load: Load, job: Job) -> None:
         self._notes: list[str] = []
-        self._computer = Computer(load(), job, out, self._notes.append)
+        self._computer = Computer(load(), job, self._notes.append)
 
     def __call__(self, batch: Sequence[tuple[Input | Unreadable, bool]]) -> ComputedBatch:
-        made = self._computer.compute([read for read, _ in batch if isinstance(read, Input)])
+        made = self._computer.compute([read for read, _ in batch])
         notes, self._notes[:] = tuple(self._notes), []
-        return ComputedBatch([(read, made.get(read.source.name)) for read, wanted in batch if wanted], notes)
+        return ComputedBatch([(read.source, made[read.source.name]) for read, wanted in batch if wanted], notes)
 
 
 def _read(preprocessing: Preprocessing, batch: Sequence[Item]) -> list[tuple[Input | Unreadable, bool]]:
@@ -201,9 +217,9 @@ def _brief(result: Result) -> Result:
 def _write_images(store: ResultStore, images: Sequence[Image]) -> list[tuple[list[Result], Any]]:
     """Write results and commit them: of each image the results, and the line for the index that is true then."""
     made, true = [], dict[str, Any]()
-    for read, computed in images:
-        results, lines = write_image(read, computed, store)
-        made.append((read.source.name, results))
+    for source, computed in images:
+        results, lines = write_image(source, computed, store)
+        made.append((source.name, results))
         true |= {one["name"]: one for one in lines}
     true |= {one["name"]: one for one in store.flush()}
     return [

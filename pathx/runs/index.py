@@ -1,4 +1,4 @@
-"""index.jsonl: a line for every image that a run met, and what is needed to go on with a run or to merge its shards.
+"""index.jsonl: a line for every image that a run met. With it a run goes on where it was stopped, and shards are merged.
 
 The folders of results are what counts; the index follows them. A line is appended once the files that it names are whole,
 in a single write, so a crash costs the last lines at most, and their images are made again.
@@ -6,13 +6,13 @@ in a single write, so a crash costs the last lines at most, and their images are
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -25,7 +25,6 @@ from pathx.results.packs import change_results, unpack
 from pathx.results.result import Kind, Result, State
 from pathx.results.schema import LINE_SHAPE, RUN_SHAPE, misfit
 from pathx.results.store import ResultStore, described, files_of, result_store
-from pathx.runs.shards import Shard
 
 if TYPE_CHECKING:
     from pathx.images.find import ImageFile
@@ -34,6 +33,70 @@ INDEX, RUN = "index{}.jsonl", "run{}.json"
 RUN_SCHEMA = "pathx/run@1"
 _LISTED = 1000  # shards that have not been run; nobody reads more
 _SHARD = re.compile(r"run\.(\d+)-of-(\d+)\.json")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One of `count` parts of a run; numbers start at 1."""
+
+    number: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.number <= self.count:
+            raise PathxError(
+                f"shard {self} is out of range; use 1/{self.count} to {self.count}/{self.count}", usage=True
+            )
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    def holds(self, name: str) -> bool:
+        """Whether an image is in this shard: the same on every machine, whichever other images there are."""
+        digest = hashlib.sha256(os.fsencode(name)).digest()
+        return int.from_bytes(digest[:8], "big") % self.count == self.number - 1
+
+
+def parse_shard(text: str) -> Shard:
+    """`3/8`: the third of eight."""
+    if not re.fullmatch(r"\d{1,9}/0*[1-9]\d{0,8}", text, re.ASCII):
+        raise PathxError(f"shard {text!r} is not a part of a whole; use 1/4 to 4/4 for four shards", usage=True)
+    number, _, count = text.partition("/")
+    return Shard(int(number), int(count))
+
+
+def shard_of_environment(environment: Mapping[str, str] = os.environ) -> tuple[Shard, str] | None:
+    """The shard that a job is of a SLURM array, of torchrun's ranks, or of both; and the variables that say so."""
+    array = _place(environment, "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT")
+    ranks = _place(environment, "RANK", "WORLD_SIZE")
+    if array is not None:
+        first, step = (
+            _number(environment, "SLURM_ARRAY_TASK_MIN") or 0,
+            _number(environment, "SLURM_ARRAY_TASK_STEP") or 1,
+        )
+        task, tasks = array
+        if (task - first) % step or not 0 <= (task - first) // step < tasks:
+            problem = f"task {task} of the SLURM array is not one of {tasks} in a row"
+            raise PathxError(
+                f"{problem}; say which shard this is with `shard`, or `shard` 1/1 for everything", usage=True
+            )
+        array = (task - first) // step, tasks
+    sources = [name for name, there in (("SLURM_ARRAY_TASK_ID", array), ("RANK", ranks)) if there]
+    if not sources:
+        return None
+    (task, tasks), (rank, world) = array or (0, 1), ranks or (0, 1)
+    shard = Shard(task * world + rank + 1, tasks * world)
+    return (shard, " and ".join(sources)) if shard.count > 1 else None
+
+
+def _place(environment: Mapping[str, str], number: str, count: str) -> tuple[int, int] | None:
+    at, of = _number(environment, number), _number(environment, count)
+    return None if at is None or of is None else (at, of)
+
+
+def _number(environment: Mapping[str, str], name: str) -> int | None:
+    text = environment.get(name, "")
+    return int(text) if re.fullmatch(r"\d{1,9}", text, re.ASCII) else None
 
 
 def index_name(shard: Shard | None) -> str:
@@ -85,27 +148,21 @@ class Index:
 
     @property
     def replaced(self) -> str:
-        """What is to be replaced by this run, where that was made with other settings; else nothing."""
-        if not self._others:
+        """What this run is to replace, where that was made with other settings; else nothing.
+
+        Settings that only give results more or fewer files do not count.
+        """
+        old, new = self._older, json.loads(json.dumps(self._record))
+        if old.get("command") != new["command"] or old.get("run") == new["run"] or "settings" not in new:
             return ""
-        count = sum(self._is_other(self._known.get((self._key[0], name))) for name in self._record["images"])
-        return f"results of {count} images with {', '.join(self._others)}" if count else ""
-
-    @cached_property
-    def _others(self) -> list[str]:
-        """How the settings of the run before differ, as far as results do not merely get more or fewer files."""
-        old, new = self._older, self._record
-        if not old or old.get("command") != new["command"] or "settings" not in new:
-            return []
-        before, after = old.get("settings") or {}, _plain(new["settings"])
-        kept = ("pictures", "save_tensors", "drawing", "label")
-        others = [f"{key} {before.get(key)}" for key in after if key not in kept and before.get(key) != after[key]]
-        model = old.get("model") or {}
-        others += [f"model {model.get('name')}"] if model != new["model"] else []
-        return others or (["other preprocessing"] if old.get("preprocessing") != _plain(new["preprocessing"]) else [])
-
-    def _is_other(self, line: Line | None) -> bool:
-        return line is not None and bool(self._older) and line["run"] == self._older.get("run") != self._key[1]
+        before, after = old.get("settings") or {}, new["settings"]
+        files = ("pictures", "save_tensors", "drawing", "label")
+        others = [f"{key} {before.get(key)}" for key in after if key not in files and before.get(key) != after[key]]
+        others += [f"model {(old.get('model') or {}).get('name')}"] if old.get("model") != new["model"] else []
+        others = others or (["other preprocessing"] if old.get("preprocessing") != new["preprocessing"] else [])
+        lines = (self._known.get((self._key[0], name)) for name in self._record["images"])
+        count = sum(line is not None and line["run"] == old.get("run") for line in lines)
+        return f"results of {count} images with {', '.join(others)}" if count and others else ""
 
     def known(self, name: str) -> Line | None:
         """What an earlier run of the same kind wrote of an image that it did, in whichever shard."""
@@ -139,14 +196,10 @@ class Index:
         where = cast(Path, self.store.where(made))
         return Result(source.file, State.kept, Kind(made["document"]), where, document, **about)
 
-    def forget(self) -> None:
-        """Keep nothing of what runs of the same kind wrote: it is made again."""
-        self.distrusted = True
-
     def begin(self) -> None:
         """Say in run.json what is to come, and mend the index: one line per image, none whose results are gone."""
         self.begun = True
-        with replacing(self.out) as new:
+        with self._writing(), replacing(self.out) as new:
             self._check_others()
             record = _record_bytes(self._record)
             if not self._record_file.is_file() or read_regular(self._record_file) != record:
@@ -162,24 +215,36 @@ class Index:
                 return "error" not in line and line["run"] == self._key[1]
             return _whole(self.store, line)
 
-        self._lines.rewrite(lambda lines: filter(stays, _latest(lines).values()))
-        self.store.publish([self._record_file, self.file])
+        with self._writing():
+            self._lines.rewrite(lambda lines: filter(stays, _latest(lines).values()))
+            self.store.publish([self._record_file, self.file])
 
     def append(self, line: Line) -> None:
-        """Add the line of one image. Raises OSError and PathxError."""
+        """Add the line of one image. Raises PathxError."""
         line = {**line, "command": self._key[0], "run": self._key[1]}
-        if (older := self._known.get(_key(line))) is not None:
-            self.store.forget(older, line)
-        self._lines.append([line])
-        self.store.log(self.file, line)
+        with self._writing():
+            if (older := self._known.get(_key(line))) is not None:
+                self.store.forget(older, line)
+            self._lines.append([line])
+            self.store.log(self.file, line)
 
     def finish(self, *, complete: bool = True) -> None:
         """Drop lines that later ones replaced, and say in run.json whether every image of the run has its line."""
-        if self.file.exists():
-            self._lines.rewrite(lambda lines: _latest(lines).values())
-        if complete:
-            replace_file(self._record_file, _record_bytes({**self._record, "finished": True}))
-        self.store.publish([self.file, self._record_file])
+        with self._writing():
+            if self.file.exists():
+                self._lines.rewrite(lambda lines: _latest(lines).values())
+            if complete:
+                replace_file(self._record_file, _record_bytes({**self._record, "finished": True}))
+            self.store.publish([self.file, self._record_file])
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """What goes wrong in here is a PathxError."""
+        try:
+            yield
+        except OSError as error:
+            remedy = "mend that, then run the same command again to go on"
+            raise PathxError(f"cannot write {self.file} ({error.strerror or error}): {remedy}") from error
 
     def close(self) -> None:
         """Let other runs have the folder."""
@@ -377,11 +442,6 @@ def _read_record(file: Path) -> dict[str, Any]:
     except PathxError:
         return {}
     return record if misfit(record, RUN_SHAPE) is None else {}
-
-
-def _plain(value: Any) -> Any:
-    """As JSON gives it back."""
-    return json.loads(json.dumps(value))
 
 
 def _record(file: Path) -> dict[str, Any]:

@@ -6,15 +6,13 @@ import hashlib
 import json
 import math
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import closing, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
 from itertools import takewhile
 from pathlib import Path
 from signal import SIGINT
-from typing import Any
 
 import torch
 
@@ -27,13 +25,10 @@ from pathx.results.explanation import EARLIER
 from pathx.results.files import NoRoomError, check_folder
 from pathx.results.result import Result, State
 from pathx.results.store import ResultStore, result_store
-from pathx.runs.computing import Computer
-from pathx.runs.index import Index, KeptImage, merge_if_finished
-from pathx.runs.settings import Settings
-from pathx.runs.shards import Shard
+from pathx.runs.compute import EXPLAIN, Computed, Computer, Job, Settings, Task
+from pathx.runs.index import Index, KeptImage, Shard, merge_if_finished
 from pathx.runs.stop import Stop
-from pathx.runs.tasks import EXPLAIN, Job, Task
-from pathx.runs.writing import Computed, write_image
+from pathx.runs.write import write_image
 from pathx.threads import Workers, start_workers
 
 __all__ = ["Plan", "Result", "Settings", "State", "explain_files"]
@@ -103,53 +98,61 @@ def explain_files(
     check_folder(out)
     with closing(result_store(out, pack)) as store:
         store.open()
-        plan = plan if pack is None else replace(plan, indexed=True)
-        yield from _explain(model, job, plan, store, stop, note)
+        index = index_of(plan, model, job, store) if plan.indexed or pack is not None else None
+        yield from deliver(_explain(model, job, plan, store, index, stop, note), index, note)
     stop.check()
     merge_last_shard(plan, out, note)
 
 
 def _explain(
-    model: LoadedModel, job: Job, plan: Plan, store: ResultStore, stop: Stop, note: Callable[[str], None]
+    model: LoadedModel,
+    job: Job,
+    plan: Plan,
+    store: ResultStore,
+    index: Index | None,
+    stop: Stop,
+    note: Callable[[str], None],
 ) -> Generator[Result]:
-    """As `explain_files`, with everything that it needs made ready."""
-    computer = Computer(model, job, store.results, note)
+    """The results of a run: images are read ahead of the network, and results written behind it."""
+    computer = Computer(model, job, note)
     batches = in_batches(plan.images, computer.size)
-    index = index_of(plan, model, job, store) if plan.indexed else None
     known = None if plan.overwrite else index
-    check_kept(computer, model.preprocessing, plan.images, known, note)
+    if known is not None:
+        check_kept(computer, model.preprocessing, plan.images, known, note)
     behind: deque[Future[list[Result]]] = deque()
-    delivery = Delivery(note, index)
     count = job.settings.workers if len(batches) > 1 else 0
 
     def read(source: ImageFile) -> Read:
         kept = None if known is None else known.kept(source)
         return kept or read_input(source, model.preprocessing)
 
-    with (
-        closing(index) if index else nullcontext(),
-        commit_at_end(store, index),
-        start_workers(count, behind=torch.get_num_threads() > 1) as workers,
-    ):
+    def write(one: Read, made: Mapping[str, Computed]) -> list[Result]:
+        if isinstance(one, KeptImage):
+            return list(one.results)
+        results, lines = write_image(one.source, made[one.source.name], store)
+        for line in lines if index is not None else ():
+            index.append(line)  # type: ignore[union-attr]
+        return results
+
+    with commit_at_end(store, index), start_workers(count, behind=torch.get_num_threads() > 1) as workers:
         for _, batch in takewhile(lambda _: not stop.asked, workers.ahead(batches, read)):
-            inputs = with_companions(batch, model.preprocessing, workers)
+            several = with_companions(batch, model.preprocessing, workers)
             try:  # a network is never run twice at a time, nor copied
-                made = computer.compute(inputs)
+                made = computer.compute(several)
             except KeyboardInterrupt:  # of a caller that has no handler of its own
                 stop.ask(stop.asked or SIGINT)
                 break
             if index is not None and not index.begun:
-                record(index.begin, file=index.file)
-            for one in batch:
-                behind.append(workers.submit(_finish, one, made.get(one.source.name), store, index))
+                index.begin()
+            behind.extend(workers.submit(write, one, made) for one in batch)
             while len(behind) > computer.size:
-                yield from delivery.results(behind.popleft().result())
+                yield from behind.popleft().result()
         while behind:
-            yield from delivery.results(behind.popleft().result())
+            yield from behind.popleft().result()
     if index is not None and plan.shard is not None and not index.begun:  # none of the images fell to this one
-        record(index.begin, file=index.file)
+        index.begin()
     if index is not None and index.begun:
-        record(partial(index.finish, complete=not stop.asked), file=index.file)
+        index.finish(complete=not stop.asked)
 
 
 def merge_last_shard(plan: Plan, out: str | Path, note: Callable[[str], None]) -> None:
@@ -162,31 +165,29 @@ Read = Input | Unreadable | KeptImage
 """What was read of an image, why nothing was, or what an earlier run wrote of it."""
 
 
-def with_companions(batch: Sequence[Read], preprocessing: Preprocessing, workers: Workers) -> list[Input]:
-    """The inputs of a batch: if one image is not done, all images of its batch are computed.
+def with_companions(batch: Sequence[Read], preprocessing: Preprocessing, workers: Workers) -> list[Input | Unreadable]:
+    """What to compute of a batch: if one image is not done, all images of its batch.
 
     The last digits of a result depend on how many images it is computed with and on its place among them. So a run
     that goes on writes, to the byte, what it would have written undisturbed.
     """
-    if not any(isinstance(one, Input) for one in batch):
-        return []
-    several: list[Read | Future[Input | Unreadable]] = [
-        workers.submit(read_input, one.source, preprocessing) if isinstance(one, KeptImage) else one for one in batch
+    alone = not any(isinstance(one, Input) for one in batch)
+    several = [
+        workers.submit(read_input, one.source, preprocessing) if isinstance(one, KeptImage) else one
+        for one in batch
+        if not alone or isinstance(one, Unreadable)
     ]
-    opened = [one.result() if isinstance(one, Future) else one for one in several]
-    return [one for one in opened if isinstance(one, Input)]
+    return [one.result() if isinstance(one, Future) else one for one in several]
 
 
 def check_kept(
     computer: Computer,
     preprocessing: Preprocessing,
     images: Sequence[ImageFile],
-    index: Index | None,
+    index: Index,
     note: Callable[[str], None],
 ) -> None:
     """Compute the first result that is to be kept again; if its logit differs, nothing is kept."""
-    if index is None:
-        return
     for kept in filter(None, map(index.kept, images)):
         again = read_input(kept.source, preprocessing)
         if not kept.results or not isinstance(again, Input):
@@ -195,66 +196,44 @@ def check_kept(
         logits, target = computer.logits(again), first.document["target"]
         rounding = 1e-3 * max(map(abs, logits))
         if not math.isclose(logits[target["index"]], target["logit"], abs_tol=rounding):
-            index.forget()
+            index.distrusted = True
             problem = f"the network gives {target['label']} another logit in {first.file} than it did then"
             note(f"{problem}: what is in {index.out} is made again")
         return
 
 
-def _finish(read: Read, made: tuple[Computed, float] | None, store: ResultStore, index: Index | None) -> list[Result]:
-    """Draw and write what was computed of an image, and then what is true by now in the index."""
-    if isinstance(read, KeptImage):
-        return list(read.results)
-    results, lines = write_image(read, made, store)
-    for line in lines if index is not None else ():
-        record(index.append, line, file=index.file)  # type: ignore[union-attr]
-    return results
-
-
 @contextmanager
 def commit_at_end(store: ResultStore, index: Index | None) -> Iterator[None]:
-    """However a run ends, what it has written is committed, and in the index."""
+    """However a run ends, what it has written is committed, and in the index; then other runs may have the folder."""
     lost: list[str] = []
     try:
         yield
     finally:
-        for line in store.flush() if index is not None else ():
-            record(index.append, line, file=index.file)  # type: ignore[union-attr]
-            lost += [line["error"]] if "error" in line else []
+        if index is not None:
+            with closing(index):
+                for line in store.flush():
+                    index.append(line)
+                    lost += [line["error"]] if "error" in line else []
     if lost:
         raise PathxError(f"{len(lost)} images that were done are lost ({lost[0]}): run the same command again to go on")
 
 
-def record(write: Callable[..., None], *arguments: Any, file: Path) -> None:
-    try:
-        write(*arguments)
-    except OSError as error:
-        remedy = "mend that, then run the same command again to go on"
-        raise PathxError(f"cannot write {file} ({error.strerror or error}): {remedy}") from error
-
-
-class Delivery:
-    """Passes results on to the caller, says once what they replace, and ends a run that can write no more."""
-
-    def __init__(self, note: Callable[[str], None], index: Index | None) -> None:
-        self._note, self._index, self._said = note, index, index is not None and index.distrusted
-        if index is not None and index.replaced:
-            self._say(index.replaced)
-
-    def _say(self, replaced: str, why: str = "these settings are others") -> None:
-        self._said = True
-        self._note(f"{replaced} are replaced, as {why}; to keep both, choose another folder with `out`")
-
-    def results(self, results: Sequence[Result]) -> Iterator[Result]:
+def deliver(results: Generator[Result], index: Index | None, note: Callable[[str], None]) -> Generator[Result]:
+    """Results as they come. Says once what they replace, and ends a run that can write no more."""
+    replaced, why = "" if index is None else index.replaced, "these settings are others"
+    said = False
+    with closing(results):
         for result in results:
-            if result.replaced and not self._said:
+            if result.replaced and not replaced and not (index is not None and index.distrusted):
                 where = shown(result.folder.parent)
-                if result.replaced == EARLIER:
-                    self._say(f"results of {EARLIER} in {where}", "that has changed since")
-                else:
-                    self._say(f"results with {result.replaced} in {where}")
+                earlier = result.replaced == EARLIER
+                replaced = f"results {'of' if earlier else 'with'} {result.replaced} in {where}"
+                why = "that has changed since" if earlier else why
+            if replaced and not said:
+                said = True
+                note(f"{replaced} are replaced, as {why}; to keep both, choose another folder with `out`")
             yield result
-            if self._index is not None and isinstance(result.error, NoRoomError):
+            if index is not None and isinstance(result.error, NoRoomError):
                 raise PathxError("stopped, as nothing more can be written: make room, then run it again to go on")
 
 
@@ -265,7 +244,7 @@ def index_of(plan: Plan, model: LoadedModel, job: Job, store: ResultStore) -> In
         "model": model.identity,
         "preprocessing": asdict(model.preprocessing),
         "targets": list(job.targets),
-        "settings": {**job.settings.decisive, **job.task.settings},
+        "settings": job.document,
     }
     key = hashlib.sha256(json.dumps([about, model.labels]).encode()).hexdigest()[:16]
     return Index(store, plan.shard, {"run": key, **about}, [found.name for found in plan.images])

@@ -23,7 +23,7 @@ from pathx.errors import PathxError
 from pathx.images.find import ImageFile
 from pathx.pipeline import Failed, Input, Prepared, read_batches
 from pathx.results.files import remove, replace_file
-from pathx.runs.shards import Shard
+from pathx.runs.index import Shard
 from pathx.runs.stop import Stop
 from pathx.units.gather import NOBODY, Channels, Gathered, wanted_channels
 from pathx.units.references import Channel, Reference, Units

@@ -11,7 +11,7 @@ from pathx.images.folders import images_in
 from pathx.models.load import LoadedModel
 from pathx.pipeline import Note, Watch, no_notes, no_progress, prepare
 from pathx.results.files import check_folder
-from pathx.runs.shards import Shard
+from pathx.runs.index import Shard
 from pathx.runs.stop import Stop
 from pathx.units.files import save_units
 from pathx.units.folder import Pass, Request

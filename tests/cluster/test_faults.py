@@ -58,7 +58,7 @@ def test_an_image_that_kills_its_reader_is_counted_and_not_tried_for_ever(
     found = lines(here / "out")
     assert len(found) == 7
     assert [name for name, line in found.items() if "error" in line] == ["photos/cat/3.png"]
-    assert len(tries.read_text()) == 4  # twice in its batch, twice alone
+    assert len(tries.read_text()) == 6  # four times in its batch, twice alone
 
 
 def test_actors_that_are_killed_cost_nothing(

@@ -12,8 +12,8 @@ from support.command_line import Pathx, config
 from pathx.cluster import Actors
 from pathx.results.result import Result
 from pathx.runs.cluster import explain_on_ray
+from pathx.runs.compute import decompose_task
 from pathx.runs.run import explain_files
-from pathx.runs.tasks import decompose_task
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"),

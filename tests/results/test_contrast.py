@@ -14,8 +14,8 @@ from support.small import LABELS, loaded, picture
 
 from pathx import Contrast
 from pathx.results.result import Kind
+from pathx.runs.compute import decompose_task
 from pathx.runs.run import Settings, explain_files
-from pathx.runs.tasks import decompose_task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -24,9 +24,6 @@ def test_the_first_of_several_targets_is_compared_with_each_other(tmp_path: Path
     done = contrasted(tmp_path, None, ("dog", "cat", "cup"), dtype="float64")
     document = json.loads((done.folder / "contrast.json").read_text())
     assert document == done.document and done.folder == tmp_path / "out" / "photo.png"
-    assert " ".join(document) == (
-        "schema image model reason depth width alpha skips importance targets pairs colour_scale files created_by region"
-    )
     assert [target["label"] for target in document["targets"]] == ["dog", "cat", "cup"]
     assert [(pair["first"], pair["second"]) for pair in document["pairs"]] == [(2, 0), (2, 3)]
     for target in document["targets"]:
@@ -70,13 +67,3 @@ def test_a_wrong_prediction_is_explained_against_the_folders_name(tmp_path: Path
     assert reasons == {file: f"The network says {said[file][0]}; the label is {file.parent.name}." for file in wrong}
     asked = explain_files(loaded(), names, tmp_path / "out", targets=("top:1",), settings=settings, task=task)
     assert not any(result.kind is Kind.contrast for result in asked)
-
-
-def test_a_picture_stays_only_where_it_is_still_true(tmp_path: Path) -> None:
-    """Without drawing, the picture of the same contrast stays, and that of another one goes."""
-    pair = ("cat", "dog")
-    folder = contrasted(tmp_path, None, pair, depth=2).folder
-    assert contrasted(tmp_path, None, pair, depth=2, pictures=False).document["files"] == {"contrast": "contrast.png"}
-    assert (folder / "contrast.png").is_file()
-    assert contrasted(tmp_path, None, pair, depth=1, pictures=False).document["files"] == {}
-    assert not (folder / "contrast.png").exists()

@@ -17,8 +17,8 @@ from pathx import PathxError
 from pathx.drawing.render import Drawing
 from pathx.models.load import LoadedModel
 from pathx.results.result import Kind, Result
+from pathx.runs.compute import decompose_task
 from pathx.runs.run import Settings, explain_files
-from pathx.runs.tasks import decompose_task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 FILES = {"figure.png", "heatmap.png", "overlay.png", "path.json"}
@@ -50,7 +50,7 @@ def test_a_folder_per_feature_and_a_document_that_tells_the_same(tmp_path: Path)
     made = done.decomposition
     assert " ".join(document) == (
         "schema image model target depth width alpha skips importance layer below_alpha contribution score features units "
-        "grouping colour_scale files created_by region"
+        "grouping colour_scale files region settings preprocessing created_by"
     )
     whole = json.loads((done.folder / "path.json").read_text())
     assert whole["linear_model"]["score"] == document["score"]
@@ -93,15 +93,6 @@ def test_features_of_an_older_run_go_and_what_is_not_ours_stays(tmp_path: Path) 
     kept = {"feature-01/overlay.png", "feature-02/notes.txt"}
     assert files(after.folder) == FILES | kept | {"sheet.png", "decomposition.json"}
     assert not (after.folder / "feature-03").exists() and (after.folder / "feature-xy").exists()
-
-
-def test_pictures_and_tensors_that_are_still_true_stay(tmp_path: Path) -> None:
-    before = decomposed(tmp_path, save_tensors=True)
-    contents = {name: (before.folder / name).read_bytes() for name in files(before.folder)}
-    after = decomposed(tmp_path, pictures=False)
-    assert {name: (after.folder / name).read_bytes() for name in files(after.folder)} == contents
-    other = decomposed(tmp_path, pictures=False, width=1)
-    assert files(other.folder) == {"path.json", "decomposition.json"}
 
 
 def test_the_document_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

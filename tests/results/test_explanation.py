@@ -23,11 +23,11 @@ from pathx.drawing.render import heatmap
 from pathx.explanation import Edges, Explanation, LayerTensor, PathLayer, Unit
 from pathx.images.read import UserImage
 from pathx.results import explanation as results
-from pathx.results.explanation import ModelInfo, explanation_folder, path_document, save
+from pathx.results.explanation import Subject, explanation_folder, path_document, save
 from pathx.results.files import NoRoomError
 from pathx.results.saved import read_explanation
 
-MODEL = ModelInfo(name="net", weights="IMAGENET1K_V1", sha256="m" * 64, classes=4)
+MODEL = {"name": "net", "weights": "IMAGENET1K_V1", "sha256": "m" * 64, "classes": 4}
 IMAGE = UserImage(file="photos/../cat.png", sha256="p" * 64, pixels=Image.new("RGB", (60, 40), "grey"))
 
 
@@ -58,16 +58,17 @@ def explanation(**changes: Any) -> Explanation:
     return Explanation(**whole | changes)
 
 
+def subject(**changes: Any) -> Subject:
+    whole = {"image": IMAGE, "region": (10.0, 0.0, 50.0, 40.0), "model": MODEL, "device": "cuda:0"}
+    return Subject(**{**whole, "labels": ("a", "b", "tiger cat", "d"), **changes})
+
+
 def write(folder: Path, explained: Explanation | None = None, **options: Any) -> dict[str, Any]:
-    settings: dict[str, Any] = {"image": IMAGE, "region": (10.0, 0.0, 50.0, 40.0), "model": MODEL}
-    settings |= {"label": "tiger cat", "device": "cpu"}
-    return save(explained or explanation(), folder, **settings | options)
+    return save(explained or explanation(), folder, subject(**options))
 
 
 def document(explained: Explanation, **changes: Any) -> dict[str, Any]:
-    settings: dict[str, Any] = {"image": IMAGE, "model": MODEL, "label": "x", "device": "cuda:0", "files": {}}
-    settings["region"] = (10.0, 0.0, 50.0, 40.0)
-    return path_document(explained, **settings | changes)
+    return path_document(explained, subject(**changes))
 
 
 def names(folder: Path) -> set[str]:
@@ -77,8 +78,8 @@ def names(folder: Path) -> set[str]:
 def test_the_document_has_the_keys_of_the_schema_in_its_order() -> None:
     made = document(explanation())
     assert " ".join(made) == (
-        "schema image model target depth width alpha skips importance complete layers linear_model removal region input "
-        "files created_by"
+        "schema image model target depth width alpha skips importance complete layers linear_model removal input "
+        "files region settings preprocessing created_by"
     )
     assert {key: list(made[key]) for key in ("image", "model", "target", "linear_model", "created_by")} == {
         "image": ["file", "sha256", "width", "height"],
@@ -118,7 +119,7 @@ def test_the_document_lists_the_strongest_edges_and_their_share(monkeypatch: pyt
 
 
 def test_the_document_says_what_the_explanation_holds() -> None:
-    made = document(explanation(), label="tiger cat")
+    made = document(explanation())
     assert made["schema"] == "pathx/path@1"
     assert made["image"] == {"file": "photos/../cat.png", "sha256": "p" * 64, "width": 60, "height": 40}
     assert made["model"]["hidden_layers"] == 3 and made["model"]["classes"] == 4
@@ -199,7 +200,7 @@ def test_files_are_those_of_the_design(tmp_path: Path) -> None:
 
 def test_names_that_are_not_text_survive_in_json(tmp_path: Path) -> None:
     file = os.fsdecode(b"caf\xe9\n\xc3\xa9.png")
-    write(tmp_path, image=replace(IMAGE, file=file), label="Zoë")
+    write(tmp_path, image=replace(IMAGE, file=file), labels=("a", "b", "Zoë", "d"))
     read = json.loads((tmp_path / "path.json").read_bytes())
     assert read["image"]["file"] == file and read["target"]["label"] == "Zoë"
 

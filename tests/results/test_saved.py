@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from support.saved import run
 
 from pathx.errors import PathxError
-from pathx.results.explanation import removal_document
 from pathx.results.saved import read_contrast, read_decomposition, read_explanation
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -23,7 +23,7 @@ def test_a_saved_explanation_is_the_one_that_was_made(tmp_path: Path) -> None:
     assert saved.document == document
     made = saved.explanation
     assert made.score == document["linear_model"]["score"] and made.bias == document["linear_model"]["bias"]
-    assert removal_document(made.removal) == document["removal"] and made.removal is not None
+    assert made.removal is not None and asdict(made.removal) == document["removal"]
     assert float(made.attribution.double().sum()) == document["linear_model"]["attribution_sum"]
     assert [unit.contribution for unit in made.path[0].units] == [
         unit["contribution"] for unit in document["layers"][0]["units"]
@@ -36,7 +36,8 @@ def test_of_the_logits_only_those_it_is_about_are_known(tmp_path: Path) -> None:
     assert (saved.explanation.target, saved.explanation.against) == (0, 2)
     known = [not math.isnan(value) for value in saved.explanation.logits.tolist()]
     assert known == [True, False, True, False]
-    assert removal_document(saved.explanation.removal) == saved.document["removal"]
+    assert saved.explanation.removal is not None
+    assert asdict(saved.explanation.removal) == saved.document["removal"]
     assert saved.document["removal"]["against"].keys() == {"before", "after", "at_random"}
     assert float(saved.explanation.logits[0]) == pytest.approx(saved.document["target"]["logit"])
 

@@ -78,11 +78,11 @@ def test_another_machine_writes_what_finds_no_room(
     pretended(monkeypatch)
     whole, asked = cluster.write_image, []
 
-    def full(read: Any, *rest: Any) -> Any:
+    def full(source: Any, *rest: Any) -> Any:
         if not asked:
-            line = {"name": read.source.name, "explanations": []}
-            return [Result.failure(read.source.file, NoRoomError("no room here"))], [line]
-        return whole(read, *rest)
+            line = {"name": source.name, "explanations": []}
+            return [Result.failure(source.file, NoRoomError("no room here"))], [line]
+        return whole(source, *rest)
 
     def there(work: Any, value: Any) -> Any:
         asked.append(value)

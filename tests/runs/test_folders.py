@@ -34,7 +34,7 @@ from support.command_line import (
 from support.faults import in_a_child
 from support.many import lines, photos, started
 
-import pathx.runs.computing
+import pathx.runs.compute
 from pathx.commands import output
 from pathx.runs.run import Settings, State, explain_files
 

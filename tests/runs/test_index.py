@@ -16,8 +16,7 @@ from support.faults import Refusal, watched
 from support.indexes import index, line, write_many
 
 from pathx.errors import PathxError
-from pathx.runs.index import merge, merge_if_finished
-from pathx.runs.shards import Shard
+from pathx.runs.index import Shard, merge, merge_if_finished
 
 
 def lines(file: Path) -> list[dict[str, Any]]:

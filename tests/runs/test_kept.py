@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from support.small import loaded, picture
 
-from pathx.errors import PathxError
 from pathx.images.find import ImageFile, find_images
 from pathx.pipeline import read_input
 from pathx.results.store import ResultStore
@@ -56,13 +55,3 @@ def test_with_one_that_is_not_done_go_all_of_its_batch(tmp_path: Path) -> None:
     with start_workers(0) as workers:
         assert [one.source for one in with_companions(read, preprocessing, workers)] == found
         assert with_companions(read[:1], preprocessing, workers) == []  # nothing to do, nothing to read
-
-
-def test_images_that_cannot_be_read_are_no_companions(tmp_path: Path) -> None:
-    (tmp_path / "bad.png").write_text("no image")
-    sources = [ImageFile(str(file), file.name) for file in (picture(tmp_path / "good.png"), tmp_path / "bad.png")]
-    sources.append(ImageFile("gone.png", "gone.png", error=PathxError("it is gone")))
-    read = [read_input(one, loaded().preprocessing) for one in sources]
-    with start_workers(0) as workers:
-        (only,) = with_companions(read, loaded().preprocessing, workers)
-    assert only.source is sources[0]

@@ -389,7 +389,7 @@ def test_what_threads_hold_together_is_bounded() -> None:
 
 
 def test_short_memory_while_files_are_written_is_tried_again(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
-    import pathx.runs.writing as writing
+    import pathx.runs.write as writing
 
     whole, failed = writing.save, set()
 

@@ -15,7 +15,7 @@ from support.stateful import Remembering, Shared
 from torch import nn
 
 import pathx
-import pathx.runs.computing
+import pathx.runs.compute
 from pathx.errors import PathxError
 from pathx.images.read import open_image
 from pathx.models.load import LoadedModel
@@ -175,13 +175,13 @@ def two_threads() -> Iterator[None]:
 
 def computing(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Which threads compute, and how many of torch's threads each of them has."""
-    whole, seen = pathx.runs.computing.freeze, []
+    whole, seen = pathx.runs.compute.freeze, []
 
     def freeze(module: nn.Module, images: torch.Tensor) -> object:
         seen.append((threading.get_ident(), torch.get_num_threads()))
         return whole(module, images)
 
-    monkeypatch.setattr(pathx.runs.computing, "freeze", freeze)
+    monkeypatch.setattr(pathx.runs.compute, "freeze", freeze)
     return seen
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pathx.errors import PathxError
-from pathx.runs.shards import Shard, parse_shard, shard_of_environment
+from pathx.runs.index import Shard, parse_shard, shard_of_environment
 
 
 @settings(max_examples=30)

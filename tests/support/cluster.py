@@ -13,7 +13,7 @@ from typing import Any
 from support.command_line import ROOT, files, network, picture, same, scripted
 
 from pathx.models.load import load_model
-from pathx.runs.settings import Settings
+from pathx.runs.compute import Settings
 
 SETTINGS = Settings(depth=2, width=4, batch_size=2, pictures=False, removal=True)
 PYTHON_PATH = os.pathsep.join([str(ROOT), str(ROOT / "tests")])

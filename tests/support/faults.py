@@ -66,7 +66,7 @@ def watched(happens: Callable[[str], None]) -> Iterator[None]:
     import pathx.engine.freeze
     import pathx.models.load
     import pathx.pipeline
-    import pathx.runs.computing
+    import pathx.runs.compute
 
     with pytest.MonkeyPatch.context() as patch:
 
@@ -87,7 +87,7 @@ def watched(happens: Callable[[str], None]) -> Iterator[None]:
         watch(os, "write", "write", lambda descriptor, *_: descriptor > 2)
         watch(os, "open", "create", lambda path, flags, *_: bool(flags & os.O_CREAT))
         watch(pathx.pipeline, "decode_image", "read")
-        watch(pathx.runs.computing, "freeze", "compute")
+        watch(pathx.runs.compute, "freeze", "compute")
         yield
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pathx.results.store import ResultStore
-from pathx.runs.index import Index
-from pathx.runs.shards import Shard
+from pathx.runs.index import Index, Shard
 
 
 def index(out: Path, *names: str, run: str = "r1", shard: Shard | None = None, command: str = "explain") -> Index:

@@ -11,8 +11,8 @@ from typing import Any
 from support.small import LABELS, loaded, picture
 
 from pathx.report.build import report
+from pathx.runs.compute import decompose_task
 from pathx.runs.run import Settings, explain_files
-from pathx.runs.tasks import decompose_task
 
 HOSTILE = (
     "</script><img src=x onerror=\"console.log('run')\">",

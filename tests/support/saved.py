@@ -7,8 +7,8 @@ from typing import Any
 
 from support.small import loaded, picture
 
+from pathx.runs.compute import decompose_task
 from pathx.runs.run import Settings, explain_files
-from pathx.runs.tasks import decompose_task
 
 
 def run(tmp_path: Path, out: str = "out", *, decompose: bool = False, **options: Any) -> Path:
