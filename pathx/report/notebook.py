@@ -19,7 +19,7 @@ from pathx.images.read import UserImage
 from pathx.report.explanation import explanation_data
 from pathx.report.network import network_data
 from pathx.report.page import is_page, page
-from pathx.results.explanation import Subject, path_document
+from pathx.results.explanation import ResultSubject, path_document
 from pathx.results.files import foreign, replace_file
 
 _HEIGHT = 900  # of the page in a notebook's cell, in pixels
@@ -80,7 +80,7 @@ def explanation_report(
     if explanation.against is not None:
         labels[explanation.against] = explanation.other_label
     device = str(explanation.attribution.device)
-    subject = Subject(UserImage(name, "", view.photo), view.region, {**about, "classes": classes}, labels, device)
+    subject = ResultSubject(UserImage(name, "", view.photo), view.region, {**about, "classes": classes}, labels, device)
     document = path_document(explanation, subject)
     network = None if origin is None else network_data(freeze(origin.model, origin.image[None]), explanation)
     data = explanation_data(document, view.photo, network, pixels=pixel_map(explanation.attribution, Drawing()))

@@ -10,14 +10,14 @@ from pathx.contrast import Contrast, Pair
 from pathx.drawing.png import png
 from pathx.drawing.sheets import contrast_sheet
 from pathx.maps import Place, no_place
-from pathx.results.explanation import Subject
+from pathx.results.explanation import ResultSubject
 from pathx.results.files import CONTRAST, CONTRAST_PICTURE, document_bytes, replacing
 
 SCHEMA = "pathx/contrast@1"
 
 
 def save_contrast(
-    contrast: Contrast, folder: Path, subject: Subject, folders: Sequence[str], between: Sequence[str | None]
+    contrast: Contrast, folder: Path, subject: ResultSubject, folders: Sequence[str], between: Sequence[str | None]
 ) -> dict[str, Any]:
     """Write the files of one contrast and return what contrast.json says: schema `pathx/contrast@1`.
 

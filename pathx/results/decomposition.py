@@ -17,7 +17,7 @@ from pathx.drawing.sheets import decomposition_scale, decomposition_sheet, featu
 from pathx.drawing.view import View
 from pathx.maps import SPOT, no_place
 from pathx.results.explanation import (
-    Subject,
+    ResultSubject,
     draw_files,
     drop_contrast,
     feature_files,
@@ -50,7 +50,7 @@ class ReferencePanels:
 
 
 def save_decomposition(
-    made: Decomposition, folder: Path, subject: Subject, references: ReferencePanels | None = None
+    made: Decomposition, folder: Path, subject: ResultSubject, references: ReferencePanels | None = None
 ) -> dict[str, Any]:
     """Write the files of one decomposition and return what decomposition.json says.
 
@@ -101,7 +101,7 @@ def feature_folders(document: dict[str, Any]) -> list[str]:
     return [f"{names[0]} to {names[-1]}"] if len(names) > 1 else names
 
 
-def _document(made: Decomposition, subject: Subject) -> dict[str, Any]:
+def _document(made: Decomposition, subject: ResultSubject) -> dict[str, Any]:
     """What decomposition.json says: schema `pathx/decomposition@2`."""
     whole = made.whole
     feature_of = {position: one.number for one in made.features for position in one.units}

@@ -50,7 +50,7 @@ EARLIER = "an earlier version of the image"
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
+class ResultSubject:
     """The image that results are about, the model, and how to draw and write them: what all files of an image share.
 
     Args:
@@ -140,7 +140,9 @@ def explanation_folder(out: str | Path, relative_image_path: str | Path, target_
     return Path(out) / relative / target_slug
 
 
-def save(explanation: Explanation, folder: Path, subject: Subject, more: tuple[Panel, ...] = ()) -> dict[str, Any]:
+def save(
+    explanation: Explanation, folder: Path, subject: ResultSubject, more: tuple[Panel, ...] = ()
+) -> dict[str, Any]:
     """Write the files of one explanation and return what path.json says.
 
     Files are replaced whole, path.json last, so its presence means that the files beside it belong to it; if they cannot be
@@ -164,7 +166,7 @@ def save(explanation: Explanation, folder: Path, subject: Subject, more: tuple[P
 
 
 def draw_files(
-    explanation: Explanation, subject: Subject, more: tuple[Panel, ...] = ()
+    explanation: Explanation, subject: ResultSubject, more: tuple[Panel, ...] = ()
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
     """What path.json is to say, but for `files`, and the files that are to lie beside it."""
     document = path_document(explanation, subject)
@@ -191,7 +193,7 @@ def put_explanation(new: Replacement, document: dict[str, Any], contents: dict[s
     return [*gone, REPORT, REPORT_DATA]
 
 
-def remove_others(folder: Path, explanation: Explanation, subject: Subject) -> str:
+def remove_others(folder: Path, explanation: Explanation, subject: ResultSubject) -> str:
     """How results were made that are to go, as an explanation takes their place.
 
     In its own folder those made in another way are replaced when it is saved. Those of other questions, which are other
@@ -223,7 +225,7 @@ def _other_settings(old: dict[str, Any], explanation: Explanation) -> list[str]:
     return about + ([f"dtype {before}"] if f"torch.{before}" != dtype else [])
 
 
-def _other_subject(old: dict[str, Any], subject: Subject) -> list[str]:
+def _other_subject(old: dict[str, Any], subject: ResultSubject) -> list[str]:
     """Whether an older explanation is of another model, of other pixels, or of other preprocessing."""
     other = old.get("model", {})
     if other.get("sha256") != subject.model["sha256"]:
@@ -317,7 +319,7 @@ def pictures(explanation: Explanation, view: View, drawing: Drawing) -> dict[str
     return {FILES[name]: png(picture) for name, picture in drawn.items()}
 
 
-def path_document(explanation: Explanation, subject: Subject) -> dict[str, Any]:
+def path_document(explanation: Explanation, subject: ResultSubject) -> dict[str, Any]:
     """What path.json says: schema `pathx/path@1`, every number finite."""
     attribution_sum = float(explanation.attribution.detach().cpu().double().sum())
     removal = None if explanation.removal is None else asdict(explanation.removal)

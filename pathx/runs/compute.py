@@ -26,7 +26,7 @@ from pathx.models.labels import parse_targets, resolve_target, true_classes
 from pathx.models.load import LoadedModel
 from pathx.pipeline import Input, Unreadable, prepare
 from pathx.results.decomposition import ReferencePanels
-from pathx.results.explanation import Subject
+from pathx.results.explanation import ResultSubject
 
 if TYPE_CHECKING:
     from pathx.drawing.page import Panel
@@ -144,7 +144,7 @@ class Computed:
         seconds: the image's share of the time that reading and computing took.
     """
 
-    subject: Subject | None = None
+    subject: ResultSubject | None = None
     found: tuple[tuple[Explanation | Decomposition, Any], ...] = ()
     differences: tuple[Explanation, ...] = ()
     truth: int | None = None
@@ -236,12 +236,12 @@ class Batch:
                 several = tuple(islice(found, len(targets))), tuple(islice(differences, others))
                 yield Computed(self._subject(number), *several, self.truths[number], top)
 
-    def _subject(self, number: int) -> Subject:
+    def _subject(self, number: int) -> ResultSubject:
         model, settings, image = self.model, self.settings, self.inputs[number].image
         numbers = {
             key: value for key, value in settings.decisive.items() if key != "drawing"
         }  # pictures may be redrawn
-        return Subject(
+        return ResultSubject(
             image,
             model.preprocessing.region(image.width, image.height),
             {**model.identity, "classes": len(self.labels), "origin": model.origin},

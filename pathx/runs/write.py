@@ -21,7 +21,7 @@ from pathx.models.labels import target_slug
 from pathx.pipeline import unexpected_error
 from pathx.results.contrast import save_contrast
 from pathx.results.decomposition import decomposition_files, save_decomposition
-from pathx.results.explanation import Subject, explanation_folder, remove_others, save
+from pathx.results.explanation import ResultSubject, explanation_folder, remove_others, save
 from pathx.results.files import check_inside, document_bytes
 from pathx.results.lines import Line
 from pathx.results.result import Kind, Result, State
@@ -69,7 +69,7 @@ class _Writer:
 
     source: ImageFile
     computed: Computed
-    subject: Subject
+    subject: ResultSubject
     out: Path
 
     def folder(self, target: int, against: int | None = None) -> Path:

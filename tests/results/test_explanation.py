@@ -23,7 +23,7 @@ from pathx.drawing.render import heatmap
 from pathx.explanation import Edges, Explanation, LayerTensor, PathLayer, Unit
 from pathx.images.read import UserImage
 from pathx.results import explanation as results
-from pathx.results.explanation import Subject, explanation_folder, path_document, save
+from pathx.results.explanation import ResultSubject, explanation_folder, path_document, save
 from pathx.results.files import NoRoomError
 from pathx.results.saved import read_explanation
 
@@ -58,9 +58,9 @@ def explanation(**changes: Any) -> Explanation:
     return Explanation(**whole | changes)
 
 
-def subject(**changes: Any) -> Subject:
+def subject(**changes: Any) -> ResultSubject:
     whole = {"image": IMAGE, "region": (10.0, 0.0, 50.0, 40.0), "model": MODEL, "device": "cuda:0"}
-    return Subject(**{**whole, "labels": ("a", "b", "tiger cat", "d"), **changes})
+    return ResultSubject(**{**whole, "labels": ("a", "b", "tiger cat", "d"), **changes})
 
 
 def write(folder: Path, explained: Explanation | None = None, **options: Any) -> dict[str, Any]:

@@ -103,7 +103,7 @@ def test_a_write_cut_short_leaves_no_half_line(tmp_path: Path, monkeypatch: pyte
     one.append(line(tmp_path, "a"))
     whole, before = os.write, (tmp_path / "index.jsonl").read_bytes()
     monkeypatch.setattr(os, "write", lambda descriptor, data: whole(descriptor, data[:7]))
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(PathxError, match="No space left"):
         one.append(line(tmp_path, "b"))
     assert (tmp_path / "index.jsonl").read_bytes() == before
 

@@ -393,11 +393,11 @@ def test_short_memory_while_files_are_written_is_tried_again(pathx_: Pathx, monk
 
     whole, failed = writing.save, set()
 
-    def save(explanation: Any, folder: Path, **options: Any) -> Any:
+    def save(explanation: Any, folder: Path, *rest: Any) -> Any:
         if folder not in failed:
             failed.add(folder)
             raise MemoryError
-        return whole(explanation, folder, **options)
+        return whole(explanation, folder, *rest)
 
     monkeypatch.setattr(writing, "save", save)
     done = pathx_("explain", photos(), "--model", scripted(network()), "--no-pictures", "--quiet")
