@@ -5,6 +5,7 @@ Each function says what happens where a release lacks the thing.
 
 from __future__ import annotations
 
+import re
 import zipfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -95,6 +96,14 @@ def record_sizes(reader: Any, stream: IO[bytes]) -> Callable[[str], int]:
     with zipfile.ZipFile(stream) as archive:
         sizes = {info.filename.partition("/")[2]: info.file_size for info in archive.infolist()}
     return sizes.__getitem__
+
+
+def module_path(text: str) -> str:
+    """The name of a module as an exported program has it. Older releases write Python: `getattr(L['self'].body, '2')`."""
+    if "L['" not in text:
+        return text
+    inside = re.sub(r"^(getattr\()*L\['\w+'\]", "", text)
+    return re.sub(r", '(\w+)'\)", r".\1", inside).lstrip(".")
 
 
 def export_reader() -> Callable[..., Any]:

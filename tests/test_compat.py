@@ -24,6 +24,20 @@ def test_a_count_of_changes_is_set() -> None:
     assert tensor._version == 0
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("body.2.0", "body.2.0"),
+        ("", ""),
+        ("L['self'].body.act", "body.act"),
+        ("getattr(L['fn'], '1')", "1"),
+        ("getattr(getattr(L['self'].body, '2'), '0').act", "body.2.0.act"),
+    ],
+)
+def test_modules_of_exported_programs_have_the_names_that_people_know(text: str, name: str) -> None:
+    assert compat.module_path(text) == name
+
+
 def test_without_them_operations_are_whole_and_counts_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch._C, "_dispatch_has_kernel_for_dispatch_key")
     monkeypatch.delattr(torch._C._autograd, "_unsafe_set_version_counter")

@@ -115,7 +115,7 @@ def full_precision(device: torch.device) -> Iterator[None]:
 def engine_precision(device: torch.device) -> Iterator[None]:
     """Full precision for the engine's own work, which the default dtype and device of the process do not reach either."""
     dtype = torch.get_default_dtype()
-    own_device = nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
+    own_device = nullcontext() if torch.empty(0).device.type == "cpu" else torch.device("cpu")
     with full_precision(device), own_device:
         torch.set_default_dtype(torch.float32)
         try:

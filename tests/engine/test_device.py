@@ -38,7 +38,7 @@ READ: dict[str, Callable[[], Any]] = {
     "older switch of products": lambda: torch.backends.cuda.matmul.allow_tf32,
     "older switch of convolutions": lambda: torch.backends.cudnn.allow_tf32,
     "dtype": torch.get_default_dtype,
-    "device": torch.get_default_device,
+    "device": lambda: torch.empty(0).device,
     "autocast": lambda: torch.is_autocast_enabled("cpu"),
     "gradients": torch.is_grad_enabled,
 }

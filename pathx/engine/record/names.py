@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
+from pathx.compat import module_path
 from pathx.engine.record.operations import Node, Scope
 
 
@@ -94,7 +95,7 @@ def _fx_scope(node: torch.fx.Node) -> Scope | None:
         return None
     path, kind = stack[-1]
     name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
-    return Scope(path, name.startswith("torch.nn.modules.") and ".container." not in name)
+    return Scope(module_path(path), name.startswith("torch.nn.modules.") and ".container." not in name)
 
 
 # --- TorchScript -----------------------------------------------------------------------------------------------------

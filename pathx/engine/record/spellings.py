@@ -108,7 +108,21 @@ def _gated_linear_unit(x: Tensor, dim: int = -1) -> Run:
     return run
 
 
+def _channel_shuffle(x: Tensor, groups: int) -> Run:
+    """As views: the operation has no derivative before torch 2.6."""
+    return lambda: x.unflatten(1, (groups, -1)).transpose(1, 2).flatten(1, 2)
+
+
+def _whole_slice(x: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Run | None:
+    """A slice of everything, which older releases of torch make of `:`, is another name for the same tensor."""
+    whole = not start and step == 1 and (end is None or end >= x.shape[dim])
+    return (lambda: aten.alias(x)) if whole else None
+
+
 RESPELLINGS: dict[Any, Respelling] = {
+    aten.channel_shuffle.default: _channel_shuffle,
+    aten.native_channel_shuffle.default: _channel_shuffle,
+    aten.slice.Tensor: _whole_slice,
     aten.glu.default: _gated_linear_unit,
     aten._convolution.default: _convolution,
     aten.amax.default: _extreme(torch.max),

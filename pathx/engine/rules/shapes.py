@@ -134,7 +134,7 @@ plain("diagonal", keeps_batch=lambda call: along(2, "dim1", 0)(call) and along(3
 plain("tril", "triu", keeps_batch=_inside_images, field=keeps_place)
 plain("repeat", keeps_batch=_repeats_within_images, field=_repeat_field)
 plain(
-    *("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle"),
+    *("pixel_shuffle", "pixel_unshuffle"),
     keeps_batch=_inside_images,
     field=moves,
 )

@@ -238,7 +238,7 @@ BOUNDS = frozenset(["maximum", "minimum", "fmax", "fmin"])
 
 MOVES = VIEWS | {
     *("permute", "transpose", "t", "expand", "slice", "select", "cat", "stack", "constant_pad_nd", "roll", "flip"),
-    *("index_select", "repeat", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle"),
+    *("index_select", "repeat", "pixel_shuffle", "pixel_unshuffle"),
 }
 """They give elements other places, and change none."""
 

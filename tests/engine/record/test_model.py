@@ -210,6 +210,10 @@ def test_buffers_on_another_device() -> None:
         pictures = torch.empty(2, 3, 10, 10)
         with pytest.raises(RuntimeError, match="device"):
             model(pictures)
+        try:
+            pictures.as_subclass(torch.Tensor)
+        except RuntimeError:
+            pytest.skip("this release of torch makes no plain tensor of a fake one")
         assert freeze(model, pictures).logits.device.type == "cpu"
         assert model[1].running_mean is mean
 
