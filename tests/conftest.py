@@ -23,9 +23,15 @@ settings.load_profile("reproducible")
 torch.set_num_threads(1)  # threads of networks this small wait for each other longer than they compute
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--list-skipped", metavar="FILE", help="list skipped tests; pytest @FILE runs them again")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """One line at the end: how many tests were skipped, and why."""
     skipped = terminalreporter.stats.get("skipped", [])
+    if file := config.getoption("--list-skipped"):
+        Path(file).write_text("".join(f"{report.nodeid}\n" for report in skipped), encoding="utf-8")
     reasons = Counter(_why_skipped(report.longrepr[2]) for report in skipped)
     if reasons:
         listed = "; ".join(f"{count} {reason}" for reason, count in reasons.most_common())
