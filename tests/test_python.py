@@ -92,6 +92,7 @@ def test_everything_public_is_shown_in_one_line(tmp_path: Path) -> None:
     shown += [*first.path, *first.path[0].edges, first.path[0].units[0], *split.features, *contrast.pairs]
     shown += pathx.ablate(model, file, path=first)
     shown += [pathx.describe_model("squeezenet1_1"), first.report()]
+    shown += [pathx.units(model, [file], tmp_path / "units"), pathx.check(model, file)]
     for one in shown:
         text = repr(one)
         assert "\n" not in text and len(text) < 300, text

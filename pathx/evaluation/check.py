@@ -62,7 +62,7 @@ class Finding:
     figures: dict[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Checked:
     """All checks of one image."""
 
@@ -71,6 +71,10 @@ class Checked:
     settings: dict[str, Any]
     model: dict[str, Any]
     findings: dict[str, Finding]
+
+    def __repr__(self) -> str:
+        failed = [name for name, finding in self.findings.items() if finding.passed is False]
+        return f"<Checked {self.target!r} in {self.image}: {', '.join(failed) + ' failed' if failed else 'passed'}>"
 
     @property
     def passed(self) -> bool:

@@ -18,7 +18,7 @@ from pathx.units.folder import Pass, Request
 from pathx.units.references import Units
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FoundUnits:
     """What a pass over images found.
 
@@ -31,6 +31,12 @@ class FoundUnits:
     units: Units | None
     files: tuple[str, ...]
     failed: dict[str, str]
+
+    def __repr__(self) -> str:
+        found = (
+            "a shard" if self.units is None else f"{len(self.units.channels)} channels of {self.units.images} images"
+        )
+        return f"<FoundUnits: {found}, {len(self.files)} files, {len(self.failed)} images failed>"
 
 
 def units(

@@ -77,11 +77,3 @@ def test_the_overlay_is_drawn_once_where_the_photo_has_the_size_of_a_tile() -> N
         assert tiles[1].tobytes() == overlay.seen.tobytes()
         again = explanation_figure(made, view, drawing, overlay=overlay, pixels=pixel_map(made.attribution, drawing))
         assert again.tobytes() == figure.tobytes()
-
-
-def test_a_tile_of_another_size_than_the_photo_is_drawn_for_itself() -> None:
-    (made,) = pathx.explain(network(), images(), depth=2)
-    for size in ((900, 700), (60, 60), (4000, 340)):
-        view = View.of(made, Image.new("RGB", size, "teal"))
-        given, own = view.heated(made, Drawing()), explanation_figure(made, view, Drawing())
-        assert explanation_figure(made, view, Drawing(), overlay=given).tobytes() == own.tobytes()

@@ -77,12 +77,6 @@ def test_red_for_blue_against_white_for_nothing_one_pixel_each() -> None:
     assert strength(image, 0, 0) > strength(image, 0, 1) and strength(image, 1, 0) > strength(image, 1, 1)
 
 
-def test_channels_are_summed_before_they_are_coloured() -> None:
-    values = random_map(0, 3, 5, 7)
-    assert heatmap(values).tobytes() == heatmap(values.double().sum(0)).tobytes()
-    assert rgb(heatmap(torch.tensor([[[2.0, 1.0]], [[-2.0, 1.0]]])), 0, 0) == WHITE
-
-
 @pytest.mark.parametrize("colours", COLOURS)
 @given(st.floats(1e-30, 1e30), st.integers(0, 9))
 @settings(max_examples=25, deadline=None)
@@ -96,6 +90,7 @@ def test_colours_do_not_depend_on_the_unit_of_the_values(colours: str, factor: f
 def test_every_map_is_white_at_zero_and_tells_the_signs_apart_for_any_colour_vision(colours: str) -> None:
     table = table_of(heat_table(colours))
     assert torch.equal(table[ZERO], torch.ones(3, dtype=torch.float64))
+    assert len(table[1:].unique(dim=0)) == 255  # a heatmap can be read back
     light = table @ LIGHTNESS
     assert (light[1 : ZERO + 1].diff() > 0).all() and (light[ZERO:].diff() < 0).all()
     # Red and green are alike to the commonest colour blindness; blue against yellow is not.
@@ -176,14 +171,6 @@ def test_the_photo_keeps_its_shape_and_gets_a_size_to_look_at(size: tuple[int, i
     assert overlay(photo(*size), random_map(3, 16, 16), (0, 0, *size)).size == shown
 
 
-def test_tiny_photos_are_enlarged_crisply() -> None:
-    image = Image.new("RGB", (32, 32), "black")
-    image.putpixel((5, 7), WHITE)
-    shown = overlay(image, torch.zeros(32, 32), (0, 0, 32, 32))
-    assert len(shown.getcolors() or []) == 2
-    assert changed(shown, Image.new("RGB", shown.size, rgb(shown, 0, 0))) == (80, 112, 96, 128)
-
-
 def test_heat_falls_where_the_attribution_says_and_nowhere_else() -> None:
     region = (150.0, 50.0, 450.0, 350.0)
     values = torch.zeros(30, 30)
@@ -220,14 +207,6 @@ def test_a_region_beyond_the_photo_is_cut_in_place() -> None:
     assert changed(nothing, overlay(photo(600, 400), values, region, sigma=0)) == (300, 200, 380, 280)
 
 
-def test_the_photo_stays_readable_under_the_strongest_heat() -> None:
-    image = Image.new("RGB", (400, 400), "black")
-    image.paste(WHITE, (200, 0, 400, 400))
-    shown = overlay(image, torch.ones(20, 20), (0, 0, 400, 400)).convert("L")
-    dark, bright = (ImageStat.Stat(shown.crop((x, 0, x + 200, 400))).mean[0] for x in (0, 200))
-    assert bright - dark > 25
-
-
 @pytest.mark.parametrize("shade", [(12, 9, 8), (40, 160, 60), (120, 120, 120), (245, 245, 250), (230, 120, 20)])
 def test_the_photo_is_visible_and_heat_stands_out_on_any_photo(shade: tuple[int, int, int]) -> None:
     image = Image.new("RGB", (400, 400), shade)
@@ -242,12 +221,6 @@ def test_the_photo_is_visible_and_heat_stands_out_on_any_photo(shade: tuple[int,
         assert red > blue + 60 and red > green  # gold, whatever is below it
         before = rgb(plain, x, 200)
         assert sum(abs(one - other) for one, other in zip((red, green, blue), before, strict=True)) > 60
-
-
-def test_a_photo_keeps_some_of_its_colour_where_there_is_no_heat() -> None:
-    image = Image.new("RGB", (400, 400), (40, 160, 60))
-    red, green, blue = rgb(overlay(image, torch.zeros(20, 20), (0, 0, 400, 400)), 200, 200)
-    assert green > red + 25 and green > blue + 25
 
 
 def test_small_spots_have_no_line() -> None:
@@ -310,10 +283,6 @@ def test_a_shared_scale_is_the_largest_of_their_own(factors: list[float], sigma:
     assert shared_scale([*several, torch.zeros(3, 6, 6)], sigma, percentile) == max(own)
 
 
-def test_nothing_at_all_has_a_scale_of_one() -> None:
-    assert shared_scale([], 0) == shared_scale([torch.zeros(4, 4)], 0.1) == 1
-
-
 def test_in_one_scale_one_value_has_one_colour() -> None:
     one = heatmap(torch.tensor([[1.0, 0.25]]), scale=1.0)
     other = heatmap(torch.tensor([[0.25, 0.0]]), scale=1.0)
@@ -351,7 +320,7 @@ def test_a_colour_bar_runs_from_against_to_for(colours: str) -> None:
         ({"smoothing": float("nan")}, "smoothing nan is out of range; use 0 for none, up to 1, such as 0.025"),
         ({"percentile": 101}, "percentile 101 is out of range; use above 0, up to 100, such as 99"),
         ({"colours": "green"}, "colours are red-blue or orange-purple, not 'green'"),
-        ({"heat": "units"}, "heat is path or pixels, not 'units'"),
+        ({"heat": "units"}, "heat is path or pixels or layers, not 'units'"),
     ],
 )
 def test_drawings_that_cannot_be(options: dict[str, float], message: str) -> None:

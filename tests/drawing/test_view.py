@@ -38,7 +38,7 @@ def test_tiles_have_the_shape_of_the_photo(size: tuple[int, int], tile: tuple[in
     assert tile_sized(Image.new("RGB", size)).size == tile
 
 
-@pytest.mark.parametrize(("side", "shown"), [(271, 340), (272, 272), (340, 340), (377, 377), (378, 340)])
+@pytest.mark.parametrize(("side", "shown"), [(271, 340), (272, 272), (377, 377), (378, 340)])
 def test_a_photo_of_about_the_size_of_a_tile_keeps_its_pixels(side: int, shown: int) -> None:
     photo = Image.merge("RGB", [Image.effect_noise((side, side), 60) for _ in range(3)])
     view = View(photo, (0.0, 0.0, side, side))
@@ -51,13 +51,6 @@ def test_a_pixel_map_is_as_large_as_the_photo_beside_it_unless_its_pixels_stay_s
     assert map_tile(pixel_map(torch.randn(3, 200, 200), Drawing()), beside).size == (330, 328)
     crisp = map_tile(pixel_map(torch.randn(3, 20, 20), Drawing()), beside)
     assert (crisp.mode, crisp.size) == ("RGB", (340, 340))
-
-
-def test_tiny_pictures_stay_crisp_in_sheets() -> None:
-    dots = Image.effect_noise((32, 32), 90).convert("RGB")
-    large = tile_sized(dots)
-    assert ImageChops.difference(large.resize((32, 32), Image.Resampling.BOX), dots).getbbox() is None
-    assert len(large.getcolors(1 << 20) or []) == len(dots.getcolors(1 << 20) or [])
 
 
 @given(st.floats(-40, 90), st.floats(-40, 60), st.floats(1, 130), st.floats(1, 130))

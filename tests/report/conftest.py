@@ -57,9 +57,10 @@ FIGURES = {
 }
 
 
-@pytest.fixture
-def measures(tmp_path: Path) -> list[Path]:
+@pytest.fixture(scope="session")
+def measures(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """An evaluation, a grid and common units, hostile where they can be."""
+    tmp_path = tmp_path_factory.mktemp("measures")
     model = {"name": HOSTILE[0], "sha256": "0" * 64}
     about = {"images": 2, "model": model, "notes": [HOSTILE[1]], "unread": {HOSTILE[2]: "x"}, "protocol": "rise"}
     table = [["image", "label", "predicted", "method", "insertion", "deletion"]]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.browser import OVERFLOWING, opened
+from support.browser import OVERFLOWING, opened, serious
 from support.command_line import Pathx, picture, scripted
 from support.command_line import network as file_network
 from support.reports import HOSTILE, data_of, only_document, results
@@ -227,10 +227,9 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 TENSOR = "</script><svg onload=console.log(2)>"
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_text_overflows(browser: Any, hostile: Path, scheme: str) -> None:
+def test_no_text_overflows(browser: Any, hostile: Path) -> None:
     for file in (hostile, *sorted(hostile.parent.glob("pages/*.html"))):
-        with opened(browser, file, scheme=scheme) as page:
+        with opened(browser, file) as page:
             for width in (360, 1280, 2560):
                 page.set_viewport_size({"width": width, "height": 900})
                 assert page.evaluate(OVERFLOWING) == [], f"{file.name} at {width}"
@@ -261,18 +260,14 @@ def test_the_page_prints(browser: Any, saved: Path) -> None:
         assert page.pdf()[:4] == b"%PDF"
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious(browser: Any, axe: str, saved: Path, live: Path, scheme: str) -> None:
+def test_axe_finds_nothing_serious(browser: Any, axe: str, saved: Path, live: Path) -> None:
     for file in (saved, live):
-        with opened(browser, file, scheme=scheme) as page:
+        with opened(browser, file) as page:
             open_all(page)
             page.locator(".node").first.dispatch_event("click")
             for summary in page.locator("summary").all():
                 summary.click()
-            page.evaluate(axe)
-            found = page.evaluate("axe.run(document, { resultTypes: ['violations'] }).then(r => r.violations)")
-            serious = [one for one in found if one["impact"] in ("serious", "critical")]
-            assert [(one["id"], [node["target"] for node in one["nodes"]][:3]) for one in serious] == []
+            assert serious(page, axe) == []
 
 
 def test_features_open_into_units_that_lead_to_the_flow(browser: Any, saved: Path) -> None:

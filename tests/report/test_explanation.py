@@ -17,17 +17,6 @@ from pathx.report.explanation import path_map
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.mark.parametrize("skips", ["adjacent", "all"])
-def test_edges_in_the_page_sum_to_contributions(tmp_path: Path, skips: str) -> None:
-    folder = results(tmp_path, skips=skips)
-    data = data_of(report([folder]))
-    path = data["path"]
-    for layer in path["layers"]:
-        for position, unit in enumerate(layer["units"]):
-            out = [edge[4] for edge in path["edges"] if edge[:2] == [layer["layer"], position]]
-            assert sum(out) == pytest.approx(unit["contribution"], rel=1e-4, abs=1e-7)
-
-
 def test_the_page_of_files_is_that_of_the_document(tmp_path: Path) -> None:
     folder = results(tmp_path)
     file, document = only_document(folder)
@@ -55,15 +44,3 @@ def test_the_path_map_of_a_document_is_that_of_its_explanation(tmp_path: Path) -
     found = path_map(document)
     assert found is not None
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
-
-
-def test_units_that_a_page_does_not_list_still_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = results(tmp_path)
-    _, document = only_document(folder)
-    monkeypatch.setattr("pathx.report.explanation.MOST_UNITS", 2)
-    path = data_of(report([folder]))["path"]
-    for shown, layer in zip(path["layers"], document["layers"], strict=True):
-        assert len(shown["units"]) == min(2, shown["kept"]) and shown["kept"] == len(layer["units"])
-        total = sum(unit["contribution"] for unit in shown["units"]) + shown["unlisted"]
-        assert total == pytest.approx(sum(unit["contribution"] for unit in layer["units"]))
-    assert all(start < 2 and end < 2 for _, start, _, end, _ in path["edges"])

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from pathlib import Path
 
 import pytest
 from PIL import Image, ImageChops
 from support.command_line import Pathx, network, picture, scripted
-from support.reports import data_of, results
-from support.small import files
-
-from pathx.report.build import report
+from support.reports import data_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -52,15 +48,3 @@ def _differs(small: Path, photo: str) -> bool:
     with Image.open(small) as drawn, Image.open(photo) as plain:
         difference = ImageChops.difference(drawn.convert("RGB"), plain.convert("RGB").resize(drawn.size))
     return max(high for _, high in difference.getextrema()) > 40
-
-
-def test_pages_of_an_earlier_report_go(tmp_path: Path) -> None:
-    folder = results(tmp_path, ["a.png", "b.png", "c.png"])
-    index = report([folder])
-    (index.parent / "pages/mine.html").write_text("kept")
-    shutil.rmtree(folder / "b.png")
-    again = report([folder])
-    rows = data_of(again)["rows"]
-    ours = {"index.html", "pages/mine.html", "thumbnails/.pathx.json"}
-    used = {*ours, *(row["page"] for row in rows), *(row["thumbnail"] for row in rows)}
-    assert len(rows) == 2 and files(index.parent) == used

@@ -7,15 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.browser import opened
+from support.browser import opened, serious
 from support.reports import HOSTILE, data_of, results
 from support.small import LABELS
 
 from pathx.report.build import report
 from pathx.report.page import page as made_page
-
-SERIOUS = """axe.run(document, { resultTypes: ['violations'] }).then(found => found.violations
-  .filter(one => ['serious', 'critical'].includes(one.impact)).map(one => [one.id, one.nodes[0].target]))"""
 
 
 def row(number: int, **changes: Any) -> dict[str, Any]:
@@ -155,8 +152,7 @@ def test_measurements_have_intervals_and_images(browser: Any, measures: list[Pat
             for width in (360, 2560):
                 page.set_viewport_size({"width": width, "height": 900})
                 assert page.evaluate("document.documentElement.scrollWidth") <= width
-            page.evaluate(axe)
-            assert page.evaluate(SERIOUS) == []
+            assert serious(page, axe) == []
     with opened(browser, evaluation) as page:
         assert page.locator(".intervals tbody tr").count() == 2
         assert "0.2 (0.1 to 0.3)" in page.locator(".intervals").inner_text()
@@ -172,7 +168,5 @@ def test_measurements_have_intervals_and_images(browser: Any, measures: list[Pat
 def test_axe_finds_nothing_serious_in_a_gallery(
     browser: Any, many: tuple[Path, list[dict[str, Any]]], axe: str
 ) -> None:
-    for scheme in ("light", "dark"):
-        with opened(browser, many[0], scheme=scheme) as page:
-            page.evaluate(axe)
-            assert page.evaluate(SERIOUS) == []
+    with opened(browser, many[0]) as page:
+        assert serious(page, axe) == []

@@ -36,8 +36,3 @@ def test_rows_have_numbers_or_nothing_and_pictures_that_are_there(folder: Path) 
     ]
     assert list(data["thumbnails"]) == ["a.png"]
     assert measure_title(folder / "grid.json") == f"Depths and widths: {folder.name}"
-
-
-def test_without_the_files_beside_it_there_is_the_document_alone(tmp_path: Path) -> None:
-    data = data_of(measure_page(tmp_path / "common.json", {"classes": [], "x": 1}, References([])))
-    assert (data["rows"], data["document"]["x"]) == ([], 1)

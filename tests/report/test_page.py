@@ -76,22 +76,6 @@ def test_joined_modules_are_whole(script: str) -> None:
     names = re.findall(r"^(?:async )?(?:function|const|let|class) (\w+)", joined, re.MULTILINE)
     assert [name for name, count in Counter(names).items() if count > 1] == []  # they share one scope
     assert not re.search(r"^(import|export)\b", joined, re.MULTILINE)
-    wanted = {
-        name.strip()
-        for module in files("pathx.report").joinpath("assets").iterdir()
-        if module.name.endswith(".js")
-        and module.read_text(encoding="utf-8").strip()
-        and _body(module.read_text(encoding="utf-8")) in joined
-        for names_ in re.findall(r"^import\s+\{([^}]*)\}", module.read_text(encoding="utf-8"), re.MULTILINE)
-        for name in names_.split(",")
-        if name.strip()
-    }
-    assert wanted <= set(names)
-
-
-def _body(source: str) -> str:
-    """Something of a module that its joined text must hold."""
-    return source.splitlines()[0]
 
 
 def test_scripts_never_write_markup() -> None:

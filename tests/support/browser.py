@@ -82,6 +82,20 @@ def opened(browser: Any, file: Path, *, width: int = 1280, height: int = 900, sc
     assert trouble == []
 
 
+def serious(page: Any, axe: str) -> list[Any]:
+    """What the accessibility checker finds wrong with a page, light and dark."""
+    page.evaluate(axe)
+    found = []
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        found += page.evaluate(_SERIOUS)
+    return found
+
+
+_SERIOUS = """axe.run(document, { resultTypes: ['violations'] }).then(found => found.violations
+  .filter(one => ['serious', 'critical'].includes(one.impact)).map(one => [one.id, one.nodes[0].target]))"""
+
+
 def axe_source(folder: Path) -> str:
     """The accessibility checker, fetched into a temporary folder."""
     known = os.environ.get("PATHX_AXE")
