@@ -29,20 +29,13 @@ from pathx.engine.record.operations import Graph, Node, Value
 from pathx.engine.rules.geometry import Shapes
 from pathx.engine.rules.table import (
     BATCH_REMEDIES,
-    BOUNDS,
-    COPIES,
-    DECISIONS,
-    LAST_DIMENSIONS,
-    MOVES,
-    NORMS,
-    POINTWISE,
-    SAME_FOR_ALL_IMAGES,
-    SATURATING,
-    SCALES,
-    SELF_MASKS,
-    SMOOTH,
-    SPLITS,
+    has,
+    is_bound,
+    is_choice,
     is_clip,
+    is_norm,
+    is_pointwise,
+    is_smooth,
     known,
 )
 from pathx.errors import PathxError
@@ -85,7 +78,7 @@ def _kept(node: Node, states: dict[Value, Dependence]) -> Iterator[Value]:
     varying = [value for value in node.inputs if states.get(value) is Dependence.VARIES]
     yield from (value for value in node.inputs if states.get(value) is not Dependence.VARIES)
     several = sum(states.get(value, Dependence.FIXED) is not Dependence.FIXED for value in node.inputs) > 1
-    is_gate = operation.gate is not None and operation.saves is None and (several or node.kind not in SELF_MASKS)
+    is_gate = operation.gate is not None and operation.saves is None and (several or not is_choice(node))
     may_be_held = several and (
         operation.factors is not None or not {*_positions(node, states)} <= {*operation.linear_in}
     )
@@ -101,7 +94,7 @@ def _follow(node: Node, states: dict[Value, Dependence]) -> None:
     reading = known(node).reading
     inputs = node.inputs[1:] if reading == "shape" else node.inputs
     state = max([states.get(value, Dependence.FIXED) for value in inputs], default=Dependence.FIXED)
-    if node.kind in DECISIONS and state is not Dependence.FIXED:
+    if has(node, "decision") and state is not Dependence.FIXED:
         raise PathxError(
             f"the model decides by the values of its input (.item(), .numpy() or `if` on a tensor in {node.module}): pathx needs a "
             "network whose operations are the same for every image",
@@ -212,10 +205,10 @@ class _Reader:
         """Which values an element-by-element function was computed from alone, and which it is merely a multiple of."""
         depending = [v for v in node.inputs if self.states[v] is not Dependence.FIXED]
         shapes = {self.graph.shapes[v.index] for v in (*depending, output)}
-        if node.kind in POINTWISE and depending and len(shapes) == 1:
+        if is_pointwise(node) and depending and len(shapes) == 1:
             shared = frozenset.intersection(*(self._functions_of(v) for v in depending))
             self.functions[output] = shared | {output}
-            if node.kind in COPIES | SCALES and depending == node.inputs[:1]:
+            if has(node, "copy", "scale") and depending == node.inputs[:1]:
                 self.multiples[output] = self._multiples_of(depending[0]) | {output}
 
     def _functions_of(self, value: Value) -> frozenset[Value]:
@@ -235,14 +228,14 @@ class _Reader:
         source = self._activation_source(node, varying)
         if source is not None:
             self.sources[node.index] = source
-            return 3 if node.kind in SATURATING else 2 if is_clip(node) else 1
-        if node.kind in NORMS:
+            return 3 if has(node, "saturating") else 2 if is_clip(node) else 1
+        if is_norm(node):
             return 0
         if operation.transpose is None:
             return 3
-        if node.kind in MOVES | COPIES | SPLITS:
+        if has(node, "copy", "view", "part", "move"):
             return min(ranks)
-        if len(varying) == 1 and node.kind in POINTWISE:
+        if len(varying) == 1 and is_pointwise(node):
             return ranks[0]
         return 3 if min(ranks) == 3 else 0
 
@@ -250,9 +243,9 @@ class _Reader:
         """The input that an activation gates; None where a node is none."""
         if known(node).gate is None:
             return None
-        if node.kind not in SELF_MASKS:
+        if not is_choice(node) or is_bound(node):
             alone = len(varying) == 1 and node.inputs.count(varying[0]) == 1
-            return varying[0] if alone and (node.args[0] == varying[0] or node.kind in BOUNDS) else None
+            return varying[0] if alone and (node.args[0] == varying[0] or is_bound(node)) else None
         depending = [v for v in node.inputs if self.states[v] is not Dependence.FIXED]
         output = node.outputs[0]
         if (
@@ -274,11 +267,11 @@ class _Reader:
     def _linear_inputs(self, node: Node, needed: set[Value]) -> tuple[Value, ...]:
         operation, varying = known(node), self._varying(node)
         aside = [value for value in node.outputs[1:] if value in needed]
-        if aside and node.kind not in SPLITS:
+        if aside and not has(node, "split"):
             raise PathxError(_no_rule(node, " beside its first result"), usage=True)
         source = self.sources.get(node.index)
         if source is not None:
-            if node.kind in SMOOTH or varying != [source]:
+            if is_smooth(node) or varying != [source]:
                 self.because = node.place
             return (source,)
         positions = _positions(node, self.states)
@@ -294,10 +287,10 @@ class _Reader:
             self._note_gated_unit(node, node.args[held])
         elif not linear or (len(linear) > 1 and not operation.jointly_linear):
             raise PathxError(_no_rule(node, " with these arguments computed from the image"), usage=True)
-        if len(linear) < len(positions) or node.kind in NORMS:
+        if len(linear) < len(positions) or is_norm(node):
             self.because = node.place
         frozen = any(self.states[value] is Dependence.FROZEN for value in node.inputs) or len(linear) < len(positions)
-        if node.kind in SAME_FOR_ALL_IMAGES and frozen:
+        if has(node, "same for all") and frozen:
             raise PathxError(
                 f"the model computes an operand of {node.place} from the image: it must be the same for every image",
                 usage=True,
@@ -403,7 +396,7 @@ def check_batch(graph: Graph, nodes: Iterable[Node], reading: Reading) -> frozen
         remedy = BATCH_REMEDIES.get(node.kind, "")
         remedies += [remedy] if remedy else []
         if batch == 1:
-            if known(node).saves is not None and node.index not in reading.sources and node.kind not in LAST_DIMENSIONS:
+            if known(node).saves is not None and node.index not in reading.sources and not has(node, "last dimensions"):
                 problem = f"pathx has no rule for {node.place} on tensors without the batch in front"
                 raise PathxError(f"{problem}; {[*remedies, 'keep the images in the first dimension'][0]}", usage=True)
             continue

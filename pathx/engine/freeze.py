@@ -22,7 +22,7 @@ from pathx.engine.record.model import unwrap
 from pathx.engine.record.operations import Node, Value, filled
 from pathx.engine.record.recorder import Recording, record
 from pathx.engine.rules.shared import constant_of_one, push, push_of_one, vjp_of_one
-from pathx.engine.rules.table import FORMS, LAST_DIMENSIONS, Call, Cotangents, Slopes, known
+from pathx.engine.rules.table import FORMS, Call, Cotangents, Slopes, has, known
 from pathx.engine.window import Window
 from pathx.errors import PathxError, kind_in_words
 
@@ -75,7 +75,7 @@ class Frozen:
     def _saved(self, value: Value, node: Node) -> Tensor:
         """A tensor that a node's rule asks for, (B, …); of one image whole, as it is."""
         tensor = self.kept[value]
-        return tensor[None] if node.index in self.network.whole and node.kind in LAST_DIMENSIONS else tensor
+        return tensor[None] if node.index in self.network.whole and has(node, "last dimensions") else tensor
 
     def _fixed(self, leaf: Any) -> Any:
         """The tensor behind a value that does not depend on the image; anything else as it is."""
@@ -123,7 +123,7 @@ class Frozen:
 
     def _is_whole(self, node: Node) -> bool:
         """Whether a node is read with the tensors of one image whole; norms have rules that ask for no batch."""
-        return node.index in self.network.whole and node.kind not in LAST_DIMENSIONS
+        return node.index in self.network.whole and not has(node, "last dimensions")
 
     def _recorded_shapes(self, node: Node) -> dict[Value, tuple[int, ...]]:
         values = (value for value in (*node.inputs, *node.outputs) if value is not None)

@@ -18,25 +18,7 @@ from pathx.engine.fields import fields_above, find_places, reach, receptive_fiel
 from pathx.engine.record.operations import Graph, Node, Value, filled, values_in
 from pathx.engine.record.spellings import fold
 from pathx.engine.rules.geometry import Field
-from pathx.engine.rules.table import (
-    AFTER_FINAL,
-    CONVOLUTIONS,
-    COPIES,
-    ELEMENTWISE,
-    FINAL,
-    KEEP_ELEMENTS,
-    KEEP_FEATURES,
-    MAP_POOLS,
-    MATRICES,
-    MATRIX_PRODUCTS,
-    NORMS,
-    PARTS,
-    REPEATS,
-    SPLITS,
-    SUMS,
-    VIEWS,
-    known,
-)
+from pathx.engine.rules.table import has, is_norm, is_pointwise, known
 from pathx.errors import PathxError, kind_in_words
 from pathx.explanation import LayerTensor
 
@@ -163,7 +145,7 @@ class Network:
         Attention computes queries, keys and values by one product, and only the values are linear.
         """
         value = node.outputs[0]
-        if value is None or node.kind not in MATRICES or node.index not in self.reading.linear:
+        if value is None or not has(node, "matrix") or node.index not in self.reading.linear:
             return None
         matrix = node.args[1]
         fixed = not isinstance(matrix, Value) or self.reading.states[matrix] is Dependence.FIXED
@@ -185,9 +167,9 @@ class Network:
         live = torch.zeros(shape, dtype=torch.bool)
         for node in self.readers.get(value, ()):
             above = [None if v is None else self._live_elements(v, steps + 1) for v in node.outputs]
-            if node.kind in SUMS and above[0] is not None and above[0].shape == shape:
+            if has(node, "copy", "sum") and above[0] is not None and above[0].shape == shape:
                 live |= above[0]
-            elif node.kind in PARTS:
+            elif has(node, "view", "part"):
                 numbers = torch.arange(live.numel()).reshape(shape)
                 made = node.op(numbers, *node.args[1:], **node.kwargs)
                 parts = zip(made if isinstance(made, (tuple, list)) else [made], node.outputs, above, strict=True)
@@ -204,7 +186,7 @@ class Network:
         views: dict[Value, list[Value]] = {}
         for node in self.graph.nodes:
             output, shapes = node.outputs[0] if node.outputs else None, self.graph.shapes
-            if output is None or node.kind not in VIEWS | COPIES | {*REPEATS}:
+            if output is None or not has(node, "view", "copy", "repeat"):
                 continue
             if prod(shapes[output.index]) == prod(shapes[node.inputs[0].index]):
                 views.setdefault(node.inputs[0], []).append(output)
@@ -259,7 +241,7 @@ class Network:
         """Whether a node reads or made a value as it was at the images."""
         state = self.reading.states[value]
         held = value in self.reading.held.get(node.index, ()) or value in node.outputs[1:]
-        return state in (Dependence.FROZEN, Dependence.HELD) or (held and node.kind not in SPLITS)
+        return state in (Dependence.FROZEN, Dependence.HELD) or (held and not has(node, "split"))
 
     def _is_of_images(self, value: Value, node: Node) -> bool:
         """Whether an input of a node was frozen at the images, or is fixed with one entry for each of them."""
@@ -351,11 +333,9 @@ def _keeps_elements_apart(graph: Graph, node: Node, reading: Reading) -> bool:
     if output is None or len(linear) != 1:
         return False
     before, after = (graph.shapes[value.index] for value in (linear[0], output))
-    if node.kind in ELEMENTWISE:  # with what is fixed
-        return before == after
-    if node.kind in MAP_POOLS:
-        return after[-2:] == (1, 1)
-    return node.kind in KEEP_ELEMENTS
+    if has(node, "pool"):
+        return prod(after[2:]) == 1
+    return has(node, "view", "part", "reduction") or (is_pointwise(node) and before == after)
 
 
 _FEATURES = 64
@@ -377,9 +357,9 @@ def _check_head(graph: Graph, logits: Value, reading: Reading, gates: list[Gate]
         node = producers.get(value)
         if value in by_output:
             last.append(by_output[value])
-        elif node is not None and node.kind in NORMS:
+        elif node is not None and is_norm(node):
             norms.append(node.name)
-        elif node is None or node.kind not in KEEP_FEATURES:
+        elif node is None or not has(node, "copy", "view", "part", "move", "pool", "reduction"):
             return  # something was learned after the last activation
         else:
             stack.extend(reading.linear.get(node.index, ()))
@@ -397,9 +377,9 @@ def _check_head(graph: Graph, logits: Value, reading: Reading, gates: list[Gate]
 
 def _is_head(graph: Graph, node: Node) -> bool:
     """Whether a node can be the last layer of a classifier."""
-    if node.kind in MATRIX_PRODUCTS:
+    if has(node, "head"):
         return True
-    weight = node.args[1] if node.kind in CONVOLUTIONS else None
+    weight = node.args[1] if has(node, "convolution") else None
     return isinstance(weight, Value) and prod(graph.shapes[weight.index][2:]) == 1
 
 
@@ -469,11 +449,11 @@ def _strip_final(graph: Graph, value: Value, producers: dict[Value, Node]) -> Va
     logits = value
     while value in producers:
         node = producers[value]
-        if node.kind not in FINAL | AFTER_FINAL:
+        if not has(node, "final", "after final", "copy", "view"):
             break
-        if node.kind in FINAL and len(node.args) > 1 and node.args[1] % len(graph.shapes[value.index]) == 0:
+        if has(node, "final") and len(node.args) > 1 and node.args[1] % len(graph.shapes[value.index]) == 0:
             raise PathxError(f"{node.place} is taken over the batch, not over the classes; use dim=1", usage=True)
-        if node.kind in FINAL and len(node.args) > 1:
+        if has(node, "final") and len(node.args) > 1:
             shape = graph.shapes[value.index]
             size, outputs = shape[node.args[1]], prod(shape[1:])
             if size != outputs:
@@ -483,7 +463,7 @@ def _strip_final(graph: Graph, value: Value, producers: dict[Value, Node]) -> Va
                     usage=True,
                 )
         value = node.inputs[0]
-        if node.kind in FINAL or (logits == node.outputs[0] and node.kind in COPIES):
+        if has(node, "final") or (logits == node.outputs[0] and has(node, "copy")):
             logits = value
     return logits
 

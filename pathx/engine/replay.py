@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from pathx.engine.freeze import network_and_tensors
 from pathx.engine.network import Network
 from pathx.engine.record.operations import Node, Value, filled
-from pathx.engine.rules.table import CONVOLUTIONS
+from pathx.engine.rules.table import has
 from pathx.engine.settings import class_logits
 from pathx.errors import PathxError
 
@@ -80,7 +80,7 @@ class Replay(nn.Module):
     def _makes_map(self, node: Node) -> bool:
         """Whether a node is a convolution over the image whose output still has places."""
         shape = self.network.graph.shapes[node.outputs[0].index] if node.outputs[0] is not None else ()
-        return node.kind in CONVOLUTIONS and prod(shape[2:]) > 1
+        return has(node, "convolution") and prod(shape[2:]) > 1
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, classes) logits."""

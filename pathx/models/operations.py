@@ -54,26 +54,30 @@ _BEYOND = {"as_strided", "as_strided_"}
 
 _TENSORS = _words(
     """
-    _convolution _convolution_mode _safe_softmax _shape_as_tensor _upsample_lanczos2d_aa _weight_norm absolute
-    adaptive_avg_pool3d adaptive_max_pool1d addbmm addr adjoint affine_grid_generator alpha_dropout amax amin
-    aminmax arange batch_norm bernoulli bilinear block_diag broadcast_tensors broadcast_to bucketize cartesian_prod
-    column_stack concat concatenate conj conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d
-    cosine_similarity count_nonzero cross detach_copy diag diagflat diff dist divide dot dsplit dstack einsum
-    embedding empty expand_as expand_copy eye feature_alpha_dropout feature_dropout fft_fft fft_fft2 fft_fftfreq
-    fft_fftn fft_fftshift fft_hfft fft_ifft fft_ifft2 fft_ifftn fft_ifftshift fft_ihfft fft_irfft fft_irfft2
-    fft_irfftn fft_rfft fft_rfft2 fft_rfftfreq fft_rfftn fliplr flipud floor_divide frobenius_norm full greater
-    greater_equal grid_sampler group_norm gru_cell hsplit hstack imag inner instance_norm isclose isin isreal kron
+    _convolution _convolution_mode _safe_softmax _shape_as_tensor _upsample_lanczos2d_aa
+    _upsample_nearest_exact3d _weight_norm absolute adaptive_avg_pool3d adaptive_max_pool1d addbmm addr adjoint
+    affine_grid_generator alpha_dropout amax amin aminmax arange batch_norm bernoulli bilinear block_diag
+    broadcast_tensors broadcast_to bucketize cartesian_prod column_stack concat concatenate conj conv1d conv2d
+    conv3d conv_transpose1d conv_transpose2d conv_transpose3d cosine_similarity count_nonzero cross cummax
+    cummin detach_copy diag diagflat diagonal diff dist divide dot dsplit dstack einsum embedding empty
+    expand_as expand_copy eye feature_alpha_dropout feature_dropout fft_fft fft_fft2 fft_fftfreq fft_fftn
+    fft_fftshift fft_hfft fft_ifft fft_ifft2 fft_ifftn fft_ifftshift fft_ihfft fft_irfft fft_irfft2 fft_irfftn
+    fft_rfft fft_rfft2 fft_rfftfreq fft_rfftn fliplr flipud floor_divide fractional_max_pool2d
+    fractional_max_pool3d frobenius_norm full greater greater_equal grid_sampler grid_sampler_3d group_norm
+    gru_cell hsplit hstack imag index_copy index_fill inner instance_norm isclose isin isreal kron kthvalue
     layer_norm less less_equal lift lift_fresh linalg_cross linalg_matmul linalg_matrix_norm linalg_multi_dot
     linalg_norm linspace log_sigmoid logspace lstm_cell mH mT masked_scatter masked_select matrix_H max_pool1d
-    max_pool1d_with_indices max_pool2d max_pool3d meshgrid moveaxis movedim msort multiply nanmean nanquantile
-    nansum narrow narrow_copy native_dropout negative nonzero nonzero_numpy norm norm_except_dim normal not_equal
-    numpy_T one_hot ones outer pad pairwise_distance pdist permute_copy polar quantile rand rand_like randint
-    randint_like randn randn_like randperm ravel real repeat_interleave reshape_as rnn_relu rnn_relu_cell rnn_tanh
-    rnn_tanh_cell scaled_dot_product_attention scatter_reduce searchsorted select_copy slice_copy special_erf
-    special_expit special_log_softmax special_logsumexp special_softmax split_copy split_with_sizes_copy
-    squeeze_copy subtract sum_to_size swapaxes swapdims t_copy take take_along_dim tensor_split tensordot tile trace
-    transpose_copy tril_indices triu_indices type_as unbind_copy uniform unsafe_chunk unsqueeze_copy vdot view_as
-    view_copy vsplit vstack zeros
+    max_pool1d_with_indices max_pool2d max_pool3d max_unpool2d max_unpool3d meshgrid mode moveaxis movedim msort
+    multiply nanmean nanmedian nanquantile nansum narrow narrow_copy native_dropout negative nonzero
+    nonzero_numpy norm norm_except_dim normal not_equal numpy_T one_hot ones outer pad pairwise_distance pdist
+    permute_copy polar prelu quantile rand rand_like randint randint_like randn randn_like randperm ravel real
+    reflection_pad3d repeat_interleave replication_pad3d reshape_as rnn_relu rnn_relu_cell rnn_tanh
+    rnn_tanh_cell rot90 scaled_dot_product_attention scatter_reduce searchsorted select_copy slice_copy
+    special_erf special_expit special_log_softmax special_logsumexp special_softmax split_copy
+    split_with_sizes_copy squeeze_copy subtract sum_to_size swapaxes swapdims t_copy take take_along_dim
+    tensor_split tensordot tile trace transpose_copy tril tril_indices triu triu_indices type_as unbind_copy
+    uniform unsafe_chunk unsqueeze_copy upsample_nearest3d upsample_trilinear3d vdot view_as view_copy vsplit
+    vstack zeros
     """
 )
 """Functions of tensors that torch takes apart into others, or that pathx has no rule for (yet)."""

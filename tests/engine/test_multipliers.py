@@ -203,7 +203,6 @@ def test_law_5_every_strategy_keeps_the_same_units(part: str, strategy: str) -> 
 
 TWICE: dict[str, Callable[[Tensor], Tensor]] = {
     "stacked": lambda x: torch.stack([x, x], 1).flatten(1),
-    "mixed": lambda x: torch.lerp(x, x, 0.3),
     "added up": lambda x: torch.addcmul(x, x, torch.arange(4.0).double()),
 }
 

@@ -162,15 +162,6 @@ HEADS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         (3, 5),
     ),
     "the top two": (lambda: Model(lambda m, x: m.b(F.relu(m.a(x)).topk(4, 1).values), **hidden()), (3, 5)),
-    "unpooled": (
-        lambda: Model(
-            lambda m, x: m.b(
-                F.relu(m.c(F.max_unpool2d(*F.max_pool2d(m.a(x), 2, return_indices=True), 2))).mean((2, 3))
-            ),
-            **maps(c=nn.Conv2d(4, 4, 3)),
-        ),
-        (3, 3, 8, 8),
-    ),
     "sampled at fixed places": (
         lambda: Holding(
             lambda m, x: m.b(F.grid_sample(F.relu(m.a(x)), m.w.tanh(), align_corners=False).mean((2, 3))),

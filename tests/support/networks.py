@@ -82,7 +82,6 @@ WITH_A_CONSTANT: dict[str, Callable[[Tensor, Any], Tensor]] = {
     "x / constant": lambda x, constant: x / constant,
     "x - 2 * constant": lambda x, constant: torch.sub(x, constant, alpha=2),
     "constant - 2 * x": lambda x, constant: torch.sub(constant, x, alpha=2),
-    "lerp": lambda x, constant: torch.lerp(x, constant.expand_as(x), 0.25),
 }
 
 # Maps whose elements change places, or mix, in some linear way.

@@ -469,7 +469,6 @@ def edges(
                 "x / constant": (1 / k, 0.0),
                 "x - 2 * constant": (1.0, -2 * k),
                 "constant - 2 * x": (-2.0, k),
-                "lerp": (0.75, 0.25 * k),
             }[node.options["kind"]]
             return [(source, element, factor)], constant
         case "move" | "conv_transpose" | "infinitely padded maxpool":

@@ -133,7 +133,7 @@ RESPELLINGS: dict[Any, Respelling] = {
     aten.index_put.default: _mask_fill(in_place=False),
     aten.index_put_.default: _mask_fill(in_place=True),
     **{op: _expand(op) for op in (aten.clamp.Tensor, aten.clamp_max.Tensor, aten.clamp_min.Tensor)},
-    **{op.default: _expand(op) for op in (aten.maximum, aten.minimum, aten.fmax, aten.fmin)},
+    **{op.default: _expand(op) for op in (aten.maximum, aten.minimum)},
     aten.rrelu_with_noise.default: _rrelu(aten.leaky_relu),
     aten.rrelu_with_noise_.default: _rrelu(aten.leaky_relu_),
 }

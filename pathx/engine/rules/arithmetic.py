@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,7 +32,8 @@ def _factors(call: Call) -> list[tuple[Any, float]]:
     return list(zip(call.args[:2], factors, strict=True))
 
 
-@linear("add", "sub", "rsub", linear_in=(0, 1), jointly_linear=True, field=keeps_place)
+@linear("add", linear_in=(0, 1), jointly_linear=True, field=keeps_place, traits={"sum"})
+@linear("sub", "rsub", linear_in=(0, 1), jointly_linear=True, field=keeps_place, traits={"pointwise"})
 def add(call: Call, output: int, cotangent: Window) -> Cotangents:
     return [
         (item, times(unbroadcast(cotangent, call.shapes[item]), factor))
@@ -57,8 +58,11 @@ def neg(call: Call, output: int, cotangent: Window) -> Cotangents:
     return [(call.args[0], cotangent.with_data(-cotangent.data))]
 
 
-@linear("clone", "alias", "detach", "_to_copy", "contiguous", field=keeps_place)
-@linear("lift_fresh_copy", "positive", "dropout", field=keeps_place)
+@linear(
+    *("clone", "alias", "detach", "_to_copy", "contiguous", "lift_fresh_copy", "positive", "dropout"),
+    field=keeps_place,
+    traits={"copy"},
+)
 def copy_of_input(call: Call, output: int, cotangent: Window) -> Cotangents:
     return [(call.args[0], cotangent)]
 
@@ -72,16 +76,20 @@ _BATCH_NORMS = ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_
 
 
 def _batch_norm_scale(call: Call) -> Tensor:
-    """By channel. Kept for the call, as several cotangents ask for it."""
-    if "scale" not in call.memory:
-        weight, _, _, variance = call.args[1:5]
-        eps = call.args[7] if len(call.args) > 7 else call.args[6]
-        scale = torch.rsqrt(variance + eps)
-        call.memory["scale"] = scale if weight is None else scale * weight
-    return cast(Tensor, call.memory["scale"])
+    """By channel."""
+    weight, _, _, variance = call.args[1:5]
+    eps = call.args[7] if len(call.args) > 7 else call.args[6]
+    scale = torch.rsqrt(variance + eps)
+    return scale if weight is None else scale * weight
 
 
-@linear(*_BATCH_NORMS, refuses=_refuse_batch_statistics, keeps_batch=batch_in_front, field=keeps_place)
+@linear(
+    *_BATCH_NORMS,
+    refuses=_refuse_batch_statistics,
+    keeps_batch=batch_in_front,
+    field=keeps_place,
+    traits={"same for all"},
+)
 def batch_norm(call: Call, output: int, cotangent: Window) -> Cotangents:
     scale = _batch_norm_scale(call)
     return [(call.args[0], cotangent.scale(scale.reshape(1, -1, *(1,) * (len(cotangent.shape) - 1))))]
@@ -103,7 +111,7 @@ def _refuse_division(node: Node, varying: list[int]) -> str | None:
     return None if 0 in varying else "divides by what it computed from the image"
 
 
-@linear("div", refuses=_refuse_division, field=keeps_place)
+@linear("div", refuses=_refuse_division, field=keeps_place, traits={"scale"})
 @linear("mul", linear_in=(0, 1), factors=(0, 1), field=keeps_place)
 def mul(call: Call, output: int, cotangent: Window) -> Cotangents:
     """The other factor is fixed, or frozen at each image (B, …); either may be broadcast."""
@@ -135,7 +143,7 @@ def _times_matrix(call: Call, source: Value, matrix: Tensor, cotangent: Window, 
     return [(source, times(_widen(cotangent, last, len(matrix), data), factor))]
 
 
-@linear("addmm", linear_in=(1,), keeps_batch=_keeps_rows, field=mixes_last)
+@linear("addmm", linear_in=(1,), keeps_batch=_keeps_rows, field=mixes_last, traits={"head"})
 def addmm(call: Call, output: int, cotangent: Window) -> Cotangents:
     return _times_matrix(call, call.args[1], call.values(call.args[2]), cotangent, call.kwargs.get("alpha", 1))
 
@@ -145,7 +153,7 @@ def addmm_constant(call: Call, cotangent: Window) -> Tensor:
     return total(cotangent, align(call.values(call.args[0]) * call.kwargs.get("beta", 1), cotangent))
 
 
-@linear("mm", "linear", keeps_batch=_keeps_rows, field=mixes_last)
+@linear("mm", "linear", keeps_batch=_keeps_rows, field=mixes_last, traits={"head"})
 def mm(call: Call, output: int, cotangent: Window) -> Cotangents:
     matrix = call.values(call.args[1])
     return _times_matrix(call, call.args[0], matrix.t() if call.node.kind == "linear" else matrix, cotangent)
@@ -166,8 +174,8 @@ def _product_field(call: Shapes) -> Field | None:
     return call.field.change(lambda table: align_table(mix(table, [dim]), len(call.result)))
 
 
-@linear("matmul", linear_in=(0, 1), factors=(0, 1), keeps_batch=_keeps_rows, field=_product_field)
-@linear("bmm", linear_in=(0, 1), factors=(0, 1), field=_product_field)
+@linear("matmul", linear_in=(0, 1), factors=(0, 1), keeps_batch=_keeps_rows, field=_product_field, traits={"matrix"})
+@linear("bmm", linear_in=(0, 1), factors=(0, 1), field=_product_field, traits={"matrix"})
 def matmul(call: Call, output: int, cotangent: Window) -> Cotangents:
     """(…, n, k) @ (…, k, m): one varies, the other is fixed, or frozen at each image (B, …, ·, ·); either may be broadcast.
 
@@ -202,9 +210,7 @@ def _widen(cotangent: Window, dim: int, size: int, data: Tensor) -> Window:
     )
 
 
-plain("lerp", linear_in=(0, 1), jointly_linear=True, field=keeps_place)
 plain("baddbmm", linear_in=(0, 1, 2), jointly_linear=True, factors=(1, 2))
 plain("addcmul", linear_in=(0, 1, 2), jointly_linear=True, factors=(1, 2), field=keeps_place)
-plain("addcdiv", linear_in=(0, 1), jointly_linear=True, field=keeps_place)
-plain("mv", keeps_batch=lambda call: len(call.source) == 2)
-plain("addmv", linear_in=(1,), keeps_batch=lambda call: len(call.source) == 2)
+plain("mv", keeps_batch=lambda call: len(call.source) == 2, traits={"same for all"})
+plain("addmv", linear_in=(1,), keeps_batch=lambda call: len(call.source) == 2, traits={"same for all"})

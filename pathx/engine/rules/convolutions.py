@@ -1,19 +1,18 @@
-"""Convolutions: their transpose on windows and on whole maps, by whichever way is quickest."""
+"""Convolutions: their transpose on single units, windows and whole maps."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pathx.engine.rules.geometry import Field, Shapes, batch_in_front, slide
-from pathx.engine.rules.shared import channel_total, spatial, window_below
-from pathx.engine.rules.table import Call, Cotangents, constant, forward, linear
-from pathx.engine.window import Corners, Origin, Window, spread, with_item
+from pathx.engine.rules.geometry import Field, Shapes, batch_in_front, slide, spatial
+from pathx.engine.rules.shared import channel_total, window_below
+from pathx.engine.rules.table import Call, Cotangents, constant, linear
+from pathx.engine.window import Corners, Origin, Window, with_item, spread
 
 
 def _field(call: Shapes) -> Field | None:
@@ -29,7 +28,7 @@ def _field(call: Shapes) -> Field | None:
     return slide(call, kernel, 1, reaches, dilation)
 
 
-@linear("convolution", keeps_batch=batch_in_front, field=_field)
+@linear("convolution", keeps_batch=batch_in_front, field=_field, traits={"convolution", "same for all"})
 def convolution(call: Call, output: int, cotangent: Window) -> Cotangents:
     source, weight = call.args[0], call.args[1]
     dims = weight.dim() - 2
@@ -64,59 +63,10 @@ F_CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 def _transpose(data: Tensor, weight: Tensor, shape: tuple[int, ...], geometry: Any) -> Tensor:
     """(P, *shape) the transpose of a convolution on whole maps (P, …)."""
     stride, padding, dilation, groups = geometry
-    cpu = data.device.type == "cpu"
-    if cpu and not any(padding) and _is_matrix_product(data, weight, groups):
-        below = _mix_channels(data, weight)
-        if set(stride) == {1}:
-            return below
-        result = below.new_zeros(len(data), *shape)
-        places = tuple(slice(None, None, step) for step in stride)
-        result[(slice(None), slice(None), *places)] = below
-        return result
-    if cpu and weight.dim() == 4 and weight.shape[1] <= 4 and groups == 1:  # down to the colours
-        kernel = weight.shape[2:]
-        if len({*stride}) == 1 < stride[0] and set(dilation) == {1} and min(kernel) > 2 * stride[0]:
-            return _by_phases(data, weight, shape, stride[0], padding)
-        columns = weight.flatten(1).t() @ data.flatten(2)
-        return F.fold(columns, shape[1:], tuple(kernel), dilation, padding, stride)
-    below, _, _ = torch.ops.aten.convolution_backward.default(
-        data,
-        data.new_zeros(1).expand(len(data), *shape),
-        weight,
-        None,
-        stride,
-        padding,
-        dilation,
-        False,
-        (0,) * len(stride),
-        groups,
-        [True, False, False],
-    )
+    inputs = data.new_zeros(1).expand(len(data), *shape)
+    settings = (None, stride, padding, dilation, False, (0,) * len(stride), groups, [True, False, False])
+    below, _, _ = torch.ops.aten.convolution_backward.default(data, inputs, weight, *settings)
     return cast(Tensor, below)
-
-
-def _by_phases(data: Tensor, weight: Tensor, shape: tuple[int, ...], step: int, padding: tuple[int, ...]) -> Tensor:
-    """A strided convolution's transpose as a plain convolution: each of the step² phases has a part of the kernel."""
-    outputs, channels, *kernel = weight.shape
-    taps = [-(-length // step) for length in kernel]  # of a phase
-    padded_kernel = F.pad(weight, (0, taps[1] * step - kernel[1], 0, taps[0] * step - kernel[0]))
-    phases = padded_kernel.reshape(outputs, channels, taps[0], step, taps[1], step).permute(1, 3, 5, 0, 2, 4)
-    phases = phases.reshape(-1, outputs, *taps).flip(2, 3)
-    padded = F.pixel_shuffle(F.conv2d(data, phases, padding=(taps[0] - 1, taps[1] - 1)), step)
-    sides = [(-pad, size + pad - have) for size, pad, have in zip(shape[1:], padding, padded.shape[2:], strict=True)]
-    return F.pad(padded, (*sides[1], *sides[0]))
-
-
-def _is_matrix_product(data: Tensor, weight: Tensor, groups: int) -> bool:
-    """Whether a kernel of one element is best taken as a matrix product: where places are many, or rows few."""
-    return prod(weight.shape[2:]) == 1 and groups == 1 and (prod(data.shape[2:]) >= 16 or len(data) <= 4)
-
-
-def _mix_channels(data: Tensor, weight: Tensor) -> Tensor:
-    """Cotangents (P, out, …) through a kernel of one element: (P, in, …)."""
-    matrix = weight.reshape(weight.shape[:2]).t()
-    flat = data.reshape(*data.shape[1 if data.shape[0] == 1 else 0 : 2], -1)
-    return (matrix @ flat).reshape(data.shape[0], matrix.shape[0], *data.shape[2:])
 
 
 def _rows_of_kernel(cotangent: Window, weight: Tensor, shape: tuple[int, ...], geometry: Any) -> Window:
@@ -150,30 +100,3 @@ def _all_channels(cotangent: Window) -> Window:
 def convolution_constant(call: Call, cotangent: Window) -> Tensor | None:
     bias = call.args[2]
     return None if bias is None else channel_total(cotangent, bias)
-
-
-@forward("convolution")
-def pointwise_convolution(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    transposed: bool,
-    output_padding: list[int],
-    groups: int,
-) -> Tensor | None:
-    """A kernel of one element is a matrix product, without the reordering of memory that a convolution does."""
-    if groups > 1 or transposed or any(padding) or prod(weight.shape[2:]) != 1 or not x.is_contiguous():
-        return None
-    for dim, step in enumerate(stride * (x.dim() - 2) if len(stride) == 1 else stride, start=2):
-        if step > 1:
-            x = x[(slice(None),) * dim + (slice(None, None, step),)]
-    flat, matrix = x.reshape(*x.shape[:2], -1), weight.reshape(weight.shape[:2])
-    if flat.shape[0] > 1:
-        out = matrix @ flat
-        out = out if bias is None else out.add_(bias[:, None])
-    else:
-        out = matrix @ flat[0] if bias is None else torch.addmm(bias[:, None], matrix, flat[0])
-    return out.reshape(x.shape[0], weight.shape[0], *x.shape[2:])

@@ -19,7 +19,7 @@ from torch import Tensor
 from pathx.engine.record.operations import Node, Value
 from pathx.engine.rules.geometry import keeps_place
 from pathx.engine.rules.shared import align, totals, unbroadcast
-from pathx.engine.rules.table import Call, Cotangents, Slopes, constant, gate, linear, record
+from pathx.engine.rules.table import Call, Cotangents, Slopes, constant, gate, linear, record, smooth
 from pathx.engine.window import Window
 
 # --- activations ----------------------------------------------------------------------------------------------------
@@ -69,86 +69,72 @@ def clamp(call: Call, h: Tensor) -> Slopes:
     return _clip(h, -math.inf if low is None else low, math.inf if high is None else high)
 
 
-@gate("maximum", "minimum", "fmax", "fmin")
+@gate("maximum", "minimum")
 def bound_by_constant(call: Call, h: Tensor) -> Slopes:
     (bound,) = (call.values(item) for item in call.args if not call.varies(item))
-    return _clip(h, bound, math.inf) if call.node.kind in ("maximum", "fmax") else _clip(h, -math.inf, bound)
+    return _clip(h, bound, math.inf) if call.node.kind == "maximum" else _clip(h, -math.inf, bound)
 
 
-@gate("threshold")
-def threshold(call: Call, h: Tensor) -> Slopes:
-    active = h > call.args[1]
-    slope = active.to(h.dtype)
-    return Slopes(_where(active, h), slope, offset=(1 - slope) * call.args[2])
-
-
-@gate("leaky_relu")
-def leaky_relu(call: Call, h: Tensor) -> Slopes:
-    negative = call.arg(1, "negative_slope", 0.01)
-    slope = torch.ops.aten.leaky_relu_backward.default(torch.ones_like(h), h, negative, False)
+@gate("leaky_relu", "abs", "hardshrink")
+@gate("_prelu_kernel", traits={"same for all"})
+def through_zero(call: Call, h: Tensor) -> Slopes:
+    """Slopes that differ from place to place; the output is slope * h."""
+    slope, _ = _slope_and_value(call, h)
     return Slopes(slope * h, slope)
 
 
-@gate("_prelu_kernel", "prelu")
-def prelu(call: Call, h: Tensor) -> Slopes:
-    weight = call.args[1]
-    if weight.dim() == 1:
-        weight = weight.reshape(1, -1, *(1,) * (h.dim() - 2))
-    slope = torch.where(h > 0, torch.ones_like(h), torch.ones_like(h) * weight)
-    return Slopes(slope * h, slope)
+def _tangent(call: Call, h: Tensor) -> Slopes:
+    """Slope and offset as they are at h, whatever they are elsewhere."""
+    slope, value = _slope_and_value(call, h)
+    gain = _where(slope != 0, slope * h)
+    return Slopes(gain, slope, offset=value - gain)
 
 
-@gate("abs")
-def absolute(call: Call, h: Tensor) -> Slopes:
-    return Slopes(h.abs(), torch.sign(h))
+def _slope_and_value(call: Call, h: Tensor) -> tuple[Tensor, Tensor]:
+    rest = tuple(call.values(arg) if isinstance(arg, Value) else arg for arg in call.args[1:])
+
+    def apply(x: Tensor) -> Tensor:
+        out = call.node.op(x, *rest, **call.kwargs)
+        return cast(Tensor, out[0] if isinstance(out, tuple) else out)
+
+    value, pull = torch.func.vjp(apply, h)  # type: ignore[misc]
+    return pull(torch.ones_like(h))[0], value
 
 
-@gate("hardshrink")
-def hardshrink(call: Call, h: Tensor) -> Slopes:
-    slope = (h.abs() > call.arg(1, "lambd", 0.5)).to(h.dtype)
-    return Slopes(slope * h, slope)
-
-
-@gate("softshrink")
-def softshrink(call: Call, h: Tensor) -> Slopes:
-    lambd = call.arg(1, "lambd", 0.5)
-    slope = (h.abs() > lambd).to(h.dtype)
-    return Slopes(slope * h, slope, offset=-slope * torch.sign(h) * lambd)
-
-
-@gate("hardsigmoid")
-def hardsigmoid(call: Call, h: Tensor) -> Slopes:
-    active = (h > -3) & (h < 3)
-    slope = active.to(h.dtype) / 6
-    return Slopes(_where(active, h) / 6, slope, offset=torch.where(h >= 3, 1.0, 3 * slope))
-
+gate("threshold", "softshrink")(_tangent)
+gate("hardsigmoid", traits={"saturating"})(_tangent)
 
 # --- smooth activations ---------------------------------------------------------------------------------------------
 
+# No product with h: the constant part of the tangent goes to the bias.
+smooth("elu", "softplus")(_tangent)
+smooth("tanh", traits={"saturating"})(_tangent)
+smooth("sigmoid", "log_sigmoid_forward", traits={"saturating", "final"})(_tangent)
 
-@gate("silu")
+
+@smooth("silu")
 def silu(call: Call, h: Tensor) -> Slopes:
     return _gated(h, torch.sigmoid(h))
 
 
-@gate("gelu")
+@smooth("gelu")
 def gelu(call: Call, h: Tensor) -> Slopes:
     if call.kwargs.get("approximate") == "tanh":
         return _gated(h, torch.sigmoid(math.sqrt(8 / math.pi) * (h + 0.044715 * h**3)))
     return _gated(h, torch.special.ndtr(h))
 
 
-@gate("hardswish")
+@smooth("hardswish")
 def hardswish(call: Call, h: Tensor) -> Slopes:
     return _gated(h, (h + 3).clamp_(0, 6) / 6)
 
 
-@gate("mish")
+@smooth("mish")
 def mish(call: Call, h: Tensor) -> Slopes:
     return _gated(h, torch.nn.functional.softplus(h).tanh_())
 
 
-@gate("pow", "square")
+@smooth("pow", "square", traits={"saturating"})
 def power(call: Call, h: Tensor) -> Slopes:
     """h² = h · h, as in StarReLU, and other powers."""
     rest = (call.values(arg) if isinstance(arg, Value) else arg for arg in call.args[1:])
@@ -159,21 +145,6 @@ def power(call: Call, h: Tensor) -> Slopes:
 def _gated(h: Tensor, g: Tensor) -> Slopes:
     """h · g(h), where g(h) is held as it is at the image."""
     return Slopes(g * h, g)
-
-
-@gate("sigmoid", "tanh", "elu", "softplus", "log_sigmoid_forward")
-def tangent(call: Call, h: Tensor) -> Slopes:
-    """No product with h: the tangent at the image, whose constant part goes to the bias."""
-    arguments = (call.values(arg) if isinstance(arg, Value) else arg for arg in call.args[1:])
-    settings = tuple(arguments)
-
-    def apply(x: Tensor) -> Tensor:
-        out = call.node.op(x, *settings, **call.kwargs)
-        return cast(Tensor, out[0] if isinstance(out, tuple) else out)
-
-    value, pull = torch.func.vjp(apply, h)  # type: ignore[misc]
-    (slope,) = pull(torch.ones_like(h))
-    return Slopes(slope * h, slope, offset=value - slope * h)
 
 
 # --- masks and choices ----------------------------------------------------------------------------------------------
@@ -188,7 +159,7 @@ def _choices(call: Call) -> list[tuple[Any, Tensor]]:
         condition = call.values(call.args[0])
         return [(call.args[1], condition), (call.args[2], ~condition)]
     first, second = (call.inputs[item] for item in call.args)
-    taken = first >= second if call.node.kind in ("maximum", "fmax") else first <= second
+    taken = first >= second if call.node.kind == "maximum" else first <= second
     return [(call.args[0], taken), (call.args[1], ~taken)]
 
 
@@ -201,7 +172,7 @@ def mask_of_itself(call: Call, h: Tensor) -> Slopes:
     return Slopes(_where(taken, h), taken.to(h.dtype), offset)
 
 
-@gate("mul")
+@gate("mul", traits={"scale"})
 def product_with_itself(call: Call, h: Tensor) -> Slopes:
     """`h * (h > 0)`: the other factor is the slope."""
     first, second = call.args
@@ -211,7 +182,7 @@ def product_with_itself(call: Call, h: Tensor) -> Slopes:
 
 @linear("where", linear_in=(1, 2), jointly_linear=True, field=keeps_place)
 @linear("masked_fill", field=keeps_place)
-@linear("maximum", "minimum", "fmax", "fmin", linear_in=(0, 1), jointly_linear=True, saves="inputs", field=keeps_place)
+@linear("maximum", "minimum", linear_in=(0, 1), jointly_linear=True, saves="inputs", field=keeps_place)
 def choose(call: Call, output: int, cotangent: Window) -> Cotangents:
     """Every element goes back to the value that it was taken from. (With one value fixed, a maximum is a gate.)"""
     return [
@@ -242,14 +213,14 @@ record(
     reading="shape",
 )
 
+record("_softmax", "softmax", "_log_softmax", "log_softmax", reading="nonlinear", traits={"final"})
+record("log", "exp", reading="nonlinear", traits={"after final"})
+record("_local_scalar_dense", traits={"decision"})
 record(
-    *("_softmax", "softmax", "_log_softmax", "log_softmax", "sigmoid", "log_sigmoid_forward", "log", "exp", "logit"),
-    *("pow", "sqrt", "rsqrt", "reciprocal", "expm1", "log1p", "log2", "log10", "sin", "cos", "tan", "erf", "square"),
-    *("tanh", "gelu", "silu", "mish", "elu", "celu", "selu", "softplus", "hardswish", "glu", "atan", "atan2"),
-    *("native_layer_norm", "native_group_norm", "_fused_rms_norm", "rms_norm", "linalg_vector_norm", "renorm"),
-    *("var", "std", "var_mean", "std_mean", "prod", "cumprod", "logsumexp", "logcumsumexp"),
-    *("cdist", "_cdist_forward", "_trilinear", "lstm", "mkldnn_rnn_layer"),
-    *("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention"),
+    *("logit", "sqrt", "rsqrt", "reciprocal", "expm1", "log1p", "log2", "log10", "sin", "cos", "tan", "erf", "atan"),
+    *("celu", "selu", "glu", "linalg_vector_norm", "renorm", "var", "std", "var_mean", "std_mean", "prod", "cumprod"),
+    *("rms_norm", "logsumexp", "logcumsumexp", "atan2", "cdist", "_cdist_forward", "_trilinear", "lstm"),
+    *("mkldnn_rnn_layer", "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention"),
     *("_scaled_dot_product_efficient_attention", "_scaled_dot_product_attention_math", "_native_multi_head_attention"),
     reading="nonlinear",
 )

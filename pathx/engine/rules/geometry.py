@@ -210,27 +210,29 @@ def mixes_last(call: Shapes) -> Field:
     return call.field.change(lambda table: mix(table, [len(call.source) - 1]))
 
 
-def moves(call: Shapes) -> Field:
+def moves(call: Shapes) -> list[Field]:
     """Elements only change their places: the operation itself does that to the tables."""
-
-    def change(table: Tensor) -> Tensor:
-        maps = table.expand(4, 1, *call.source[1:]).flatten(0, 1)
-        return call.node.op(maps, *call.node.args[1:], **call.node.kwargs).unsqueeze(1)  # type: ignore[no-any-return]
-
-    return call.field.change(change)
+    shape = call.source if call.batch == 1 else (1, *call.source[1:])
+    return _run_on_tables(call, lambda entry: entry.expand(shape))
 
 
-def moves_along(dims: Sequence[int], move: Callable[[Tensor, int], Tensor]) -> Callable[[Tensor], Tensor]:
-    """What a move along some dimensions of a value does to a table: nothing, in dimensions that make no difference.
+def turns(call: Shapes) -> list[Field]:
+    """The same where dimensions that make no difference need no size: permutations, and moves along dimensions."""
+    return _run_on_tables(call, lambda entry: entry)
 
-    Args:
-        move: gives the elements of a table other places along one of its dimensions.
-    """
 
-    def change(table: Tensor) -> Tensor:
-        return reduce(lambda moved, dim: move(moved, dim + 1), [d for d in dims if table.shape[d + 1] > 1], table)
+def _run_on_tables(call: Shapes, prepare: Callable[[Tensor], Tensor]) -> list[Field]:
+    def run(entry: Tensor) -> list[Tensor]:
+        made = call.node.op(prepare(entry), *call.node.args[1:], **call.node.kwargs)
+        return [_without_repeats(part) for part in (made if isinstance(made, (tuple, list)) else [made])]
 
-    return change
+    down, across = ([torch.stack(parts) for parts in zip(*map(run, table), strict=True)] for table in call.field.tables)
+    return [Field(*tables) for tables in zip(down, across, strict=True)]
+
+
+def _without_repeats(values: Tensor) -> Tensor:
+    """Values of size 1 in dimensions that were expanded without memory."""
+    return values[tuple(slice(None if stride else 1) for stride in values.stride())]
 
 
 def read_table(table: Tensor, dim: int, index: Tensor) -> Tensor:
@@ -258,8 +260,8 @@ def read_table(table: Tensor, dim: int, index: Tensor) -> Tensor:
 def slide(call: Shapes, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Field:
     """What a sliding window over the last dimensions of (B, C, …) sees, all channels of it."""
     dims = len(call.source) - 2
-    settings = [tuple(s) if isinstance(s, (list, tuple)) else (s,) for s in (kernel, stride, padding, dilation)]
-    axes = list(zip(*(one * dims if len(one) == 1 else one for one in settings), call.result[2:], strict=True))
+    settings = [spatial(setting, dims) for setting in (kernel, stride, padding, dilation)]
+    axes = list(zip(*settings, call.result[2:], strict=True))
 
     def change(table: Tensor) -> Tensor:
         table = mix(table, [1])
@@ -272,7 +274,7 @@ def slide(call: Shapes, kernel: Any, stride: Any, padding: Any, dilation: Any) -
     return call.field.change(change)
 
 
-def pair(value: Any) -> tuple[Any, Any]:
-    """A setting such as a stride, for height and width."""
+def spatial(value: Any, dims: int) -> tuple[int, ...]:
+    """A setting such as a stride, for each spatial dimension."""
     values = tuple(value) if isinstance(value, (list, tuple)) else (value,)
-    return (values[0], values[-1])
+    return values * dims if len(values) == 1 else values

@@ -22,7 +22,7 @@ def _field(call: Shapes) -> Field:
     return call.field.change(lambda table: mix(table, range(rank - count, rank), place=True))
 
 
-@linear("native_layer_norm", saves="statistics", keeps_batch=_within_images, field=_field)
+@linear("native_layer_norm", saves="statistics", keeps_batch=_within_images, field=_field, traits={"last dimensions"})
 def layer_norm(call: Call, output: int, cotangent: Window) -> Cotangents:
     """(x - mean) * scale * weight, over the last dimensions. Boxes in the other dimensions stay as they are."""
     dims = range(len(cotangent.shape) - len(call.args[1]), len(cotangent.shape))
@@ -37,7 +37,9 @@ def layer_norm_constant(call: Call, cotangent: Window) -> Tensor | None:
     return None if bias is None else total(cotangent, align(call.values(bias), cotangent))
 
 
-@linear("_fused_rms_norm", saves="statistics", keeps_batch=_within_images, field=keeps_place)
+@linear(
+    "_fused_rms_norm", saves="statistics", keeps_batch=_within_images, field=keeps_place, traits={"last dimensions"}
+)
 def rms_norm(call: Call, output: int, cotangent: Window) -> Cotangents:
     """x * scale * weight, over the last dimensions."""
     dims = range(len(cotangent.shape) - len(call.args[1]), len(cotangent.shape))

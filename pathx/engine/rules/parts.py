@@ -18,12 +18,12 @@ from pathx.engine.rules.geometry import (
     batch_in_front,
     keeps_place,
     mixes_along,
-    moves_along,
+    moves,
     read_table,
     union,
 )
-from pathx.engine.rules.shared import align, insert_axes, plain, total, totals, unbroadcast, vjp_constant
-from pathx.engine.rules.table import SPLITS, Call, Cotangents, constant, linear
+from pathx.engine.rules.shared import insert_axes, plain, totals, unbroadcast, vjp_constant
+from pathx.engine.rules.table import Call, Cotangents, constant, linear
 from pathx.engine.window import Corners, Window, with_item
 
 
@@ -78,7 +78,7 @@ def _cat_field(call: Shapes) -> Field:
     return Field(*(joined({value: field.tables[axis] for value, field in fields.items()}) for axis in (0, 1)))
 
 
-@linear("cat", jointly_linear=True, keeps_batch=_joins_parts, field=_cat_field)
+@linear("cat", jointly_linear=True, keeps_batch=_joins_parts, field=_cat_field, traits={"move"})
 def cat(call: Call, output: int, cotangent: Window) -> Cotangents:
     if len(call.args[0]) == 1:
         return [(call.args[0][0], cotangent)]
@@ -121,27 +121,7 @@ def _stack_field(call: Shapes) -> Field:
     )
 
 
-def _layers_of_stack(call: Call, cotangent: Window) -> list[tuple[Any, Window]]:
-    """The tensors that are stacked, each with the cotangents of its layer."""
-    parts = cotangent.dense().data.unbind(_dim(call, 1, len(cotangent.shape) + 1) + 1)
-    return [(item, cotangent.whole(part)) for item, part in zip(call.args[0], parts, strict=True)]
-
-
-@linear(
-    "stack",
-    jointly_linear=True,
-    keeps_batch=_along_result(1),
-    field=_stack_field,
-)
-def stack(call: Call, output: int, cotangent: Window) -> Cotangents:
-    return [(item, window) for item, window in _layers_of_stack(call, cotangent) if call.varies(item)]
-
-
-@constant("stack")
-def stack_constant(call: Call, cotangent: Window) -> Tensor | None:
-    layers = _layers_of_stack(call, cotangent)
-    return totals([(window, call.values(item)) for item, window in layers if not call.varies(item)])
-
+plain("stack", jointly_linear=True, keeps_batch=_along_result(1), field=_stack_field, traits={"move"})
 
 # --- parts taken out ------------------------------------------------------------------------------------------------
 
@@ -151,35 +131,7 @@ def _first(start: int | None, size: int) -> int:
     return slice(start, None).indices(size)[0]
 
 
-def _slice_field(call: Shapes) -> Field:
-    dims = call.dims(1, "dim", 0) or [0]
-    first, step = _first(call.arg(2, "start"), call.source[dims[0]]), call.arg(4, "step", 1)
-    index = torch.arange(call.result[dims[0]]) * step + first
-    return call.field.change(moves_along(dims, lambda table, dim: table.index_select(dim, index)))
-
-
-def _select_field(call: Shapes) -> list[Field]:
-    """Of every element along a dimension, or of the one that is named."""
-    dim = (call.dims(1, "dim", 0) or [0])[0]
-
-    def part(number: int) -> Field:
-        return call.field.change(lambda table: table.select(dim + 1, number if table.shape[dim + 1] > 1 else 0))
-
-    return [*map(part, [call.node.args[2]] if call.node.kind == "select" else range(len(call.node.outputs)))]
-
-
-def _split_field(call: Shapes) -> list[Field]:
-    dims = call.dims(2, "dim", 0) or [0]
-    sizes = [call.shapes[value][dims[0]] if value is not None else 0 for value in call.node.outputs]
-
-    def part(number: int) -> Field:
-        start, size = sum(sizes[:number]), sizes[number]
-        return call.field.change(moves_along(dims, lambda table, dim: table.narrow(dim, start, size)))
-
-    return [*map(part, range(len(sizes)))]
-
-
-@linear("slice", keeps_batch=_whole_batch(1), field=_slice_field)
+@linear("slice", keeps_batch=_whole_batch(1), field=moves, traits={"part"})
 def slice_(call: Call, output: int, cotangent: Window) -> Cotangents:
     source = call.args[0]
     dim = _dim(call, 1, len(cotangent.shape) + 1)
@@ -189,7 +141,7 @@ def slice_(call: Call, output: int, cotangent: Window) -> Cotangents:
     return [(source, cotangent.shift(dim, _first(call.arg(2, "start"), size), size, step=call.arg(4, "step", 1)))]
 
 
-@linear("select", keeps_batch=along(1), field=_select_field)
+@linear("select", keeps_batch=along(1), field=moves, traits={"part"})
 def select(call: Call, output: int, cotangent: Window) -> Cotangents:
     source = call.args[0]
     shape = call.shapes[source]
@@ -197,7 +149,7 @@ def select(call: Call, output: int, cotangent: Window) -> Cotangents:
     return [(source, insert_axes(cotangent, (dim,)).shift(dim, call.args[2] % shape[dim], shape[dim]))]
 
 
-@linear("unbind", keeps_batch=along(1, default=0), field=_select_field)
+@linear("unbind", keeps_batch=along(1, default=0), field=moves, traits={"part", "split"})
 def unbind(call: Call, output: int, cotangent: Window) -> Cotangents:
     source = call.args[0]
     shape = call.shapes[source]
@@ -205,7 +157,12 @@ def unbind(call: Call, output: int, cotangent: Window) -> Cotangents:
     return [(source, insert_axes(cotangent, (dim,)).shift(dim, output, shape[dim]))]
 
 
-@linear(*SPLITS - {"unbind"}, keeps_batch=_whole_batch(2), field=_split_field)
+@linear(
+    *("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "chunk"),
+    keeps_batch=_whole_batch(2),
+    field=moves,
+    traits={"part", "split"},
+)
 def split(call: Call, output: int, cotangent: Window) -> Cotangents:
     source, outputs = call.args[0], call.node.outputs
     if len(outputs) == 1:
@@ -222,15 +179,16 @@ def _pads_within_images(call: Shapes) -> bool:
 
 def _pad_field(call: Shapes) -> Field:
     last = len(call.source) - 1
-    starts = {last - number: -pad for number, pad in enumerate(call.node.args[1][::2])}
 
-    def move(table: Tensor, dim: int) -> Tensor:
-        return read_table(table, dim, torch.arange(call.result[dim - 1]) + starts[dim - 1])
+    def change(table: Tensor) -> Tensor:
+        for dim, pad in zip(range(last, -1, -1), call.node.args[1][::2], strict=False):
+            table = read_table(table, dim + 1, torch.arange(call.result[dim]) - pad)
+        return table
 
-    return call.field.change(moves_along(list(starts), move))
+    return call.field.change(change)
 
 
-@linear("constant_pad_nd", keeps_batch=_pads_within_images, field=_pad_field)
+@linear("constant_pad_nd", keeps_batch=_pads_within_images, field=_pad_field, traits={"move"})
 def pad(call: Call, output: int, cotangent: Window) -> Cotangents:
     source, pads = call.args[0], call.args[1]
     for number in range(min(len(pads) // 2, len(cotangent.shape))):
@@ -244,45 +202,12 @@ def pad_constant(call: Call, cotangent: Window) -> Tensor | None:
     return vjp_constant(call, cotangent) if call.arg(2, "value", 0) else None
 
 
-# --- writes, as functionalize spells them: a whole with a part put in -----------------------------------------------
-
-
-def _target(call: Call, whole: Tensor) -> Tensor:
-    """The part of (P, …) that slice_scatter or select_scatter writes to, as a view."""
-    dim = call.arg(2, "dim", 0) % whole.dim()
-    if call.node.kind == "select_scatter":
-        return whole.select(dim, call.args[3])
-    start, end, _ = slice(call.arg(3, "start"), call.arg(4, "end")).indices(whole.shape[dim])
-    return whole[(slice(None),) * dim + (slice(start, end, call.arg(5, "step", 1)),)]
-
-
-def _whole_and_part(call: Call, cotangent: Window) -> list[tuple[Any, Window]]:
-    """The tensor written to and the one written, each with its cotangents."""
-    whole = cotangent.dense().data.clone()
-    part = _target(call, whole).clone()
-    _target(call, whole).zero_()
-    return [(item, cotangent.whole(data)) for item, data in zip(call.args[:2], (whole, part), strict=True)]
-
-
-def _writes_whole_batch(call: Shapes) -> bool:
-    return batch_in_front(call) and (call.dims(2, "dim", 0) != [0] or call.shapes[call.node.args[1]][0] == call.batch)
-
-
-@linear("select_scatter", linear_in=(0, 1), jointly_linear=True, keeps_batch=_along_result(2))
-@linear("slice_scatter", linear_in=(0, 1), jointly_linear=True, keeps_batch=_writes_whole_batch)
-def scatter(call: Call, output: int, cotangent: Window) -> Cotangents:
-    return [(item, window) for item, window in _whole_and_part(call, cotangent) if call.varies(item)]
-
-
-@constant("slice_scatter", "select_scatter")
-def scatter_constant(call: Call, cotangent: Window) -> Tensor | None:
-    pairs = _whole_and_part(call, cotangent)
-    return totals([(window, call.values(item)) for item, window in pairs if not call.varies(item)])
+# --- writes, as functionalize spells them, and elements by index, most of them by autograd ----------------------------------------
 
 
 @linear("copy", linear_in=(0, 1), jointly_linear=True, field=keeps_place)
 def copy(call: Call, output: int, cotangent: Window) -> Cotangents:
-    """`copy(x, y)` is y in the shape of x."""
+    """`copy(x, y)` is y in the shape of x. (Autograd has no derivative of it.)"""
     source = call.args[1]
     return [(source, unbroadcast(cotangent, call.shapes[source]))] if call.varies(source) else []
 
@@ -290,10 +215,11 @@ def copy(call: Call, output: int, cotangent: Window) -> Cotangents:
 @constant("copy")
 def copy_constant(call: Call, cotangent: Window) -> Tensor | None:
     source = call.args[1]
-    return None if call.varies(source) else total(cotangent, align(call.values(source), cotangent))
+    return None if call.varies(source) else totals([(cotangent, call.values(source))])
 
 
-# --- elements by index, by autograd ---------------------------------------------------------------------------------
+def _writes_whole_batch(call: Shapes) -> bool:
+    return batch_in_front(call) and (call.dims(2, "dim", 0) != [0] or call.shapes[call.node.args[1]][0] == call.batch)
 
 
 def _indexes_within_images(call: Shapes) -> bool:
@@ -307,8 +233,12 @@ def _refuse_reduction(node: Node, varying: list[int]) -> str | None:
     return "multiplies what it computed from the image" if "reduce" in node.kwargs else None
 
 
-plain("index", keeps_batch=_indexes_within_images)
-plain("index_put", linear_in=(0, 2), jointly_linear=True, keeps_batch=_indexes_within_images)
-plain("index_select", "gather", "index_fill", keeps_batch=along(1), field=mixes_along(1))
+plain("select_scatter", linear_in=(0, 1), jointly_linear=True, keeps_batch=_along_result(2))
+plain("slice_scatter", linear_in=(0, 1), jointly_linear=True, keeps_batch=_writes_whole_batch)
+plain("index", keeps_batch=_indexes_within_images, traits={"same for all"})
+plain("index_put", linear_in=(0, 2), jointly_linear=True, keeps_batch=_indexes_within_images, traits={"same for all"})
+plain("index_select", keeps_batch=along(1), field=mixes_along(1), traits={"move", "same for all"})
+plain("gather", keeps_batch=along(1), field=mixes_along(1))
 plain("scatter", linear_in=(0, 3), jointly_linear=True, refuses=_refuse_reduction, keeps_batch=along(1))
-plain("scatter_add", "index_add", "index_copy", linear_in=(0, 3), jointly_linear=True, keeps_batch=along(1))
+plain("scatter_add", linear_in=(0, 3), jointly_linear=True, keeps_batch=along(1))
+plain("index_add", linear_in=(0, 3), jointly_linear=True, keeps_batch=along(1), traits={"same for all"})

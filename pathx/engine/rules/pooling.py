@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -21,8 +22,9 @@ from pathx.engine.rules.geometry import (
     mix,
     mixes_along,
     slide,
+    spatial,
 )
-from pathx.engine.rules.shared import insert_axes, plain, spatial, window_below
+from pathx.engine.rules.shared import insert_axes, plain, window_below
 from pathx.engine.rules.table import Call, Cotangents, forward, linear
 from pathx.engine.window import Window
 
@@ -38,7 +40,7 @@ def _field(call: Shapes) -> Field:
     return slide(call, kernel, call.arg(2, "stride") or kernel, call.arg(3, "padding", 0), dilation)
 
 
-@linear("max_pool2d_with_indices", saves="indices", keeps_batch=_with_channels(2), field=_field)
+@linear("max_pool2d_with_indices", saves="indices", keeps_batch=_with_channels(2), field=_field, traits={"pool"})
 def max_pool(call: Call, output: int, cotangent: Window) -> Cotangents:
     """Every cotangent goes to the element that won its place in the forward pass."""
     source, kernel = call.args[0], spatial(call.args[1], 2)
@@ -93,9 +95,10 @@ def max_pool_forward(x: Tensor, *settings: Any, **options: Any) -> tuple[Tensor,
     return out.clone(memory_format=torch.contiguous_format), winners.clone(memory_format=torch.contiguous_format)
 
 
-@linear("adaptive_max_pool2d", "fractional_max_pool2d", saves="indices", keeps_batch=_with_channels(2))
-@linear("max_pool3d_with_indices", saves="indices", keeps_batch=_with_channels(3))
-@linear("adaptive_max_pool3d", "fractional_max_pool3d", saves="indices", keeps_batch=_with_channels(3))
+@linear("adaptive_max_pool2d", saves="indices", keeps_batch=_with_channels(2), traits={"pool"})
+@linear(
+    "max_pool3d_with_indices", "adaptive_max_pool3d", saves="indices", keeps_batch=_with_channels(3), traits={"pool"}
+)
 def max_pool_by_index(call: Call, output: int, cotangent: Window) -> Cotangents:
     """Other pools that give the flat index of each winner inside its channel's map."""
     source = call.args[0]
@@ -106,7 +109,7 @@ def max_pool_by_index(call: Call, output: int, cotangent: Window) -> Cotangents:
     return [(source, cotangent.whole(_sum_at(winner, cotangent.data, shape[1:])))]
 
 
-@linear("avg_pool2d", keeps_batch=_with_channels(2), field=_field)
+@linear("avg_pool2d", keeps_batch=_with_channels(2), field=_field, traits={"pool"})
 def avg_pool(call: Call, output: int, cotangent: Window) -> Cotangents:
     source, kernel = call.args[0], spatial(call.args[1], 2)
     stride = spatial(call.arg(2, "stride") or kernel, 2)
@@ -147,7 +150,9 @@ def _adaptive_field(call: Shapes) -> Field | None:
     return slide(call, kernel, kernel, 0, 1) if even else None
 
 
-@linear("_adaptive_avg_pool2d", "adaptive_avg_pool2d", keeps_batch=_with_channels(2), field=_adaptive_field)
+@linear(
+    "_adaptive_avg_pool2d", "adaptive_avg_pool2d", keeps_batch=_with_channels(2), field=_adaptive_field, traits={"pool"}
+)
 def adaptive_avg_pool(call: Call, output: int, cotangent: Window) -> Cotangents:
     source = call.args[0]
     shape = call.shapes[source]
@@ -177,7 +182,7 @@ def _spread_mean(cotangent: Window, shape: tuple[int, ...], dims: tuple[int, ...
     return replace(cotangent, data=data, origin=origin, shape=shape, clean=True)
 
 
-@linear("mean", "sum", keeps_batch=along(1), field=mixes_along(1))
+@linear("mean", "sum", keeps_batch=along(1), field=mixes_along(1), traits={"reduction"})
 def mean(call: Call, output: int, cotangent: Window) -> Cotangents:
     source = call.args[0]
     shape = call.shapes[source]
@@ -190,25 +195,17 @@ def mean(call: Call, output: int, cotangent: Window) -> Cotangents:
     return [(source, _spread_mean(cotangent, shape, axes))]
 
 
-plain("adaptive_avg_pool1d", "avg_pool1d", keeps_batch=_with_channels(1))
-plain("_adaptive_avg_pool3d", "avg_pool3d", keeps_batch=_with_channels(3))
+plain("adaptive_avg_pool1d", "avg_pool1d", keeps_batch=_with_channels(1), traits={"pool"})
+plain("_adaptive_avg_pool3d", "avg_pool3d", keeps_batch=_with_channels(3), traits={"pool"})
 
 
 # --- elements picked by their values, along one dimension -----------------------------------------------------------
 
-# The position of the argument that names the dimension, and which one that is by default.
-_DIMENSIONS: dict[str, tuple[int, Any]] = {
-    **dict.fromkeys(["max", "min", "median", "nanmedian", "cummax", "cummin"], (1, None)),
-    **dict.fromkeys(["mode", "sort"], (1, -1)),
-    **dict.fromkeys(["topk", "kthvalue"], (2, -1)),
-}
 
-
-def pick(call: Call, output: int, cotangent: Window) -> Cotangents:
-    """Every element goes back to the place that it was picked from."""
+def _pick(call: Call, output: int, cotangent: Window, position: int, default: int | None) -> Cotangents:
+    """Every element goes back to the place that it was picked from, along the dimension that an argument names."""
     source = call.args[0]
     shape = call.shapes[source]
-    position, default = _DIMENSIONS[call.node.kind]
     dim = call.arg(position, "dim", default) % (len(shape) + 1)
     cotangent = cotangent.dense()
     place = call.saved[call.node.outputs[1]].index_select(0, cotangent.image)  # type: ignore[index]
@@ -218,11 +215,17 @@ def pick(call: Call, output: int, cotangent: Window) -> Cotangents:
     return [(source, cotangent.whole(data.new_zeros(len(data), *shape).scatter_add_(dim, place, data)))]
 
 
-for _name, (_position, _default) in _DIMENSIONS.items():
-    _rules = {
-        "keeps_batch": along(_position, default=_default),
-        "field": mixes_along(_position, default=_default),
-    }
-    linear(_name, saves="indices", **_rules)(pick)
+def _picks(*names: str, position: int = 1, default: int | None = None) -> None:
+    """Register operations that pick elements by their values and say where they were."""
+    linear(
+        *names,
+        saves="indices",
+        keeps_batch=along(position, default=default),
+        field=mixes_along(position, default=default),
+        traits={"reduction"},
+    )(partial(_pick, position=position, default=default))
 
-plain("max_unpool2d", "max_unpool3d", keeps_batch=batch_in_front)
+
+_picks("max", "min", "median")
+_picks("sort", default=-1)
+_picks("topk", position=2, default=-1)

@@ -15,13 +15,12 @@ from pathx.engine.rules.geometry import (
     align_table,
     along,
     batch_in_front,
-    keeps_place,
     mixes_along,
     moves,
-    moves_along,
+    turns,
 )
 from pathx.engine.rules.shared import order_of_dims, plain, reshape_window, unbroadcast
-from pathx.engine.rules.table import VIEWS, Call, Cotangents, linear
+from pathx.engine.rules.table import Call, Cotangents, linear
 from pathx.engine.window import Window
 
 
@@ -58,22 +57,23 @@ def _matching_dims(old: tuple[int, ...], new: tuple[int, ...]) -> list[tuple[ran
     return parts
 
 
-@linear(*VIEWS, refuses=_refuse_bits, keeps_batch=batch_in_front, field=_view_field)
+@linear(
+    *("view", "_unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze"),
+    refuses=_refuse_bits,
+    keeps_batch=batch_in_front,
+    field=_view_field,
+    traits={"view"},
+)
 def view(call: Call, output: int, cotangent: Window) -> Cotangents:
     source = call.args[0]
     return [(source, reshape_window(cotangent, call.shapes[source]))]
 
 
-def _order_of(call: Shapes) -> list[int]:
-    return order_of_dims(call.node.kind, call.node.args, len(call.source))
+def _keeps_first(call: Shapes) -> bool:
+    return order_of_dims(call.node.kind, call.node.args, len(call.source))[:1] == [0]
 
 
-def _permute_field(call: Shapes) -> Field:
-    order = [0, *(dim + 1 for dim in _order_of(call))]
-    return call.field.change(lambda table: table.permute(order))
-
-
-@linear("permute", "transpose", "t", keeps_batch=lambda call: _order_of(call)[:1] == [0], field=_permute_field)
+@linear("permute", "transpose", "t", keeps_batch=_keeps_first, field=turns, traits={"part"})
 def permute(call: Call, output: int, cotangent: Window) -> Cotangents:
     source = call.args[0]
     dims = len(cotangent.shape) + 1
@@ -88,32 +88,12 @@ def _expand_field(call: Shapes) -> Field:
     return call.field.change(lambda table: align_table(table, len(call.result)))
 
 
-@linear("expand", field=_expand_field)
+@linear("expand", field=_expand_field, traits={"move", "repeat"})
 def expand(call: Call, output: int, cotangent: Window) -> Cotangents:
     return [(call.args[0], unbroadcast(cotangent, call.shapes[call.args[0]]))]
 
 
 # --- by autograd ----------------------------------------------------------------------------------------------------
-
-
-def _flip_field(call: Shapes) -> Field:
-    return call.field.change(moves_along(call.dims(1, "dims") or [], lambda table, dim: table.flip(dim)))
-
-
-def _roll_field(call: Shapes) -> Field | None:
-    dims = call.dims(2, "dims") or []
-    by = dict(zip((dim + 1 for dim in dims), call.node.args[1], strict=False))
-    return call.field.change(moves_along(dims, lambda table, dim: table.roll(by[dim], dim))) if dims else None
-
-
-def _repeat_field(call: Shapes) -> Field:
-    times = call.node.args[1]
-
-    def change(table: Tensor) -> Tensor:
-        table = align_table(table, len(times))
-        return table.repeat(1, *(count if size > 1 else 1 for count, size in zip(times, table.shape[1:], strict=True)))
-
-    return call.field.change(change)
 
 
 def _repeats_within_images(call: Shapes) -> bool:
@@ -125,30 +105,31 @@ def _inside_images(call: Shapes) -> bool:
     return batch_in_front(call) and len(call.source) > 2
 
 
-plain("flip", keeps_batch=along(1, "dims"), field=_flip_field)
-plain("roll", keeps_batch=along(2, "dims"), field=_roll_field)
-plain("rot90", keeps_batch=along(2, "dims", [0, 1]))
+plain("flip", keeps_batch=along(1, "dims"), field=turns, traits={"move"})
+plain(
+    "roll",
+    keeps_batch=along(2, "dims"),
+    field=lambda call: turns(call) if call.dims(2, "dims") else None,
+    traits={"move"},
+)
 plain("cumsum", keeps_batch=along(1), field=mixes_along(1))
 plain("unfold", keeps_batch=along(1, "dimension"))
-plain("diagonal", keeps_batch=lambda call: along(2, "dim1", 0)(call) and along(3, "dim2", 1)(call))
-plain("tril", "triu", keeps_batch=_inside_images, field=keeps_place)
-plain("repeat", keeps_batch=_repeats_within_images, field=_repeat_field)
+plain("repeat", keeps_batch=_repeats_within_images, field=moves, traits={"move"})
 plain(
     *("pixel_shuffle", "pixel_unshuffle"),
     keeps_batch=_inside_images,
     field=moves,
+    traits={"move"},
 )
 plain("im2col", "col2im", keeps_batch=_inside_images)
 plain(
-    *("reflection_pad1d", "reflection_pad2d", "reflection_pad3d"),
-    *("replication_pad1d", "replication_pad2d", "replication_pad3d"),
-    *("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d"),
-    *("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d"),
+    *("reflection_pad1d", "reflection_pad2d", "replication_pad1d", "replication_pad2d"),
+    *("upsample_nearest1d", "upsample_nearest2d", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d"),
     keeps_batch=batch_in_front,
     field=moves,
 )
 plain(
-    *("upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d"),
-    *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "grid_sampler_2d", "grid_sampler_3d"),
+    *("upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "grid_sampler_2d"),
+    *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
     keeps_batch=batch_in_front,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -11,18 +11,7 @@ import torch
 from torch import Tensor
 
 from pathx.engine.record.operations import Value, filled, values_in
-from pathx.engine.rules.table import (
-    APPLIED,
-    MATRICES,
-    PERMUTATIONS,
-    SHARED_WEIGHTS,
-    VIEWS,
-    Call,
-    Cotangents,
-    known,
-    precise,
-    record,
-)
+from pathx.engine.rules.table import Call, Cotangents, has, known, precise, record
 from pathx.engine.window import Corners, Origin, Window
 
 # --- sums -----------------------------------------------------------------------------------------------------------
@@ -166,12 +155,6 @@ def order_of_dims(kind: str, args: tuple[Any, ...], rank: int) -> list[int]:
     return order
 
 
-def spatial(value: Any, dims: int) -> tuple[int, ...]:
-    """A setting such as a stride, for each spatial dimension."""
-    values = tuple(value) if isinstance(value, (list, tuple)) else (value,)
-    return values * dims if len(values) == 1 else values
-
-
 # --- autograd's VJP of one operation, on whole maps -----------------------------------------------------------------
 
 
@@ -182,8 +165,7 @@ def plain(*names: str, **fields: Any) -> None:
 
 def vjp(call: Call, output: int, cotangent: Window) -> Cotangents:
     """Autograd's transpose of one linear operation."""
-    cotangent = cotangent.dense()
-    sources = _varying(call)
+    cotangent, sources = cotangent.dense(), _varying(call)
     zeros = [cotangent.data.new_zeros(len(cotangent.data), *call.shapes[value]) for value in sources]
     pull = torch.func.vjp(lambda *given: _apply(call, output, sources, given, cotangent.image), *zeros)[1]
     return [(value, cotangent.whole(data)) for value, data in zip(sources, pull(cotangent.data), strict=True)]
@@ -192,7 +174,7 @@ def vjp(call: Call, output: int, cotangent: Window) -> Cotangents:
 def vjp_constant(call: Call, cotangent: Window) -> Tensor | None:
     """The constant part of such an operation: what it makes of zeros."""
     sources = _varying(call)
-    images = max([len(tensor) for tensor in _per_image(call)], default=1)
+    images = max([len(tensor) for tensor in (*call.saved.values(), *_fixed_per_image(call))], default=1)
     zeros = [cotangent.data.new_zeros(images, *call.shapes[value]) for value in sources]
     image = torch.arange(images, device=cotangent.data.device)
     return total(cotangent, _apply(call, 0, sources, zeros, image))
@@ -207,49 +189,64 @@ def _apply(call: Call, output: int, sources: list[Value], given: Any, image: Ten
     """The operation on rows of the given values; tensors with one entry per image are read at each row's image."""
     places = dict(zip(sources, given, strict=True))
 
-    def run(per_image: list[Tensor]) -> Tensor:
-        numbers = {id(tensor) for tensor in per_image}
-
-        def at_rows(tensor: Tensor) -> Tensor:
-            return tensor.index_select(0, image) if len(tensor) > 1 else tensor.expand(len(image), *tensor.shape[1:])
-
-        def actual(leaf: Any) -> Any:
-            if isinstance(leaf, Value):
-                return places[leaf] if leaf in places else at_rows(call.saved[leaf])
-            return at_rows(leaf) if id(leaf) in numbers else leaf
-
-        args = [filled(arg, actual) for arg in call.args]
-        out = call.node.op(*args, **{name: filled(arg, actual) for name, arg in call.kwargs.items()})
-        made: Tensor = out[output] if isinstance(out, (tuple, list)) else out
-        return made
+    def at_rows(tensor: Tensor) -> Tensor:
+        return tensor.index_select(0, image) if len(tensor) > 1 else tensor.expand(len(image), *tensor.shape[1:])
 
     if call.batch > 1:
-        return run(_per_image(call))
+        return _run(call, output, places, at_rows, _fixed_per_image(call))
     # With one image a first dimension of 1 is the batch or is broadcast. It is neither where the rows do not come out.
     with suppress(RuntimeError):
-        made = run(_per_image(call))
-        if len(made) == len(given[0]):
+        made = _run(call, output, places, at_rows, _fixed_per_image(call))
+        if len(made) == len(image):
             return made
-    return run([])
+    return _run(call, output, places, at_rows)
 
 
-def _per_image(call: Call) -> list[Tensor]:
-    """Tensors among the arguments that have the images of the batch in front: frozen ones, and some that are fixed."""
-    tensors = [call.saved[value] for value in call.node.inputs if value in call.saved]
+def _run(
+    call: Call,
+    output: int,
+    places: Mapping[Value, Tensor],
+    read: Callable[[Tensor], Tensor] = lambda tensor: tensor,
+    fixed: Sequence[Tensor] = (),
+) -> Tensor:
+    """One output of the operation, with tensors in the places of its varying arguments.
+
+    Args:
+        read: what to take of frozen tensors, and of those that are fixed and named.
+    """
+    numbers = {id(tensor) for tensor in fixed}
+
+    def actual(leaf: Any) -> Any:
+        if isinstance(leaf, Value):
+            return places[leaf] if leaf in places else read(call.saved[leaf])
+        return read(leaf) if id(leaf) in numbers else leaf
+
+    kwargs = {name: filled(arg, actual) for name, arg in call.kwargs.items()}
+    out = call.node.op(*filled(call.args, actual), **kwargs)
+    return out[output] if isinstance(out, (tuple, list)) else out  # type: ignore[no-any-return]
+
+
+_SHARED_WEIGHTS = {"mm": (0, 1), "addmm": (1, 2), "linear": (1, 2), "convolution": (1, 2)}
+"""Positions of tensors that are the same for every image, however long their first dimension is."""
+
+
+def _fixed_per_image(call: Call) -> list[Tensor]:
+    """Fixed tensors among the arguments that have the images of the batch in front."""
     rank = 1 + len(call.shapes[call.node.outputs[0]])  # type: ignore[index]
-    ranks = {rank}
+    ranks = {rank, rank - 1} if call.node.kind in ("stack", "select_scatter") else {rank}
     if call.node.kind == "index_put":  # the rank of the part that is written
         places: list[int] = [index.dim() for index in call.args[1] if index is not None]
         ranks.add(rank - len(places) + max(places))
+    found: list[Tensor] = []
 
     def look(leaf: Any) -> None:
         if isinstance(leaf, Tensor) and leaf.dim() in ranks and len(leaf) == call.batch:
-            tensors.append(leaf)
+            found.append(leaf)
 
-    weights = SHARED_WEIGHTS.get(call.node.kind, ())
+    weights = _SHARED_WEIGHTS.get(call.node.kind, ())
     args = [arg for position, arg in enumerate(call.args) if position not in weights]
     filled([*args, *call.kwargs.values()], look)
-    return tensors
+    return found
 
 
 # --- going up: what operations make of tangents -----------------------------------------------------------------------
@@ -257,17 +254,15 @@ def _per_image(call: Call) -> list[Tensor]:
 
 def push(call: Call, output: int, tangents: Mapping[Value, Tensor], image: Tensor) -> Tensor:
     """(P, …) what a linear operation makes of tangents (P, …) of its varying arguments, which are about images (P,)."""
-    rule, constant = known(call.node).transpose, known(call.node).constant
-    assert rule is not None  # the network was read
     made = call.node.outputs[output]
     assert made is not None
     shape, like = call.shapes[made], next(iter(tangents.values()))
-    if call.node.kind in VIEWS:
+    if has(call.node, "view"):
         return like.reshape(-1, *shape)
     factor = next((call.saved[value] for value in call.node.inputs if value in call.saved), None)
-    if call.node.kind in MATRICES and call.batch == 1 and factor is not None and factor.dim() > 2:
+    if has(call.node, "matrix") and call.batch == 1 and factor is not None and factor.dim() > 2:
         return _times_frozen(like, factor[0], call.varies(call.args[0]))
-    if call.node.kind == "add" and call.arg(2, "alpha", 1) == 1:
+    if has(call.node, "sum", "repeat") and call.arg(2, "alpha", 1) == 1:
         terms = [value for value in call.args[:2] if isinstance(value, Value) and value in tangents]
         aligned = [align_rows(tangents[value], len(shape)) for value in terms]
         return sum(aligned[1:], aligned[0]).expand(-1, *shape)
@@ -280,30 +275,33 @@ def push(call: Call, output: int, tangents: Mapping[Value, Tensor], image: Tenso
         result = like.new_zeros(len(like), *shape)
         result[..., start:stop] = like @ call.values(call.args[1])[:, start:stop]
         return result
-    if call.node.kind in APPLIED:
-        sources = _varying(call)
-        given = [tangents.get(value, like.new_zeros(())).expand(len(image), *call.shapes[value]) for value in sources]
-        result = _apply(call, output, sources, given, image)
-        if constant is None:
-            return result
-        zeros = [like.new_zeros(call.batch, *call.shapes[value]) for value in sources]
-        shift = _apply(call, output, sources, zeros, torch.arange(call.batch, device=image.device))
-        return result - (shift if call.batch == 1 else shift.index_select(0, image))
-    row = torch.arange(len(image), device=image.device)
-    total: Tensor | None = None
-    for value, tangent in tangents.items():  # the transpose of the transpose
+    if known(call.node).saves is not None:
+        return _transpose_of_transpose(call, output, tangents, image)
+    sources = _varying(call)
+    given = [tangents.get(value, like.new_zeros(())).expand(len(image), *call.shapes[value]) for value in sources]
+    result = _apply(call, output, sources, given, image)
+    if known(call.node).constant is None:
+        return result
+    zeros = [like.new_zeros(call.batch, *call.shapes[value]) for value in sources]
+    shift = _apply(call, output, sources, zeros, torch.arange(call.batch, device=image.device))
+    return result - (shift if call.batch == 1 else shift.index_select(0, image))
 
-        def pull(cotangent: Tensor, value: Value = value) -> Tensor:
-            found = rule(call, output, Window.full(cotangent, row, image))
-            below = [
-                window.dense().data for source, window in found if source == value
-            ]  # it may be read twice, or not at all
-            return sum(below, like.new_zeros(len(image), *call.shapes[value]))
 
-        part = torch.func.vjp(pull, like.new_zeros(len(image), *shape))[1](tangent)[0]
-        total = part if total is None else total + part
-    assert total is not None
-    return total
+def _transpose_of_transpose(call: Call, output: int, tangents: Mapping[Value, Tensor], image: Tensor) -> Tensor:
+    """The same of an operation that is linear only with what it saved: maxima, norms."""
+    rule, row = known(call.node).transpose, torch.arange(len(image), device=image.device)
+    assert rule is not None  # the network was read
+
+    def pull(cotangent: Tensor) -> list[Tensor]:
+        below = {value: torch.zeros_like(tangent) for value, tangent in tangents.items()}
+        for value, window in rule(call, output, Window.full(cotangent, row, image)):
+            if value in below:  # it may be read twice, or not at all
+                below[value] = below[value] + window.dense().data
+        return list(below.values())
+
+    zeros = next(iter(tangents.values())).new_zeros(len(image), *call.shapes[call.node.outputs[output]])  # type: ignore[index]
+    pushed: Tensor = torch.func.vjp(pull, zeros)[1](list(tangents.values()))[0]
+    return pushed
 
 
 def align_rows(rows: Tensor, rank: int) -> Tensor:
@@ -333,18 +331,17 @@ def vjp_of_one(call: Call, output: int, cotangent: Window, shapes: Mapping[Value
         shapes: of its values, as they were recorded.
     """
     cotangent, sources = cotangent.dense(), _varying(call)
-    made = call.node.outputs[output]
-    assert made is not None
-    rows = cotangent.data.reshape(-1, *shapes[made])
-    if call.node.kind in VIEWS:
-        return [(sources[0], cotangent.whole(rows.reshape(-1, *call.shapes[sources[0]])))]
-    if call.node.kind in PERMUTATIONS:
+    rows = cotangent.data.reshape(-1, *shapes[call.node.outputs[output]])  # type: ignore[index]
+    below: Sequence[Tensor]
+    if has(call.node, "view"):
+        below = [rows]
+    elif call.node.kind in ("permute", "transpose", "t"):
         order = order_of_dims(call.node.kind, call.args, rows.dim() - 1)
-        back = rows.permute(0, *(order.index(dim) + 1 for dim in range(len(order))))
-        return [(sources[0], cotangent.whole(back.reshape(-1, *call.shapes[sources[0]])))]
-    zeros = [cotangent.data.new_zeros(shapes[value]) for value in sources]
-    pull = torch.func.vjp(lambda *given: _apply_to_one(call, output, sources, given), *zeros)[1]
-    below = torch.vmap(pull)(rows)
+        below = [rows.permute(0, *(order.index(dim) + 1 for dim in range(len(order))))]
+    else:
+        zeros = [cotangent.data.new_zeros(shapes[value]) for value in sources]
+        run = torch.func.vjp(lambda *given: _run(call, output, dict(zip(sources, given, strict=True))), *zeros)
+        below = torch.vmap(run[1])(rows)
     return [
         (value, cotangent.whole(data.reshape(-1, *call.shapes[value])))
         for value, data in zip(sources, below, strict=True)
@@ -353,38 +350,18 @@ def vjp_of_one(call: Call, output: int, cotangent: Window, shapes: Mapping[Value
 
 def constant_of_one(call: Call, cotangent: Window, shapes: Mapping[Value, tuple[int, ...]]) -> Tensor | None:
     """The constant part of such an operation: what it makes of zeros."""
-    sources = _varying(call)
-    made = _apply_to_one(call, 0, sources, [cotangent.data.new_zeros(shapes[value]) for value in sources])
+    made = _run(call, 0, {value: cotangent.data.new_zeros(shapes[value]) for value in _varying(call)})
     return total(cotangent, made.reshape(1, *cotangent.shape)) if made.any() else None
-
-
-def _apply_to_one(call: Call, output: int, sources: list[Value], given: Any) -> Tensor:
-    places = dict(zip(sources, given, strict=True))
-
-    def actual(leaf: Any) -> Any:
-        return (places[leaf] if leaf in places else call.saved[leaf]) if isinstance(leaf, Value) else leaf
-
-    args = [filled(arg, actual) for arg in call.args]
-    out = call.node.op(*args, **{name: filled(arg, actual) for name, arg in call.kwargs.items()})
-    return out[output] if isinstance(out, (tuple, list)) else out  # type: ignore[no-any-return]
 
 
 def push_of_one(
     call: Call, output: int, tangents: Mapping[Value, Tensor], shapes: Mapping[Value, tuple[int, ...]]
 ) -> Tensor:
     """What such an operation makes of tangents (P, …) of its varying arguments."""
-    if call.node.kind in VIEWS:
-        (tangent,) = tangents.values()
-        return tangent.reshape(-1, *call.shapes[call.node.outputs[output]])  # type: ignore[index]
-    sources, like = _varying(call), next(iter(tangents.values()))
-    zeros = [like.new_zeros(shapes[value]) for value in sources]
-    given = [tangents[v].reshape(-1, *shapes[v]) if v in tangents else None for v in sources]
-
-    def apply(*some: Tensor) -> Tensor:
-        rest = iter(some)
-        every = [zero if one is None else next(rest) for one, zero in zip(given, zeros, strict=True)]
-        return _apply_to_one(call, output, sources, every)
-
-    made = torch.vmap(apply)(*(one for one in given if one is not None))
-    made = made - _apply_to_one(call, output, sources, zeros)
-    return made.reshape(len(like), *call.shapes[call.node.outputs[output]])  # type: ignore[index]
+    like, shape = next(iter(tangents.values())), call.shapes[call.node.outputs[output]]  # type: ignore[index]
+    if has(call.node, "view"):
+        return like.reshape(-1, *shape)
+    zeros = {value: like.new_zeros(shapes[value]) for value in _varying(call)}
+    given = {value: tangent.reshape(-1, *shapes[value]) for value, tangent in tangents.items()}
+    made = torch.vmap(lambda rows: _run(call, output, {**zeros, **rows}))(given) - _run(call, output, zeros)
+    return made.reshape(len(like), *shape)

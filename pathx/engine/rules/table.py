@@ -6,7 +6,7 @@ VJP of that one operation serves. A gate has a slope at its frozen input. What h
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -29,7 +29,6 @@ class Call:
         batch: how many images there are.
         compact: rows that are known to be empty may be dropped. Off on a GPU, where shapes must not depend on data.
         inputs: its varying inputs as they were in the forward pass, (B, …), where its record saves them.
-        memory: what a rule computed and will need again.
         live: of a product with a fixed matrix, the columns (first, last) of its result that anything linear reads, where these
             are not all: of queries, keys and values in one, the values.
     """
@@ -42,7 +41,6 @@ class Call:
     batch: int
     compact: bool
     inputs: dict[Value, Tensor] = field(default_factory=dict)
-    memory: dict[str, Any] = field(default_factory=dict)
     live: tuple[int, int] | None = None
 
     def arg(self, position: int, name: str, default: Any = None) -> Any:
@@ -113,6 +111,7 @@ class Operation:
         refuses: why it is refused with these arguments varying; None where it is not.
         keeps_batch: whether a call leaves the images of a batch apart, in the first dimension.
         field: what its elements see; None for everything.
+        traits: what the analysis of a network asks about it.
     """
 
     transpose: Transpose | None = None
@@ -126,6 +125,7 @@ class Operation:
     refuses: Refusal | None = None
     keeps_batch: BatchRule = elementwise
     field: FieldRule | None = None
+    traits: Set[Trait] = frozenset()
 
 
 OPERATIONS: dict[str, Operation] = {}
@@ -168,6 +168,11 @@ def gate(*names: str, **fields: Any) -> Callable[[Gate], Gate]:
     return _register("gate", names, {"field": keeps_place, **fields})
 
 
+def smooth(*names: str, **fields: Any) -> Callable[[Gate], Gate]:
+    """Register activations whose slope changes with the image, however little that changes."""
+    return gate(*names, reading="nonlinear", **fields)
+
+
 def forward(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a quicker way to compute the named operations on a CPU; None from it where torch's own is better."""
 
@@ -178,139 +183,76 @@ def forward(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return register
 
 
+def precise(tensor: Tensor) -> torch.dtype:
+    """The type in which long sums are taken: double precision wherever the device has it."""
+    return torch.float32 if tensor.device.type == "mps" else torch.float64
+
+
+# --- traits: what the analysis of a network asks about an operation --------------------------------------------------
+
+Trait = Literal[
+    "copy",  # its output is its input
+    "view",  # its output is its input in another shape
+    "part",  # every element of its output is one of its input's; it works on any kind of numbers
+    "split",  # all its outputs are parts of its input. Of others, what follows the first output is frozen
+    "move",  # it gives elements other places, or repeats them, and changes none
+    "repeat",  # its output is its input, repeated
+    "pool",  # means or maxima of places
+    "reduction",  # it puts elements along some dimensions together, or picks some of them
+    "sum",
+    "scale",  # a product or a quotient, element by element
+    "pointwise",  # every element is computed from those at its place; asked of what torch does not tag so
+    "matrix",  # a product of two tensors of matrices
+    "head",  # with such a product a classifier may end
+    "convolution",
+    "last dimensions",  # a norm over the last dimensions, wherever the batch is
+    "saturating",  # a factor wherever it multiplies something; elsewhere an activation
+    "final",  # stripped where it ends a model: the logits are what is explained
+    "after final",  # may follow a final softmax
+    "same for all",  # its other tensors must be the same for every image
+    "decision",  # it hands a number to the model's own code (`.item()`, `if`), which may decide by it
+]
+
+
+def has(node: Node, *traits: Trait) -> bool:
+    """Whether a node's operation has any of some traits."""
+    return not known(node).traits.isdisjoint(traits)
+
+
+def is_pointwise(node: Node) -> bool:
+    """Whether every element of the result is computed from the elements at its own place."""
+    tagged = torch.Tag.pointwise in node.op.tags or known(node).gate is not None
+    return tagged or has(node, "copy", "pointwise")
+
+
+def is_smooth(node: Node) -> bool:
+    """Whether an activation's slope changes with the image, however little that changes."""
+    return known(node).gate is not None and known(node).reading == "nonlinear"
+
+
+def is_norm(node: Node) -> bool:
+    """Whether an operation is linear once the scale that it divides by is held at the image."""
+    return known(node).saves == "statistics"
+
+
+def is_choice(node: Node) -> bool:
+    """Whether an operation is a gate where a value masks or bounds itself, and linear elsewhere."""
+    return known(node).gate is not None and known(node).transpose is not None
+
+
+def is_bound(node: Node) -> bool:
+    """Whether a choice is the larger or the smaller of two values: a gate of either, bounded by the other."""
+    return is_choice(node) and known(node).saves == "inputs"
+
+
 def is_clip(node: Node) -> bool:
     """Whether an activation is clipped on both sides."""
     clamped = node.kind == "clamp" and len([bound for bound in node.args[1:3] if bound is not None]) == 2
     return clamped or node.kind in ("hardtanh", "relu6")
 
 
-def precise(tensor: Tensor) -> torch.dtype:
-    """The type in which long sums are taken: double precision wherever the device has it."""
-    return torch.float32 if tensor.device.type == "mps" else torch.float64
-
-
-# --- roles: what the analysis of a network asks about few operations -------------------------------------------------
-
-COPIES = frozenset(["clone", "alias", "detach", "_to_copy", "contiguous", "lift_fresh_copy", "positive", "dropout"])
-"""Their output is their input."""
-
-VIEWS = frozenset(["view", "_unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze"])
-PERMUTATIONS = frozenset(["permute", "transpose", "t"])
-ELEMENTWISE = frozenset(["add", "sub", "mul", "div"])
-MAP_POOLS = frozenset(["avg_pool2d", "_adaptive_avg_pool2d", "adaptive_avg_pool2d", "max_pool2d_with_indices"])
-REDUCTIONS = frozenset(["mean", "sum", "max"])
-
-KEEP_ELEMENTS = (COPIES | VIEWS | REDUCTIONS) | {"permute", "transpose", "slice", "select"}
-"""Every element of their input reaches at most one element of their output."""
-
-FINAL = frozenset(["_softmax", "softmax", "_log_softmax", "log_softmax", "sigmoid", "log_sigmoid_forward"])
-"""Stripped where they end a model: the logits are what is explained."""
-
-AFTER_FINAL = COPIES | VIEWS | {"log", "exp"}
-"""What may follow a final softmax."""
-
-MATRIX_PRODUCTS = frozenset(["addmm", "mm"])
-CONVOLUTIONS = frozenset(["convolution"])
-"""With these two a classifier may end."""
-
-KEEP_FEATURES = (COPIES | VIEWS | MAP_POOLS | REDUCTIONS) | {
-    *("permute", "transpose", "t", "cat", "select", "adaptive_max_pool2d", "fractional_max_pool2d", "min", "median"),
-    *("adaptive_max_pool3d", "fractional_max_pool3d", "avg_pool1d", "avg_pool3d", "adaptive_avg_pool1d"),
-    *(
-        "_adaptive_avg_pool3d",
-        "max_pool3d_with_indices",
-        "nanmedian",
-        "mode",
-        "cummax",
-        "cummin",
-        "sort",
-        "topk",
-        "kthvalue",
-    ),
-}
-"""Features are the same features after these, pooled or in another shape: a network that ends so is a backbone."""
-
-SELF_MASKS = frozenset(["where", "masked_fill", "mul"])
-"""Gates only where the mask was made from the very value that it masks."""
-
-BOUNDS = frozenset(["maximum", "minimum", "fmax", "fmin"])
-"""Gates of either argument, bounded by the other."""
-
-MOVES = VIEWS | {
-    *("permute", "transpose", "t", "expand", "slice", "select", "cat", "stack", "constant_pad_nd", "roll", "flip"),
-    *("index_select", "repeat", "pixel_shuffle", "pixel_unshuffle"),
-}
-"""They give elements other places, and change none."""
-
-REPEATS = frozenset(["expand"])
-
-SCALES = frozenset(["mul", "div"])
-
-NORMS = frozenset(["native_layer_norm", "native_group_norm", "_fused_rms_norm", "rms_norm"])
-"""Linear once the scale that they divide by is held at the image."""
-
-LAST_DIMENSIONS = frozenset(["native_layer_norm", "_fused_rms_norm"])
-"""Norms over the last dimensions, wherever the batch is."""
-
-GATED = frozenset(["silu", "gelu", "hardswish", "mish", "pow", "square"])
-"""Activations h · g(h): g(h) is held at the image."""
-
-SATURATING = frozenset(["sigmoid", "tanh", "hardsigmoid", "log_sigmoid_forward", "pow", "square"])
-"""Functions that are factors wherever they multiply something; elsewhere they are activations."""
-
-SMOOTH = GATED | {*("sigmoid", "tanh", "log_sigmoid_forward", "elu", "softplus")}
-"""Activations whose slope changes with the image, however little that changes."""
-
-POINTWISE = frozenset(
-    [
-        *(COPIES | ELEMENTWISE | SMOOTH | SATURATING),
-        *(
-            "rsub",
-            "neg",
-            "relu",
-            "relu6",
-            "hardtanh",
-            "clamp",
-            "clamp_min",
-            "clamp_max",
-            "leaky_relu",
-            "abs",
-            "threshold",
-        ),
-        *("exp", "expm1", "log", "log1p", "pow", "sqrt", "rsqrt", "reciprocal", "erf", "square", "sin", "cos", "atan"),
-        *("gt", "ge", "lt", "le", "eq", "ne", "sign", "sgn", "heaviside", "logical_not", "bitwise_not"),
-    ]
-)
-"""Every element of the result is computed from the elements at its own place."""
-
-MATRICES = frozenset(["matmul", "bmm"])
-
 LAST_PRODUCTS = {"matmul": False, "linear": True}
 """Products of tensors (…, in) with a matrix, by whether that is written (out, in)."""
-
-SUMS = COPIES | {"add"}
-PARTS = VIEWS | PERMUTATIONS | {"unbind", "split", "split_with_sizes", "chunk", "select", "slice"}
-"""Every element of their result is one of their input's."""
-
-SPLITS = frozenset(["unbind", "split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "chunk"])
-"""All their outputs are parts of their input. Of others, what follows the first output (indices, statistics) is frozen."""
-
-APPLIED = (COPIES | ELEMENTWISE | SPLITS | MATRICES | MATRIX_PRODUCTS | CONVOLUTIONS) | {
-    *("permute", "transpose", "t", "slice", "select", "cat", "linear", "mean", "sum", "neg", "rsub", "roll", "flip"),
-    *("constant_pad_nd", "avg_pool2d", "_adaptive_avg_pool2d"),
-}
-"""Linear as they are, for any number of rows: what they make of tangents is what they are."""
-
-SHARED_WEIGHTS = {"mm": (0, 1), "addmm": (1, 2), "linear": (1, 2), "convolution": (1, 2)}
-"""Positions of tensors that are the same for every image, however long their first dimension is."""
-
-SAME_FOR_ALL_IMAGES = frozenset(["convolution", "native_batch_norm", "_prelu_kernel", "prelu", "mv", "addmv"]).union(
-    ["index", "index_select", "index_put", "index_add", "index_copy", "index_fill"]
-)
-"""Their other tensors must be fixed, not frozen at each image."""
-
-DECISIONS = frozenset(["_local_scalar_dense"])
-"""They hand a number to the model's own code (`.item()`, `if`), which may decide by it."""
 
 BATCH_REMEDIES = {
     "cat": "run the network once for each and average what comes out",

@@ -1,4 +1,4 @@
-"""Operations along every dimension, named from either end or not at all: images, numbers and fields are as torch has them.
+"""Operations along every dimension, named from either end or not at all: numbers and fields are as torch has them.
 
 All sizes are alike, so that no shape gives away that images were taken for something else.
 """
@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-import torch.nn.functional as F
 from support.pulled import Above, assert_as_autograd, assert_boxes_go_down, assert_field, pictures
 from torch import Tensor
 
@@ -28,18 +27,10 @@ ONE: dict[str, Callable[[Tensor, int], Tensor]] = {
     "mean": lambda x, d: x.mean(d, keepdim=True),
     "mean, dropped": lambda x, d: x.mean(d),
     "sum": lambda x, d: x.sum(d, keepdim=True),
-    "sum, dropped": lambda x, d: x.sum(d),
     "max": lambda x, d: x.max(d, keepdim=True)[0],
-    "max, dropped": lambda x, d: x.max(d)[0],
-    "min": lambda x, d: x.min(d, keepdim=True)[0],
     "median": lambda x, d: x.median(d)[0],
-    "nanmedian": lambda x, d: x.nanmedian(d)[0],
-    "mode": lambda x, d: x.mode(d)[0],
-    "cummax": lambda x, d: x.cummax(d)[0],
-    "cummin": lambda x, d: x.cummin(d)[0],
     "sort": lambda x, d: x.sort(d)[0],
     "topk": lambda x, d: x.topk(2, d)[0],
-    "kthvalue": lambda x, d: x.kthvalue(2, d)[0],
     "cumsum": lambda x, d: x.cumsum(d),
     "flip": lambda x, d: x.flip(d),
     "roll": lambda x, d: x.roll(1, d),
@@ -56,8 +47,6 @@ ONE: dict[str, Callable[[Tensor, int], Tensor]] = {
     "scatter": lambda x, d: x.scatter(d, BOTH.expand(*x.shape).movedim(-1, d), 2 * x),
     "scatter_add": lambda x, d: x.scatter_add(d, WHERE, 2 * x),
     "index_add": lambda x, d: x.index_add(d, BOTH, 2 * x),
-    "index_copy": lambda x, d: x.index_copy(d, BOTH, 2 * x),
-    "index_fill": lambda x, d: x.index_fill(d, BOTH[:1], 3.0),
     "cat": lambda x, d: torch.cat([x, 2 * x], d),
     "cat, of one": lambda x, d: torch.cat([x], d),
     "stack": lambda x, d: torch.stack([x, 2 * x], d),
@@ -71,30 +60,19 @@ ONE: dict[str, Callable[[Tensor, int], Tensor]] = {
 }
 TWO: dict[str, Callable[[Tensor, int, int], Tensor]] = {
     "transpose": lambda x, d, e: x.transpose(d, e),
-    "rot90": lambda x, d, e: x.rot90(1, (d, e)),
-    "diagonal": lambda x, d, e: x.diagonal(0, d, e),
     "mean": lambda x, d, e: x.mean((d, e)),
     "sum": lambda x, d, e: x.sum((d, e), keepdim=True),
     "roll": lambda x, d, e: x.roll((1, 1), (d, e)),
-    "flip": lambda x, d, e: x.flip(d, e),
     "amax": lambda x, d, e: x.amax((d, e), keepdim=True),
 }
 # Without a dimension: which one that is.
 DEFAULT: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
-    "mode": (lambda x: x.mode()[0], -1),
     "sort": (lambda x: x.sort()[0], -1),
-    "sort, falling": (lambda x: x.sort(descending=True)[0], -1),
     "topk": (lambda x: x.topk(1)[0], -1),
-    "kthvalue": (lambda x: x.kthvalue(1)[0], -1),
     "split": (lambda x: x.split(1)[1], 0),
-    "split, into one": (lambda x: x.split(2)[0], 0),
-    "split_with_sizes": (lambda x: x.split([1, 1])[1], 0),
     "unbind": (lambda x: x.unbind()[1], 0),
     "cat": (lambda x: torch.cat([x, 2 * x]), 0),
-    "cat, of one": (lambda x: torch.cat([x]), 0),
     "stack": (lambda x: torch.stack([x, 2 * x]), 0),
-    "rot90": (lambda x: x.rot90(), 0),
-    "diagonal": (lambda x: x.diagonal(), 0),
     "slice_scatter": (lambda x: x.slice_scatter(3 * x), 0),
     "slice_scatter, a part": (lambda x: x.slice_scatter(PART[1:], start=1), 0),
     "slice": (lambda x: aten.slice.Tensor(x), 0),
@@ -105,11 +83,11 @@ DEFAULT: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
 def named() -> Iterator[tuple[str, Callable[[Tensor], Tensor], tuple[int, ...]]]:
     """Every case, with the dimensions that it works along, counted from the front."""
     for name, one in ONE.items():
-        for dim in (0, 1, 2, 3, -1, -3, -4):
+        for dim in (0, 2, -1, -3, -4):
             last = RANK + 1 if name == "stack" else RANK
             yield f"{name}, along {dim}", (lambda x, f=one, d=dim: f(x, d)), (dim % last,)
     for name, two in TWO.items():
-        for dim, other in ((0, 1), (1, 0), (1, 2), (2, 1), (-1, 1), (3, 2), (-2, -1), (-4, 3), (0, -1), (3, 0)):
+        for dim, other in ((0, 1), (1, 2), (-1, 1), (-4, 3), (3, 0)):
             dims = (dim % RANK, other % RANK)
             yield f"{name}, along {dim} and {other}", (lambda x, f=two, d=dim, e=other: f(x, d, e)), dims
     for name, (function, dim) in DEFAULT.items():
@@ -133,16 +111,6 @@ def of_the_batch(made: Tensor) -> Tensor:
     return made[:SIZE] if len(made) > SIZE else made.expand(SIZE, *made.shape[1:])
 
 
-def mixes(function: Callable[[Tensor], Tensor]) -> bool:
-    """Whether what stands first in the result is not the images, each by itself, as autograd sees it."""
-    x = F.relu(pictures(*(SIZE,) * RANK)).requires_grad_()
-    made = function(x)
-    if made.dim() < 2 or len(made) != SIZE:
-        return True
-    gradients = [torch.autograd.grad(made[own].sum() * 1.0, x, retain_graph=True)[0] for own in range(SIZE)]
-    return any(bool(gradients[own][1 - own].any()) for own in range(SIZE))
-
-
 @pytest.mark.filterwarnings("ignore:.*:UserWarning")
 @pytest.mark.parametrize("name", CASES)
 def test_what_works_along_the_batch_is_refused_by_name_and_the_rest_is_what_autograd_says(name: str) -> None:
@@ -154,17 +122,9 @@ def test_what_works_along_the_batch_is_refused_by_name_and_the_rest_is_what_auto
         with pytest.raises(PathxError, match=f"{heard} in the model itself works along the batch"):
             freeze(Above(lambda x: of_the_batch(function(x))), images)
         return
-    model = Above(function)
-    assert not mixes(function)
-    frozen = assert_as_autograd(model, images)
+    frozen = assert_as_autograd(Above(function), images)
     if name.startswith(("slice", "select", "split", "unbind", "cat", "stack", "mean", "sum", "transpose", "squeeze")):
         assert_boxes_go_down(frozen)
-
-
-@pytest.mark.filterwarnings("ignore:.*:UserWarning")
-@pytest.mark.parametrize("name", [name for name, (_, dims) in CASES.items() if 0 not in dims])
-def test_a_field_holds_all_that_is_seen(name: str) -> None:
-    function, _ = CASES[name]
     assert_field(lambda x: function(x[:, :SIZE] * 1), pictures(2, 1, 5, 3).abs(), exact=False)
 
 

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from support.modules import Function
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 import pathx
 from pathx import Explanation
 from pathx.engine.record.operations import Node, Scope, Value
-from pathx.engine.rules.table import NORMS, OPERATIONS, SMOOTH, Call
+from pathx.engine.rules.table import OPERATIONS, Call, Slopes
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -73,39 +72,24 @@ def filled_in_place(h: Tensor) -> Tensor:
 SPELLINGS: dict[str, dict[str, Activation]] = {
     "relu": {
         "module": nn.ReLU(),
-        "module in place": nn.ReLU(inplace=True),
         "F.relu": F.relu,
-        "F.relu in place": lambda h: F.relu(h, inplace=True),
-        "F.relu_": F.relu_,
         "torch.relu": torch.relu,
-        "torch.relu_": torch.relu_,
         "method": Tensor.relu,
-        "method in place": Tensor.relu_,
         "clamp": lambda h: h.clamp(min=0),
-        "clamp in place": lambda h: h.clamp_(min=0),
         "clamp with a tensor": lambda h: h.clamp(min=zero(h)),
-        "clip": lambda h: torch.clip(h, min=0.0),
         "clamp_min": lambda h: h.clamp_min(0),
-        "clamp_min in place": lambda h: h.clamp_min_(0),
         "maximum": lambda h: torch.maximum(h, zero(h)),
-        "maximum, zero first": lambda h: torch.maximum(torch.zeros_like(h), h),
         "max": lambda h: torch.max(h, torch.zeros_like(h)),
-        "fmax": lambda h: torch.fmax(h, h.new_zeros(1)),
         "where": lambda h: torch.where(h > 0, h, 0.0),
-        "where with zeros": lambda h: torch.where(h > 0, h, torch.zeros_like(h)),
         "where, the other way round": lambda h: torch.where(h <= 0, zero(h), h),
         "times a mask": lambda h: h * (h > 0),
         "a mask times": lambda h: (h > 0).to(h.dtype) * h,
-        "times a mask in place": lambda h: h.mul_(h > 0),
         "times not a mask": lambda h: h * ~(h <= 0),
         "times a mask of another name": lambda h: h * (h.detach() > 0).type_as(h),
         "masked_fill": lambda h: h.masked_fill(h < 0, 0.0),
-        "masked_fill in place": lambda h: h.masked_fill_(h < 0, 0.0),
         "assigned": assigned,
         "assigned in place": filled_in_place,
         "threshold": lambda h: F.threshold(h, 0, 0),
-        "threshold in place": lambda h: F.threshold_(h, 0.0, 0.0),
-        "threshold module": nn.Threshold(0, 0),
         "hardtanh without end": nn.Hardtanh(0, 1e9),
         "leaky without a leak": nn.LeakyReLU(0.0),
         "scripted function": torch.jit.script(F.relu),
@@ -117,7 +101,6 @@ SPELLINGS: dict[str, dict[str, Activation]] = {
         "clamp": lambda h: h.clamp(0, 6),
         "clamp with tensors": lambda h: h.clamp(zero(h), zero(h) + 6),
         "hardtanh": nn.Hardtanh(0, 6),
-        "hardtanh in place": lambda h: F.hardtanh_(h, 0.0, 6.0),
     },
     "hardtanh": {
         "module": nn.Hardtanh(-1, 2),
@@ -131,7 +114,6 @@ SPELLINGS: dict[str, dict[str, Activation]] = {
         "PReLU": nn.PReLU(),
         "PReLU per channel": nn.PReLU(5),
         "RReLU": nn.RReLU(0.125, 0.375),
-        "F.rrelu": lambda h: F.rrelu(h, 0.125, 0.375),
     },
     "threshold": {
         "module": nn.Threshold(1, 20),
@@ -239,10 +221,8 @@ BOUNDED: dict[str, tuple[float, Activation]] = {
 }
 
 
-@pytest.mark.parametrize("skips", ["adjacent", "all"])
-@pytest.mark.parametrize("depth", [1, "all"])
 @pytest.mark.parametrize("name", BOUNDED)
-def test_what_a_bound_takes_from_infinity_is_finite(name: str, depth: Any, skips: Any) -> None:
+def test_what_a_bound_takes_from_infinity_is_finite(name: str) -> None:
     """A border of infinities before a bounded unit gives what a border of large numbers gives."""
     infinite, activation = BOUNDED[name]
 
@@ -257,7 +237,7 @@ def test_what_a_bound_takes_from_infinity_is_finite(name: str, depth: Any, skips
                 return y
 
         images = torch.randn(1, 2, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-        return pathx.explain(Padded().eval(), images, depth=depth, width=9, skips=skips)[0]
+        return pathx.explain(Padded().eval(), images, depth="all", width=9)[0]
 
     found, expected = explained(infinite), explained(math.copysign(1e6, infinite))
     assert [[unit.index for unit in layer.units] for layer in found.path] == [
@@ -300,24 +280,26 @@ BENDS: list[tuple[str, tuple[Any, ...], dict[str, Any], Callable[[float], bool]]
 POINTS = [-9.0, -6, -3, -2, -1, -0.5, -0.25, 0, 0.2, 0.5, 1, 2, 3, 6, 7]
 
 
+def slopes(op: Any, h: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], kind: str) -> tuple[Slopes, Tensor]:
+    """What a record makes of h, and the output of the operation itself."""
+    out = op(h, *args, **kwargs)
+    out = out[0] if isinstance(out, tuple) else out
+    source, made = Value(0), Value(1)
+    node = Node(0, op, (source, *args), kwargs, (made,), Scope())
+    call = Call(node, (source, *args), kwargs, {source: (15,), made: (15,)}, {}, 1, True)
+    record = OPERATIONS[kind]
+    assert record.gate is not None
+    return record.gate(call, (out if record.saves == "output" else h).detach()), out
+
+
 @pytest.mark.parametrize(("kind", "args", "kwargs", "passive"), BENDS)
 def test_a_slope_is_autograds_and_nothing_at_a_bend_that_leads_nowhere(
     kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], passive: Callable[[float], bool]
 ) -> None:
     """The Python functions fill in what was left out; the records have to know it themselves."""
-    operation = {"relu6": torch.ops.aten.relu6.default, "_prelu_kernel": torch.ops.aten._prelu_kernel.default}.get(
-        kind, getattr(torch.ops.aten, kind)
-    )
     h = torch.tensor([POINTS], dtype=torch.float64, requires_grad=True)
-    out = operation(h, *args, **kwargs)
+    found, out = slopes(getattr(torch.ops.aten, kind).default, h, args, kwargs, kind)
     (gradient,) = torch.autograd.grad(out.sum(), h)
-    source, made = Value(0), Value(1)
-    op = operation if hasattr(operation, "overloadpacket") else operation.default
-    node = Node(0, op, (source, *args), kwargs, (made,), Scope())
-    call = Call(node, (source, *args), kwargs, {source: (15,), made: (15,)}, {}, 1, True)
-    record = OPERATIONS[kind]
-    assert record.gate is not None
-    found = record.gate(call, (out if record.saves == "output" else h).detach())
     slope = (found.gain > 0).double() if found.given is None else found.given
     assert_close(found.gain, slope * h.detach())
     assert_close(found.gain + (0 if found.offset is None else found.offset), out.detach(), rtol=1e-7, atol=0)
@@ -358,15 +340,8 @@ def test_a_smooth_activation_is_its_held_slope_or_its_tangent(name: str) -> None
     args, kwargs, slope = HELD_SLOPES[name]
     op = getattr(getattr(torch.ops.aten, kind), OVERLOADS.get(kind, "default"))
     h = torch.tensor([POINTS], dtype=torch.float64, requires_grad=True)
-    out = op(h, *args, **kwargs)
-    out = out[0] if isinstance(out, tuple) else out
+    found, out = slopes(op, h, args, kwargs, kind)
     expected = torch.autograd.grad(out.sum(), h)[0] if slope is None else slope(h.detach())
-    source, made = Value(0), Value(1)
-    node = Node(0, op, (source, *args), kwargs, (made,), Scope())
-    call = Call(node, (source, *args), kwargs, {source: (15,), made: (15,)}, {}, 1, True)
-    record = OPERATIONS[kind]
-    assert record.gate is not None
-    found = record.gate(call, h.detach())
     assert found.given is not None
     assert_close(found.given, expected, rtol=1e-9, atol=1e-12)
     assert_close(found.gain, found.given * h.detach())
@@ -374,70 +349,14 @@ def test_a_smooth_activation_is_its_held_slope_or_its_tangent(name: str) -> None
     assert_close(found.gain + (0 if found.offset is None else found.offset), out.detach(), rtol=1e-9, atol=1e-12)
 
 
-def test_every_smooth_activation_is_tried() -> None:
-    assert {name.partition(",")[0] for name in HELD_SLOPES} == SMOOTH
+def test_every_activation_is_tried() -> None:
+    smooth = {name for name, record in OPERATIONS.items() if record.gate and record.reading == "nonlinear"}
+    gates = {name for name, record in OPERATIONS.items() if record.gate and not record.transpose} - smooth
+    assert {name.partition(",")[0] for name in HELD_SLOPES} == smooth
+    assert {kind for kind, *_ in BENDS} == gates
 
 
-def test_a_slope_for_every_channel() -> None:
-    weight, h = torch.tensor([0.1, -0.5, 2.0]).double(), -torch.ones(2, 3, 2, 2).double()
-    source = Value(0)
-    args = (source, weight)
-    node = Node(0, torch.ops.aten.prelu.default, args, {}, (Value(1),), Scope())
-    found = OPERATIONS["prelu"].gate(Call(node, args, {}, {source: (3, 2, 2)}, {}, 2, True), h)  # type: ignore[misc]
-    assert_close(found.gain, F.prelu(h, weight))
-    assert_close(found.given, weight[None, :, None, None].expand(2, 3, 2, 2))
-
-
-# --- masks and choices -------------------------------------------------------------------------------------------------
-
-HEAD = torch.tensor([[1.0, 0.0], [10.0, 0.0], [100.0, 0.0]], dtype=torch.float64)
-X = torch.tensor([[2.0, 1.0, 3.0]], dtype=torch.float64)
-
-
-def weight(function: object) -> Tensor:
-    """What the first class is, as a gradient, with everything kept."""
-    options = {"target": 0, "depth": "all", "width": "all", "alpha": 0.0, "skips": "all"}
-    (found,) = pathx.explain(Function(lambda x: function(x) @ HEAD), X, **options)  # type: ignore[operator, arg-type]
-    assert found.attribution.sum().item() + found.bias == pytest.approx(found.score)
-    return found.weight
-
-
-@pytest.mark.parametrize("choose", [torch.maximum, torch.minimum, torch.fmax, torch.fmin])
-def test_a_choice_goes_back_to_the_one_that_was_taken(choose: object) -> None:
-    largest = choose in (torch.maximum, torch.fmax)
-    other = torch.tensor([-1.0, 1.5, 0.5], dtype=torch.float64)  # 2 x as factors: which is larger differs by element
-
-    def function(x: Tensor) -> Tensor:
-        return choose(F.relu(x), F.relu(x.flip(1)) + other)  # type: ignore[operator, no-any-return]
-
-    # relu(x) = (2, 1, 3) beside (2, 2.5, 2.5): a tie, the second, the first
-    first = [1.0, 0.0, 100.0] if largest else [1.0, 10.0, 0.0]
-    second = [0.0, 10.0, 0.0] if largest else [0.0, 0.0, 100.0]
-    assert weight(function).tolist() == [a + b for a, b in zip(first, reversed(second), strict=True)]
-
-
-def test_a_mask_takes_one_side_or_the_other() -> None:
-    mask = torch.tensor([True, False, True])
-    assert weight(lambda x: torch.where(mask, F.relu(x), 3 * F.relu(x))).tolist() == [1.0, 30.0, 100.0]
-    assert weight(lambda x: F.relu(x).masked_fill(mask, 7.0)).tolist() == [0.0, 10.0, 0.0]
-
-
-def test_what_is_filled_with_infinity_and_passed_over_leaves_no_trace() -> None:
-    mask = torch.tensor([True, False, False])
-    found = weight(lambda x: F.relu(x).masked_fill(mask, -torch.inf).amax(1, keepdim=True).expand(-1, 3))
-    assert_close(found, torch.tensor([0.0, 0.0, 111.0]).double())
-
-
-def test_a_value_that_masks_itself_is_a_layer_with_its_offset() -> None:
-    for function in (lambda x: torch.where(x > 2, x, 5.0), lambda x: x.masked_fill(x <= 2, 5.0)):
-        (found,) = pathx.explain(
-            Function(lambda x, f=function: f(x) @ HEAD), X, target=0, depth=1, width="all", alpha=0.0
-        )
-        assert [unit.index for unit in found.path[0].units] == [(2,)]  # the others are constant here
-        assert found.score == 300.0
-
-
-# --- locally constant, of a shape, nonlinear --------------------------------------------------------------------------
+# --- locally constant, and of a shape --------------------------------------------------------------------------
 
 AT = torch.tensor([0.3, -1.7, 2.2, 0.9], dtype=torch.float64)
 SMALL = 1e-6 * torch.tensor([1.0, -1.0, -1.0, 1.0], dtype=torch.float64)
@@ -476,26 +395,3 @@ def test_operations_of_a_shape_take_nothing_but_a_shape() -> None:
     for name, rest in OF_A_SHAPE.items():
         operation = getattr(torch.ops.aten, name)
         assert torch.equal(operation(AT, *rest), operation(-3 * AT, *rest))
-
-
-NONLINEAR = {
-    "pow": lambda x: x.pow(2), "elu": F.elu, "celu": F.celu, "selu": F.selu, "hardswish": F.hardswish, "gelu": F.gelu,
-    "silu": F.silu, "mish": F.mish, "softplus": F.softplus, "tanh": torch.tanh, "sigmoid": torch.sigmoid, "exp": torch.exp,
-    "logsumexp": lambda x: x.logsumexp(0), "prod": torch.prod, "var": torch.var, "std": torch.std, "glu": F.glu,
-    "cumprod": lambda x: x.cumprod(0), "native_layer_norm": lambda x: F.layer_norm(x, (4,)), "softmax": lambda x: x.softmax(0),
-    "native_group_norm": lambda x: F.group_norm(x[None], 2), "linalg_vector_norm": torch.linalg.vector_norm, "square": torch.square,
-    "log_sigmoid_forward": F.logsigmoid,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", NONLINEAR)
-def test_nonlinear_operations_have_no_one_gradient_around_an_input(name: str) -> None:
-    """Neither linear nor piecewise so: the gradient moves with the input."""
-    assert OPERATIONS[name].reading == "nonlinear"
-    assert (OPERATIONS[name].transpose is not None) == (name in NORMS)
-    gradients = []
-    for x in (AT, AT + 1e-3 * SECOND):
-        x = x.clone().requires_grad_()
-        out = NONLINEAR[name](x).flatten()
-        gradients.append(torch.autograd.grad(out @ torch.arange(1.0, len(out) + 1).double(), x)[0])
-    assert not torch.allclose(*gradients, rtol=1e-9, atol=0)

@@ -9,14 +9,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.modules import Function
-from support.pulled import DOUBLE, Above, assert_as_autograd, assert_boxes_go_down, fixed, jacobian, pictures, pulled
+from support.pulled import DOUBLE, Above, assert_as_autograd, assert_boxes_go_down, fixed, pictures, pulled
 from torch import Tensor
 from torch.testing import assert_close
 
 import pathx
 from pathx import PathxError
 from pathx.engine.freeze import freeze
-from pathx.engine.rules.table import OPERATIONS, Call, Operation, Slopes
+from pathx.engine.record.operations import Node, Scope, Value
+from pathx.engine.rules.arithmetic import batch_norm, batch_norm_constant
+from pathx.engine.rules.table import OPERATIONS, Call, Operation
 from pathx.engine.window import Window
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -28,33 +30,21 @@ TRUE = fixed(3, 3) > 0.7
 # By operation, a function of two or three maps of 3 x 3 for each image.
 TAKEN: dict[str, tuple[int, Callable[..., Tensor]]] = {
     "add": (2, lambda a, b: torch.add(a, b, alpha=3)),
-    "add, by the default": (2, lambda a, b: aten.add(a, b)),
     "sub": (2, lambda a, b: torch.sub(a, b, alpha=3)),
-    "sub, by the default": (2, lambda a, b: aten.sub(a, b)),
     "rsub": (2, lambda a, b: torch.rsub(a, b, alpha=3)),
-    "rsub, by the default": (2, lambda a, b: torch.rsub(a, b)),
     "mul": (2, torch.mul),
     "div": (2, torch.div),
     "where": (2, lambda a, b: torch.where(TRUE, a, b)),
-    "lerp": (3, torch.lerp),
-    "lerp, by a number": (2, lambda a, b: torch.lerp(a, b, 0.25)),
     "addcmul": (3, lambda a, b, c: torch.addcmul(a, b, c, value=2)),
-    "addcmul, by the default": (3, torch.addcmul),
-    "addcdiv": (3, lambda a, b, c: torch.addcdiv(a, b, c, value=2)),
-    "addcdiv, by the default": (3, torch.addcdiv),
     "bmm": (2, torch.bmm),
     "baddbmm": (3, lambda a, b, c: torch.baddbmm(a, b, c, beta=2, alpha=3)),
-    "baddbmm, by the default": (3, torch.baddbmm),
     "matmul": (2, torch.matmul),
     "cat": (3, lambda *maps: torch.cat(maps, 1)),
-    "cat, from the end": (3, lambda *maps: torch.cat(maps, -1)),
     "stack": (3, lambda *maps: torch.stack(maps, 2)),
-    "stack, from the end": (2, lambda *maps: torch.stack(maps, -2)),
     "slice_scatter": (2, lambda a, b: a.slice_scatter(b[:, 1:], 1, 1)),
     "slice_scatter, every other": (2, lambda a, b: a.slice_scatter(b[:, :, :2], -1, 0, 3, 2)),
     "slice_scatter, to the last": (2, lambda a, b: a.slice_scatter(b[:, 1:2], 1, -2, -1)),
     "select_scatter": (2, lambda a, b: a.select_scatter(b[:, 0], -2, 1)),
-    "select_scatter, the last": (2, lambda a, b: a.select_scatter(b[:, :, 0], 2, -1)),
     "copy": (2, lambda a, b: (a * 1).copy_(b)),
     "copy, broadcast": (2, lambda a, b: (a * 1).copy_(b[:, :1])),
     "index_put": (2, lambda a, b: aten.index_put(a, [None, SOME], b[:, :2])),
@@ -63,7 +53,6 @@ TAKEN: dict[str, tuple[int, Callable[..., Tensor]]] = {
     "scatter, multiplied": (2, lambda a, b: a.scatter(2, PLACE, b, reduce="multiply")),
     "scatter_add": (2, lambda a, b: a.scatter_add(1, PLACE, b)),
     "index_add": (2, lambda a, b: a.index_add(1, SOME, b[:, 1:], alpha=2)),
-    "index_copy": (2, lambda a, b: a.index_copy(-1, SOME, b[:, :, 1:])),
     "index_put, of pairs": (2, lambda a, b: aten.index_put(a, [None, SOME, SOME], b[:, 0, :2])),
     "index_put, of a table": (2, lambda a, b: aten.index_put(a, [None, SOME[:, None], SOME], b[:, :2, :2])),
     "masked_fill": (1, lambda a: a.masked_fill(TRUE, 3.0)),
@@ -73,14 +62,13 @@ COMPUTED: list[Callable[[Tensor], Tensor]] = [lambda x: 2 * x, lambda x: x.flip(
 
 # Linear, but without a rule.
 WITHOUT = {
-    ("lerp", (False, False, True)),
     ("scatter, multiplied", (False, True)),
     ("scatter, multiplied", (True, False)),
 }
 
 
-# Which argument is held at the image where another one varies, too: divisors, and how much is taken of either end.
-HELD = {"div": 1, "lerp": 2, "addcdiv": 2, "addcdiv, by the default": 2}
+# Which argument is held at the image where another one varies, too.
+HELD = {"div": 1}
 
 
 def mixed(name: str, varying: tuple[bool, ...]) -> Callable[[Tensor], Tensor]:
@@ -124,12 +112,8 @@ def test_what_is_linear_is_what_autograd_says_and_what_is_not_is_refused(name: s
     function = mixed(name, varying)
     images, model = pictures(2, 3, 3), Above(function)
     if name in HELD and varying[HELD[name]] and sum(varying) > 1:
-        twin = Above(detached(name, varying))
-        frozen = freeze(model, images)
+        frozen = assert_as_autograd(model, images, Above(detached(name, varying)))
         assert frozen.network.reading.exact == "image"
-        weight, bias = pulled(frozen, windows=True)
-        assert_close(weight, jacobian(twin, images))
-        assert_close(bias, model(images) - (weight * images[:, None]).flatten(2).sum(2))
         assert_boxes_go_down(frozen)
         return
     if not is_linear(function) or (name, varying) in WITHOUT:
@@ -150,9 +134,7 @@ FROZEN: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "div": lambda x, k: x / (1 + k),
     "add": lambda x, k: x + k,
     "sub": lambda x, k: k - x,
-    "lerp": lambda x, k: torch.lerp(x, 2 * x, 0.5 * k),
     "addcmul": lambda x, k: torch.addcmul(x, x, k),
-    "addcdiv": lambda x, k: torch.addcdiv(x, x, 1 + k),
     "bmm": lambda x, k: torch.bmm(x, k),
     "bmm, from the left": lambda x, k: torch.bmm(k, x),
     "baddbmm": lambda x, k: torch.baddbmm(x, k, x),
@@ -180,7 +162,6 @@ PICKED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "native_batch_norm": lambda x, k: F.batch_norm(x, k[0, 0], 1 + k[0, 0]),
     "index_put, of what is frozen": lambda x, k: aten.index_put(x, [None, SOME], k[:, :2]),
     "index_add": lambda x, k: x.index_add(1, k[0, 0].long(), x),
-    "index_copy": lambda x, k: x.index_copy(1, SOME, k[:, :2]),
 }
 
 
@@ -223,7 +204,6 @@ MULTIPLIED: dict[str, Callable[[Tensor, Callable[[Tensor], Tensor]], Tensor]] = 
     "bmm, from the right": lambda x, freeze: torch.bmm(x[:, 0], freeze(x[:, 1].mT)),
     "baddbmm": lambda x, freeze: torch.baddbmm(x[:, 0, :, :TOKENS], x[:, 0], freeze(x[:, 1].mT)),
     "addcmul": lambda x, freeze: torch.addcmul(x, x.flip(1), freeze(x)),
-    "lerp": lambda x, freeze: torch.lerp(x, x.flip(1), freeze(x)),
     "cat": lambda x, freeze: torch.cat([x, freeze(x)], 2),
     "where": lambda x, freeze: torch.where(freeze(x) > 0.6, x, freeze(x)),
 }
@@ -239,13 +219,7 @@ def test_a_frozen_factor_is_that_of_each_image_as_in_the_detached_twin(
     images = pictures(2, 2, TOKENS, WIDTH)[:batch]
     model = Above(lambda x: MULTIPLIED[name](2 * x, torch.sigmoid))
     twin = Above(lambda x: MULTIPLIED[name](2 * x, lambda made: made.detach().sigmoid()))
-    expected, logits = jacobian(twin, images), twin(images).detach()
-    with torch.no_grad():
-        frozen = freeze(model, images)
-        for windows in (True, False):
-            weight, bias = pulled(frozen, windows=windows)
-            assert_close(weight, expected)
-            assert_close(bias, logits - (weight * images[:, None]).flatten(2).sum(2))
+    frozen = assert_as_autograd(model, images, twin)
     if batch == 2:
         assert_boxes_go_down(frozen)
 
@@ -265,28 +239,34 @@ def test_windows_stay_small_below_products() -> None:
         assert below.extent == extent
 
 
-def silu(call: Call, h: Tensor) -> Slopes:
-    slope = torch.sigmoid(h)
-    return Slopes(slope * h, slope)
+# --- what is refused, with the reason ---------------------------------------------------------------------------------
+
+REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "divided": (lambda x: torch.ones(4) / (1 + x), "div in the model itself divides by what it computed"),
+    "one over": (lambda x: 1 / x, "reciprocal in the model itself is neither linear nor an activation"),
+    "rounded": (lambda x: torch.div(x, 2, rounding_mode="floor"), "rounds what it computed from the image"),
+    "normalised": (lambda x: F.batch_norm(x, None, None, training=True), "normalises by its batch's own statistics"),
+    "scaled by itself": (lambda x: F.batch_norm(x, *x[:2].detach(), x[0]), "batch_norm in the model itself"),
+    "images put together": (lambda x: torch.cat([x, -x])[:2], "explained one by one; run the network once for each"),
+    "stacked before the images": (lambda x: torch.stack([x, x]).flatten(0, 1)[:2], "stack along dim 1"),
+}
 
 
-def test_a_gate_is_any_real_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SiLU is h times its own sigmoid; with every unit kept, a path is the detached twin's gradient."""
-    monkeypatch.setitem(OPERATIONS, "silu", Operation(gate=silu))
-    first, last = fixed(4, 5) - 0.7, fixed(5, 3) - 0.7
-    images = pictures(2, 4)
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_linear_is_refused(name: str) -> None:
+    function, text = REFUSED[name]
+    with pytest.raises(PathxError, match=text):
+        pathx.explain(Function(lambda x: function(F.relu(x))), torch.rand(2, 4) + 0.5)
 
-    def twin(x: Tensor) -> Tensor:
-        h = x @ first
-        return (h * h.detach().sigmoid()) @ last
 
-    expected = jacobian(Function(twin), images)[:, 1]
-    for activation in (F.silu, lambda h: h * torch.sigmoid(h)):
-        monkeypatch.setitem(OPERATIONS, "sigmoid", Operation(reading="locally constant"))
-        model = Function(lambda x, activation=activation: activation(x @ first) @ last)
-        assert_boxes_go_down(freeze(model, images))
-        found = pathx.explain(model, images, target=1, depth="all", width="all", alpha=0.0)
-        assert_close(torch.stack([one.weight for one in found]), expected)
-        for one, logits in zip(found, twin(images), strict=True):
-            assert one.score == pytest.approx(float(logits[1])) and one.hidden_layers == 1
-            assert {unit.index for unit in one.path[0].units} == {(number,) for number in range(5)}
+@pytest.mark.parametrize("settings", [(0.1, 0.25), (False, 0.1, 0.25)], ids=["without a flag for training", "with one"])
+def test_a_normalisation_is_a_scale_and_a_shift_in_every_spelling(settings: tuple[float, ...]) -> None:
+    weight, bias, mean, x = (pictures(4, 3)[number] for number in range(4))
+    args = (Value(0), weight, bias, mean, fixed(3), *settings)
+    node = Node(0, aten.native_batch_norm.default, args, {}, (Value(1),), Scope())
+    call = Call(node, args, {}, {Value(0): (3,), Value(1): (3,)}, {}, 1, True)
+    row = torch.zeros(3, dtype=torch.long)
+    cotangent = Window.full(torch.eye(3, dtype=DOUBLE), row, row)
+    ((_, below),) = batch_norm(call, 0, cotangent)
+    expected = F.batch_norm(x[None], mean, fixed(3), weight, bias, eps=0.25)[0]
+    assert_close(below.data @ x + batch_norm_constant(call, cotangent), expected)
