@@ -22,7 +22,7 @@ from pathx.engine.freeze import Frozen
 from pathx.engine.network import Gate, Network
 from pathx.engine.record.operations import Node, Value
 from pathx.engine.rows import Rows, Start, add, join, pull_back, read_window
-from pathx.engine.rules.table import LAST_PRODUCTS, SUMS
+from pathx.engine.rules.table import LAST_PRODUCTS, has
 from pathx.engine.window import Corners, Origin, Window, cached_arange, unravel
 
 UnitsOfGate = tuple[Gate, Tensor, Tensor | None]
@@ -113,7 +113,7 @@ def _product_below(frozen: Frozen, start: Start, tangents: Iterable[Value]) -> t
     """
     producers, value = frozen.network.producers, start.value
     node = producers.get(value)
-    if node is not None and node.kind in SUMS and node.args[0] in producers:  # a bias
+    if node is not None and has(node, "copy", "sum") and node.args[0] in producers:  # a bias
         value = node.args[0]
         is_sum = len(frozen.network.reading.linear[node.index]) > 1 or frozen.network.shape(value) != start.shape
         node = None if is_sum else producers[value]

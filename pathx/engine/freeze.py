@@ -22,7 +22,7 @@ from pathx.engine.record.model import unwrap
 from pathx.engine.record.operations import Node, Value, filled
 from pathx.engine.record.recorder import Recording, record
 from pathx.engine.rules.shared import constant_of_one, push, push_of_one, vjp_of_one
-from pathx.engine.rules.table import FORMS, Call, Cotangents, Slopes, has, known
+from pathx.engine.rules.table import Call, Cotangents, Slopes, has, known
 from pathx.engine.window import Window
 from pathx.errors import PathxError, kind_in_words
 
@@ -103,7 +103,7 @@ class Frozen:
         """Cotangents of a linear node's inputs from those of one of its outputs."""
         if node.index in self.network.class_gates:
             gate = self.network.class_gates[node.index]
-            return [(gate.source, self.slopes(gate).passed(cotangent))]
+            return [(gate.source, self.slopes(gate).pull_back(cotangent))]
         if self._is_whole(node):
             return vjp_of_one(self.call(node), output, cotangent, self._recorded_shapes(node))
         rule = known(node).transpose
@@ -166,7 +166,7 @@ def _is_mixing(model: nn.Module, images: Tensor, logits: Tensor) -> bool:
         batch = others.clone()
         batch[first::2] = images[first::2]
         with full_precision(images.device):
-            recording = _record(unwrap(model), batch)
+            recording = record(unwrap(model), batch, Watch)
         found = recording.tensors[find_logits(recording.graph)].reshape(len(images), -1)
         if not _are_close(found[first::2], logits[first::2]):
             return True
@@ -301,7 +301,7 @@ def network_and_tensors(model: nn.Module, images: Tensor) -> tuple[Network, dict
     model = unwrap(model)
     _check_kind(model)
     with full_precision(images.device):
-        recording = _record(model, images)
+        recording = record(model, images, Watch)
         try:
             network = _network(recording)
         except ImagesTogether as error:
@@ -312,11 +312,6 @@ def network_and_tensors(model: nn.Module, images: Tensor) -> tuple[Network, dict
             _check_constants(network, recording, model, images)
             checked.add(network)
     return network, recording.tensors
-
-
-def _record(model: nn.Module, images: Tensor) -> Recording:
-    forms = FORMS if _as_on_the_cpu(images.device) else None
-    return record(model, images, Watch, forms=forms)
 
 
 def _network(recording: Recording) -> Network:
@@ -342,7 +337,7 @@ def _check_constants(network: Network, recording: Recording, model: nn.Module, i
     readers = {value: node for node in network.nodes for value in node.inputs if value in constants}
     if not readers:
         return
-    other = _record(model, images * 0.5 + 0.1)
+    other = record(model, images * 0.5 + 0.1, Watch)
     if other.signature != recording.signature:
         return
     for value, node in readers.items():

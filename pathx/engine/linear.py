@@ -60,7 +60,7 @@ def _from_deepest(frozen: Frozen, branches: Branches, kept: Kept) -> tuple[Tenso
     for gate, index, mask in kept.by_gate():
         weight = (kept.weight * mask).flatten()
         seed = Window.one_hot(weight, index.flatten(), gate.shape, row, image)
-        seeds.append((gate.source, replace(frozen.slopes(gate).passed(seed), ordered=False)))
+        seeds.append((gate.source, replace(frozen.slopes(gate).pull_back(seed), ordered=False)))
     return score, seeds
 
 
@@ -134,7 +134,7 @@ def _step(frozen: Frozen, node: Node, output: int, cotangent: Window) -> tuple[C
         return frozen.pull(node, output, cotangent), frozen.constant(node, cotangent)
     slopes = frozen.slopes(gate)
     constant = None if slopes.offset is None else total(cotangent, slopes.offset, finite=slopes.finite)
-    return [(gate.source, slopes.passed(cotangent))], constant
+    return [(gate.source, slopes.pull_back(cotangent))], constant
 
 
 def _merge(windows: list[Window], branches: Branches, boxes: bool) -> list[Window]:

@@ -108,7 +108,7 @@ class Rows:
             else:
                 ones = self.weight.new_ones(()).expand(index.shape) if start.mask is None else start.mask[:, some]
                 seed = Window.one_hot(ones.reshape(-1), index.reshape(-1), start.shape, row, image)
-            seeds.append((start.value, seed if start.slopes is None else start.slopes.passed(seed)))
+            seeds.append((start.value, seed if start.slopes is None else start.slopes.pull_back(seed)))
         return pull_back(self.frozen, seeds, 1 << layer, windows=windows)
 
     def seeds_of_sums(self, factors: Tensor) -> list[tuple[Value, Window]]:
@@ -125,7 +125,7 @@ class Rows:
                 part = factors if start.mask is None else factors * start.mask[:, None]
                 maps.scatter_add_(2, start.index[:, None].expand(branches, count, -1), part)
             seed = Window.full(maps.reshape(-1, *start.shape), row, image)
-            seeds.append((start.value, seed if start.slopes is None else start.slopes.passed(seed)))
+            seeds.append((start.value, seed if start.slopes is None else start.slopes.pull_back(seed)))
         return seeds
 
 

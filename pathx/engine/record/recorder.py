@@ -10,7 +10,7 @@ are recorded once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from threading import RLock
@@ -34,9 +34,6 @@ not depend on the image."""
 
 Call = tuple[Node, tuple[Value, ...]]
 """A node with the values to save."""
-
-Form = Callable[..., Any]
-"""Another way to compute an operation; returns None where the usual way is better."""
 
 
 class Signature:
@@ -67,18 +64,15 @@ class Recording:
     tensors: dict[Value, Tensor]
 
 
-def record(
-    model: nn.Module, images: Tensor, watch: Callable[[Value], OnOperation], forms: Mapping[Any, Form] | None = None
-) -> Recording:
+def record(model: nn.Module, images: Tensor, watch: Callable[[Value], OnOperation]) -> Recording:
     """Run `model` once on `images`, in eval mode, and record every operation. The model is left as it was.
 
     Args:
         watch: makes, from the input's value, what is called with every operation as soon as it is recorded.
-        forms: other ways to compute operations.
     """
     with _LOCKS.setdefault(model, RLock()):  # modes and buffers are the model's, so its runs come one after the other
         for functional in (False, True) if model not in _ALIASING else (True,):
-            recorder = _Recorder(model, images, watch(value_at(0)), forms or {}, functional)
+            recorder = _Recorder(model, images, watch(value_at(0)), functional)
             try:
                 return recorder.recording(run(recorder))
             except _AliasedWrite:
@@ -120,13 +114,12 @@ class _Recorder(RecordingMode):
         model: nn.Module,
         images: Tensor,
         on_operation: OnOperation,
-        forms: Mapping[Any, Form],
         functional: bool,
     ) -> None:
         modules = list(model.named_modules())
         check_initialised(modules)
         super().__init__(model, modules, images.detach().clone(), functional)
-        self.device, self.dtype, self.forms, self.on_operation = images.device, images.dtype, forms, on_operation
+        self.device, self.dtype, self.on_operation = images.device, images.dtype, on_operation
         self.finder = ModuleFinder(model, modules, run.__code__)
         # The graph
         self.nodes: list[Node] = []
@@ -333,9 +326,7 @@ class _Recorder(RecordingMode):
                 self.image_memory.add(memory_of(given[0]))
         if traits.writes:
             self._prepare_write(func, traits, given, options)
-        form = self.forms.get(func)
-        out = None if form is None else form(*args, **kwargs)
-        out = func(*args, **kwargs) if out is None else out
+        out = func(*args, **kwargs)
         several = isinstance(out, (tuple, list))
         made = [
             one if getattr(one, "dtype", None) is self.dtype else self._convert(one)

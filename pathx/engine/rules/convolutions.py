@@ -12,7 +12,7 @@ from torch import Tensor
 from pathx.engine.rules.geometry import Field, Shapes, batch_in_front, slide, spatial
 from pathx.engine.rules.shared import channel_total, window_below
 from pathx.engine.rules.table import Call, Cotangents, constant, linear
-from pathx.engine.window import Corners, Origin, Window, with_item, spread
+from pathx.engine.window import Corners, Origin, Window, spread, with_item
 
 
 def _field(call: Shapes) -> Field | None:

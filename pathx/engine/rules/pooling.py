@@ -24,8 +24,8 @@ from pathx.engine.rules.geometry import (
     slide,
     spatial,
 )
-from pathx.engine.rules.shared import insert_axes, plain, window_below
-from pathx.engine.rules.table import Call, Cotangents, forward, linear
+from pathx.engine.rules.shared import insert_axes, plain, vjp, window_below
+from pathx.engine.rules.table import Call, Cotangents, linear
 from pathx.engine.window import Window
 
 
@@ -82,17 +82,6 @@ def _sum_at(place: Tensor, data: Tensor, shape: tuple[int, ...]) -> Tensor:
     sums = data.new_zeros(*data.shape[:2], prod(shape))
     sums.scatter_add_(2, place.expand_as(data).flatten(2), data.flatten(2))
     return sums.reshape(*data.shape[:2], *shape)
-
-
-@forward("max_pool2d_with_indices")
-def max_pool_forward(x: Tensor, *settings: Any, **options: Any) -> tuple[Tensor, Tensor] | None:
-    """With channels last, where one instruction compares many channels."""
-    if x.dim() != 4 or x.shape[1] < 8 or not x.is_contiguous():
-        return None
-    channels_last = x.contiguous(memory_format=torch.channels_last)
-    out, winners = torch.ops.aten.max_pool2d_with_indices.default(channels_last, *settings, **options)
-    # Not .contiguous(): a map of one element would keep its strides, and later operations take the hint.
-    return out.clone(memory_format=torch.contiguous_format), winners.clone(memory_format=torch.contiguous_format)
 
 
 @linear("adaptive_max_pool2d", saves="indices", keeps_batch=_with_channels(2), traits={"pool"})
@@ -160,18 +149,7 @@ def adaptive_avg_pool(call: Call, output: int, cotangent: Window) -> Cotangents:
         return [(source, cotangent)]
     if cotangent.shape[1:] == (1, 1):
         return [(source, _spread_mean(cotangent, shape, (1, 2)))]
-    data = cotangent.dense().data
-    down, across = (_bins(size, out, data) for size, out in zip(shape[1:], cotangent.shape[1:], strict=True))
-    return [(source, cotangent.whole(down.t() @ data @ across))]
-
-
-def _bins(size: int, out: int, like: Tensor) -> Tensor:
-    """(out, size) the means that adaptive pooling takes along one axis, as a matrix."""
-    place = torch.arange(size, device=like.device)
-    number = torch.arange(out, device=like.device)[:, None]
-    first, last = number * size // out, ((number + 1) * size + out - 1) // out
-    inside = ((place >= first) & (place < last)).to(like.dtype)
-    return inside / (last - first)
+    return vjp(call, output, cotangent)
 
 
 def _spread_mean(cotangent: Window, shape: tuple[int, ...], dims: tuple[int, ...]) -> Window:

@@ -76,7 +76,7 @@ class Slopes:
     offset: Tensor | None = None
     finite: bool = False
 
-    def passed(self, window: Window) -> Window:
+    def pull_back(self, window: Window) -> Window:
         """Cotangents of h from cotangents of the output."""
         if self.given is not None:
             return window.scale(self.given)
@@ -129,8 +129,6 @@ class Operation:
 
 
 OPERATIONS: dict[str, Operation] = {}
-FORMS: dict[Any, Callable[..., Any]] = {}
-"""Other ways to compute operations on a CPU; None from one where the usual way is better."""
 
 UNKNOWN = Operation()
 
@@ -171,16 +169,6 @@ def gate(*names: str, **fields: Any) -> Callable[[Gate], Gate]:
 def smooth(*names: str, **fields: Any) -> Callable[[Gate], Gate]:
     """Register activations whose slope changes with the image, however little that changes."""
     return gate(*names, reading="nonlinear", **fields)
-
-
-def forward(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a quicker way to compute the named operations on a CPU; None from it where torch's own is better."""
-
-    def register(rule: Callable[..., Any]) -> Callable[..., Any]:
-        FORMS.update({getattr(torch.ops.aten, name).default: rule for name in names})
-        return rule
-
-    return register
 
 
 def precise(tensor: Tensor) -> torch.dtype:

@@ -14,8 +14,7 @@ from torch import Tensor
 from pathx import PathxError
 from pathx.engine.fields import boxes
 from pathx.engine.freeze import freeze
-from pathx.engine.rules.pooling import max_pool_forward
-from pathx.engine.window import Window, unravelled
+from pathx.engine.window import Window, unravel
 
 aten = torch.ops.aten
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -114,7 +113,7 @@ def test_maxima(settings: tuple[Any, ...]) -> None:
     for function in (lambda x: F.max_pool2d(x, *settings), average):
         network = freeze(Seen(function), fixed(2, 1, 15, 7)).network
         gate = network.layers[-1][0]
-        index = unravelled(torch.arange(gate.units), gate.shape)
+        index = unravel(torch.arange(gate.units), gate.shape)
         found.append(boxes(network.fields[gate.source], index, (1, 15, 7)).reshape(*gate.shape, 4))
     height, width = found[1].shape[1:3]  # rounded up, a maximum has a row or a column more
     assert torch.equal(found[0][:, :height, :width], found[1])
@@ -142,16 +141,6 @@ def test_settings_that_are_said_once_are_for_both_axes(settings: tuple[Any, ...]
 def test_a_kernel_far_larger_than_the_map_costs_no_more_than_the_map() -> None:
     pool = Above(lambda x: F.avg_pool2d(2 * x, 40_000, ceil_mode=True))  # its transpose would take 36 GiB
     assert_as_autograd(pool, pictures(1, 3, 7, 6))
-
-
-@pytest.mark.parametrize("settings", [([3, 3], [2, 2], [1, 1]), ([2, 2],), ([2, 3], [1, 2], [1, 1], [2, 1], True)])
-def test_with_channels_last_it_is_the_same_pool(settings: tuple[list[int], ...]) -> None:
-    x = pictures(2, 9, 7, 8).round()  # with ties, of which the first wins
-    found = max_pool_forward(x, *settings)
-    assert found is not None
-    for mine, theirs in zip(found, aten.max_pool2d_with_indices(x, *settings), strict=True):
-        assert torch.equal(mine, theirs) and mine.stride() == theirs.stride()
-    assert max_pool_forward(x[:, :7], *settings) is None  # few channels
 
 
 @pytest.mark.parametrize("dims", [1, 2, 3])
