@@ -170,7 +170,7 @@ def decompose(
     frozen = freeze(module, images)
     check_exact(frozen.network, exact)
     wanted = list(enumerate(targets_of(frozen.logits, target)))
-    several = decompose_wanted(
+    several = decompose_targets(
         frozen,
         wanted,
         from_layer=from_layer,
@@ -188,7 +188,7 @@ def decompose(
     ]
 
 
-def decompose_wanted(
+def decompose_targets(
     frozen: Frozen,
     wanted: Sequence[tuple[int, int]],
     *,

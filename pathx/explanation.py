@@ -180,10 +180,10 @@ class PathLayer:
         if "_contributions" in self.__dict__:
             found: tuple[Tensor, Tensor] = self.__dict__["_contributions"]()
             return found
-        from pathx.maps import numbered
+        from pathx.maps import unit_numbers
 
         shapes = {tensor.name: tensor.shape for tensor in self.tensors}
-        return numbered(shapes, [(unit.tensor, unit.index, unit.contribution) for unit in self.units])
+        return unit_numbers(shapes, [(unit.tensor, unit.index, unit.contribution) for unit in self.units])
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("units", "edges"):
@@ -374,14 +374,14 @@ class Explanation:
             layer: the part of this layer alone; zero where its units have no place.
             smoothing: blurred for display by a Gaussian of this width, as a share of the shorter side.
         """
-        from pathx.maps import enlarged, laid, smooth
+        from pathx.maps import contribution_grids, enlarge, smooth
 
         layers = self.mapped if layer is None else (layer,)
         if not layers:
             return smooth(self.attribution, smoothing)
         size = (self.attribution.shape[-2], self.attribution.shape[-1])
-        parts = [part for kept in self.path if kept.layer in layers for part in laid(kept)]
-        return enlarged(parts, size, smoothing)
+        parts = [part for kept in self.path if kept.layer in layers for part in contribution_grids(kept)]
+        return enlarge(parts, size, smoothing)
 
     def decompose(self, *, from_layer: int | None = None, features: int | None = None) -> Decomposition:
         """This decision split into features; runs the model once more on the image.

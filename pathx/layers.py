@@ -11,7 +11,7 @@ from pathx.engine.freeze import Frozen
 from pathx.engine.linear import frozen_gradients
 from pathx.engine.network import Gate
 from pathx.errors import PathxError
-from pathx.maps import enlarged, smooth
+from pathx.maps import enlarge, smooth
 
 
 def layer_maps(
@@ -60,7 +60,7 @@ def _contributions(frozen: Frozen, targets: list[int]) -> list[tuple[Tensor, flo
         contributions = (cotangent * frozen.activation(gate)).sum(1).detach().cpu().double()
         down, across = height / gate.shape[1], width / gate.shape[2]
         even = ((down / 2, down), (across / 2, across))
-        spread = torch.stack([enlarged([(even, one)], (height, width)) for one in contributions])
+        spread = torch.stack([enlarge([(even, one)], (height, width)) for one in contributions])
         known = found.get(number[gate.name])
         found[number[gate.name]] = (spread if known is None else known[0] + spread, 1 / gate.shape[1])
 

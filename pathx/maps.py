@@ -48,7 +48,7 @@ def plane(attribution: Tensor) -> Tensor:
     return summed if summed.sum().isfinite() else plane(values.double().nan_to_num(0.0, 0.0, 0.0))
 
 
-def numbered(
+def unit_numbers(
     shapes: Mapping[str, tuple[int, ...]], units: Sequence[tuple[str, tuple[int, ...], float]]
 ) -> tuple[Tensor, Tensor]:
     """Units by tensor and index, as numbers in their layer; and their values in float64."""
@@ -65,7 +65,7 @@ def numbered(
     return torch.tensor(numbers, dtype=torch.long), torch.tensor([value for *_, value in units], dtype=torch.float64)
 
 
-def laid(layer: PathLayer) -> list[tuple[Places, Tensor]]:
+def contribution_grids(layer: PathLayer) -> list[tuple[Places, Tensor]]:
     """A layer's contributions at the places of its feature maps, (h, w) in float64, channels added up."""
     numbers, values = (part.detach().cpu() for part in layer.contributions())
     parts, first = [], 0
@@ -80,7 +80,7 @@ def laid(layer: PathLayer) -> list[tuple[Places, Tensor]]:
     return parts
 
 
-def enlarged(parts: Sequence[tuple[Places, Tensor]], size: tuple[int, int], sigma: float = 0.0) -> Tensor:
+def enlarge(parts: Sequence[tuple[Places, Tensor]], size: tuple[int, int], sigma: float = 0.0) -> Tensor:
     """Maps of places, each spread over an image (H, W) and added up. Every value keeps its sum.
 
     Args:

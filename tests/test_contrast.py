@@ -14,6 +14,7 @@ from support.small import images, network
 import pathx
 from pathx import Contrast, Drawing, Explanation, PathxError
 from pathx.drawing.render import shared_scale
+from pathx.maps import smooth
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -66,10 +67,10 @@ def test_turned_round_it_is_the_other_way_round(seed: int) -> None:
 def test_all_that_is_shown_is_in_one_scale() -> None:
     made = Contrast.of(explained(0, 0, 1, 2))
     shown = [*made.explanations, *made.pairs]
-    own = [shared_scale([one.attribution], 0.1, 95) for one in shown]
+    own = [shared_scale([smooth(one.attribution, 0.1)], 95) for one in shown]
     assert made.scale(Drawing(smoothing=0.1, percentile=95, heat="pixels")) == pytest.approx(max(own))
     between = [pair.difference for pair in made.pairs if pair.difference is not None]
-    own = [shared_scale([one.path_map()], 0.1, 95) for one in (*made.explanations, *between)]
+    own = [shared_scale([smooth(one.path_map(), 0.1)], 95) for one in (*made.explanations, *between)]
     assert made.scale(Drawing(smoothing=0.1, percentile=95)) == pytest.approx(max(own))
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import pathx
-from pathx.maps import WITHIN, enlarged, laid, place, plane, smooth
+from pathx.maps import WITHIN, contribution_grids, enlarge, place, plane, smooth
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -86,7 +86,7 @@ def test_each_layers_part_adds_up_to_its_contributions_before_and_after_enlargin
             assert (layer.layer in found.mapped) == bool(placed)
             own = [unit.contribution for unit in layer.units if unit.tensor in placed]
             expected = torch.tensor(own, dtype=torch.float64).sum()
-            grids = [grid for _, grid in laid(layer)]
+            grids = [grid for _, grid in contribution_grids(layer)]
             assert_close(sum((grid.sum() for grid in grids), torch.zeros((), dtype=torch.float64)), expected, **CLOSE)
             parts.append(found.path_map(layer.layer))
             assert parts[-1].shape == found.attribution.shape[1:]
@@ -125,7 +125,7 @@ def test_a_unit_counts_at_the_centre_of_its_field() -> None:
             if min(left + right, top + bottom) < 18 or max(left + right, top + bottom) > 48:
                 continue  # cut off at the edge of the image
             alone = pathx.PathLayer(number, False, layer.tensors, (unit,))
-            part = enlarged(laid(alone), (33, 33)) / unit.contribution
+            part = enlarge(contribution_grids(alone), (33, 33)) / unit.contribution
             assert float(part.sum()) == pytest.approx(1)
             assert float(part.sum(0) @ across) == pytest.approx((left + right) / 2)
             assert float(part.sum(1) @ across) == pytest.approx((top + bottom) / 2)

@@ -6,7 +6,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from pathx.drawing.page import Bar, Panel, sheet
-from pathx.drawing.render import Drawing, Heated
+from pathx.drawing.render import Drawing, Overlay
 from pathx.drawing.view import View, heat_of, map_tile, pixel_map, unit_boxes, used_ends
 from pathx.drawing.words import LINE, path_line, percent, settings_line
 from pathx.explanation import Explanation
@@ -24,7 +24,7 @@ def explanation_figure(
     drawing: Drawing,
     *,
     heat: Tensor | None = None,
-    overlay: Heated | None = None,
+    overlay: Overlay | None = None,
     pixels: Image.Image | None = None,
 ) -> Image.Image:
     """One explanation on a page that needs nothing beside it.
@@ -58,14 +58,14 @@ def explanation_figure(
 
 
 def _on_tile(
-    explanation: Explanation, view: View, tile: View, drawing: Drawing, heat: Tensor, overlay: Heated | None
+    explanation: Explanation, view: View, tile: View, drawing: Drawing, heat: Tensor, overlay: Overlay | None
 ) -> Image.Image:
     """The heat on what the network saw: where the tile has the photo's own pixels, the very part of the overlay."""
     boxes = unit_boxes(explanation) if drawing.show_units else ()
     if tile.photo.size == view.seen_size:
-        overlay = overlay or view.heated(heat, drawing, boxes=boxes)
-        if overlay.seen.size == tile.photo.size:  # unless the photo is so large that it is not shown as it is
-            return overlay.seen
+        overlay = overlay or view.draw(heat, drawing, boxes=boxes)
+        if overlay.crop.size == tile.photo.size:  # unless the photo is so large that it is not shown as it is
+            return overlay.crop
     return tile.overlay(heat, drawing, boxes=boxes)
 
 

@@ -46,7 +46,7 @@ def width(text: str, size: float) -> float:
     return font.getlength(text)
 
 
-def wrapped(text: str, size: float, room: float, most: int = 3) -> list[str]:
+def wrap(text: str, size: float, room: float, most: int = 3) -> list[str]:
     """The text in lines of at most that width in pixels; words too long are broken, and lines too many end in dots."""
     words = text.split()
     whole = " ".join(words)
@@ -76,7 +76,7 @@ def wrapped(text: str, size: float, room: float, most: int = 3) -> list[str]:
 
 
 @lru_cache(maxsize=256)
-def inked(text: str, size: float, across: float, down: float) -> tuple[Image.Image, int, int]:
+def ink(text: str, size: float, across: float, down: float) -> tuple[Image.Image, int, int]:
     """A line as a mask of its ink, and where that starts, in pixels from the place where the line does.
 
     Args:

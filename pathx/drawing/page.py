@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from PIL import Image
 
-from pathx.drawing.lettering import inked, width, wrapped
+from pathx.drawing.lettering import ink, width, wrap
 from pathx.drawing.render import colour_bar
 
 _NARROWEST, _WIDEST = 260, 1560  # of a picture's cell, and of a sheet, in pixels
@@ -95,7 +95,7 @@ def sheet(
         canvas.space(_GAP * 0.4)
     if bar is not None:
         canvas.bar(bar, inner)
-    return canvas.finished()
+    return canvas.draw()
 
 
 class _Canvas:
@@ -110,14 +110,14 @@ class _Canvas:
         self.y += height
 
     def text(self, text: str, size: int, colour: str, left: float, room: float, most: int = 3) -> None:
-        for line in wrapped(text, size, room, most):
+        for line in wrap(text, size, room, most):
             self.write(line, size, colour, left)
             self.y += size * _LEADING
 
     def write(self, line: str, size: int, colour: str, left: float) -> None:
         """One line, without moving on."""
         (across, x), (down, y) = math.modf(left), math.modf(self.y)
-        mask, right, below = inked(line, size, across, down)
+        mask, right, below = ink(line, size, across, down)
         self.placed.append((colour, (int(x) + right, int(y) + below), mask))
 
     def paste(self, picture: Image.Image, left: float) -> None:
@@ -143,7 +143,7 @@ class _Canvas:
         """A strip as wide as the panel's picture, with its ends named; where there is none, the room for it."""
         if panel.bar is not None:
             room = max(panel.image.width, _NARROWEST)
-            against, towards = (wrapped(end, _TEXT - 2, room / 3, 1)[0] for end in panel.bar.names)
+            against, towards = (wrap(end, _TEXT - 2, room / 3, 1)[0] for end in panel.bar.names)
             ends = [width(end, _TEXT - 2) + 6 for end in (against, towards)]
             length = round(room - sum(ends))
             self.write(against, _TEXT - 2, _GREY, left)
@@ -161,7 +161,7 @@ class _Canvas:
             self.text(" | ".join(bar.names), _TEXT, _INK, _MARGIN, inner)
             start = float(_MARGIN)
         else:
-            (against, *_), (towards, *_) = (wrapped(end, _TEXT, room, 1) for end in bar.names)
+            (against, *_), (towards, *_) = (wrap(end, _TEXT, room, 1) for end in bar.names)
             self.write(against, _TEXT, _INK, _MARGIN)
             start = _MARGIN + width(against, _TEXT) + 10
             self.write(towards, _TEXT, _INK, start + length + 10)
@@ -175,7 +175,7 @@ class _Canvas:
             self.write(text, _TEXT - 2, _GREY, start + share * (length - width(text, _TEXT - 2)))
         self.space(_TEXT * _LEADING)
 
-    def finished(self) -> Image.Image:
+    def draw(self) -> Image.Image:
         page = Image.new("RGB", (self.width, round(self.y) + _MARGIN // 2), _PAPER)
         for what, corner, mask in self.placed:
             page.paste(what, corner, mask)

@@ -46,7 +46,7 @@ def crop(
     part = _cut(photo.convert("RGB"), box, shown)
     if saw is not None:
         part = Image.composite(
-            part, part.point(lambda value: value * _DIM), _looked(saw, (left, top, right, bottom), shown)
+            part, part.point(lambda value: value * _DIM), _look_mask(saw, (left, top, right, bottom), shown)
         )
     framed = Image.new("RGB", (CROP, CROP), "white")
     framed.paste(part, ((CROP - shown[0]) // 2, (CROP - shown[1]) // 2))
@@ -66,7 +66,7 @@ def _cut(photo: Image.Image, box: Box, shown: tuple[int, int]) -> Image.Image:
     return part
 
 
-def _looked(saw: Tensor, field: Sequence[int], shown: tuple[int, int]) -> Image.Image:
+def _look_mask(saw: Tensor, field: Sequence[int], shown: tuple[int, int]) -> Image.Image:
     """How much the unit looked at each place of its field, 0 to 255."""
     left, top, right, bottom = field
     heat = smooth(saw.abs(), _SPREAD)[top:bottom, left:right].clamp(min=0)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pathx.drawing.colours import COLOURS, HEATS, ZERO, glow_table, heat_table
 from pathx.errors import PathxError
-from pathx.maps import plane, smooth
+from pathx.maps import plane
 
 PERCENTILE = 99.0
 """The strongest colour stands for this percentile of the magnitudes that are not zero; the few above it saturate."""
@@ -79,16 +79,16 @@ class Drawing:
 
 
 @dataclass(frozen=True, eq=False)
-class Heated:
+class Overlay:
     """Heat on a photo.
 
     Args:
-        seen: what the network saw of the photo, with the heat on it.
-        shown: all of the photo, in the same size.
+        crop: what the network saw of the photo, with the heat on it.
+        full: all of the photo, in the same size.
     """
 
-    seen: Image.Image
-    shown: Image.Image
+    crop: Image.Image
+    full: Image.Image
 
 
 def heatmap(attribution: Tensor, **how: Any) -> Image.Image:
@@ -127,43 +127,37 @@ def enlarged_map(drawn: Image.Image, size: tuple[int, int]) -> Image.Image:
     return steps.convert("RGB")
 
 
-def overlay(photo: Image.Image, values: Tensor, region: tuple[float, float, float, float], **how: Any) -> Image.Image:
-    """The heat on all of the photo, as `heated` lays it there."""
-    return heated(photo, values, region, **how).shown
-
-
-def heated(
+def draw_overlay(
     photo: Image.Image,
     values: Tensor,
     region: tuple[float, float, float, float],
     *,
-    sigma: float | None = SMOOTHING,
+    squares: bool = False,
     colours: str = "red-blue",
     percentile: float = PERCENTILE,
     scale: float | None = None,
     boxes: Sequence[Sequence[float]] = (),
     line: bool = False,
-) -> Heated:
+) -> Overlay:
     """The heat on the photo, which is paler and of middling lightness below it, and dim where the network did not look.
 
     Args:
         values: (C, H, W), summed over channels, or (H, W).
         region: (left, top, right, bottom) in pixels of the photo: what the network saw, and the values cover.
-        sigma: of the Gaussian that smooths the heat for display, as a share of the input's shorter side; 0 for none and
-            every value a square; None for values that are smooth as they are.
+        squares: every value is a square of one colour; otherwise they pass into each other.
         scale: the magnitude shown in the strongest colour, where pictures are compared; by default their percentile.
         boxes: (left, top, right, bottom) in pixels of the network's input, to be drawn as outlines.
         line: draw the line that encloses half of the support, but for spots with less than 3 % of it.
     """
     photo, zoom = _display_size(photo if photo.mode == "RGB" else photo.convert("RGB"))
     left, top, right, bottom = (side * zoom[axis % 2] for axis, side in enumerate(region))
-    values = smooth(values, sigma or 0)
+    values = plane(values)
     scale = scale or colour_scale(values, percentile)
 
     height, width = values.shape
     x_step, y_step = width / (right - left), height / (bottom - top)  # input pixels per pixel shown
     box = _pixels(photo.size, (left, top, right, bottom))
-    if sigma == 0:
+    if squares:
         affine = (x_step, 0, -left * x_step, 0, y_step, -top * y_step)
         steps = _picture(_steps(values / scale))
         heat = steps.transform(photo.size, Image.Transform.AFFINE, affine, fillcolor=ZERO).crop(box)
@@ -174,15 +168,15 @@ def heated(
         enlarged = torch.sparse.mm(across, narrow.T.contiguous()).T.contiguous()
         heat = _picture(_steps(enlarged))
 
-    seen = _glowing(photo.crop(box), heat, colours)
-    level = half_level(values) if line and sigma != 0 else 0.0
+    seen = _lay_on(photo.crop(box), heat, colours)
+    level = half_level(values) if line and not squares else 0.0
     if level > 0:
         small = small_spots(values, level).to(across.dtype)
         hidden = torch.sparse.mm(across, torch.sparse.mm(down, small).T.contiguous()).T.contiguous()
         _enclose(seen, enlarged, level / scale, hidden > 0.5)
     shown = seen
     if box != (0, 0, *photo.size):
-        shown = _toned(photo, _UNSEEN_COLOUR, _UNSEEN_WHITE)
+        shown = _tone(photo, _UNSEEN_COLOUR, _UNSEEN_WHITE)
         shown.paste(seen, box)
         _frame(shown, box)
     for number, (a, b, c, d) in reversed(list(enumerate(boxes))):  # the first is on top, and stands out
@@ -190,7 +184,7 @@ def heated(
         shown = _outline(shown, _pixels(shown.size, (x0, y0, x1, y1)), strong=number == 0)
         within = (x0 - box[0], y0 - box[1], x1 - box[0], y1 - box[1])
         seen = _outline(seen, _pixels(seen.size, within), strong=number == 0)
-    return Heated(seen, shown)
+    return Overlay(seen, shown)
 
 
 def half_level(values: Tensor, share: float = HALF) -> float:
@@ -241,16 +235,12 @@ def colour_scale(values: Tensor, percentile: float = PERCENTILE) -> float:
     return float(values.abs().flatten().kthvalue(zeros + max(1, math.ceil(count * percentile / 100))).values)
 
 
-def shared_scale(attributions: Iterable[Tensor], sigma: float, percentile: float = PERCENTILE) -> float:
+def shared_scale(maps: Iterable[Tensor], percentile: float = PERCENTILE) -> float:
     """The magnitude shown in the strongest colour of pictures that are compared: the largest of their own.
 
     So one colour means one value in all of them, and in none does more saturate than if it stood alone.
-
-    Args:
-        sigma: of the Gaussian that they are smoothed with.
     """
-    planes = [smooth(attribution, sigma) for attribution in attributions]
-    return max((colour_scale(plane, percentile) for plane in planes if plane.any()), default=1.0)
+    return max((colour_scale(one, percentile) for one in map(plane, maps) if one.any()), default=1.0)
 
 
 @lru_cache(maxsize=16)  # to be looked at and not drawn on
@@ -262,8 +252,8 @@ def colour_bar(
     line = low + (high - low) * torch.linspace(0, 1, width, dtype=torch.float64)
     steps = _picture(_steps(line).expand(height, width))
     if exact:
-        return _coloured(steps, heat_table(colours))
-    return _glowing(Image.new("RGB", (width, height), (150, 150, 150)), steps, colours)
+        return _colour(steps, heat_table(colours))
+    return _lay_on(Image.new("RGB", (width, height), (150, 150, 150)), steps, colours)
 
 
 @lru_cache(maxsize=32)  # the photos of a folder often share their sizes
@@ -292,15 +282,15 @@ def _with_table(steps: Image.Image, table: bytes) -> Image.Image:
     return steps
 
 
-def _coloured(steps: Image.Image, table: bytes) -> Image.Image:
+def _colour(steps: Image.Image, table: bytes) -> Image.Image:
     return _with_table(steps, table).convert("RGB")
 
 
-def _glowing(photo: Image.Image, heat: Image.Image, colours: str) -> Image.Image:
+def _lay_on(photo: Image.Image, heat: Image.Image, colours: str) -> Image.Image:
     # The heat on the photo, which is grey below it: gold shows on orange plumage, too.
-    seen = _toned(photo, _COLOUR, _WHITE)
-    _paste(seen, _toned(photo, 0.0, _WHITE), heat.point(_FADING))
-    _paste(seen, _coloured(heat, glow_table(colours)), heat.point(_OPACITIES))
+    seen = _tone(photo, _COLOUR, _WHITE)
+    _paste(seen, _tone(photo, 0.0, _WHITE), heat.point(_FADING))
+    _paste(seen, _colour(heat, glow_table(colours)), heat.point(_OPACITIES))
     return seen
 
 
@@ -311,7 +301,7 @@ def _paste(below: Image.Image, what: Image.Image | str, mask: Image.Image) -> No
         below.paste(what if isinstance(what, str) else what.crop(box), box, mask.crop(box))
 
 
-def _toned(photo: Image.Image, colour: float, white: int) -> Image.Image:
+def _tone(photo: Image.Image, colour: float, white: int) -> Image.Image:
     # Paler, and of middling lightness: dark photos are lightened and bright ones darkened, so that heat shows on either.
     grey = photo.convert("L")
     counts = grey.histogram()

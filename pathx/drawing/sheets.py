@@ -10,8 +10,8 @@ from torch import Tensor
 
 from pathx.decomposition import LEAST_SHARE
 from pathx.drawing.page import Bar, Panel, sheet
-from pathx.drawing.render import Drawing
-from pathx.drawing.view import View, field_boxes, heat_of, heat_scale, unit_boxes, used_ends, with_inset
+from pathx.drawing.render import Drawing, shared_scale
+from pathx.drawing.view import View, field_boxes, heat_of, unit_boxes, used_ends, with_inset
 from pathx.drawing.words import brief_removal, counted, percent, settings_line
 from pathx.explanation import Explanation
 from pathx.maps import smooth
@@ -65,7 +65,9 @@ def decomposition_scale(made: Decomposition, drawing: Drawing) -> float:
     """The one colour scale of a decomposition: of the whole path, and of the features that are drawn."""
     if made.whole.attribution.dim() != 3:
         return 1.0
-    return heat_scale([heat_of(made.whole, drawing), *(feature_heat(one, drawing) for one in made.drawn)], drawing)
+    return shared_scale(
+        [heat_of(made.whole, drawing), *(feature_heat(one, drawing) for one in made.drawn)], drawing.percentile
+    )
 
 
 def decomposition_remarks(made: Decomposition) -> list[str]:
@@ -123,7 +125,7 @@ def contrast_sheet(
 def contrast_scale(made: Contrast, drawing: Drawing) -> float:
     """The one colour scale of all that a contrast shows: the classes, and how they differ."""
     classes = [heat_of(explanation, drawing) for explanation in made.explanations[: made.MOST_SHOWN]]
-    return heat_scale([*classes, *_differences(made, drawing)], drawing)
+    return shared_scale([*classes, *_differences(made, drawing)], drawing.percentile)
 
 
 def _differences(made: Contrast, drawing: Drawing) -> list[Tensor]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pathx.drawing.page import Panel
 from pathx.drawing.png import png
-from pathx.drawing.render import Drawing, Heated, enlarged_map, exact_map, heated, shared_scale
+from pathx.drawing.render import Drawing, Overlay, draw_overlay, enlarged_map, exact_map
 from pathx.errors import PathxError
 from pathx.explanation import Explanation, Unit
 from pathx.maps import plane, smooth
@@ -70,17 +70,17 @@ class View:
         return View(photo, region or whole, label, other=explanation.other_label)
 
     def overlay(self, drawn: Explanation | Tensor, drawing: Drawing, **how: Any) -> Image.Image:
-        """An explanation on all of the photo, as `heated` lays it there."""
-        return self.heated(drawn, drawing, **how).shown
+        """An explanation on all of the photo, as `draw` lays it there."""
+        return self.draw(drawn, drawing, **how).full
 
-    def heated(
+    def draw(
         self,
         drawn: Explanation | Tensor,
         drawing: Drawing,
         *,
         scale: float | None = None,
         boxes: Sequence[Sequence[float]] | None = None,
-    ) -> Heated:
+    ) -> Overlay:
         """An explanation on the photo, or values that `heat_of` gave, in which case the boxes of units come with it.
 
         Args:
@@ -90,11 +90,11 @@ class View:
             boxes = unit_boxes(drawn) if drawing.show_units else ()
             drawn = heat_of(drawn, drawing)
         smoothed = drawing.heat != "pixels" or drawing.smoothing > 0
-        return heated(
+        return draw_overlay(
             self.photo,
             drawn,
             self.region,
-            sigma=None if smoothed else 0,
+            squares=not smoothed,
             colours=drawing.colours,
             percentile=drawing.percentile,
             scale=scale,
@@ -124,7 +124,7 @@ class View:
         (left, top, right, bottom), box = self.region, self._box
         seen = self.photo.crop(box).convert("RGB")
         times = tile_times(*seen.size)
-        shown = seen if _KEPT[0] <= times <= _KEPT[1] else tile_sized(seen)
+        shown = seen if _KEPT[0] <= times <= _KEPT[1] else resize_to_tile(seen)
         across, down = shown.width / seen.width, shown.height / seen.height
         # Whole pixels, unless the network saw beyond the photo.
         sides = zip(
@@ -143,11 +143,6 @@ def heat_of(explanation: Explanation, drawing: Drawing) -> Tensor:
     if drawing.heat == "path":
         return plane(explanation.path_map(smoothing=drawing.smoothing))
     return smooth(explanation.attribution, drawing.smoothing)
-
-
-def heat_scale(heats: Iterable[Tensor], drawing: Drawing) -> float:
-    """The magnitude in the strongest colour of pictures that are compared."""
-    return shared_scale(heats, 0, drawing.percentile)
 
 
 def used_ends(heats: Iterable[Tensor]) -> tuple[float, float]:
@@ -171,7 +166,7 @@ def tile_times(width: int, height: int) -> float:
     return min(TILE / math.sqrt(width * height), _LONGEST / max(width, height))
 
 
-def tile_sized(picture: Image.Image) -> Image.Image:
+def resize_to_tile(picture: Image.Image) -> Image.Image:
     """A picture in the size that sheets have it; few pixels stay sharp pixels."""
     times = tile_times(*picture.size)
     if times >= _CRISP:
@@ -183,7 +178,7 @@ def tile_sized(picture: Image.Image) -> Image.Image:
 def map_tile(drawn: Image.Image, beside: Image.Image) -> Image.Image:
     """What `pixel_map` drew in the size that sheets have it: that of a photo's tile, unless its pixels stay squares."""
     if tile_times(*drawn.size) >= _CRISP:
-        return tile_sized(drawn).convert("RGB")
+        return resize_to_tile(drawn).convert("RGB")
     return enlarged_map(drawn, beside.size)
 
 

@@ -80,9 +80,9 @@ def collect(results: Sequence[str | Path]) -> Collected:
             _add(made, file)
         if os.path.isdir(root):
             lines |= _lines(root)
-            made.problems.extend(_unfinished(root))
+            made.problems.extend(_find_unfinished(root))
     made.problems.extend(_units_of_others(made))
-    made.explanations[:] = [_informed(found, lines) for found in made.explanations]
+    made.explanations[:] = [_add_index_line(found, lines) for found in made.explanations]
     made.failures.extend((str(line.get("file")), str(line["error"])) for line in lines.values() if "error" in line)
     if not (made.explanations or made.failures or made.measures or made.checks or made.units):
         reason = made.problems[0] if made.problems else "no path.json anywhere in it"
@@ -159,14 +159,14 @@ def _model(document: dict[str, Any]) -> dict[str, Any]:
     return model if isinstance(model, dict) else {}
 
 
-def _unfinished(root: Path) -> Iterator[str]:
+def _find_unfinished(root: Path) -> Iterator[str]:
     """Folders with pictures of an explanation whose path.json is not there."""
     for file in sorted(root.rglob("heatmap.png")):
         if not (file.parent / "path.json").is_file():
             yield f"{shown(file.parent)} is not whole: it has no path.json; run the same command again"
 
 
-def _informed(found: ExplanationFiles, lines: dict[Path, dict[str, Any]]) -> ExplanationFiles:
+def _add_index_line(found: ExplanationFiles, lines: dict[Path, dict[str, Any]]) -> ExplanationFiles:
     """An explanation with what the index says of its image."""
     line = lines.get(found.folder.parent, {})
     try:

@@ -10,11 +10,11 @@ from typing import Any
 from PIL import Image
 from torch import Tensor
 
-from pathx.drawing.render import SMOOTHING, Drawing, Heated, colour_bar, heated
+from pathx.drawing.render import SMOOTHING, Drawing, Overlay, colour_bar, draw_overlay
 from pathx.drawing.view import used_ends
 from pathx.drawing.words import LINE, removal_line
 from pathx.explanation import LayerTensor, PathLayer, Unit
-from pathx.maps import enlarged, laid, numbered
+from pathx.maps import contribution_grids, enlarge, unit_numbers
 from pathx.report.encoding import PHOTO_SIDE, encode_photo, encode_png, encode_small, shrink
 from pathx.report.network import NetworkData
 from pathx.results.saved import read_removal
@@ -161,7 +161,7 @@ def _centres(tensors: dict[str, LayerTensor], units: Sequence[dict[str, Any]]) -
     centres: list[tuple[float, float] | None] = []
     for unit in units:
         tensor = tensors[unit["tensor"]]
-        flat, _ = numbered({tensor.name: tensor.shape}, [(tensor.name, tuple(unit["index"]), 0.0)])
+        flat, _ = unit_numbers({tensor.name: tensor.shape}, [(tensor.name, tuple(unit["index"]), 0.0)])
         if tensor.places is None:
             centres.append(None)
             continue
@@ -184,19 +184,19 @@ def _edges(layer: dict[str, Any]) -> list[list[Any]]:
 
 def path_map(document: dict[str, Any]) -> Tensor | None:
     """The path map (H, W) as overlay.png shows it, from path.json; None where no unit has a place."""
-    parts = [part for layer in document["layers"] for part in laid(_path_layer(layer))]
-    return enlarged(parts, input_size(document), SMOOTHING) if parts else None
+    parts = [part for layer in document["layers"] for part in contribution_grids(_path_layer(layer))]
+    return enlarge(parts, input_size(document), SMOOTHING) if parts else None
 
 
-def path_overlay(document: dict[str, Any], values: Tensor, photo: Image.Image | None) -> Heated:
+def path_overlay(document: dict[str, Any], values: Tensor, photo: Image.Image | None) -> Overlay:
     """The path map on a small copy of the photo; on grey where that is gone."""
     if photo is None:
         height, width = values.shape
-        return heated(Image.new("RGB", (width, height), "#999"), values, (0, 0, width, height), sigma=None, line=True)
+        return draw_overlay(Image.new("RGB", (width, height), "#999"), values, (0, 0, width, height), line=True)
     small = shrink(photo, PHOTO_SIDE)
     times = (small.width / photo.width, small.height / photo.height) * 2
     left, top, right, bottom = (side * scale for side, scale in zip(document["region"], times, strict=True))
-    return heated(small, values, (left, top, right, bottom), sigma=None, line=True)
+    return draw_overlay(small, values, (left, top, right, bottom), line=True)
 
 
 def _maps(document: dict[str, Any], photo: Image.Image | None, pixels: Image.Image | None) -> list[dict[str, Any]]:
@@ -206,7 +206,7 @@ def _maps(document: dict[str, Any], photo: Image.Image | None, pixels: Image.Ima
         ends = used_ends([values])
         against = ", blue counts against it" if ends[0] < 0 else ""
         legend = f"The path map: gold supports the class{against}; {LINE}."
-        picture = encode_small(path_overlay(document, values, photo).shown, PHOTO_SIDE)
+        picture = encode_small(path_overlay(document, values, photo).full, PHOTO_SIDE)
         maps.append({"name": "Path map", "whole": True, "src": picture, "bar": _bar(ends), "legend": legend})
     if pixels is not None:
         legend = "The pixel map, exact values: red supports the class, blue counts against it."

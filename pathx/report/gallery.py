@@ -73,7 +73,7 @@ def write_gallery(found: Collected, file: Path, note: Callable[[str], None], adv
                 continue
             if photo.image is not None:
                 document, values = image.best.document, path_map(image.best.document)
-                picture = photo.image if values is None else path_overlay(document, values, photo.image).seen
+                picture = photo.image if values is None else path_overlay(document, values, photo.image).crop
                 new.put(image.thumbnail, encode_jpeg(picture, _THUMBNAIL))
             else:
                 note(photo.problem)

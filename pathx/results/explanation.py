@@ -313,9 +313,9 @@ def pictures(explanation: Explanation, view: View, drawing: Drawing) -> dict[str
     """figure.png, heatmap.png and overlay.png."""
     heat, pixels = heat_of(explanation, drawing), pixel_map(explanation.attribution, drawing)
     boxes = unit_boxes(explanation) if drawing.show_units else ()
-    overlay = view.heated(heat, drawing, boxes=boxes)
+    overlay = view.draw(heat, drawing, boxes=boxes)
     figure = explanation_figure(explanation, view, drawing, heat=heat, overlay=overlay, pixels=pixels)
-    drawn = {"figure": figure, "heatmap": pixels.convert("RGB"), "overlay": overlay.shown}
+    drawn = {"figure": figure, "heatmap": pixels.convert("RGB"), "overlay": overlay.full}
     return {FILES[name]: png(picture) for name, picture in drawn.items()}
 
 

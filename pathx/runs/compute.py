@@ -11,7 +11,7 @@ from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from pathx.decomposition import Decomposition, decompose_wanted
+from pathx.decomposition import Decomposition, decompose_targets
 from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
 from pathx.drawing.render import Drawing
 from pathx.engine.ablate import removals
@@ -289,7 +289,7 @@ def decompose_batch(
     if batch.settings.drawing.heat == "layers":
         raise PathxError("a map of all layers has no features: decompose with heat path or pixels", usage=True)
     how = {"from_layer": from_layer, "features": features, **batch.settings.of_paths}
-    decompositions = decompose_wanted(batch.frozen, batch.wanted, **how) if batch.wanted else []
+    decompositions = decompose_targets(batch.frozen, batch.wanted, **how) if batch.wanted else []
     wholes = batch.with_proof(batch.wanted, [one.whole for one in decompositions])
     guide = batch.settings.guide if batch.settings.pictures else None
     for made, whole in zip(decompositions, wholes, strict=True):

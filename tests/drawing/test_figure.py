@@ -69,11 +69,11 @@ def test_the_overlay_is_drawn_once_where_the_photo_has_the_size_of_a_tile() -> N
     for show in (False, True):
         drawing = Drawing(show_units=show)
         view = View.of(made, photo, (50.25, 10.0, 370.5, 330.25))
-        overlay = view.heated(made, drawing)
+        overlay = view.draw(made, drawing)
         figure = explanation_figure(made, view, drawing)
         tiles = [figure.crop((left, 68, left + 320, 68 + 320)) for left in (24, 24 + 340 + 20)]
-        assert overlay.seen.size == (320, 320) and overlay.shown.size == photo.size
+        assert overlay.crop.size == (320, 320) and overlay.full.size == photo.size
         assert tiles[0].tobytes() == photo.crop((50, 10, 370, 330)).tobytes()
-        assert tiles[1].tobytes() == overlay.seen.tobytes()
+        assert tiles[1].tobytes() == overlay.crop.tobytes()
         again = explanation_figure(made, view, drawing, overlay=overlay, pixels=pixel_map(made.attribution, drawing))
         assert again.tobytes() == figure.tobytes()

@@ -10,23 +10,23 @@ from hypothesis import strategies as st
 from PIL import Image, ImageChops, ImageDraw
 
 from pathx.drawing import lettering
-from pathx.drawing.lettering import inked, legible, width, wrapped
+from pathx.drawing.lettering import ink, legible, width, wrap
 
 words = st.text("abcXYZ019,-[]", min_size=1, max_size=30)
 
 
 @given(st.lists(words, max_size=8), st.integers(40, 300))
 def test_lines_fit_and_say_everything(texts: list[str], room: int) -> None:
-    lines = wrapped(" ".join(texts), 15, room, most=99)
+    lines = wrap(" ".join(texts), 15, room, most=99)
     assert all(width(line, 15) <= room for line in lines)
     assert "".join(lines).replace(" ", "") == "".join(texts)
 
 
 @given(st.lists(words, min_size=6, max_size=12), st.integers(1, 3))
 def test_too_many_lines_end_in_dots_that_fit(texts: list[str], most: int) -> None:
-    lines = wrapped(" ".join(texts), 15, 60, most)
+    lines = wrap(" ".join(texts), 15, 60, most)
     assert len(lines) <= most
-    if len(wrapped(" ".join(texts), 15, 60, 99)) > most:
+    if len(wrap(" ".join(texts), 15, 60, 99)) > most:
         assert lines[-1].endswith("…") and width(lines[-1], 15) <= 60
 
 
@@ -35,7 +35,7 @@ def test_any_text_can_be_written(text: str) -> None:
     written, font = legible(text, 14)
     assert font.getlength(written) >= 0
     assert written.isprintable()
-    assert wrapped(text, 14, 100)
+    assert wrap(text, 14, 100)
 
 
 def test_a_font_elsewhere_is_taken_for_what_pillows_own_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,6 +61,6 @@ def test_without_freetype_it_is_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ink_that_is_kept_is_what_is_written_each_time(text: str, size: int, left: float, top: float) -> None:
     written, pasted = Image.new("RGB", (900, 120), "white"), Image.new("RGB", (900, 120), "white")
     ImageDraw.Draw(written).text((left, top), text, fill="#1a1a1a", font=legible(text, size)[1])
-    mask, right, below = inked(text, size, math.modf(left)[0], math.modf(top)[0])
+    mask, right, below = ink(text, size, math.modf(left)[0], math.modf(top)[0])
     pasted.paste("#1a1a1a", (int(left) + right, int(top) + below), mask)
     assert ImageChops.difference(written, pasted).getbbox() is None

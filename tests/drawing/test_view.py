@@ -13,7 +13,7 @@ from support.small import images, network
 
 import pathx
 from pathx import Drawing, Explanation
-from pathx.drawing.view import View, map_tile, pixel_map, tile_sized, unit_boxes, used_ends, with_inset
+from pathx.drawing.view import View, map_tile, pixel_map, resize_to_tile, unit_boxes, used_ends, with_inset
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -35,7 +35,7 @@ def explained(**options: object) -> Explanation:
     ],
 )
 def test_tiles_have_the_shape_of_the_photo(size: tuple[int, int], tile: tuple[int, int]) -> None:
-    assert tile_sized(Image.new("RGB", size)).size == tile
+    assert resize_to_tile(Image.new("RGB", size)).size == tile
 
 
 @pytest.mark.parametrize(("side", "shown"), [(271, 340), (272, 272), (377, 377), (378, 340)])

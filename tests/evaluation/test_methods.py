@@ -12,7 +12,7 @@ from pathx.engine.replay import Classifier
 from pathx.errors import PathxError
 from pathx.evaluation.choices import METHODS
 from pathx.evaluation.methods import Subject
-from pathx.maps import enlarged, smooth
+from pathx.maps import enlarge, smooth
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -84,7 +84,7 @@ def test_the_map_of_one_layer_is_all_its_contributions_laid_evenly() -> None:
     found = METHODS["layer_map"].compute(one)[0].sum(0)
     assert float(found.sum()) == pytest.approx(float(contributions.detach().sum()), rel=1e-5)
     even = ((1.0, 2.0), (1.0, 2.0))
-    expected = smooth(enlarged([(even, contributions.sum(0).detach().double())], (8, 8)), 1 / 16)
+    expected = smooth(enlarge([(even, contributions.sum(0).detach().double())], (8, 8)), 1 / 16)
     assert_close(found, expected.float())
 
 
