@@ -248,7 +248,7 @@ def test_the_path_map_adds_up_to_what_units_with_a_place_contribute(name: str) -
             if unit.index[0] in beside:
                 continue
             alone = pathx.PathLayer(layer.layer, False, layer.tensors, (unit,))
-            part = pathx.maps.enlarged(pathx.maps.laid(alone), (32, 32)) / unit.contribution
+            part = pathx.maps.enlarge(pathx.maps.contribution_grids(alone), (32, 32)) / unit.contribution
             cell = unit.index[:2] if len(unit.index) == 3 else divmod(unit.index[0] - (2 if name == "class" else 0), 4)
             y, x = (int(side * place + side / 2) for place in cell)
             assert part[y, x] >= 0.99 * part.max()  # brightest in the middle of its patch
