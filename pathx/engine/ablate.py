@@ -15,7 +15,7 @@ from pathx.engine.device import engine_precision, is_out_of_memory
 from pathx.engine.explain import Loaded, open_model, read_images
 from pathx.engine.freeze import Frozen, freeze
 from pathx.engine.network import Gate, Network
-from pathx.engine.record.operations import Node, Value, filled
+from pathx.engine.record.operations import Node, Value, by_value, run_node
 from pathx.engine.settings import Target, class_logits, class_numbers, targets_of
 from pathx.errors import PathxError
 from pathx.explanation import Effect, Explanation, PathLayer, Removal, Unit
@@ -77,16 +77,7 @@ class Rerun:
 
     def _compute(self, node: Node, values: dict[Value, Tensor]) -> None:
         """Run one operation: what it makes is put among the values."""
-
-        def actual(leaf: object) -> object:
-            return values[leaf] if isinstance(leaf, Value) else leaf
-
-        made = node.op(*filled(node.args, actual), **{name: filled(arg, actual) for name, arg in node.kwargs.items()})
-        several = made if isinstance(made, (tuple, list)) else (made,)
-        dtypes, device = self._frozen.network.graph.dtypes, self._frozen.images.device
-        for value, tensor in zip(node.outputs, several, strict=True):
-            if value is not None:
-                values[value] = tensor.to(device, dtypes[value.index])  # whatever precision the model's code asks for
+        values.update(by_value(node, run_node(node, values)))
 
     def logits(self, masks: Sequence[Tensor], fillings: Sequence[Tensor] | None = None) -> Tensor:
         """(R, B, C) logits of R runs.

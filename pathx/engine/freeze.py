@@ -19,7 +19,7 @@ from pathx.engine.dependence import Dependence, ImagesTogether, Watch
 from pathx.engine.device import full_precision
 from pathx.engine.network import Gate, Network, find_logits, read_network
 from pathx.engine.record.model import unwrap
-from pathx.engine.record.operations import Node, Value, filled
+from pathx.engine.record.operations import Node, Value, by_value, filled, run_node
 from pathx.engine.record.recorder import Recording, record
 from pathx.engine.rules.shared import constant_of_one, push, push_of_one, vjp_of_one
 from pathx.engine.rules.table import Call, Cotangents, Slopes, has, known
@@ -200,10 +200,9 @@ def _tensor_of(value: Value, network: Network, tensors: dict[Value, Tensor]) -> 
                 return tensors[value]
             stack.append(view)
     node = network.producers[value]
-    args = filled(node.args, lambda leaf: _tensor_of(leaf, network, tensors) if isinstance(leaf, Value) else leaf)
+    inputs = {one: _tensor_of(one, network, tensors) for one in node.inputs}
     with full_precision(next(iter(tensors.values())).device):
-        made = node.op(*args, **node.kwargs)
-    tensors[value] = made[node.outputs.index(value)] if isinstance(made, (tuple, list)) else made
+        tensors[value] = by_value(node, run_node(node, inputs))[value]
     return tensors[value]
 
 

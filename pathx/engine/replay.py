@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from pathx.engine.freeze import network_and_tensors
 from pathx.engine.network import Network
-from pathx.engine.record.operations import Node, Value, filled
+from pathx.engine.record.operations import Node, Value, by_value, run_node
 from pathx.engine.rules.table import has
 from pathx.engine.settings import class_logits
 from pathx.errors import PathxError
@@ -100,21 +100,10 @@ class Replay(nn.Module):
             source = network.gates[node.index].source if node.index in network.gates else node.inputs[0]
             # A view of its own: hooks on it see the gradient of this call, not that of others who read the value.
             value = values[source].view_as(values[source])
-            out = operation(value, run=lambda v: self._run(node, {**values, source: v}))
+            out = operation(value, run=lambda v: run_node(node, {**values, source: v}))
         else:
-            out = self._run(node, values)
-        outputs = out if isinstance(out, (tuple, list)) else (out,)
-        for made, tensor in zip(node.outputs, outputs, strict=True):
-            if made is not None:
-                values[made] = tensor
-
-    def _run(self, node: Node, values: dict[Value, Tensor]) -> Any:
-        def actual(leaf: Any) -> Any:
-            return values[leaf] if isinstance(leaf, Value) else leaf
-
-        return node.op(
-            *(filled(arg, actual) for arg in node.args), **{k: filled(a, actual) for k, a in node.kwargs.items()}
-        )
+            out = run_node(node, values)
+        values.update(by_value(node, out))
 
 
 class Classifier:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields, is_dataclass
 from functools import partial
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +16,12 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
-from pathx.compat import DispatchMode, force_eager, memory_of, reset_version
+from pathx.compat import force_eager, memory_of, reset_version
 from pathx.engine.record.spellings import FUNCTIONS
 from pathx.errors import PathxError
+
+if TYPE_CHECKING:
+    from pathx.engine.record.recorder import Recorder
 
 
 def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -180,43 +183,14 @@ class WriteLog:
 # --- Running ---------------------------------------------------------------------------------------------------------
 
 
-class RecordingMode(DispatchMode):
-    """A dispatch mode that a model is run under.
-
-    Args:
-        modules: the model's modules with their paths.
-        images: what the model is given.
-        functional: run inside of `torch.func.functionalize`, which sorts out aliasing.
-    """
-
-    def __init__(
-        self, model: nn.Module, modules: list[tuple[str, nn.Module]], images: Tensor, functional: bool
-    ) -> None:
-        super().__init__()
-        self.model, self.modules, self.images, self.functional = model, modules, images, functional
-        self.writes = WriteLog()
-        self.stopped: BaseException | None = None  # an error that foreign code must not swallow
-
-    def converted(self, tensor: Tensor, name: str) -> Tensor:
-        """What is computed with in place of a parameter or buffer of the model."""
-        return tensor
-
-    def rebind(self, tensor: Tensor, other: Tensor) -> None:
-        """Called when a tensor was given the memory of another (`tensor.data = other`)."""
-
-    def finish(self) -> None:
-        """Called when the model has returned or failed: undo what it wrote."""
-        self.writes.undo()
-
-
-def run(mode: RecordingMode) -> Any:
+def run(mode: Recorder) -> Any:
     """Run a mode's model on its images in eval mode; returns its outputs in plain containers. The model is left as it was."""
 
     def call(x: Tensor) -> Any:
         return _plain_containers(mode.model(x))
 
     wrapped = torch.func.functionalize(call, remove="mutations") if mode.functional else call
-    with eval_mode(mode.modules, mode.converted), torch.random.fork_rng(devices=[]):
+    with eval_mode(mode.modules, mode.convert_parameter), torch.random.fork_rng(devices=[]):
         try:
             with (
                 torch.inference_mode(False),
@@ -280,7 +254,7 @@ class _FunctionMode(TorchFunctionMode):
     Where numbers leave torch it reads one of them with `item`, which is recorded.
     """
 
-    def __init__(self, mode: RecordingMode) -> None:
+    def __init__(self, mode: Recorder) -> None:
         super().__init__()
         self.mode = mode
 
@@ -309,7 +283,7 @@ _INTERCEPTED = _LEAVING_TORCH | _RESETTING_MEMORY | FUNCTIONS.keys()
 # --- Failures --------------------------------------------------------------------------------------------------------
 
 
-def _explain_failure(mode: RecordingMode, error: Exception) -> NoReturn:
+def _explain_failure(mode: Recorder, error: Exception) -> NoReturn:
     model, reason = mode.model, error
     if mode.stopped is not None and not isinstance(mode.stopped, PathxError):
         raise mode.stopped
@@ -360,7 +334,7 @@ def raise_interrupt(error: BaseException) -> None:
         link = link.__cause__ or link.__context__
 
 
-def _error_without_mode(mode: RecordingMode) -> Exception | None:
+def _error_without_mode(mode: Recorder) -> Exception | None:
     """The error of a run without the mode, under which TorchScript and exported programs lose the message."""
     for tensor in mode.model.buffers():
         mode.writes.remember(tensor)

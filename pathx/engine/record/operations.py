@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -30,6 +30,21 @@ def filled(item: Any, fill: Callable[[Any], Any]) -> Any:
     if isinstance(item, (list, tuple)):
         return [filled(part, fill) for part in item]
     return fill(item)
+
+
+def run_node(node: Node, values: Mapping[Value, Any]) -> Any:
+    """What an operation makes of the tensors of its values."""
+
+    def actual(leaf: Any) -> Any:
+        return values[leaf] if isinstance(leaf, Value) else leaf
+
+    return node.op(*filled(node.args, actual), **{name: filled(arg, actual) for name, arg in node.kwargs.items()})
+
+
+def by_value(node: Node, out: Any) -> dict[Value, Any]:
+    """What an operation made, by its values."""
+    several = out if isinstance(out, (tuple, list)) else (out,)
+    return {value: one for value, one in zip(node.outputs, several, strict=True) if value is not None}
 
 
 def values_in(item: Any) -> list[Value]:

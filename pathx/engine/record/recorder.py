@@ -20,8 +20,8 @@ from weakref import WeakKeyDictionary, ref
 import torch
 from torch import Tensor, nn
 
-from pathx.compat import is_composite, memory_of
-from pathx.engine.record.model import RecordingMode, check_initialised, check_tensor, named_tensors, run
+from pathx.compat import DispatchMode, is_composite, memory_of
+from pathx.engine.record.model import WriteLog, check_initialised, check_tensor, named_tensors, run
 from pathx.engine.record.names import ModuleFinder, script_scopes
 from pathx.engine.record.operations import Graph, Node, Scope, Value, value_at
 from pathx.engine.record.spellings import HIDDEN_WRITES, MEMORY_RESETS, QUERIES, RESPELLINGS, Respelling
@@ -72,7 +72,7 @@ def record(model: nn.Module, images: Tensor, watch: Callable[[Value], OnOperatio
     """
     with _LOCKS.setdefault(model, RLock()):  # modes and buffers are the model's, so its runs come one after the other
         for functional in (False, True) if model not in _ALIASING else (True,):
-            recorder = _Recorder(model, images, watch(value_at(0)), functional)
+            recorder = Recorder(model, images, watch(value_at(0)), functional)
             try:
                 return recorder.recording(run(recorder))
             except _AliasedWrite:
@@ -106,8 +106,12 @@ class _Entry(ref):  # type: ignore[type-arg]
     names: frozenset[str]  # of a constant: the model's tensors that it was computed from
 
 
-class _Recorder(RecordingMode):
-    """The mode that records what a model does."""
+class Recorder(DispatchMode):
+    """The mode that records what a model does.
+
+    Args:
+        functional: run inside of `torch.func.functionalize`, which sorts out aliasing.
+    """
 
     def __init__(
         self,
@@ -118,7 +122,9 @@ class _Recorder(RecordingMode):
     ) -> None:
         modules = list(model.named_modules())
         check_initialised(modules)
-        super().__init__(model, modules, images.detach().clone(), functional)
+        super().__init__()
+        self.model, self.modules, self.images, self.functional = model, modules, images.detach().clone(), functional
+        self.stopped: BaseException | None = None  # an error that foreign code must not swallow
         self.device, self.dtype, self.on_operation = images.device, images.dtype, on_operation
         self.finder = ModuleFinder(model, modules, run.__code__)
         # The graph
@@ -130,6 +136,7 @@ class _Recorder(RecordingMode):
         self.key: list[Hashable] = [str(images.device)]  # equal for equal graphs
         self.by_expression: dict[Hashable, Call] = {}
         # Tensors
+        self.writes = WriteLog()
         self.tensors: dict[Value, Tensor] = {}  # saved
         self.saved_on: dict[int, list[Value]] = {}  # the saved values by their memory
         self.entries: dict[int, _Entry] = {}  # by the ids of tensors
@@ -212,13 +219,15 @@ class _Recorder(RecordingMode):
             raise _AliasedWrite
         return names
 
-    def converted(self, tensor: Tensor, name: str) -> Tensor:
+    def convert_parameter(self, tensor: Tensor, name: str) -> Tensor:
+        """What is computed with in place of a parameter or buffer of the model."""
         if tensor.dtype is self.dtype and tensor.device == self.device and tensor.layout is torch.strided:
             return tensor
         check_tensor(tensor, name)
         return self._convert(tensor.detach())  # type: ignore[no-any-return]
 
     def rebind(self, tensor: Tensor, other: Tensor) -> None:
+        """`tensor` was given the memory of another (`tensor.data = other`)."""
         entry = self._entry(other)
         if entry is None:
             self.entries.pop(id(tensor), None)
@@ -412,11 +421,12 @@ class _Recorder(RecordingMode):
     # --- The end ---
 
     def finish(self) -> None:
+        """The model has returned or failed: undo what it wrote."""
         for memory in self.writes.memory:  # what is undone must stay in what is saved
             self._copy_saved(memory)
         if self.writes.resets:
             self.tensors = {value: tensor.detach() for value, tensor in self.tensors.items()}
-        super().finish()
+        self.writes.undo()
 
     def recording(self, outputs: Any) -> Recording:
         """The recording of a model that returned `outputs`."""

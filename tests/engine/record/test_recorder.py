@@ -28,7 +28,7 @@ import pathx
 from pathx import PathxError
 from pathx.engine import freeze as freezing
 from pathx.engine.freeze import freeze
-from pathx.engine.record.recorder import _Recorder
+from pathx.engine.record.recorder import Recorder
 from pathx.engine.replay import Classifier
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -630,20 +630,20 @@ def test_a_signal_inside_a_model_comes_out_as_itself(
         model = {"eager": lambda m: m, "scripted": torch.jit.script, "traced": lambda m: torch.jit.trace(m, IMAGE)}[
             form
         ](model)
-    original = _Recorder._handle
+    original = Recorder._handle
     for at in range(4):
         heard = []
 
-        def interrupted(self: _Recorder, func: Any, args: Any, kwargs: Any, at: int = at, heard: Any = heard) -> Any:
+        def interrupted(self: Recorder, func: Any, args: Any, kwargs: Any, at: int = at, heard: Any = heard) -> Any:
             heard.append(func)
             if len(heard) > at:
                 raise error(143)
             return original(self, func, args, kwargs)
 
-        monkeypatch.setattr(_Recorder, "_handle", interrupted)
+        monkeypatch.setattr(Recorder, "_handle", interrupted)
         with pytest.raises(error):
             pathx.explain(model, IMAGE, depth=1)
-        monkeypatch.setattr(_Recorder, "_handle", original)
+        monkeypatch.setattr(Recorder, "_handle", original)
     assert pathx.explain(model, IMAGE, depth=1)
 
 
