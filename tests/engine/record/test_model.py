@@ -20,7 +20,6 @@ from torch.testing import assert_close
 import pathx
 from pathx import Explanation, PathxError
 from pathx.engine.freeze import freeze
-from pathx.engine.record.model import WriteLog, has_global_hooks, raise_interrupt, unwrap
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -127,16 +126,11 @@ STATES: dict[str, Callable[[nn.Sequential], nn.Module]] = {
     "without gradients": without_gradients,
     "with gradients": with_gradients,
     "hooks": watched,
-    "hooks in training": lambda model: watched(model).train(),
     "pruned": pruned,
-    "pruned in training": lambda model: pruned(model).train(),
     "parametrised": parametrised,
-    "parametrised in training": lambda model: parametrised(model).train(),
     "weight norm": weight_norm,
-    "weight norm in training": lambda model: weight_norm(model).train(),
     "buffers and attributes": Wrapper,
     "compiled": lambda model: torch.compile(model),  # type: ignore[return-value]
-    "compiled in training": lambda model: torch.compile(model).train(),  # type: ignore[attr-defined]
     "data parallel": nn.DataParallel,
     "channels last": lambda model: model.to(memory_format=torch.channels_last),  # type: ignore[call-overload]
     "symbolically traced": torch.fx.symbolic_trace,
@@ -258,18 +252,6 @@ def test_who_watches_sees_what_a_relu_was_given(name: str) -> None:
     assert len(seen) >= 2 and all(torch.allclose(one, expected) for one in seen)
 
 
-@pytest.mark.parametrize("kind", ["forward_hook", "forward_pre_hook"])
-def test_hooks_of_the_whole_process_are_seen(kind: str) -> None:
-    assert not has_global_hooks()
-    hook = getattr(nn.modules.module, f"register_module_{kind}")(lambda *_: None)
-    try:
-        wrapped = nn.DataParallel(cnn())
-        assert has_global_hooks() and unwrap(wrapped) is wrapped
-    finally:
-        hook.remove()
-    assert not has_global_hooks() and unwrap(wrapped) is wrapped.module
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision(dtype: torch.dtype) -> None:
     """Weights of few bits are computed with in full precision, and stay as they are."""
@@ -343,63 +325,6 @@ def test_shared_modules_and_tied_weights() -> None:
     assert names == ["1_3", "1_2", "1_1", "1"]
 
 
-CHANGES: dict[str, Callable[[Any], Any]] = {
-    "weights in place": lambda m: m[4].weight.data.mul_(-1),
-    "weights exchanged": lambda m: setattr(m[4], "weight", nn.Parameter(-m[4].weight.detach())),
-    "a state dict": lambda m: m.load_state_dict({k: v + 0.25 for k, v in m.state_dict().items()}),
-    "statistics": lambda m: m[1].running_mean.add_(1),
-    "training and back": lambda m: m.train()(images()) is m.eval(),
-    "a module exchanged": lambda m: m.__setitem__(9, nn.Linear(6, 7)),
-    "another activation": lambda m: m.__setitem__(2, nn.LeakyReLU(0.5)),
-    "a setting": lambda m: setattr(m[1], "eps", 2.0),
-    "a hook": lambda m: m[2].register_forward_hook(lambda module, inputs, output: output * 3),
-    "a layer gone": lambda m: m.__delitem__(1),
-    "no bias": lambda m: setattr(m[9], "bias", None),
-    "double precision": lambda m: m.double(),
-}
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_changes_are_seen(name: str) -> None:
-    model = cnn()
-    explained(model)
-    with torch.no_grad():
-        CHANGES[name](model)
-    found = explained(model)
-    with torch.no_grad():
-        assert_close(torch.stack([one.logits for one in found]), copy.deepcopy(model).float()(images()))
-    assert_same(found, explained(copy.deepcopy(model)))
-
-
-def test_plain_tensors_that_are_exchanged_are_seen() -> None:
-    model = Wrapper(cnn())
-    explained(model)
-    model.scale = torch.full((1,), -2.0)
-    with torch.no_grad():
-        assert_close(torch.stack([one.logits for one in explained(model)]), model(images()))
-
-
-def test_models_are_not_kept_alive() -> None:
-    model = cnn()
-    explained(model)
-    dead = [weakref.ref(model), *(weakref.ref(module) for module in model)]
-    dead += [weakref.ref(parameter) for parameter in model.parameters()]
-    del model
-    gc.collect()
-    assert [reference() for reference in dead] == [None] * len(dead)
-
-
-def test_activations_are_not_kept_alive() -> None:
-    """After a call nothing of the forward passes is left but what explanations hold."""
-    made: list[weakref.ref[Tensor]] = []
-    model = cnn()
-    model[2].register_forward_hook(lambda module, inputs, output: made.append(weakref.ref(output)))
-    explained(model)
-    gc.collect()
-    assert made
-    assert all(reference() is None for reference in made)
-
-
 def test_a_failed_trace_leaves_nothing() -> None:
     model = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Softmax(1), nn.Linear(4, 2))
     reference = weakref.ref(model)
@@ -409,37 +334,6 @@ def test_a_failed_trace_leaves_nothing() -> None:
     del model
     gc.collect()
     assert reference() is None
-
-
-class Branching(nn.Module):
-    """Which of its ReLUs run, settings of it decide."""
-
-    def __init__(self, kind: int, wide: bool) -> None:
-        super().__init__()
-        self.conv, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
-        self.a, self.b, self.c, self.d = nn.ReLU(), nn.ReLU(), nn.ReLU(), nn.ReLU()
-        self.kind, self.wide = kind, wide
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.conv(x)
-        if self.kind == 0:
-            y = self.a(y)
-        elif self.kind > 2:
-            y = self.b(y)
-        elif not self.wide:
-            y = self.c(y)
-        else:
-            y = self.d(y)
-        return self.head(y.mean((2, 3)))  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize(
-    ("kind", "wide", "name"), [(0, True, "a"), (3, True, "b"), (2, False, "c"), (2, True, "d"), (1, True, "d")]
-)
-def test_the_names_of_a_scripted_module_are_of_the_branches_that_run(kind: int, wide: bool, name: str) -> None:
-    for model in (Branching(kind, wide).eval(), torch.jit.script(Branching(kind, wide).eval())):
-        (found,) = pathx.explain(model, torch.ones(1, 3, 5, 5), depth=1)
-        assert [tensor.name for tensor in found.path[0].tensors] == [name]
 
 
 # --- Modes ---
@@ -515,52 +409,6 @@ def test_modes_come_back_after_an_exception(part: int) -> None:
 # --- What a model writes ---
 
 
-def test_tensors_that_are_written_hold_what_they_held_and_count_no_change() -> None:
-    tensor, writes = torch.ones(3), WriteLog()
-    tensor.add_(0)
-    version = tensor._version
-    writes.remember(tensor)
-    tensor.mul_(5)
-    writes.remember(tensor[1:])  # already noted: what it held at first counts
-    tensor[1:] = 7
-    writes.undo()
-    assert tensor.tolist() == [1.0, 1.0, 1.0] and tensor._version == version
-
-
-def test_a_tensor_that_was_given_other_memory_has_its_own_again() -> None:
-    tensor, writes = torch.ones(3), WriteLog()
-    memory = tensor.data_ptr()
-    writes.remember_memory(tensor)
-    tensor.data = torch.zeros(3)
-    writes.undo()
-    assert tensor.data_ptr() == memory and tensor.tolist() == [1.0, 1.0, 1.0]
-
-
-def test_tensors_of_inference_mode_are_left_alone() -> None:
-    """They count no changes and may not be written from outside."""
-    with torch.inference_mode():
-        tensor = torch.ones(3)
-        part = tensor[1:]
-    writes = WriteLog()
-    for one in (tensor, part, tensor):
-        writes.remember(one)
-    assert writes.memory == {tensor.untyped_storage()._cdata}
-    writes.undo()
-    assert tensor.tolist() == [1.0, 1.0, 1.0]
-
-
-def test_what_was_taken_back_is_noted_anew() -> None:
-    tensor, other, writes = torch.ones(2), torch.ones(2), WriteLog()
-    writes.remember(tensor)
-    writes.remember_memory(other)
-    tensor.add_(1)
-    other.data = torch.zeros(2)
-    writes.undo()
-    tensor.add_(5)  # by somebody else, and not to be undone
-    writes.undo()
-    assert tensor.tolist() == [6.0, 6.0] and other.tolist() == [1.0, 1.0]
-
-
 # --- Errors ---
 
 
@@ -569,17 +417,3 @@ def test_the_models_own_error_is_one_line_with_a_way_out() -> None:
     for model in (nn.Linear(3, 2), torch.jit.script(nn.Linear(3, 2))):  # TorchScript's own text, not that of the mode
         with pytest.raises(PathxError, match=problem):
             freeze(model, torch.rand(2, 5))
-
-
-def test_an_interrupt_comes_out_of_whatever_it_was_wrapped_in() -> None:
-    wrapped = ValueError("reading failed")
-    wrapped.__cause__ = KeyboardInterrupt()
-    with pytest.raises(KeyboardInterrupt):
-        raise_interrupt(wrapped)
-    with pytest.raises(KeyboardInterrupt):
-        raise_interrupt(RuntimeError("\nKeyboardInterrupt: \n"))
-    raise_interrupt(RuntimeError("no KeyboardInterrupt here"))  # in the middle of a sentence it is a word
-    loop = ValueError()
-    loop.__context__ = ValueError()
-    loop.__context__.__context__ = loop
-    raise_interrupt(loop)

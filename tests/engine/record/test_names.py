@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pathx.engine.freeze import freeze
-from pathx.engine.record.names import is_leaf
 
 
 class Block(nn.Module):
@@ -83,11 +82,6 @@ def test_a_function_in_a_module_of_ones_own_has_its_name_after_the_modules(form:
     model = form(nn.Sequential(Alone(), nn.Linear(3, 2)).eval())
     (gate,) = freeze(model, torch.rand(2, 3)).network.layers[0]
     assert gate.name == "0.relu"
-
-
-def test_a_leaf_is_a_building_block_of_torch() -> None:
-    assert is_leaf(nn.ReLU()) and is_leaf(nn.Conv2d(1, 1, 1))
-    assert not is_leaf(nn.Sequential(nn.ReLU())) and not is_leaf(Block(True))
 
 
 def test_a_name_is_that_of_the_innermost_module_of_the_model() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,38 +11,16 @@ from torch import Tensor, nn
 from pathx import PathxError
 from pathx.engine.freeze import freeze
 from pathx.engine.record.model import named_tensors
-from pathx.engine.record.operations import Node, Scope, Value, filled, value_at, values_in
+from pathx.engine.record.operations import Value
 from pathx.engine.record.recorder import record
 
 aten = torch.ops.aten
 ONE, TWO, THREE = Value(1), Value(2), Value(3)
 
 
-def node(op: Any, *args: Any, scope: Scope | None = None, **kwargs: Any) -> Node:
-    return Node(0, op, args, kwargs, (THREE,), scope or Scope())
-
-
 def kinds(model: nn.Module, images: Tensor) -> list[str]:
     """The operations that are noted of a model."""
     return [node.kind for node in record(model, images, lambda image: lambda node, shapes: ()).graph.nodes]
-
-
-def test_values_are_found_wherever_they_are() -> None:
-    assert values_in([ONE, (2, [TWO]), "a", ONE]) == [ONE, TWO, ONE] and values_in(3) == []
-    assert filled([1, (2, [3])], lambda leaf: leaf * 2) == [2, [4, [6]]]
-    assert node(aten.cat.default, [ONE, TWO], 1).inputs == [ONE, TWO]
-    assert node(aten.add.Tensor, ONE, 2, alpha=TWO).inputs == [ONE, TWO]
-
-
-def test_names_of_calls() -> None:
-    plain = node(aten._softmax.default, ONE, 1, False)
-    assert (plain.kind, plain.op_name, plain.module) == ("_softmax", "softmax", "the model itself")
-    assert (plain.place, plain.name) == ("softmax in the model itself", "softmax")
-    inner = node(aten.relu.default, ONE, scope=Scope("a.b", True))
-    assert (inner.place, inner.name) == ("relu in a.b", "a.b")
-    assert node(aten.relu.default, ONE, scope=Scope("a.b")).name == "a.b.relu"
-    other = node(torch.ops.prims.abs.default, ONE)
-    assert (other.kind, other.place) == ("prims.abs", "prims.abs in the model itself")
 
 
 def test_every_tensor_of_a_model_has_its_first_name() -> None:
@@ -74,18 +50,9 @@ def written_through(x: Tensor) -> Tensor:
     return y + 1
 
 
-def test_there_is_one_value_for_each_number() -> None:
-    assert value_at(7) is value_at(7) and value_at(7).index == 7 and value_at(8) is not value_at(7)
-
-
 def test_what_is_written_through_another_name_is_sorted_out() -> None:
     assert "slice_scatter" in kinds(Function(written_through), torch.rand(2, 4))
     assert kinds(Function(lambda x: (x * 1).mul_(3) + 1), torch.rand(2, 4)) == ["mul", "mul", "add"]
-
-
-def test_parts_that_are_changed_without_regard_to_each_other() -> None:
-    split = Function(lambda x: torch.cat([F.relu_(part) for part in torch.unsafe_split(x * 1, 2, 1)], 1))
-    assert kinds(split, torch.rand(2, 4)).count("relu") == 2
 
 
 def test_common_subexpressions_are_noted_once() -> None:
