@@ -21,6 +21,7 @@ from pathx.engine.network import Gate, Network, find_logits, read_network
 from pathx.engine.record.model import unwrap
 from pathx.engine.record.operations import Node, Value, by_value, filled, run_node
 from pathx.engine.record.recorder import Recording, record
+from pathx.engine.rules.pooling import FORMS
 from pathx.engine.rules.shared import constant_of_one, push, push_of_one, vjp_of_one
 from pathx.engine.rules.table import Call, Cotangents, Slopes, has, known
 from pathx.engine.window import Window
@@ -166,7 +167,7 @@ def _is_mixing(model: nn.Module, images: Tensor, logits: Tensor) -> bool:
         batch = others.clone()
         batch[first::2] = images[first::2]
         with full_precision(images.device):
-            recording = record(unwrap(model), batch, Watch)
+            recording = _record(unwrap(model), batch)
         found = recording.tensors[find_logits(recording.graph)].reshape(len(images), -1)
         if not _are_close(found[first::2], logits[first::2]):
             return True
@@ -300,7 +301,7 @@ def network_and_tensors(model: nn.Module, images: Tensor) -> tuple[Network, dict
     model = unwrap(model)
     _check_kind(model)
     with full_precision(images.device):
-        recording = record(model, images, Watch)
+        recording = _record(model, images)
         try:
             network = _network(recording)
         except ImagesTogether as error:
@@ -311,6 +312,10 @@ def network_and_tensors(model: nn.Module, images: Tensor) -> tuple[Network, dict
             _check_constants(network, recording, model, images)
             checked.add(network)
     return network, recording.tensors
+
+
+def _record(model: nn.Module, images: Tensor) -> Recording:
+    return record(model, images, Watch, FORMS if _as_on_the_cpu(images.device) else {})
 
 
 def _network(recording: Recording) -> Network:
@@ -336,7 +341,7 @@ def _check_constants(network: Network, recording: Recording, model: nn.Module, i
     readers = {value: node for node in network.nodes for value in node.inputs if value in constants}
     if not readers:
         return
-    other = record(model, images * 0.5 + 0.1, Watch)
+    other = _record(model, images * 0.5 + 0.1)
     if other.signature != recording.signature:
         return
     for value, node in readers.items():

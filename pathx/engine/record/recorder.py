@@ -10,7 +10,7 @@ are recorded once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from threading import RLock
@@ -34,6 +34,9 @@ not depend on the image."""
 
 Call = tuple[Node, tuple[Value, ...]]
 """A node with the values to save."""
+
+Form = Callable[..., Any]
+"""Another way to compute an operation; returns None where the usual way is better."""
 
 
 class Signature:
@@ -64,15 +67,18 @@ class Recording:
     tensors: dict[Value, Tensor]
 
 
-def record(model: nn.Module, images: Tensor, watch: Callable[[Value], OnOperation]) -> Recording:
+def record(
+    model: nn.Module, images: Tensor, watch: Callable[[Value], OnOperation], forms: Mapping[Any, Form] | None = None
+) -> Recording:
     """Run `model` once on `images`, in eval mode, and record every operation. The model is left as it was.
 
     Args:
         watch: makes, from the input's value, what is called with every operation as soon as it is recorded.
+        forms: other ways to compute operations.
     """
     with _LOCKS.setdefault(model, RLock()):  # modes and buffers are the model's, so its runs come one after the other
         for functional in (False, True) if model not in _ALIASING else (True,):
-            recorder = Recorder(model, images, watch(value_at(0)), functional)
+            recorder = Recorder(model, images, watch(value_at(0)), forms or {}, functional)
             try:
                 return recorder.recording(run(recorder))
             except _AliasedWrite:
@@ -118,6 +124,7 @@ class Recorder(DispatchMode):
         model: nn.Module,
         images: Tensor,
         on_operation: OnOperation,
+        forms: Mapping[Any, Form],
         functional: bool,
     ) -> None:
         modules = list(model.named_modules())
@@ -125,7 +132,7 @@ class Recorder(DispatchMode):
         super().__init__()
         self.model, self.modules, self.images, self.functional = model, modules, images.detach().clone(), functional
         self.stopped: BaseException | None = None  # an error that foreign code must not swallow
-        self.device, self.dtype, self.on_operation = images.device, images.dtype, on_operation
+        self.device, self.dtype, self.forms, self.on_operation = images.device, images.dtype, forms, on_operation
         self.finder = ModuleFinder(model, modules, run.__code__)
         # The graph
         self.nodes: list[Node] = []
@@ -335,7 +342,9 @@ class Recorder(DispatchMode):
                 self.image_memory.add(memory_of(given[0]))
         if traits.writes:
             self._prepare_write(func, traits, given, options)
-        out = func(*args, **kwargs)
+        form = self.forms.get(func)
+        out = None if form is None else form(*args, **kwargs)
+        out = func(*args, **kwargs) if out is None else out
         several = isinstance(out, (tuple, list))
         made = [
             one if getattr(one, "dtype", None) is self.dtype else self._convert(one)

