@@ -30,7 +30,7 @@ from benchmarks.folders import BATCH, photos
 from benchmarks.measure import THREADS, Effort, Row, run_python
 from benchmarks.parts import part
 from pathx.cluster import Actors
-from pathx.results.result import Result
+from pathx.results.store import Result
 from pathx.runs.cluster import explain_on_ray
 from pathx.runs.run import Settings, explain_files
 

@@ -12,7 +12,7 @@ from pathx.commands.running import run_images
 
 if TYPE_CHECKING:
     from pathx.decomposition import Decomposition
-    from pathx.results.result import Result
+    from pathx.results.store import Result
     from pathx.units.guide import Guide
 
 

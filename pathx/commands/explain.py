@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pathx.explanation import Explanation, PathLayer
-    from pathx.results.result import Result
+    from pathx.results.store import Result
     from pathx.units.guide import Guide
 
 
@@ -56,7 +56,7 @@ def _print_explanation(known: Guide | None, done: Result, first: bool) -> None:
     """What a person wants to see: the predictions (once per image), the path, where the files are."""
     from rich.text import Text
 
-    from pathx.results.names import read_names
+    from pathx.results.files import read_names
 
     console = terminal()
     explanation, document = done.explanation, done.document

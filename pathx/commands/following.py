@@ -22,7 +22,7 @@ from pathx.stores import Address, is_stored
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from pathx.results.result import Result
+    from pathx.results.store import Result
     from pathx.runs.run import Plan
     from pathx.runs.stop import Stop
 

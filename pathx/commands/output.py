@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
 
     from pathx.explanation import Explanation, Unit
-    from pathx.results.result import Result
+    from pathx.results.store import Result
 
 EVERY = 10.0
 """Seconds between two lines of progress where stderr is no terminal."""

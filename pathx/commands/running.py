@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathx.report.collect import ExplanationFiles
     from pathx.report.network import NetworkData
     from pathx.report.saved import NetworkDataOf
-    from pathx.results.result import Result
+    from pathx.results.store import Result
     from pathx.runs.run import Settings
     from pathx.units.guide import Guide
 

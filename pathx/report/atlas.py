@@ -9,8 +9,7 @@ from typing import Any
 
 from pathx.report.page import page
 from pathx.report.references import References
-from pathx.results.files import understood
-from pathx.results.names import channel_key, read_names
+from pathx.results.files import channel_key, read_names, understood
 
 PICTURED = 24
 """Channels of an activation that have pictures, the strongest; the others are listed."""

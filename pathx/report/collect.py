@@ -13,9 +13,8 @@ from typing import Any
 from pathx.errors import PathxError, shown
 from pathx.report.explanation import path_map
 from pathx.report.references import References
-from pathx.results.files import read_document
+from pathx.results.files import read_document, read_names
 from pathx.results.lines import JsonLines
-from pathx.results.names import read_names
 from pathx.results.schema import PATH_SCHEMA, PATH_SHAPE, misfit
 
 MEASURES = ("evaluation.json", "grid.json", "common.json")

@@ -21,8 +21,7 @@ from pathx.report.explanation import path_map, path_overlay, whole
 from pathx.report.measures import measure_page, measure_title
 from pathx.report.page import is_page, page
 from pathx.report.saved import Photo, channels_of, explanation_page
-from pathx.results.files import MARKER_SCHEMA, document_bytes, foreign, own_files, replacing
-from pathx.results.names import channel_key
+from pathx.results.files import MARKER_SCHEMA, channel_key, document_bytes, foreign, own_files, replacing
 
 _THUMBNAIL = 300
 """Pixels on the longer side of a small picture."""

@@ -12,8 +12,7 @@ from pathx.errors import PathxError
 from pathx.images.read import open_image
 from pathx.models.preprocessing import Preprocessing
 from pathx.report.encoding import encode_small
-from pathx.results.files import UNFIT
-from pathx.results.names import channel_key
+from pathx.results.files import UNFIT, channel_key
 
 MOST_CHANNELS, _CROPS, _SIDE = 32, 3, 72
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from pathx.errors import PathxError, parse_json, reason_of, shown
 from pathx.regular import MARKER, open_regular, path_problem, read_regular, written_by_pathx
-from pathx.results.schema import PATH_SCHEMA, path_misfit
+from pathx.results.schema import PATH_SCHEMA, misfit, path_misfit
 from pathx.stores import is_stored
 
 try:
@@ -200,6 +200,37 @@ def created_by(**more: str) -> dict[str, str]:
 
 
 _version = lru_cache(version)  # which looks through the installed packages every time
+
+
+# names.json: what people call channels. A report's page writes it.
+
+NAMES = "names.json"
+NAMES_SCHEMA = "pathx/names@1"
+_NAMES_SHAPE = {"schema": str, "model": {"sha256": str}, "names": dict}
+_LONGEST_NAME = 80
+
+
+def channel_key(tensor: str, channel: int) -> str:
+    """A channel as the command line names it: `features.3[7]`."""
+    return f"{tensor}[{channel}]"
+
+
+def read_names(folders: Iterable[Path], sha256: str) -> dict[str, str]:
+    """By channel, the names that were given to those of one model; the first folder that names a channel counts.
+
+    Args:
+        folders: where a names.json may be; what is none, or damaged, adds nothing.
+        sha256: of the model.
+    """
+    names: dict[str, str] = {}
+    for folder in folders:
+        with suppress(PathxError, OSError):
+            document = read_document(folder / NAMES) if (folder / NAMES).is_file() else {}
+            ours = misfit(document, _NAMES_SHAPE) is None and document["schema"] == NAMES_SCHEMA
+            if ours and document["model"]["sha256"] == sha256:
+                given = {str(key): str(name)[:_LONGEST_NAME] for key, name in document["names"].items() if name}
+                names = {**given, **names}
+    return names
 
 
 # Writing

@@ -29,8 +29,8 @@ from pathx.results.files import (
     replacing,
     understood,
 )
-from pathx.results.result import Kind, Result, State
 from pathx.results.saved import Saved, read_contrast, read_decomposition, read_explanation
+from pathx.results.store import Kind, Result, State
 
 _PHOTOS_KEPT = 8  # results of one photo lie side by side
 

@@ -1,4 +1,4 @@
-"""Where the results of a run are: in a folder, at an address such as `s3://`, or packed into shards at either.
+"""What became of an image, and where its results are: in a folder, at an address such as `s3://`, or packed into shards at either.
 
 Results of a plain folder are written where they stay. Others are written to a folder of this machine first; `commit` takes
 them from there, and the line of the index comes after that.
@@ -17,19 +17,24 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from enum import Enum
 from pathlib import Path, PurePath
 from threading import Lock
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pathx.errors import PathxError, shown
 from pathx.regular import open_regular, path_problem
 from pathx.results.files import FILES, PATH, is_inside, is_result, remove_parts, unwritable, whole_document
 from pathx.results.lines import Line
 from pathx.results.packs import ShardWriter, failed_line, packed_bytes
-from pathx.results.result import Kind, Result, State
 from pathx.stores import Address, fetch_part, is_stored, join_address, open_stored, store_errors, store_of
+
+if TYPE_CHECKING:
+    from pathx.contrast import Contrast
+    from pathx.decomposition import Decomposition
+    from pathx.explanation import Explanation
 
 LINES_EVERY = 5.0
 """Seconds after which lines of an index go to an address, in a file of their own."""
@@ -37,6 +42,89 @@ LINES_EVERY = 5.0
 _RECORDS = re.compile(r"run(\.\d+-of-\d+)?\.json|index(\.\d+-of-\d+)?\.jsonl")
 _PART = re.compile(r"(index(?:\.\d+-of-\d+)?\.jsonl)-\d+-[0-9a-f]+\.part")
 _LOCK = Lock()  # of all stores: these are sent to other processes, and locks cannot be
+
+
+class State(Enum):
+    """`done`: its files are written. `kept`: an earlier run has done it in the same way. `failed`: there is nothing."""
+
+    done = "done"
+    kept = "kept"
+    failed = "failed"
+
+
+class Kind(Enum):
+    """What was made; the value is the document that makes its files whole."""
+
+    explanation = "path.json"
+    decomposition = "decomposition.json"
+    contrast = "contrast.json"
+    sheet = ""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Result:
+    """An explanation of one class, a decomposition, a contrast or a sheet whose files are there, or why they are not.
+
+    Args:
+        file: the image as the user gave it; of a sheet, its folder.
+        folder: where the files are; nowhere if it failed.
+        document: what the document in the folder says; empty if it failed.
+        files: the names of all files below the folder, the document last.
+        made: the explanation, decomposition or contrast, where it was computed just now.
+        predictions: the best classes of the image, (label, probability) each.
+        truth: the label of the image, where it is known.
+        notes: what a user should know about it, such as how the image was read.
+        replaced: how the results of other settings that were in its place had been made.
+        error: why it failed.
+    """
+
+    file: str
+    state: State
+    kind: Kind = Kind.explanation
+    folder: Path = Path()
+    document: dict[str, Any] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
+    made: Explanation | Decomposition | Contrast | None = None
+    predictions: tuple[tuple[str, float], ...] = ()
+    truth: str | None = None
+    notes: tuple[str, ...] = ()
+    replaced: str = ""
+    error: PathxError | None = None
+
+    def __repr__(self) -> str:
+        said = f": {self.error}" if self.error is not None else f" in {self.folder}"
+        return f"<Result {self.state.value}, {self.kind.name} of {self.file}{said}>"
+
+    @staticmethod
+    def failure(file: str, error: PathxError) -> Result:
+        """For what could not be done."""
+        return Result(file, State.failed, error=error)
+
+    @property
+    def failed(self) -> bool:
+        return self.state is State.failed
+
+    @property
+    def explanation(self) -> Explanation:
+        """What was made, where that is an explanation."""
+        return self._made(Kind.explanation)  # type: ignore[return-value]
+
+    @property
+    def decomposition(self) -> Decomposition:
+        """What was made, where that is a decomposition."""
+        return self._made(Kind.decomposition)  # type: ignore[return-value]
+
+    @property
+    def contrast(self) -> Contrast:
+        """What was made, where that is a contrast."""
+        return self._made(Kind.contrast)  # type: ignore[return-value]
+
+    def _made(self, kind: Kind) -> Explanation | Decomposition | Contrast:
+        if self.kind is not kind or self.made is None:
+            raise AttributeError(
+                f"this is a {self.kind.name} that is {self.state.value}: there is no {kind.name} in it"
+            )
+        return self.made
 
 
 def result_store(out: str | Path, pack: str | None = None) -> ResultStore:

@@ -24,8 +24,7 @@ from pathx.models.preprocessing import Preprocessing
 from pathx.pipeline import Input, Unreadable, in_batches, read_input
 from pathx.results.files import NoRoomError, check_folder
 from pathx.results.lines import Line
-from pathx.results.result import Result
-from pathx.results.store import ResultStore, result_store
+from pathx.results.store import Result, ResultStore, result_store
 from pathx.runs.compute import EXPLAIN, Computed, Computer, Job, Settings, Task
 from pathx.runs.index import Index, KeptImage
 from pathx.runs.run import Plan, check_kept, deliver, index_of, merge_last_shard

@@ -22,9 +22,8 @@ from pathx.regular import read_regular, written_by_pathx
 from pathx.results.files import foreign, hold, is_held, read_document, replace_file, replacing
 from pathx.results.lines import JsonLines, Line, lines_bytes
 from pathx.results.packs import change_results, unpack
-from pathx.results.result import Kind, Result, State
 from pathx.results.schema import LINE_SHAPE, RUN_SHAPE, misfit
-from pathx.results.store import ResultStore, described, files_of, result_store
+from pathx.results.store import Kind, Result, ResultStore, State, described, files_of, result_store
 
 if TYPE_CHECKING:
     from pathx.images.find import ImageFile

@@ -23,8 +23,7 @@ from pathx.models.preprocessing import Preprocessing
 from pathx.pipeline import Input, Unreadable, in_batches, read_input
 from pathx.results.explanation import EARLIER
 from pathx.results.files import NoRoomError, check_folder
-from pathx.results.result import Result, State
-from pathx.results.store import ResultStore, result_store
+from pathx.results.store import Result, ResultStore, State, result_store
 from pathx.runs.compute import EXPLAIN, Computed, Computer, Job, Settings, Task
 from pathx.runs.index import Index, KeptImage, Shard, merge_if_finished
 from pathx.runs.stop import Stop

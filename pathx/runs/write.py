@@ -24,8 +24,7 @@ from pathx.results.decomposition import decomposition_files, save_decomposition
 from pathx.results.explanation import ResultSubject, explanation_folder, remove_others, save
 from pathx.results.files import check_inside, document_bytes
 from pathx.results.lines import Line
-from pathx.results.result import Kind, Result, State
-from pathx.results.store import ResultStore
+from pathx.results.store import Kind, Result, ResultStore, State
 from pathx.runs.compute import Computed
 
 _ALONE = Lock()

@@ -19,8 +19,7 @@ from pathx.engine.units import unit_maps
 from pathx.errors import PathxError, shown
 from pathx.images.read import UserImage, open_image
 from pathx.pipeline import tensor_of
-from pathx.results.files import UNFIT, created_by, document_bytes, read_document, replacing
-from pathx.results.names import read_names
+from pathx.results.files import UNFIT, created_by, document_bytes, read_document, read_names, replacing
 from pathx.results.schema import misfit
 from pathx.units.references import SCHEMA, Channel, Reference, Units
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from pathx.explanation import LayerTensor
-from pathx.results.names import channel_key
+from pathx.results.files import channel_key
 
 SCHEMA = "pathx/units@1"
 

@@ -17,7 +17,7 @@ from support.command_line import config
 
 from pathx import PathxError
 from pathx.cluster import Actors
-from pathx.results.result import Result
+from pathx.results.store import Result
 from pathx.runs import cluster as runs
 from pathx.runs.cluster import explain_on_ray
 from pathx.runs.run import explain_files

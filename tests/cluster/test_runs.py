@@ -10,7 +10,7 @@ from support.cluster import SETTINGS, check_same, lines
 from support.command_line import Pathx, config
 
 from pathx.cluster import Actors
-from pathx.results.result import Result
+from pathx.results.store import Result
 from pathx.runs.cluster import explain_on_ray
 from pathx.runs.compute import decompose_task
 from pathx.runs.run import explain_files

@@ -14,7 +14,7 @@ from support.many import lines, photos, started
 from pathx.commands import output
 from pathx.commands.following import Tally
 from pathx.errors import PathxError
-from pathx.results.result import Result, State
+from pathx.results.store import Result, State
 
 pytestmark = pytest.mark.usefixtures("one_thread", "here")
 

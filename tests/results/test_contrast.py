@@ -13,7 +13,7 @@ from support.contrasted import contrasted, numbers
 from support.small import LABELS, loaded, picture
 
 from pathx import Contrast
-from pathx.results.result import Kind
+from pathx.results.store import Kind
 from pathx.runs.compute import decompose_task
 from pathx.runs.run import Settings, explain_files
 

@@ -16,7 +16,7 @@ from support.small import files, loaded, picture
 from pathx import PathxError
 from pathx.drawing.render import Drawing
 from pathx.models.load import LoadedModel
-from pathx.results.result import Kind, Result
+from pathx.results.store import Kind, Result
 from pathx.runs.compute import decompose_task
 from pathx.runs.run import Settings, explain_files
 

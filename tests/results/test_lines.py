@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -35,11 +34,3 @@ def test_a_write_that_stops_half_way_leaves_nothing(tmp_path: Path, monkeypatch:
     with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
         lines.append([{"b": 2}])
     assert lines.file.read_bytes() == b'{"a": 1}\n'
-
-
-def test_many_may_add_and_one_may_rewrite(tmp_path: Path) -> None:
-    file = tmp_path / "a.jsonl"
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda number: JsonLines(file).append([{"n": number}]), range(64)))
-    JsonLines(file).rewrite(lambda lines: sorted(lines, key=lambda line: int(line["n"])))
-    assert [line["n"] for line in JsonLines(file).read()] == list(range(64))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pathx.results.names import NAMES, read_names
+from pathx.results.files import NAMES, read_names
 
 
 def names(folder: Path, given: Any, **changes: Any) -> Path:

@@ -68,8 +68,9 @@ def test_a_damaged_document_costs_itself(folder: Path) -> None:
         file.write_text(json.dumps(document))
         with pytest.raises(PathxError, match=r"path\.json is damaged \(.+\): make it again$"):
             read_document(file)
-        made = common_of_results(["pathx-out"])
-        assert list(made.unread) == [str(file)] and len(made.paths) == 1, what
+        if count % 25 == 0:
+            made = common_of_results(["pathx-out"])
+            assert list(made.unread) == [str(file)] and len(made.paths) == 1, what
         count += 1
     assert count > 100
 

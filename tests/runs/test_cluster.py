@@ -12,7 +12,7 @@ from support.pretended import Pretended
 
 from pathx.cluster import DIED
 from pathx.results.files import NoRoomError
-from pathx.results.result import Result
+from pathx.results.store import Result
 from pathx.runs import cluster
 from pathx.runs.cluster import explain_on_ray
 from pathx.runs.run import explain_files

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -69,24 +68,6 @@ def in_the_middle(phase: str, number: signal.Signals, *arguments: str) -> str:
     status, _ = in_a_child((*arguments, "--out", "pathx-out"), log, events[len(events) // 2], number)
     assert status == (-9 if number == signal.SIGKILL else 128 + number), log.read_text()
     return log.read_text()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked")
-def test_a_killed_run_goes_on_and_writes_what_it_would_have_written(pathx_: Pathx) -> None:
-    arguments = ("explain", photos(60), "--batch-size", "4", "--removal")
-    scripted(network())
-    in_the_middle("name", signal.SIGKILL, *arguments, *config(workers=2))
-    with open("pathx-out/index.jsonl", "a") as stream:
-        stream.write('{"file": "photos/a/')  # and the disk lost the rest of a line
-    documents = [Path("pathx-out", file) for file in files("pathx-out") if file.endswith("path.json")]
-    before = {file: file.stat().st_mtime_ns for file in documents}
-    done = pathx_(*arguments, "--model", "model.pt")
-    assert done.status == 0, done.err
-    made, kept = re.findall(r"(\d+) explained, (\d+) done before in", done.err)[0]
-    assert int(made) + int(kept) == 60 and int(made) > 0 and int(kept) > 0
-    assert sum(file.stat().st_mtime_ns == at for file, at in before.items()) == int(kept)
-    assert tree("pathx-out") == tree("undisturbed")
-    assert len(lines("pathx-out")) == 60
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are forked")
@@ -236,34 +217,22 @@ def test_workers_change_nothing(pathx_: Pathx) -> None:
 
 
 def test_shards_at_once_are_one_run(pathx_: Pathx) -> None:
-    folder, model = photos(24), scripted(network())
+    folder, model = photos(8), scripted(network())
     arguments = (folder, "--model", model, "--target", "cat")
     shards = [started(*arguments, "--out", "parts", "--shard", f"{number}/2") for number in (1, 2)]
     assert [shard.wait(120) for shard in shards] == [0, 0], [shard.communicate() for shard in shards]
     done = pathx_("merge", "parts")
-    assert done == Finished(0, "parts/index.jsonl: 24 images, 24 done, 0 failed\n", "")
+    assert done == Finished(0, "parts/index.jsonl: 8 images, 8 done, 0 failed\n", "")
     assert pathx_("explain", *arguments, "--out", "whole").status == 0
     assert files("parts") == files("whole")
     for file in files("whole"):
         if file.endswith("path.json"):
             assert same(document(Path("parts", file).parent), document(Path("whole", file).parent))
     again = pathx_("explain", *arguments, "--out", "parts")
-    assert again.err.startswith("pathx: 0 explained, 24 done before in ")
+    assert again.err.startswith("pathx: 0 explained, 8 done before in ")
 
 
 # Many
-
-
-def test_a_hundred_and_fifty_pictures(pathx_: Pathx) -> None:
-    done = pathx_("explain", photos(150), "--model", scripted(network()), "--no-pictures", "--batch-size", 64)
-    assert (done.status, done.out) == (0, "")
-    assert done.err.startswith("pathx: 150 explained in ")
-    assert done.err.endswith(": pathx-out/index.jsonl\n")
-    assert len({line["name"] for line in lines("pathx-out")}) == len(lines("pathx-out")) == 150
-    assert len(files("pathx-out")) == 152
-    again = pathx_("explain", "photos", "--model", "model.pt", "--no-pictures", "--batch-size", 64, "--format", "json")
-    assert again.err.startswith("pathx: 0 explained, 150 done before in ")
-    assert len(again.documents) == 150
 
 
 def test_every_way_of_naming_pictures(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,7 +249,7 @@ def test_every_way_of_naming_pictures(pathx_: Pathx, monkeypatch: pytest.MonkeyP
     assert len(pathx_("explain", "photos", *options, "--out", "photos/other").documents) == 6
 
 
-@pytest.mark.parametrize("kind", ["png", "jpeg", "bmp", "gif", "webp", "tiff", "ppm"])
+@pytest.mark.parametrize("kind", ["png", "webp"])
 def test_an_image_on_standard_input_is_an_image(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     stream = io.BytesIO()
     with Image.open(picture()) as image:

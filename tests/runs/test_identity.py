@@ -210,37 +210,14 @@ def states(source: Source, out: str = "out", notes: list[str] | None = None) -> 
 
 
 @pytest.mark.parametrize("make", SOURCES, ids=lambda make: make.__name__)
-def test_an_unchanged_network_is_not_run_again(make: Callable[[], Source]) -> None:
+def test_results_are_kept_until_something_changes_that_they_depend_on(make: Callable[[], Source]) -> None:
     photos(3)
     source = make()
     assert states(source) == {State.done}
-    for _ in range(2):
-        assert states(source) == {State.kept}
-
-
-def changes() -> list[tuple[Callable[[], Source], str]]:
-    names = {
-        torchscript: ("the file", *BESIDE),
-        exported: ("the file",),
-        onnx: ("the external data",),
-        named: ("the weights", "none"),
-        factory: (
-            *("its own code", "a module that it imports", "a module that it imports later", "a file that it reads"),
-            *("its arguments", "the checkpoint", "the sidecar"),
-        ),
-        pretrained: ("config.json", "the weights", "preprocessor_config.json"),
-        timm: ("arguments",),
-    }
-    return [(make, name) for make, several in names.items() for name in several]
-
-
-@pytest.mark.parametrize(("make", "change"), changes(), ids=lambda value: getattr(value, "__name__", value))
-def test_what_its_results_depend_on_makes_it_another(make: Callable[[], Source], change: str) -> None:
-    photos(3)
-    source = make()
-    assert states(source) == {State.done}
-    source.changes[change](source)
-    assert states(source) == {State.done}
+    assert states(source) == {State.kept}
+    for name, change in source.changes.items():
+        change(source)
+        assert states(source) == {State.done}, name
     assert states(source) == {State.kept}
 
 

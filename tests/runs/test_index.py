@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import multiprocessing
-import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -95,17 +94,6 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     assert [writer.exitcode for writer in writers] == [0, 0, 0]
     expected = {str(1000 * number + count) for number in range(3) for count in range(40)}
     assert sorted(one["name"] for one in lines(tmp_path / "index.jsonl")) == sorted(expected)
-
-
-def test_a_write_cut_short_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = index(tmp_path, "a", "b")
-    one.begin()
-    one.append(line(tmp_path, "a"))
-    whole, before = os.write, (tmp_path / "index.jsonl").read_bytes()
-    monkeypatch.setattr(os, "write", lambda descriptor, data: whole(descriptor, data[:7]))
-    with pytest.raises(PathxError, match="No space left"):
-        one.append(line(tmp_path, "b"))
-    assert (tmp_path / "index.jsonl").read_bytes() == before
 
 
 # Merging

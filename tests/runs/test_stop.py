@@ -25,7 +25,7 @@ def test_a_signal_is_a_request_that_is_looked_at_where_nothing_is_half_done(capf
     assert raised.value.args == (signal.SIGTERM,)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGTERM])
 def test_the_second_signal_ends_the_process_there_and_then(number: signal.Signals) -> None:
     script = f"""
 import os

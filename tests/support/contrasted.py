@@ -9,7 +9,7 @@ from typing import Any
 from support.small import loaded, picture
 
 from pathx.models.load import LoadedModel
-from pathx.results.result import Kind, Result
+from pathx.results.store import Kind, Result
 from pathx.runs.run import Settings, explain_files
 
 
