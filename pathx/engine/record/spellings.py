@@ -119,7 +119,19 @@ def _whole_slice(x: Tensor, dim: int = 0, start: Any = None, end: Any = None, st
     return (lambda: aten.alias(x)) if whole else None
 
 
+def _variance_and_mean(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Run:
+    """Two operations: the mean is linear, and the variance is not."""
+    return lambda: (torch.var(x, dim, correction=correction, keepdim=keepdim), x.mean(dim, keepdim))
+
+
+def _interpolation(start: Tensor, end: Tensor, weight: Any) -> Run:
+    return lambda: start + weight * (end - start)
+
+
 RESPELLINGS: dict[Any, Respelling] = {
+    aten.var_mean.correction: _variance_and_mean,
+    aten.lerp.Tensor: _interpolation,
+    aten.lerp.Scalar: _interpolation,
     aten.channel_shuffle.default: _channel_shuffle,
     aten.native_channel_shuffle.default: _channel_shuffle,
     aten.slice.Tensor: _whole_slice,
