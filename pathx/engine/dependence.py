@@ -36,7 +36,7 @@ from pathx.engine.rules.table import (
     is_norm,
     is_pointwise,
     is_smooth,
-    known,
+    record_of,
 )
 from pathx.errors import PathxError
 
@@ -74,7 +74,7 @@ class Watch:
 
 def _kept(node: Node, states: dict[Value, Dependence]) -> Iterator[Value]:
     """The values of a node that its rule may ask for, where what it makes varies with the image."""
-    operation = known(node)
+    operation = record_of(node)
     varying = [value for value in node.inputs if states.get(value) is Dependence.VARIES]
     yield from (value for value in node.inputs if states.get(value) is not Dependence.VARIES)
     several = sum(states.get(value, Dependence.FIXED) is not Dependence.FIXED for value in node.inputs) > 1
@@ -91,7 +91,7 @@ def _kept(node: Node, states: dict[Value, Dependence]) -> Iterator[Value]:
 
 def _follow(node: Node, states: dict[Value, Dependence]) -> None:
     """Add the states of what a node makes: FIXED, FROZEN, or VARIES for all that depends on the image in any other way."""
-    reading = known(node).reading
+    reading = record_of(node).reading
     inputs = node.inputs[1:] if reading == "shape" else node.inputs
     state = max([states.get(value, Dependence.FIXED) for value in inputs], default=Dependence.FIXED)
     if has(node, "decision") and state is not Dependence.FIXED:
@@ -221,7 +221,7 @@ class _Reader:
 
     def _rank(self, node: Node, varying: list[Value]) -> int:
         """How clearly a value is a factor: 3 for what is no activation, 2 for a clip, 1 for an activation, 0 for others."""
-        operation = known(node)
+        operation = record_of(node)
         if not varying:
             return 0
         ranks = [self.ranks.get(value, 0) for value in varying]
@@ -241,7 +241,7 @@ class _Reader:
 
     def _activation_source(self, node: Node, varying: list[Value]) -> Value | None:
         """The input that an activation gates; None where a node is none."""
-        if known(node).gate is None:
+        if record_of(node).gate is None:
             return None
         if not is_choice(node) or is_bound(node):
             alone = len(varying) == 1 and node.inputs.count(varying[0]) == 1
@@ -265,7 +265,7 @@ class _Reader:
     # What a node is linear in.
 
     def _linear_inputs(self, node: Node, needed: set[Value]) -> tuple[Value, ...]:
-        operation, varying = known(node), self._varying(node)
+        operation, varying = record_of(node), self._varying(node)
         aside = [value for value in node.outputs[1:] if value in needed]
         if aside and not has(node, "split"):
             raise PathxError(_no_rule(node, " beside its first result"), usage=True)
@@ -299,7 +299,7 @@ class _Reader:
         return tuple(inputs)
 
     def _refuse_by_record(self, node: Node) -> None:
-        refuses = known(node).refuses
+        refuses = record_of(node).refuses
         if refuses is not None and (reason := refuses(node, _positions(node, self.states))) is not None:
             raise PathxError(f"pathx cannot explain the model: {node.place} {reason}", usage=True)
 
@@ -318,13 +318,13 @@ class _Reader:
         """A product with what came straight out of an activation, element by element, is an activation of the other factor."""
         values = (*node.inputs, *node.outputs[:1])
         same_shape = len({self.graph.shapes[value.index] for value in values if value is not None}) == 1
-        if known(node).gate is not None and self.ranks.get(held, 0) < 3 and same_shape:
+        if record_of(node).gate is not None and self.ranks.get(held, 0) < 3 and same_shape:
             self.sources[node.index] = next(value for value in node.inputs if value != held)
 
     def _refusal(self, node: Node) -> str:
         if node.op.namespace == "quantized" or "quantize" in node.kind:
             return f"the model is quantised ({node.place}): explain the network it was made from"
-        if known(node).reading == "nonlinear":
+        if record_of(node).reading == "nonlinear":
             return f"pathx cannot explain the model: {node.place} is neither linear nor an activation, and multiplies nothing"
         return _no_rule(node)
 
@@ -388,7 +388,7 @@ def check_batch(graph: Graph, nodes: Iterable[Node], reading: Reading) -> frozen
             continue
         values = (*reading.linear[node.index], *node.outputs)
         shapes = [graph.shapes[v.index] for v in values if v is not None and reading.states[v] is Dependence.VARIES]
-        keeps_batch = known(node).keeps_batch(shapes_of(graph, node, reading))
+        keeps_batch = record_of(node).keeps_batch(shapes_of(graph, node, reading))
         odd = next((shape for shape in shapes if shape[:1] != (batch,)), None)
         if keeps_batch and odd is None:
             continue
@@ -396,7 +396,11 @@ def check_batch(graph: Graph, nodes: Iterable[Node], reading: Reading) -> frozen
         remedy = BATCH_REMEDIES.get(node.kind, "")
         remedies += [remedy] if remedy else []
         if batch == 1:
-            if known(node).saves is not None and node.index not in reading.sources and not has(node, "last dimensions"):
+            if (
+                record_of(node).saves is not None
+                and node.index not in reading.sources
+                and not has(node, "last dimensions")
+            ):
                 problem = f"pathx has no rule for {node.place} on tensors without the batch in front"
                 raise PathxError(f"{problem}; {[*remedies, 'keep the images in the first dimension'][0]}", usage=True)
             continue

@@ -12,7 +12,7 @@ from torch import Tensor
 from pathx.engine.dependence import Reading, shapes_of
 from pathx.engine.record.operations import Graph, Node, Value
 from pathx.engine.rules.geometry import Field
-from pathx.engine.rules.table import known
+from pathx.engine.rules.table import record_of
 from pathx.explanation import Grid, Places
 
 
@@ -128,7 +128,7 @@ def fields_above(graph: Graph, nodes: Iterable[Node], reading: Reading, source: 
         if any(value in fields for value in reading.linear.get(node.index, ())):
             call = shapes_of(graph, node, reading)
             call = replace(call, varying=[value for value in call.varying if value in fields], fields=fields)
-            rule = known(node).field
+            rule = record_of(node).field
             found = rule(call) if rule is not None and call.varying else None
             for output, value in enumerate(node.outputs):
                 if value is not None:

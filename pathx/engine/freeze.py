@@ -19,11 +19,11 @@ from pathx.engine.dependence import Dependence, ImagesTogether, Watch
 from pathx.engine.device import full_precision
 from pathx.engine.network import Gate, Network, find_logits, read_network
 from pathx.engine.record.model import unwrap
-from pathx.engine.record.operations import Node, Value, by_value, filled, run_node
+from pathx.engine.record.operations import Node, Value, by_value, map_leaves, run_node
 from pathx.engine.record.recorder import Recording, record
 from pathx.engine.rules.pooling import FORMS
 from pathx.engine.rules.shared import constant_of_one, push, push_of_one, vjp_of_one
-from pathx.engine.rules.table import Call, Cotangents, Slopes, has, known
+from pathx.engine.rules.table import Call, Cotangents, Slopes, has, record_of
 from pathx.engine.window import Window
 from pathx.errors import PathxError, kind_in_words
 
@@ -62,8 +62,8 @@ class Frozen:
             form = self.network.form(node)
             self._calls[node.index] = Call(
                 node,
-                tuple(filled(arg, self._fixed) if values else arg for arg, values in form.args),
-                {name: filled(arg, self._fixed) for name, arg in node.kwargs.items()},
+                tuple(map_leaves(arg, self._fixed) if values else arg for arg, values in form.args),
+                {name: map_leaves(arg, self._fixed) for name, arg in node.kwargs.items()},
                 form.shapes,
                 {v: self._saved(v, node) for v in form.frozen if v in self.kept},
                 self._batch,
@@ -86,7 +86,7 @@ class Frozen:
     def slopes(self, gate: Gate) -> Slopes:
         """A gate's slope and gain at these images."""
         if gate.node.index not in self._slopes:
-            operation = known(gate.node)
+            operation = record_of(gate.node)
             assert operation.gate is not None
             value = gate.output if operation.saves == "output" else gate.source
             saved = self.kept[value].reshape(-1, *gate.shape)
@@ -107,7 +107,7 @@ class Frozen:
             return [(gate.source, self.slopes(gate).pull_back(cotangent))]
         if self._is_whole(node):
             return vjp_of_one(self.call(node), output, cotangent, self._recorded_shapes(node))
-        rule = known(node).transpose
+        rule = record_of(node).transpose
         assert rule is not None  # the network was read
         return [(value, window) for value, window in rule(self.call(node), output, cotangent) if window.data.numel()]
 
@@ -132,7 +132,7 @@ class Frozen:
 
     def constant(self, node: Node, cotangent: Window) -> Tensor | None:
         """(P,) what the constant part of a linear node adds under these cotangents; None where it has none."""
-        rule = known(node).constant
+        rule = record_of(node).constant
         if rule is not None and self._is_whole(node):
             return constant_of_one(self.call(node), cotangent, self._recorded_shapes(node))
         return None if rule is None else rule(self.call(node), cotangent)

@@ -15,10 +15,10 @@ from torch import Tensor
 from pathx.compat import outside_modes
 from pathx.engine.dependence import Dependence, Reading, check_batch, read_graph
 from pathx.engine.fields import fields_above, find_places, reach, receptive_fields
-from pathx.engine.record.operations import Graph, Node, Value, filled, values_in
+from pathx.engine.record.operations import Graph, Node, Value, map_leaves, values_in
 from pathx.engine.record.spellings import fold
 from pathx.engine.rules.geometry import Field
-from pathx.engine.rules.table import has, is_norm, is_pointwise, known
+from pathx.engine.rules.table import has, is_norm, is_pointwise, record_of
 from pathx.errors import PathxError, kind_in_words
 from pathx.explanation import LayerTensor
 
@@ -94,10 +94,10 @@ class Network:
         if node.index not in self._forms:
             values = [*node.inputs, *(value for value in node.outputs if value is not None)]
             self._forms[node.index] = Form(
-                tuple((filled(arg, lambda leaf: leaf), bool(values_in(arg))) for arg in node.args),
+                tuple((map_leaves(arg, lambda leaf: leaf), bool(values_in(arg))) for arg in node.args),
                 {v: self.shape(v) for v in values},
                 tuple(v for v in values if self._is_frozen(v, node)),
-                tuple(node.inputs) if known(node).saves == "inputs" else (),
+                tuple(node.inputs) if record_of(node).saves == "inputs" else (),
             )
         return self._forms[node.index]
 
@@ -214,10 +214,10 @@ class Network:
             needed.update(value for value in node.inputs if value not in self.reading.linear[node.index])
             gate = self.gates.get(node.index) or self.class_gates.get(node.index)
             if gate is not None:
-                needed.add(gate.output if known(node).saves == "output" else gate.source)
-            elif known(node).saves == "inputs":
+                needed.add(gate.output if record_of(node).saves == "output" else gate.source)
+            elif record_of(node).saves == "inputs":
                 needed.update(node.inputs)
-            elif known(node).saves in ("indices", "statistics"):
+            elif record_of(node).saves in ("indices", "statistics"):
                 needed.update(value for value in node.outputs[1:] if value is not None)
         return frozenset(needed)
 
@@ -229,7 +229,7 @@ class Network:
             node = self.producers.get(stack.pop())
             if node is None or node.index in self.gates:
                 continue
-            frozen = known(node).saves or node.index in self.class_gates or node.index in self.whole
+            frozen = record_of(node).saves or node.index in self.class_gates or node.index in self.whole
             if frozen or any(self._is_of_images(v, node) for v in node.inputs):
                 return False
             fresh = {*self.reading.linear.get(node.index, ())} - seen

@@ -25,10 +25,10 @@ def value_at(index: int) -> Value:
     return _VALUES.get(index) or _VALUES.setdefault(index, Value(index))
 
 
-def filled(item: Any, fill: Callable[[Any], Any]) -> Any:
+def map_leaves(item: Any, fill: Callable[[Any], Any]) -> Any:
     """An argument with `fill` applied to everything in it that is not a list or tuple."""
     if isinstance(item, (list, tuple)):
-        return [filled(part, fill) for part in item]
+        return [map_leaves(part, fill) for part in item]
     return fill(item)
 
 
@@ -38,7 +38,9 @@ def run_node(node: Node, values: Mapping[Value, Any]) -> Any:
     def actual(leaf: Any) -> Any:
         return values[leaf] if isinstance(leaf, Value) else leaf
 
-    return node.op(*filled(node.args, actual), **{name: filled(arg, actual) for name, arg in node.kwargs.items()})
+    return node.op(
+        *map_leaves(node.args, actual), **{name: map_leaves(arg, actual) for name, arg in node.kwargs.items()}
+    )
 
 
 def by_value(node: Node, out: Any) -> dict[Value, Any]:

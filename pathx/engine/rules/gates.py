@@ -114,24 +114,24 @@ smooth("sigmoid", "log_sigmoid_forward", traits={"saturating", "final"})(_tangen
 
 @smooth("silu")
 def silu(call: Call, h: Tensor) -> Slopes:
-    return _gated(h, torch.sigmoid(h))
+    return _slopes_of_product(h, torch.sigmoid(h))
 
 
 @smooth("gelu")
 def gelu(call: Call, h: Tensor) -> Slopes:
     if call.kwargs.get("approximate") == "tanh":
-        return _gated(h, torch.sigmoid(math.sqrt(8 / math.pi) * (h + 0.044715 * h**3)))
-    return _gated(h, torch.special.ndtr(h))
+        return _slopes_of_product(h, torch.sigmoid(math.sqrt(8 / math.pi) * (h + 0.044715 * h**3)))
+    return _slopes_of_product(h, torch.special.ndtr(h))
 
 
 @smooth("hardswish")
 def hardswish(call: Call, h: Tensor) -> Slopes:
-    return _gated(h, (h + 3).clamp_(0, 6) / 6)
+    return _slopes_of_product(h, (h + 3).clamp_(0, 6) / 6)
 
 
 @smooth("mish")
 def mish(call: Call, h: Tensor) -> Slopes:
-    return _gated(h, torch.nn.functional.softplus(h).tanh_())
+    return _slopes_of_product(h, torch.nn.functional.softplus(h).tanh_())
 
 
 @smooth("pow", "square", traits={"saturating"})
@@ -139,10 +139,10 @@ def power(call: Call, h: Tensor) -> Slopes:
     """h² = h · h, as in StarReLU, and other powers."""
     rest = (call.values(arg) if isinstance(arg, Value) else arg for arg in call.args[1:])
     result = call.node.op(h, *rest, **call.kwargs)
-    return _gated(h, torch.where(h == 0, torch.zeros_like(h), result / h))
+    return _slopes_of_product(h, torch.where(h == 0, torch.zeros_like(h), result / h))
 
 
-def _gated(h: Tensor, g: Tensor) -> Slopes:
+def _slopes_of_product(h: Tensor, g: Tensor) -> Slopes:
     """h · g(h), where g(h) is held as it is at the image."""
     return Slopes(g * h, g)
 

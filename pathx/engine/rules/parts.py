@@ -66,7 +66,7 @@ def _cat_field(call: Shapes) -> Field:
     if all(table.shape[dim + 1] == 1 for field in fields.values() for table in field.tables):
         return union(list(fields.values()), len(call.result))
 
-    def joined(tables: dict[Value, Tensor]) -> Tensor:
+    def join(tables: dict[Value, Tensor]) -> Tensor:
         shape = torch.broadcast_shapes(*(with_item(table.shape, dim + 1, 1) for table in tables.values()))
         pieces = []
         for part in parts:
@@ -75,7 +75,7 @@ def _cat_field(call: Shapes) -> Field:
             pieces.append(table.expand(with_item(shape, dim + 1, size)))
         return torch.cat(pieces, dim + 1)
 
-    return Field(*(joined({value: field.tables[axis] for value, field in fields.items()}) for axis in (0, 1)))
+    return Field(*(join({value: field.tables[axis] for value, field in fields.items()}) for axis in (0, 1)))
 
 
 @linear("cat", jointly_linear=True, keeps_batch=_joins_parts, field=_cat_field, traits={"move"})

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathx.engine.record.operations import Value, filled, values_in
-from pathx.engine.rules.table import Call, Cotangents, has, known, precise, record
+from pathx.engine.record.operations import Value, map_leaves, values_in
+from pathx.engine.rules.table import Call, Cotangents, has, precise, record, record_of
 from pathx.engine.window import Corners, Origin, Window
 
 # --- sums -----------------------------------------------------------------------------------------------------------
@@ -221,8 +221,8 @@ def _run(
             return places[leaf] if leaf in places else read(call.saved[leaf])
         return read(leaf) if id(leaf) in numbers else leaf
 
-    kwargs = {name: filled(arg, actual) for name, arg in call.kwargs.items()}
-    out = call.node.op(*filled(call.args, actual), **kwargs)
+    kwargs = {name: map_leaves(arg, actual) for name, arg in call.kwargs.items()}
+    out = call.node.op(*map_leaves(call.args, actual), **kwargs)
     return out[output] if isinstance(out, (tuple, list)) else out  # type: ignore[no-any-return]
 
 
@@ -245,7 +245,7 @@ def _fixed_per_image(call: Call) -> list[Tensor]:
 
     weights = _SHARED_WEIGHTS.get(call.node.kind, ())
     args = [arg for position, arg in enumerate(call.args) if position not in weights]
-    filled([*args, *call.kwargs.values()], look)
+    map_leaves([*args, *call.kwargs.values()], look)
     return found
 
 
@@ -275,12 +275,12 @@ def push(call: Call, output: int, tangents: Mapping[Value, Tensor], image: Tenso
         result = like.new_zeros(len(like), *shape)
         result[..., start:stop] = like @ call.values(call.args[1])[:, start:stop]
         return result
-    if known(call.node).saves is not None:
+    if record_of(call.node).saves is not None:
         return _transpose_of_transpose(call, output, tangents, image)
     sources = _varying(call)
     given = [tangents.get(value, like.new_zeros(())).expand(len(image), *call.shapes[value]) for value in sources]
     result = _apply(call, output, sources, given, image)
-    if known(call.node).constant is None:
+    if record_of(call.node).constant is None:
         return result
     zeros = [like.new_zeros(call.batch, *call.shapes[value]) for value in sources]
     shift = _apply(call, output, sources, zeros, torch.arange(call.batch, device=image.device))
@@ -289,7 +289,7 @@ def push(call: Call, output: int, tangents: Mapping[Value, Tensor], image: Tenso
 
 def _transpose_of_transpose(call: Call, output: int, tangents: Mapping[Value, Tensor], image: Tensor) -> Tensor:
     """The same of an operation that is linear only with what it saved: maxima, norms."""
-    rule, row = known(call.node).transpose, torch.arange(len(image), device=image.device)
+    rule, row = record_of(call.node).transpose, torch.arange(len(image), device=image.device)
     assert rule is not None  # the network was read
 
     def pull(cotangent: Tensor) -> list[Tensor]:

@@ -133,7 +133,7 @@ OPERATIONS: dict[str, Operation] = {}
 UNKNOWN = Operation()
 
 
-def known(node: Node) -> Operation:
+def record_of(node: Node) -> Operation:
     """The record of a node's operation; an empty one where there is none."""
     return OPERATIONS.get(node.kind, UNKNOWN)
 
@@ -204,33 +204,33 @@ Trait = Literal[
 
 def has(node: Node, *traits: Trait) -> bool:
     """Whether a node's operation has any of some traits."""
-    return not known(node).traits.isdisjoint(traits)
+    return not record_of(node).traits.isdisjoint(traits)
 
 
 def is_pointwise(node: Node) -> bool:
     """Whether every element of the result is computed from the elements at its own place."""
-    tagged = torch.Tag.pointwise in node.op.tags or known(node).gate is not None
+    tagged = torch.Tag.pointwise in node.op.tags or record_of(node).gate is not None
     return tagged or has(node, "copy", "pointwise")
 
 
 def is_smooth(node: Node) -> bool:
     """Whether an activation's slope changes with the image, however little that changes."""
-    return known(node).gate is not None and known(node).reading == "nonlinear"
+    return record_of(node).gate is not None and record_of(node).reading == "nonlinear"
 
 
 def is_norm(node: Node) -> bool:
     """Whether an operation is linear once the scale that it divides by is held at the image."""
-    return known(node).saves == "statistics"
+    return record_of(node).saves == "statistics"
 
 
 def is_choice(node: Node) -> bool:
     """Whether an operation is a gate where a value masks or bounds itself, and linear elsewhere."""
-    return known(node).gate is not None and known(node).transpose is not None
+    return record_of(node).gate is not None and record_of(node).transpose is not None
 
 
 def is_bound(node: Node) -> bool:
     """Whether a choice is the larger or the smaller of two values: a gate of either, bounded by the other."""
-    return is_choice(node) and known(node).saves == "inputs"
+    return is_choice(node) and record_of(node).saves == "inputs"
 
 
 def is_clip(node: Node) -> bool:

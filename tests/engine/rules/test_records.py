@@ -27,7 +27,7 @@ from pathx import PathxError
 from pathx.engine.freeze import freeze
 from pathx.engine.record.operations import Node, Scope, Value
 from pathx.engine.rules.norms import rms_norm
-from pathx.engine.rules.table import OPERATIONS, Call, known
+from pathx.engine.rules.table import OPERATIONS, Call, record_of
 from pathx.engine.window import Window
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -446,7 +446,7 @@ def test_a_field_is_what_is_seen(name: str) -> None:
     """Nothing beside it, and nothing too much where every element of the field counts."""
     images = fixed(2, 1, 15, 7)
     nodes = freeze(Seen(MAPS[name]), images).network
-    routed = len(nodes.gates) > 2 or any(known(node).saves not in (None, "output") for node in nodes.nodes)
+    routed = len(nodes.gates) > 2 or any(record_of(node).saves not in (None, "output") for node in nodes.nodes)
     assert_field(MAPS[name], images, exact=not routed and name not in LOOSE)
 
 
