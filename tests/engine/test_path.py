@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from support.cases import CLOSE, Case, assert_equals_reference, cases, contrasts
-from support.work import Transfers, work_of
+from support.work import Transfers
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
@@ -269,28 +269,8 @@ def test_the_host_reads_once_per_layer_and_once_at_the_end(batch: int, case: Cas
         explain_frozen(frozen, wanted, **options)  # what units can see is worked out once, on the host
         patch.setattr(pathx.engine.search, "read_certificate", count)
         with Transfers() as read:
-            found = explain_frozen(frozen, wanted, **options)
-    assert read.count <= (len(found[0].path) if options["importance"] == "effect" else certificates) + 1
-
-
-def test_reading_is_counted() -> None:
-    table = torch.arange(6).reshape(2, 3)
-    with Transfers() as read:
-        table.sum(1), table[:, 1:], table.topk(2)
-        assert read.count == 0
-        table.tolist(), int(table.sum()), table[table > 2], table.nonzero()
-    assert read.count == 4
-
-
-def test_bytes_are_counted_as_they_are_read_and_written() -> None:
-    table, index = torch.zeros(1000, dtype=torch.float32), torch.arange(10)
-    values = torch.ones(10)
-    assert work_of(lambda: table + 1).moved == 2 * 4000
-    assert work_of(lambda: table[:5] * 2).moved == 2 * 20
-    assert work_of(lambda: table.index_select(0, index)).moved == 80 + 2 * 40
-    assert work_of(lambda: table.index_fill_(0, index, 1.0)).moved == 80 + 40
-    assert work_of(lambda: table.index_copy_(0, index, values)).moved == 80 + 40 + 40
-    assert work_of(lambda: table.index_add_(0, index, values)).moved == 80 + 40 + 2 * 40
+            explain_frozen(frozen, wanted, **options)
+    assert read.count <= certificates + 1
 
 
 def _vjp_of_shapes(apply: Any, probe: Tensor) -> tuple[Tensor, Any]:
