@@ -356,7 +356,7 @@ def stability(prepared: Prepared, seen: SeenImage, explanation: Explanation, set
 def removal(prepared: Prepared, seen: SeenImage, explanation: Explanation) -> Finding:
     """Remove units and channels of the path from the real network one by one: does it lose what the path predicts?"""
     parts = part_removals(freeze(prepared.module, seen.input[None]), explanation)
-    kinds = {f"{kind}s": [part for part in parts if part.kind == kind] for kind in ("unit", "channel")}
+    kinds = {f"{kind}s": [part for part in parts if part.kind == kind] for kind in ("channel", "unit")}
     correlations = {
         kind: spearman(torch.tensor([p.predicted for p in own]), torch.tensor([p.measured for p in own]))
         for kind, own in kinds.items()

@@ -66,11 +66,18 @@ class Decision:
         """The network on the way from a zero input, which is not part of it, to the image."""
         steps = torch.arange(1, INTEGRATION_STEPS + 1).to(self.frozen.images) / INTEGRATION_STEPS
         images = self.frozen.images * steps.reshape(-1, *[1] * (self.frozen.images.dim() - 1))
-        return [freeze(self.module, part) for part in images.split(STEPS_AT_ONCE)]
+        return [one for part in images.split(STEPS_AT_ONCE) for one in _freeze(self.module, part)]
 
     @cached_property
     def zero(self) -> Frozen:
-        return freeze(self.module, torch.zeros_like(self.frozen.images))
+        (zero,) = _freeze(self.module, torch.zeros_like(self.frozen.images))
+        return zero
+
+
+def _freeze(module: torch.nn.Module, images: Tensor) -> Sequence[Frozen]:
+    """The network at some images; image by image where it mixes the images of a batch."""
+    frozen = freeze(module, images)
+    return frozen.parts or [frozen]
 
 
 def activations(frozen: Frozen, gates: Sequence[Gate]) -> Tensor:
@@ -198,9 +205,9 @@ def measure_image(
     module: torch.nn.Module, image: Tensor, target: int, name: str, *, keep: bool, settings: Mapping[str, Any]
 ) -> RemovedUnits:
     """Remove units by every order from the decision for one image (1, …)."""
-    frozen = freeze(module, image)
+    (frozen,) = _freeze(module, image)
     (explanation,) = explain_frozen(frozen, [(0, target)], **settings)
-    decision = Decision(module, frozen.parts[0] if frozen.parts else frozen, explanation)
+    decision = Decision(module, frozen, explanation)
     if not decision.layers:
         raise PathxError("the path has no units")
     active = Draws.of(decision.frozen, 0, explanation).active

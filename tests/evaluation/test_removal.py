@@ -86,6 +86,36 @@ def test_every_order_gets_as_many_units_of_each_layer_as_the_path_keeps() -> Non
                     assert not set(units.tolist()) & set(one.paths[layer].tolist())
 
 
+class Attending(nn.Module):
+    """Attention that folds the heads into the batch, so that images are frozen one by one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Linear(10, 8), nn.Linear(16, 3)
+        self.mlp = nn.Sequential(nn.Linear(8, 16), nn.GELU())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = self.embed(x.mean(1))  # (B, 10, 8)
+        heads = tokens.reshape(len(x), 10, 2, 4).transpose(1, 2).reshape(len(x) * 2, 10, 4)
+        mixed = torch.softmax(heads @ heads.mT, -1) @ heads
+        tokens = tokens + mixed.reshape(len(x), 2, 10, 4).transpose(1, 2).reshape(len(x), 10, 8)
+        logits: torch.Tensor = self.head(self.mlp(tokens).mean(1))
+        return logits
+
+
+def test_networks_that_are_frozen_image_by_image() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = Attending().eval().double()
+    image = images(1, 3)
+    assert freeze(model, torch.cat([image, image])).parts
+    found = measure_image(model, image, 1, "image", keep=False, settings={"depth": 1, "width": 6})
+    assert set(found.figures[TOGETHER]) == {"pathx", *ORDERS, "random"}
+    (explanation,) = pathx.explain(model, image, target=1, depth=1, width=6)
+    (made,) = pathx.ablate(model, image, path=explanation, target=1)
+    assert found.figures[TOGETHER]["pathx"][0] == pytest.approx(made.probabilities[1])
+
+
 def test_the_summary_compares_image_by_image() -> None:
     model, inputs = network(), images(3, 1)
     targets = model(inputs).argmax(1).tolist()
