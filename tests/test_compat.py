@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import sys
+
 import pytest
 import torch
 
 from pathx import compat
+from pathx.errors import PathxError
 
 aten = torch.ops.aten
 
@@ -36,6 +40,16 @@ def test_a_count_of_changes_is_set() -> None:
 )
 def test_modules_of_exported_programs_have_the_names_that_people_know(text: str, name: str) -> None:
     assert compat.module_path(text) == name
+
+
+def test_files_of_newer_releases_are_refused_in_one_line_that_names_the_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.export.pt2_archive._package", None)
+    with pytest.raises(
+        PathxError, match=rf"^torch {re.escape(torch.__version__)} cannot read .*: use torch 2\.9 or newer"
+    ):
+        compat.export_reader()
 
 
 def test_without_them_operations_are_whole_and_counts_stay(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,7 +124,8 @@ def test_a_pass_keeps_what_is_needed_and_no_more() -> None:
         network = frozen.network
         assert {*frozen.kept} == network.needed
         kinds = sorted(network.producers[value].kind for value in frozen.kept if value in network.producers)
-        assert kinds == ["addmm", "max_pool2d_with_indices", "relu", "t"]
+        # releases of torch differ in whether `t` is another name for the weight
+        assert [kind for kind in kinds if kind != "t"] == ["addmm", "max_pool2d_with_indices", "relu"]
 
 
 def test_of_what_is_frozen_a_pass_keeps_what_varying_values_meet() -> None:
@@ -133,7 +134,8 @@ def test_of_what_is_frozen_a_pass_keeps_what_varying_values_meet() -> None:
         frozen = freeze(model, pictures(2, 12).to(dtype))
         network = frozen.network
         kinds = sorted(network.producers[value].kind for value in frozen.kept if value in network.producers)
-        assert {*frozen.kept} == network.needed and kinds == ["_to_copy", "addmm", "relu", "t"]
+        assert {*frozen.kept} == network.needed
+        assert [kind for kind in kinds if kind != "t"] == ["_to_copy", "addmm", "relu"]
 
 
 ROUNDED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
