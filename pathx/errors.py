@@ -28,7 +28,6 @@ class PathxError(Exception):
 
 
 _JOINERS = "\u200c\u200d"  # parts of words in several scripts, and of emoji; they move nothing on a terminal
-_HARMLESS_SPACES = "Zs"
 
 
 def harmless(text: str) -> str:
@@ -39,17 +38,12 @@ def harmless(text: str) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(character if _is_harmless(character) else _escape(character) for character in text)
-
-
-def _is_harmless(character: str) -> bool:
-    if character.isprintable() or character in _JOINERS:
-        return True
-    return unicodedata.category(character) == _HARMLESS_SPACES
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
+    return "".join(
+        character
+        if character.isprintable() or character in _JOINERS or unicodedata.category(character) == "Zs"
+        else character.encode("unicode_escape").decode("ascii")
+        for character in text
+    )
 
 
 def as_text(cell: Any) -> Any:
@@ -155,24 +149,7 @@ _SIGNING = re.compile(
     r"(?i)(x-(amz|goog|oss)-.*|signature|expires|awsaccesskeyid|googleaccessid|ossaccesskeyid|policy|key-pair-id)"
 )
 _SIGNED = re.compile(r"(?i)[?&](x-(amz|goog|oss)-signature|signature|sig)=")
-_SHARED_ACCESS = (
-    "sv",
-    "ss",
-    "srt",
-    "sr",
-    "sp",
-    "st",
-    "se",
-    "sip",
-    "spr",
-    "sig",
-    "sks",
-    "skoid",
-    "sktid",
-    "skt",
-    "ske",
-    "skv",
-)
+_SHARED_ACCESS = re.compile(r"(?i)s(v|s|rt|r|p|t|e|ip|pr|ig|ks|koid|ktid|kt|ke|kv)")  # of Microsoft
 
 
 def _unsigned(address: str) -> str:
@@ -182,7 +159,7 @@ def _unsigned(address: str) -> str:
     whole, _, query = address.partition("?")
     parts = [part for part in query.split("&") if not _SIGNING.fullmatch(part.partition("=")[0])]
     if re.search(r"(?i)[?&]sig=", address):
-        parts = [part for part in parts if part.partition("=")[0].lower() not in _SHARED_ACCESS]
+        parts = [part for part in parts if not _SHARED_ACCESS.fullmatch(part.partition("=")[0])]
     return f"{whole}?{'&'.join(parts)}"
 
 

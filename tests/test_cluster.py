@@ -48,7 +48,7 @@ def test_several_devices_are_for_one_machine(load: Any, here: Path, pathx_: Path
 
 
 def test_networks_stay_out_of_what_is_sent() -> None:
-    pytest.importorskip("ray.data", reason="Ray is an extra: pip install 'pathx-relu[ray]'")
+    pytest.importorskip("ray", reason="Ray is an extra: pip install 'pathx-relu[ray]'")
     from pathx.cluster import from_bytes, to_bytes
 
     value = {"module": torch.nn.Linear(1000, 1000), "number": 3}
@@ -58,7 +58,7 @@ def test_networks_stay_out_of_what_is_sent() -> None:
 
 
 def test_of_a_tensor_only_what_it_shows_is_sent() -> None:
-    pytest.importorskip("ray.data", reason="Ray is an extra: pip install 'pathx-relu[ray]'")
+    pytest.importorskip("ray", reason="Ray is an extra: pip install 'pathx-relu[ray]'")
     from pathx.cluster import from_bytes, to_bytes
 
     batch = torch.randn(8, 3, 50, 50)

@@ -14,7 +14,7 @@ from support.cluster import photos_and_model, two_nodes
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Any]:
     """Two nodes on this machine, which this process has joined."""
-    pytest.importorskip("ray.data", reason="Ray is an extra: pip install 'pathx-relu[ray]'")
+    pytest.importorskip("ray", reason="Ray is an extra: pip install 'pathx-relu[ray]'")
     with two_nodes() as made:
         yield made
 

@@ -203,7 +203,7 @@ def test_a_driver_that_is_killed_and_started_again(cluster: Any, here: Path) -> 
 @pytest.mark.parametrize("early", [True, False])
 def test_sigterm_on_a_ray_that_was_started_here(here: Path, early: bool) -> None:
     """Ray has a handler of its own, which ends the process in its own way."""
-    pytest.importorskip("ray.data", reason="Ray is an extra: pip install 'pathx-relu[ray]'")
+    pytest.importorskip("ray", reason="Ray is an extra: pip install 'pathx-relu[ray]'")
     photos_and_model(here, 60)
     run = started(here, "out", "--ray", "local")
     if early:
@@ -241,7 +241,7 @@ def _parent(process: Path) -> int:
 
 @pytest.mark.slow
 def test_ctrl_c_on_a_ray_that_was_started_here(here: Path) -> None:
-    pytest.importorskip("ray.data", reason="Ray is an extra: pip install 'pathx-relu[ray]'")
+    pytest.importorskip("ray", reason="Ray is an extra: pip install 'pathx-relu[ray]'")
     photos_and_model(here, 60)
     run = started(here, "out", "--ray", "local")
     wait_for_a_line(here, run)

@@ -40,7 +40,7 @@ def test_archives_and_shards(cluster: Any, load: Any, here: Path) -> None:
 
 @pytest.mark.slow
 def test_a_store_on_both_sides(load: Any, here: Path) -> None:
-    pytest.importorskip("ray.data", reason="Ray is an extra: pip install 'pathx-relu[ray]'")
+    pytest.importorskip("ray", reason="Ray is an extra: pip install 'pathx-relu[ray]'")
     with s3_server() as place:
         photos = upload(here / "photos", f"{place}/photos")
         how = ("--model", "model.pt", "--depth", "2", "--width", "4", "--batch-size", "2", "--no-pictures")
