@@ -22,7 +22,7 @@ import pathx
 from benchmarks.measure import ROOT, THREADS, Effort, Row, run_python, seconds
 from benchmarks.memory import resident
 from benchmarks.parts import part
-from pathx.images.folders import images_in
+from pathx.images.find import images_in
 from pathx.images.read import open_image
 from pathx.pipeline import prepare
 from pathx.runs.run import Settings, State, explain_files

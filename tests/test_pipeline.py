@@ -11,8 +11,7 @@ from support.small import LABELS, loaded, picture
 
 from pathx import pipeline
 from pathx.errors import PathxError
-from pathx.images.find import ImageFile
-from pathx.images.folders import images_in
+from pathx.images.find import ImageFile, images_in
 from pathx.images.read import KEPT_PIXELS, open_image
 from pathx.models.preprocessing import Preprocessing
 from pathx.pipeline import NOT_FINITE, Input, Unreadable, prepare, read_batches, read_input

@@ -12,8 +12,7 @@ from support.archives import image_bytes, shard, write_parquet
 from support.stores import put, store, upload
 
 from pathx.errors import PathxError
-from pathx.images.find import find_images
-from pathx.images.folders import images_in
+from pathx.images.find import find_images, images_in
 from pathx.images.read import decode_image, open_image
 from pathx.stores import is_stored, store_of
 

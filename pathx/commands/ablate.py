@@ -53,7 +53,7 @@ def ablate(
 
     from pathx.engine.ablate import ablate
     from pathx.engine.explain import explain
-    from pathx.images.folders import images_in
+    from pathx.images.find import images_in
     from pathx.models.labels import resolve_target
     from pathx.pipeline import Unreadable, read_input
 

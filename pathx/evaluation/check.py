@@ -24,7 +24,7 @@ from pathx.evaluation import plots
 from pathx.evaluation.records import write_json
 from pathx.evaluation.statistics import spearman
 from pathx.explanation import Explanation
-from pathx.images.folders import images_in
+from pathx.images.find import images_in
 from pathx.maps import plane
 from pathx.models.load import LoadedModel
 from pathx.pipeline import Note, Prepared, SeenImage, Watch, no_notes, no_progress, prepare

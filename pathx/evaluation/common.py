@@ -17,8 +17,7 @@ from pathx.evaluation import plots
 from pathx.evaluation.records import write_json
 from pathx.evaluation.shortcuts import LabelledPath, comparable, suspects
 from pathx.explanation import LayerTensor
-from pathx.images.find import ImageFile, find_images
-from pathx.images.folders import images_in
+from pathx.images.find import ImageFile, find_images, images_in
 from pathx.models.labels import resolve_target, slug
 from pathx.models.load import LoadedModel
 from pathx.pipeline import Note, Prepared, Watch, no_notes, no_progress, prepare, read_batches

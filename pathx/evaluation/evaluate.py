@@ -23,8 +23,7 @@ from pathx.evaluation.mosaics import evaluate_mosaics
 from pathx.evaluation.protocols import area, make_protocol
 from pathx.evaluation.records import RecordFile, write_csv, write_json
 from pathx.evaluation.removal import evaluate_removal
-from pathx.images.find import ImageFile
-from pathx.images.folders import images_in
+from pathx.images.find import ImageFile, images_in
 from pathx.models.load import LoadedModel
 from pathx.pipeline import Note, Prepared, Watch, no_notes, no_progress, prepare
 from pathx.results.files import check_folder, check_own

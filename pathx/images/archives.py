@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pathx.errors import PathxError, shown
-from pathx.images.tables import TableRows, table_rows
+from pathx.images.parquet import TableRows, table_rows
 from pathx.images.tars import tar_rows
 from pathx.regular import open_regular
 from pathx.stores import fetch_part, is_stored, open_stored, stored_version

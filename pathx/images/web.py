@@ -80,7 +80,7 @@ def _fetch_all(address: str, size: int, seconds: float) -> bytes:
     ):
         opener.add_handler(handler)
     headers = {"User-Agent": "pathx", "Accept": "image/*", "Accept-Encoding": "identity"}
-    with opener.open(urllib.request.Request(_spelled(address), headers=headers), timeout=seconds) as answer:
+    with opener.open(urllib.request.Request(_encode(address), headers=headers), timeout=seconds) as answer:
         announced = answer.headers.get("Content-Length", "")
         data: bytes = b"" if announced.isdigit() and int(announced) > size else answer.read(size + 1)
         if len(data) > size or (announced.isdigit() and int(announced) > size):
@@ -90,7 +90,7 @@ def _fetch_all(address: str, size: int, seconds: float) -> bytes:
         return data
 
 
-def _spelled(address: str) -> str:
+def _encode(address: str) -> str:
     """An address as servers take it: umlauts and blanks, which browsers show, by their numbers."""
     parts = urlsplit(address)
     host = parts.netloc if parts.netloc.isascii() else parts.netloc.encode("idna").decode()

@@ -83,7 +83,7 @@ def _repeats(tensor: Tensor) -> bool:
     return claimed > _SMALL and tensor.layout == torch.strided and claimed > tensor.untyped_storage().nbytes()
 
 
-def fitting(state: Mapping[str, Tensor], module: nn.Module) -> Mapping[str, Tensor]:
+def select_state(state: Mapping[str, Tensor], module: nn.Module) -> Mapping[str, Tensor]:
     """The part of a checkpoint that is the module's, where a trainer saved it among others (Lightning's `self.net`)."""
     wanted = {key for key in module.state_dict() if not key.endswith("num_batches_tracked")}
     if not wanted or wanted <= set(state):
@@ -144,10 +144,13 @@ def shape_of(tensor: Tensor) -> str:
     return "x".join(map(str, tensor.shape)) or "scalar"
 
 
-def sha256_of_state(state: Mapping[str, Tensor]) -> str:
+def sha256_of_state(state: Mapping[str, Any]) -> str:
     """Of weights that came from no file."""
     digest = hashlib.sha256()
     for name in sorted(state):
+        if not isinstance(state[name], Tensor):  # of a quantised module, or whatever a module's get_extra_state gives
+            digest.update(f"{name} {state[name]!r}\n".encode())
+            continue
         tensor = state[name].detach().contiguous()
         digest.update(f"{name} {tensor.dtype} {shape_of(tensor)}\n".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)

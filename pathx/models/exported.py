@@ -13,6 +13,7 @@ import ast
 import io
 import json
 import logging
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,7 +33,6 @@ _GRAPH = "models/model.json"
 _WEIGHTS, _CONSTANTS = ("data/weights", "model_weights_config.json"), ("data/constants", "model_constants_config.json")
 _COMPILED = "data/aotinductor/"
 _EXPANDED, _TIMES = 16 << 20, 4  # bytes that records may expand to: so many, and so many times those of the file
-_RAW_TENSOR = ("weight_", "tensor_")  # how torch calls the records that are tensors and nothing else
 
 
 class Archive:
@@ -69,7 +69,7 @@ class Archive:
 def load_export(archive: Archive) -> tuple[nn.Module, str]:
     """The network of a torch.export archive and the sidecar in it; raises anything where the file is damaged or unsafe."""
     load_pt2 = export_reader()
-    fresh = remade(archive)
+    fresh = rebuild_archive(archive)
     with _silent("torch.export"), _silent("torch._export"):
         # Not torch.export.load, which would go on to read an older layout with another reader.
         program = load_pt2(io.BytesIO(fresh)).exported_programs["model"]
@@ -80,11 +80,11 @@ def load_export(archive: Archive) -> tuple[nn.Module, str]:
     return module.cpu(), archive.read(embedded).decode("utf-8") if archive.has(embedded) else ""
 
 
-def remade(archive: Archive) -> bytes:
+def rebuild_archive(archive: Archive) -> bytes:
     """A fresh archive with the checked graph, the weights and the constants of a file, and nothing else."""
     if any(name.startswith(_COMPILED) for name in archive.names):
         raise Unsafe("it is compiled, and compiled code cannot be checked")
-    graph = _checked_program(parse_json(archive.read(_GRAPH)))
+    graph = _check_program(parse_json(archive.read(_GRAPH)))
     buffer = io.BytesIO()
     writer: Any = torch._C.PyTorchFileWriter(buffer)  # type: ignore[call-arg, arg-type, unused-ignore]
     writer.set_min_version(6)
@@ -106,7 +106,7 @@ def _copy_tensors(archive: Archive, folder: str, config: str, write: Callable[[s
     """Weights or constants, as raw tensors, or as the one pickle of older releases read without running it."""
     older = f"{folder}/model.pt"
     if archive.has(older):
-        write(older, _repickled(archive.read(older)))
+        write(older, _repickle(archive.read(older)))
         return
     listed = parse_json(archive.read(f"{folder}/{config}"))
     entries: dict[str, Any] = {}
@@ -129,7 +129,7 @@ def _copy_tensors(archive: Archive, folder: str, config: str, write: Callable[[s
     write(f"{folder}/{config}", json.dumps({"config": entries}).encode())
 
 
-def _repickled(content: bytes) -> bytes:
+def _repickle(content: bytes) -> bytes:
     """The dictionary of tensors in a record of an older release, pickled again by us."""
     tensors = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True) if content else {}
     if not isinstance(tensors, Mapping) or not all(
@@ -145,24 +145,17 @@ def _tensor_meta(meta: Any, content: bytes) -> Any:
     """What the file says of a tensor, if the tensor's own bytes bear it out."""
     _check(meta, "tensor_meta")
     sizes = [size["as_int"] for size in meta["sizes"]]
-    if not content and _product(sizes) > 0:  # torch would make zeros of that size out of nothing
+    if not content and math.prod(sizes) > 0:  # torch would make zeros of that size out of nothing
         raise Unsafe("a tensor has no bytes")
     if any(size > len(content) for size in sizes):
         raise Unsafe("a tensor says that it is larger than its bytes")
     return meta
 
 
-def _product(sizes: list[int]) -> int:
-    product = 1
-    for size in sizes:
-        product *= size
-    return product
-
-
 # The graph
 
 
-def _checked_program(program: Any) -> dict[str, Any]:
+def _check_program(program: Any) -> dict[str, Any]:
     """The program of an export with every name in it checked, and without what a network does not need."""
     module = _mapping(program, "graph_module")
     for node in _nodes(module["graph"]):
@@ -213,19 +206,14 @@ def _check(value: Any, key: str) -> None:
         for part in value:
             _check(part, key)
     elif isinstance(value, str):
-        _RULES.get(key, _plain)(value)
-
-
-def _plain(text: str) -> None:
-    """Any other text: written into generated code inside quotes, if at all."""
-    if not re.fullmatch(r"[^\"'\\\x00-\x1f]*", text):
-        raise Unsafe(f"{_clipped(text)} is not plain text")
+        rule: Callable[[str], Any] = _RULES.get(key, _dotted)
+        rule(value)
 
 
 def _dotted(name: Any) -> str:
-    """The name of a parameter or a module, which torch writes into code."""
+    """The name of a parameter or a module, or other plain text, which torch writes into code, inside quotes if at all."""
     if not isinstance(name, str) or not re.fullmatch(r"[^\"'\\\x00-\x1f]*", name):
-        raise Unsafe(f"{_clipped(name)} is not a name")
+        raise Unsafe(f"{_clipped(name)} is not plain text")
     return name
 
 
@@ -304,10 +292,10 @@ def _is_arithmetic(node: ast.AST) -> bool:
 def _tree(text: Any) -> str:
     """How arguments or results are nested: tuples, lists and dictionaries by name. torch would import other types."""
     protocol, spec = parse_json(text)
-    return json.dumps([int(protocol), _checked_tree(spec)])
+    return json.dumps([int(protocol), _check_tree(spec)])
 
 
-def _checked_tree(spec: Any) -> dict[str, Any]:
+def _check_tree(spec: Any) -> dict[str, Any]:
     kind, context, children = spec["type"], spec["context"], spec["children_spec"]
     if kind not in (None, "builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict"):
         raise Unsafe(f"its results are a {_clipped(kind)}, not tensors in tuples, lists or dictionaries")
@@ -316,10 +304,10 @@ def _checked_tree(spec: Any) -> dict[str, Any]:
         _identifier(name)
     if names is not None and not isinstance(names, list):
         raise Unsafe("the names of its arguments are not a list")
-    return {"type": kind, "context": context, "children_spec": [_checked_tree(child) for child in children]}
+    return {"type": kind, "context": context, "children_spec": [_check_tree(child) for child in children]}
 
 
-_RULES: dict[str, Callable[[str], None]] = {
+_RULES: dict[str, Callable[[str], Any]] = {
     **dict.fromkeys(("target", "as_operator"), _operation),
     **dict.fromkeys(("name", "as_name", "user_input_name", "verifiers"), _identifier),
     "expr_str": _expression,

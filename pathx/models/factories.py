@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from pathx.errors import PathxError, kind_in_words, reason_of
-from pathx.models.checkpoints import fill, fitting, read_state, sha256_of_state
+from pathx.models.checkpoints import fill, read_state, select_state, sha256_of_state
 from pathx.models.loaded import LoadedModel, made_of
 from pathx.models.sidecar import EXAMPLE, complete, read_sidecar_file, sidecar_beside
 from pathx.regular import sha256_of
@@ -35,7 +35,9 @@ def is_factory(text: str) -> bool:
     return re.fullmatch(r"(.+\.py|[A-Za-z_][\w.]+):[A-Za-z_][\w.]*", text) is not None
 
 
-def load_built(text: str, weights: str | None, arguments: Mapping[str, Any], options: Mapping[str, Any]) -> LoadedModel:
+def load_factory(
+    text: str, weights: str | None, arguments: Mapping[str, Any], options: Mapping[str, Any]
+) -> LoadedModel:
     """The network that a function, a class or a module of the user's gives.
 
     Args:
@@ -46,9 +48,9 @@ def load_built(text: str, weights: str | None, arguments: Mapping[str, Any], opt
     place, _, attribute = text.rpartition(":")
     folder = Path(place).parent if place.endswith(".py") else Path()
     untrained = weights is not None and weights.strip().lower() == "none"
-    with _as_a_script_would(folder), _noting_files_read(text) as read, _seeded(untrained):
-        code = _imported(place)
-        module = _printing_to_stderr(_built(text, _attribute(code, attribute, place), arguments))
+    with _as_a_script_would(folder), _note_files_read(text) as read, _fixed_seed(untrained):
+        code = _import(place)
+        module = _redirect_forward(_build(text, _attribute(code, attribute, place), arguments))
     name = f"{Path(place).name}:{attribute}" if place.endswith(".py") else text
     file = Path(code.__file__) if code.__file__ else None
     description = {**_beside(file), **options}
@@ -58,7 +60,7 @@ def load_built(text: str, weights: str | None, arguments: Mapping[str, Any], opt
         shown, sha256 = "none" if untrained else "as built", sha256_of_state(module.state_dict())
     else:
         checkpoint = Path(weights)
-        fill(module, fitting(read_state(checkpoint), module), text, str(checkpoint))
+        fill(module, select_state(read_state(checkpoint), module), text, str(checkpoint))
         shown, sha256 = checkpoint.name, sha256_of(checkpoint)
     origin = {"source": "python", "name": text}
     if file is not None and file.is_file():
@@ -104,7 +106,7 @@ def _lies_below(module: ModuleType, folder: str) -> bool:
 
 
 @contextmanager
-def _seeded(wanted: bool) -> Iterator[None]:
+def _fixed_seed(wanted: bool) -> Iterator[None]:
     with torch.random.fork_rng(devices=[], enabled=wanted):
         if wanted:
             torch.manual_seed(0)
@@ -119,7 +121,7 @@ _read_before: dict[str, set[str]] = {}
 
 
 @contextmanager
-def _noting_files_read(text: str) -> Iterator[set[str]]:
+def _note_files_read(text: str) -> Iterator[set[str]]:
     """The files that Python code opens for reading meanwhile; those of modules by their sources."""
     _listen()
     read = _read_before.setdefault(text, set())  # modules are imported once in a process
@@ -167,7 +169,7 @@ def _processes_print_to_stderr() -> Iterator[None]:
         os.close(before)
 
 
-def _printing_to_stderr(module: nn.Module) -> nn.Module:
+def _redirect_forward(module: nn.Module) -> nn.Module:
     """The same network; what its forward prints, for a look at shapes, say, does not mix with results."""
     kind = type(module)
 
@@ -184,7 +186,7 @@ def _printing_to_stderr(module: nn.Module) -> nn.Module:
     return module
 
 
-def _imported(place: str) -> ModuleType:
+def _import(place: str) -> ModuleType:
     try:
         if not place.endswith(".py"):
             return importlib.import_module(place)
@@ -207,8 +209,8 @@ def _imported(place: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         if "operator torchvision::" in str(error) and "pathx.models.torchvision" not in sys.modules:
             importlib.import_module("pathx.models.torchvision")  # which knows how to import it all the same
-            return _imported(place)
-        raise _failed(f"importing {place}", error) from error
+            return _import(place)
+        raise _failure(f"importing {place}", error) from error
 
 
 def _attribute(code: ModuleType, name: str, place: str) -> Any:
@@ -222,7 +224,7 @@ def _attribute(code: ModuleType, name: str, place: str) -> Any:
     return found
 
 
-def _built(text: str, maker: Any, arguments: Mapping[str, Any]) -> nn.Module:
+def _build(text: str, maker: Any, arguments: Mapping[str, Any]) -> nn.Module:
     if isinstance(maker, nn.Module):
         return maker
     if not callable(maker):
@@ -237,15 +239,15 @@ def _built(text: str, maker: Any, arguments: Mapping[str, Any]) -> nn.Module:
             raise PathxError(
                 f"""{problem}: give its arguments as `arguments` '{{"name": value}}'""", usage=True
             ) from error
-        raise _failed(text, error) from error
+        raise _failure(text, error) from error
     except (Exception, SystemExit) as error:
-        raise _failed(text, error) from error
+        raise _failure(text, error) from error
     if not isinstance(made, nn.Module):
         raise PathxError(f"{text} gave {kind_in_words(made)}, not a torch.nn.Module: return the network", usage=True)
     return made
 
 
-def _failed(what: str, error: BaseException) -> PathxError:
+def _failure(what: str, error: BaseException) -> PathxError:
     problem = f"{what} failed with {type(error).__name__}: {reason_of(error)}"
     return PathxError(f"{problem}; it is your own code (PATHX_DEBUG=1 shows where)", usage=True)
 

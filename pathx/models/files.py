@@ -6,7 +6,9 @@ computes is up to the file, but it reaches for no other.
 
 from __future__ import annotations
 
+import re
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,8 +18,7 @@ from torch import nn
 from pathx import regular
 from pathx.errors import PathxError, reason_of
 from pathx.models.exported import EMBEDDED, Archive, load_export
-from pathx.models.operations import Unsafe
-from pathx.models.programs import check_graphs, check_text
+from pathx.models.operations import Unsafe, check_operations
 
 
 def open_regular(path: Path) -> IO[bytes]:
@@ -98,14 +99,14 @@ def _load_torchscript(path: Path) -> tuple[nn.Module, str]:
     extra: dict[str, Any] = {EMBEDDED: ""}
     try:
         with open_regular(path) as stream:
-            check_text(Archive(stream))
+            _check_text(Archive(stream))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # TorchScript is deprecated, but the file is what the user has
             # As torch.jit.load does it, which keeps the compiled functions to itself.
             unit: Any = torch._C.CompilationUnit()
             load: Any = torch._C.import_ir_module
             loaded = load(unit, str(path), torch.device("cpu"), extra, False)
-            check_graphs(unit)
+            _check_graphs(unit)
             module: nn.Module = torch.jit._recursive.wrap_cpp_module(loaded)
             module.eval()
     except Unsafe as error:
@@ -140,3 +141,71 @@ def _unreadable(path: Path, error: Exception) -> PathxError:
         return PathxError(f"{found}: save the module that it was made from", usage=True)
     found = f"{path} cannot be loaded by torch {torch.__version__} ({reason_of(error)})"
     return PathxError(f"{found}: save it again with this version", usage=True)
+
+
+# The program in a TorchScript file. torch runs parts of a file while it loads it: `__setstate__` and default values. So the text
+# may have neither, but for plain literals; that is the one thing that is read off the text, with patterns that a line must match as
+# a whole. Everything else is read off torch's own compiled graphs, which are complete once the file is loaded.
+
+_TEXT = r"\"[^\"\\\n()\[\]]*\""
+_LITERAL = rf"(?:[ \w.,\[\]+-]|{_TEXT})"  # without round brackets, so that nothing is called
+_NUMBER = r"[ \de.,+-]|True|False|None"
+_TUPLE = rf"(?:{_NUMBER}|[()\[\]]|{_TEXT})"  # without names
+_TYPE = r"[ \w.,\[\]]"
+_DEFAULTS = {  # words behind which torch evaluates values (a digit may stand before them), and how a plain file goes on
+    word: (re.compile(rf"(?<![A-Za-z_]){word}(?!\w)"), re.compile(word + pattern, re.ASCII))
+    for word, pattern in {
+        "def": rf" \w+\(((?:{_LITERAL}|[:=\n]|=\((?:{_NUMBER})*\)|=torch\.device\({_TEXT}\))*)\) ->",
+        "Final": rf"(\[{_TYPE}+\] = (?:{_LITERAL}*|{_TUPLE}*))\n",
+        "NamedTuple": rf"\):\n((?:  \w+ : {_TYPE}+(?: = {_LITERAL}+)?\n)+)(?=\S|\Z)",
+    }.items()
+}
+_NATIVE_CLASS = re.compile(rb"[.\n]classes[.\n]")  # objects of torch.classes are made by C++ code of their own
+
+
+def _check_text(archive: Archive) -> None:
+    """Raise Unsafe if loading a TorchScript archive would run a part of it."""
+    for name in archive.names:
+        lower = name.lower()  # torch's reader does not mind upper and lower case
+        if lower == "model.json":
+            raise Unsafe("it has the layout of an early version of torch")
+        if lower.endswith(".pkl") and _NATIVE_CLASS.search(archive.read(name)):
+            raise Unsafe("it holds an object that is no tensor")
+        if not (lower.startswith("code/") and lower.endswith(".py")):
+            continue
+        text = archive.read(name).decode("latin-1")
+        for word in ("__setstate__", "PythonOp"):  # runs while it is loaded; takes down torch's compiler
+            if word in text:
+                raise Unsafe(f"it names `{word}`")
+        for start, plain in _DEFAULTS.values():
+            if not all(_ends(plain.match(text, found.start())) for found in start.finditer(text)):
+                raise Unsafe("it has a default value that is computed while it is loaded")
+
+
+def _ends(found: re.Match[str] | None) -> bool:
+    """Whether a plain value was found, and no bracket in it goes on behind it."""
+    return found is not None and all(found[1].count(pair[0]) == found[1].count(pair[1]) for pair in ("[]", "()"))
+
+
+def _check_graphs(unit: Any) -> None:
+    """Raise Unsafe if a loaded program names what no model file may; its warnings are taken out.
+
+    Args:
+        unit: the `torch._C.CompilationUnit` that the file was loaded into.
+    """
+    for function in unit.get_functions():
+        for node in list(_nodes(function.graph)):
+            kind = node.kind()
+            if kind == "aten::warn":  # functions of torch itself warn; the text would be printed as it is
+                node.destroy()
+                continue
+            check_operations([kind])
+            if kind == "prim::CreateObject" and ".torch.classes." in str(node.output().type()):
+                raise Unsafe("it makes an object that is no tensor")
+
+
+def _nodes(block: Any) -> Iterator[Any]:
+    for node in block.nodes():
+        yield node
+        for inner in node.blocks():
+            yield from _nodes(inner)

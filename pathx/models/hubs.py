@@ -24,9 +24,9 @@ from torch import Tensor
 
 from pathx.errors import PathxError, parse_json, reason_of
 from pathx.models.bundled import bundled_labels
-from pathx.models.checkpoints import fill, fitting, read_state, sha256_of_state
+from pathx.models.checkpoints import fill, read_state, select_state, sha256_of_state
 from pathx.models.loaded import LoadedModel, made_of
-from pathx.models.named import adapted
+from pathx.models.named import adapt_preprocessing
 from pathx.models.preprocessing import Preprocessing
 from pathx.models.sidecar import preprocessing_fields
 from pathx.regular import read_regular, sha256_of
@@ -96,9 +96,9 @@ def load_timm(name: str, weights: str | None, arguments: Mapping[str, Any], opti
                 usage=True,
             )
         file, origin = _timm_weights(name, module)
-        state, shown = _filtered(read_state(file), module), module.pretrained_cfg.get("tag") or "default"
+        state, shown = _rename_keys(read_state(file), module), module.pretrained_cfg.get("tag") or "default"
     if state is not None:
-        fill(module, fitting(state, module), name, shown)
+        fill(module, select_state(state, module), name, shown)
     sha256 = sha256_of_state(module.state_dict()) if state is None else sha256_of(file)
     config = import_module("timm.data").resolve_data_config(pretrained_cfg=module.pretrained_cfg, model=module)
     preprocessing = _prepare(lambda: timm_preprocessing(config), options)
@@ -134,7 +134,7 @@ def _with_classes_of(timm: Any, name: str, arguments: Mapping[str, Any], state: 
     module = timm_network(timm, name, arguments)
     heads = module.pretrained_cfg.get("classifier") or ()
     for head in [heads] if isinstance(heads, str) else heads:
-        found = fitting(state, module).get(f"{head}.weight")
+        found = select_state(state, module).get(f"{head}.weight")
         if found is not None and found.ndim and "num_classes" not in arguments and found.shape[0] != module.num_classes:
             return timm_network(timm, name, {**arguments, "num_classes": found.shape[0]})
     return module
@@ -153,7 +153,7 @@ def _timm_weights(name: str, module: Any) -> tuple[Path, dict[str, str]]:
     return file, {"source": "timm", "name": name, "repository": repository, "revision": file.parent.name}
 
 
-def _filtered(state: Mapping[str, Tensor], module: Any) -> Mapping[str, Tensor]:
+def _rename_keys(state: Mapping[str, Tensor], module: Any) -> Mapping[str, Tensor]:
     """The weights with the keys of today's timm, where those in the file are older."""
     clean = getattr(sys.modules[type(module).__module__], "checkpoint_filter_fn", None)
     if clean is None or set(state) == set(module.state_dict()):
@@ -194,17 +194,17 @@ def timm_preprocessing(config: Mapping[str, Any]) -> Preprocessing:
     """The preprocessing that timm builds from a configuration of its data."""
     size, crop, mode = tuple(config["input_size"]), config["crop_pct"] or 0.875, config["crop_mode"] or "center"
     for key in config.keys() - {"input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode"}:
-        raise _not_followed(f"{key} {config[key]}")
+        raise _unsupported_preprocessing(f"{key} {config[key]}")
     if mode not in ("center", "squash"):
-        raise _not_followed(f"crop_mode {mode}")
+        raise _unsupported_preprocessing(f"crop_mode {mode}")
     squash, whole = mode == "squash", mode == "squash" and crop == 1
     if size[1] != size[2] and not whole:
-        raise _not_followed(f"input_size {list(size)}")
+        raise _unsupported_preprocessing(f"input_size {list(size)}")
     resize = None if whole else math.floor(size[1] / crop)
     return Preprocessing(size, tuple(config["mean"]), tuple(config["std"]), resize, config["interpolation"], squash)
 
 
-def _not_followed(what: str) -> PathxError:
+def _unsupported_preprocessing(what: str) -> PathxError:
     found = f"its images are prepared in a way that pathx does not follow ({what})"
     return PathxError(f"{found}: give `input_size`, `mean` and `std` to have them resized and cropped", usage=True)
 
@@ -212,7 +212,7 @@ def _not_followed(what: str) -> PathxError:
 def _prepare(theirs: Callable[[], Preprocessing], options: Mapping[str, Any]) -> Preprocessing:
     """A network's own preprocessing with what the call changes; what the call says alone where that is not followed."""
     try:
-        return adapted(theirs(), options)
+        return adapt_preprocessing(theirs(), options)
     except Exception:
         if not {"input_size", "mean", "std"} <= options.keys():
             raise
@@ -261,13 +261,13 @@ def load_transformers(name: str, weights: str | None, options: Mapping[str, Any]
     except PathxError:
         raise
     except Exception as error:
-        raise _not_loaded(name, architecture, local, error) from error
+        raise _loading_failure(name, architecture, local, error) from error
     shown, origin = Path(name).name if local else name, {"source": "folder" if local else "transformers", "name": name}
-    if not local and (file := _cached(transformers, name, "config.json")) and file.parent.parent.name == "snapshots":
+    if not local and (file := _find_file(transformers, name, "config.json")) and file.parent.parent.name == "snapshots":
         origin["revision"] = file.parent.name
     if weights is not None and weights.strip().lower() != "none":
         file = Path(weights)
-        fill(module, fitting(read_state(file), module), name, str(file))
+        fill(module, select_state(read_state(file), module), name, str(file))
         shown, sha256, origin = file.name, sha256_of(file), {"source": "file", "name": file.name}
     else:
         shown = "none" if weights is not None else shown
@@ -275,7 +275,7 @@ def load_transformers(name: str, weights: str | None, options: Mapping[str, Any]
     named = config.id2label or {}
     labels = options.get("labels", tuple(str(named[index]) for index in range(len(named)) if index in named))
     preprocessing = _prepare(lambda: _processor_of(transformers, name, config), options)
-    configuration = _cached(transformers, name, "config.json")
+    configuration = _find_file(transformers, name, "config.json")
     origin |= made_of([] if configuration is None else [configuration])
     display = f"hf:{name}" if not local else Path(name).resolve().name
     return LoadedModel(module.eval(), display, shown, sha256, preprocessing, labels, origin)
@@ -301,7 +301,7 @@ def _check_config(transformers: Any, name: str) -> str:
 
     Returns: the class of the network that was saved, or "" where it does not say.
     """
-    file = _cached(transformers, name, "config.json")
+    file = _find_file(transformers, name, "config.json")
     if file is None:
         return ""  # which transformers then says in words of its own
     try:
@@ -357,7 +357,7 @@ def _silence(transformers: Any) -> None:
     transformers.logging.disable_progress_bar()
 
 
-def _not_loaded(name: str, architecture: str, local: bool, error: Exception) -> PathxError:
+def _loading_failure(name: str, architecture: str, local: bool, error: Exception) -> PathxError:
     text = reason_of(error)
     if "safetensors" in str(error) or "no file named" in str(error):
         remedy = "save it with save_pretrained(safe_serialization=True)"
@@ -378,7 +378,7 @@ def _not_loaded(name: str, architecture: str, local: bool, error: Exception) -> 
     return PathxError(f"{name} is not in the cache and cannot be downloaded ({type(error).__name__}): go online")
 
 
-def _cached(transformers: Any, name: str, file: str) -> Path | None:
+def _find_file(transformers: Any, name: str, file: str) -> Path | None:
     """A file of a model, from its folder or the hub's cache; None where there is none."""
     with quietly():
         found = transformers.utils.cached_file(name, file, _raise_exceptions_for_missing_entries=False)
@@ -425,14 +425,14 @@ def preprocessing_of(processor: Any, channels: int = 3) -> Preprocessing:
         return timm_preprocessing(processor.data_config)  # of a network that timm built
     kind = re.sub("ImageProcessor(Fast|Pil)?$", "", type(processor).__name__)
     if kind not in _PROCESSORS:
-        raise _not_followed(type(processor).__name__)
+        raise _unsupported_preprocessing(type(processor).__name__)
     said = {key: value for key, value in processor.to_dict().items() if value is not None and key not in _HARMLESS}
     for key in said.keys() - _KEYS - _PROCESSORS[kind]:
         if said[key] is not False or not key.startswith("do_"):
-            raise _not_followed(f"{key} {said[key]}")
+            raise _unsupported_preprocessing(f"{key} {said[key]}")
     if not said.get("do_resize"):
-        raise _not_followed("do_resize false")
-    mean, std = _scaled(said, channels)
+        raise _unsupported_preprocessing("do_resize false")
+    mean, std = _mean_and_std(said, channels)
     return Preprocessing(
         **_geometry(kind, said, channels), mean=mean, std=std, interpolation=_RESAMPLING[int(said["resample"])]
     )
@@ -443,7 +443,7 @@ def _geometry(kind: str, said: Mapping[str, Any], channels: int) -> dict[str, An
     size, crop = dict(said["size"]), dict(said.get("crop_size", {})) if said.get("do_center_crop") else None
     edge: Any = size.get("shortest_edge")
     if kind == "ConvNext" and crop is not None:
-        raise _not_followed("do_center_crop true")
+        raise _unsupported_preprocessing("do_center_crop true")
     if size.keys() == {"shortest_edge"} and kind == "ConvNext":
         if edge >= 384:  # large sizes are squashed, small ones cropped
             return {"input_size": (channels, edge, edge), "squash": True}
@@ -455,9 +455,9 @@ def _geometry(kind: str, said: Mapping[str, Any], channels: int) -> dict[str, An
     elif size.keys() == {"height", "width"} and size["height"] == size["width"]:
         edge = size["height"]
     elif size.keys() != {"shortest_edge"}:
-        raise _not_followed(f"size {size}")
+        raise _unsupported_preprocessing(f"size {size}")
     if not crop:
-        raise _not_followed(f"size {size} without crop_size")
+        raise _unsupported_preprocessing(f"size {size} without crop_size")
     return {
         "input_size": (channels, crop["height"], crop["width"]),
         "resize": edge,
@@ -466,7 +466,7 @@ def _geometry(kind: str, said: Mapping[str, Any], channels: int) -> dict[str, An
     }
 
 
-def _scaled(said: Mapping[str, Any], channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _mean_and_std(said: Mapping[str, Any], channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """The mean and deviation of pixels of 0 to 1 that give what a processor makes of pixels of 0 to 255."""
     whole, normalized = said["rescale_factor"] * 255 if said.get("do_rescale") else 255, said.get("do_normalize")
     offset = 1.0 if said.get("do_rescale") and said.get("rescale_offset") else 0.0

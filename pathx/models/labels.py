@@ -58,7 +58,7 @@ def resolve_target(text: str, labels: Sequence[str]) -> int:
     is_index = re.fullmatch(r"[+-]?\d+", text, re.ASCII) is not None
     if is_index and 0 <= int(text) < len(labels):
         return int(text)
-    for same in (str, _folded):
+    for same in (str, _fold):
         found = [index for index, label in enumerate(labels) if same(label) == same(text)]
         if len(found) == 1:
             return found[0]
@@ -72,10 +72,10 @@ def resolve_target(text: str, labels: Sequence[str]) -> int:
 
 def find_labels(text: str, labels: Sequence[str]) -> list[int]:
     """The classes with a text in their label: those first that have it as a word."""
-    wanted = _folded(text)
+    wanted = _fold(text)
     words = re.compile(rf"\b{re.escape(wanted)}\b")
-    found = [index for index, label in enumerate(labels) if wanted in _folded(label)]
-    return sorted(found, key=lambda index: words.search(_folded(labels[index])) is None)
+    found = [index for index, label in enumerate(labels) if wanted in _fold(label)]
+    return sorted(found, key=lambda index: words.search(_fold(labels[index])) is None)
 
 
 def suggest_label(text: str, labels: Sequence[str]) -> str:
@@ -84,8 +84,8 @@ def suggest_label(text: str, labels: Sequence[str]) -> str:
     if holding:
         more = f" and {len(holding) - MOST_SUGGESTED} more" if len(holding) > MOST_SUGGESTED else ""
         return f"did you mean {', '.join(holding[:MOST_SUGGESTED])}{more}?"
-    by_fold = {_folded(label): label for label in labels}
-    near = [repr(by_fold[name]) for name in get_close_matches(_folded(text), list(by_fold), n=3)]
+    by_fold = {_fold(label): label for label in labels}
+    near = [repr(by_fold[name]) for name in get_close_matches(_fold(text), list(by_fold), n=3)]
     return f"did you mean {' or '.join(near)}?" if near else f"give a label or an index from 0 to {len(labels) - 1}"
 
 
@@ -103,8 +103,8 @@ def true_classes(
         return [int(archived[:9])]
     if file is None:
         return []
-    folder = _folded(archived or os.path.basename(os.path.dirname(os.path.abspath(file))))
-    return [index for index, known in enumerate(labels) if _folded(known) == folder]
+    folder = _fold(archived or os.path.basename(os.path.dirname(os.path.abspath(file))))
+    return [index for index, known in enumerate(labels) if _fold(known) == folder]
 
 
 @lru_cache(maxsize=1 << 16)  # a run asks for those of all classes with every image
@@ -148,10 +148,6 @@ def read_labels(file: str | Path) -> tuple[str, ...]:
     """Labels from a text file (one per line) or JSON (a list, or an object from index to label)."""
     remedy = "give a text file with one label per line, or JSON"
     try:
-        if Path(file).exists() and not Path(file).is_file():  # a pipe or a device might never end
-            raise PathxError(f"the labels in {file} cannot be read (it is not a regular file): {remedy}", usage=True)
-        if Path(file).stat().st_size > _LARGEST:
-            raise PathxError(f"{file} is too large to be a list of labels: {remedy}", usage=True)
         text = read_regular(file, _LARGEST).decode("utf-8-sig").strip()
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a null character in the name
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
@@ -193,5 +189,5 @@ def _parse_target(text: str, labels: Sequence[str]) -> int | range:
 
 
 @lru_cache(maxsize=1 << 16)  # as for `slug`
-def _folded(label: str) -> str:
+def _fold(label: str) -> str:
     return " ".join(label.casefold().replace("_", " ").replace("-", " ").split())

@@ -1,7 +1,7 @@
 """`load_model`: a model by name or file, with the preprocessing and the labels that belong to it.
 
 No pickle is ever executed: state dicts come from safetensors or through `weights_only=True`, and torch.export archives
-are rebuilt from their tensors and their checked graph. TorchScript files are programs all the same.
+are rebuilt from their tensors and their check_values graph. TorchScript files are programs all the same.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pathx.errors import PathxError, kind_in_words
 from pathx.models.bundled import DEFAULT_MODEL, PREPROCESSING, WEIGHTS, SqueezeNet, bundled_labels
 from pathx.models.checkpoints import fill, read_state
 from pathx.models.exported import EMBEDDED
-from pathx.models.factories import is_factory, load_built
+from pathx.models.factories import is_factory, load_factory
 from pathx.models.files import kind_of, load_network
 from pathx.models.labels import read_labels
 from pathx.models.loaded import LoadedModel, made_of
-from pathx.models.named import adapted, as_name, load_named, model_names, no_initialisation
-from pathx.models.sidecar import EXAMPLE, checked, complete, read_sidecar, sidecar_beside
+from pathx.models.named import adapt_preprocessing, as_name, load_named, model_names, no_initialisation
+from pathx.models.sidecar import EXAMPLE, check_values, complete, read_sidecar, sidecar_beside
 from pathx.regular import sha256_of
 
 __all__ = ["DEFAULT_MODEL", "LoadedModel", "is_file", "load_model", "model_names"]
@@ -58,7 +58,7 @@ def load_model(
     given = {key: value for key, value in given.items() if value is not None}
     if isinstance(labels, (str, Path)):
         given["labels"] = read_labels(labels)
-    options = checked(given, "the call")
+    options = check_values(given, "the call")
     chosen = None if weights is None else str(weights)
     text = str(name_or_file)
     if arguments and not (is_factory(text) or text.startswith(_TIMM)):
@@ -66,7 +66,7 @@ def load_model(
     if text.startswith((_TIMM, _HUGGING_FACE)) or os.path.isdir(text):
         return _load_from_hub(text, chosen, arguments or {}, options)
     if is_factory(text) and not os.path.exists(text):
-        return load_built(text, chosen, arguments or {}, options)
+        return load_factory(text, chosen, arguments or {}, options)
     if not is_file(name_or_file):
         name = as_name(text)
         if name == DEFAULT_MODEL and (chosen or "bundled").strip().lower() == "bundled":
@@ -108,7 +108,7 @@ def _load_bundled(options: Mapping[str, Any]) -> LoadedModel:
     fill(module, read_state(WEIGHTS), DEFAULT_MODEL, "bundled")
     labels = options.get("labels", bundled_labels())
     origin = {"source": "pathx", "name": DEFAULT_MODEL}
-    sha256, preprocessing = sha256_of(WEIGHTS), adapted(PREPROCESSING, options)
+    sha256, preprocessing = sha256_of(WEIGHTS), adapt_preprocessing(PREPROCESSING, options)
     loaded = LoadedModel(module.eval(), DEFAULT_MODEL, "bundled", sha256, preprocessing, labels, origin)
     loaded.labels_for(len(bundled_labels()))
     return loaded

@@ -7,14 +7,14 @@ import json
 import os
 import sys
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from difflib import get_close_matches
 from http.client import HTTPException
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -71,13 +71,13 @@ def load_named(name: str, weights: str | None, options: Mapping[str, Any]) -> Lo
     member = choice.removeprefix(f"{available.__name__}.").upper()
     source, facts, notes = "torchvision", {}, []
     if choice.lower() == "none":
-        shown, module = "none", _untrained(name)
+        shown, module = "none", _build_untrained(name)
         sha256 = sha256_of_state(module.state_dict())
     elif member in available.__members__:
         recipe = available[member]
         state = _download(name, recipe)
         shown, sha256 = recipe.name, sha256_of_state(state)
-        module = _trained(name, state, f"torchvision's {shown}")
+        module = _build_trained(name, state, f"torchvision's {shown}")
     else:
         file, recipe, sure = _file_and_recipe(choice, available)
         if not os.path.exists(file):
@@ -85,11 +85,11 @@ def load_named(name: str, weights: str | None, options: Mapping[str, Any]) -> Lo
             remedy = f"give one of {choices}, or a state dict (.safetensors or .pth)"
             raise PathxError(f"{name} has no weights called {choice!r}, nor is that a file: {remedy}", usage=True)
         state, source, facts = read_state(file), "file", {"preprocessing": recipe.name}
-        shown, sha256, module = file.name, sha256_of(file), _trained(name, state, str(file))
+        shown, sha256, module = file.name, sha256_of(file), _build_trained(name, state, str(file))
         if not sure and not options.keys() & _PREPARATION:
             notes = _doubt(file, recipe, available)
     classes, categories = _head(module)[1], tuple(recipe.meta["categories"])
-    preprocessing = adapted(Preprocessing.of_preset(recipe.transforms()), options)
+    preprocessing = adapt_preprocessing(Preprocessing.of_preset(recipe.transforms()), options)
     labels = options.get("labels", categories if classes == len(categories) else ())
     origin = {"source": source, "name": f"{name} {shown}" if source == "torchvision" else shown, **facts}
     loaded = LoadedModel(module.eval(), name, shown, sha256, preprocessing, labels, origin, tuple(notes))
@@ -126,7 +126,7 @@ def _doubt(file: Path, recipe: Any, available: Any) -> list[str]:
     ]
 
 
-def adapted(preprocessing: Preprocessing, options: Mapping[str, Any]) -> Preprocessing:
+def adapt_preprocessing(preprocessing: Preprocessing, options: Mapping[str, Any]) -> Preprocessing:
     """A model's own preprocessing with what the call changes."""
     changes = preprocessing_fields(options, channels=preprocessing.input_size[0])
     if changes.get("input_size", preprocessing.input_size) != preprocessing.input_size:
@@ -177,18 +177,14 @@ class no_initialisation(TorchFunctionMode):
 _DRAWN = frozenset([Tensor.normal_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_])
 
 
-def architecture(name: str, input_size: Sequence[int] | None = None) -> tuple[nn.Module, tuple[int, int, int]]:
-    """A torchvision model for its structure alone, its weights left to chance, and its input size or the one given."""
+def architecture(name: str) -> tuple[nn.Module, tuple[int, int, int]]:
+    """A torchvision model for its structure alone, its weights left to chance, and its input size."""
     from pathx.models.torchvision import torchvision
 
-    name = as_name(name)
-    _check_name(name)
-    recipe = Preprocessing.of_preset(torchvision.models.get_model_weights(name).DEFAULT.transforms())
-    if input_size is not None:
-        recipe = replace(recipe, input_size=cast("tuple[int, int, int]", tuple(input_size)), resize=None)
-    settings = {"image_size": recipe.input_size[1]} if name.startswith("vit_") else {}  # built for one size alone
+    size = Preprocessing.of_preset(torchvision.models.get_model_weights(name).DEFAULT.transforms()).input_size
+    settings = {"image_size": size[1]} if name.startswith("vit_") else {}  # built for one size alone
     with no_initialisation():
-        return _build(name, trained=True, **settings).eval(), recipe.input_size
+        return _build(name, trained=True, **settings).eval(), size
 
 
 def weights_file(name: str) -> str:
@@ -198,13 +194,13 @@ def weights_file(name: str) -> str:
     return str(torchvision.models.get_model_weights(name).DEFAULT.url.rpartition("/")[2])
 
 
-def _untrained(name: str) -> nn.Module:
+def _build_untrained(name: str) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return _build(name, trained=False)
 
 
-def _trained(name: str, state: Mapping[str, Tensor], source: str) -> nn.Module:
+def _build_trained(name: str, state: Mapping[str, Tensor], source: str) -> nn.Module:
     """The model with the weights of a checkpoint, and with as many classes as the checkpoint has."""
     unused = _AUXILIARY_HEADS.get(name, ())
     state = modern_keys(state, name)

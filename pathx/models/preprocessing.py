@@ -85,12 +85,12 @@ class Preprocessing:
 
         It reaches beyond the image where the network sees padding.
         """
-        new_width, new_height = self._resized(width, height)
+        new_width, new_height = self._resized_size(width, height)
         left, top, right, bottom = self._box(new_width, new_height)
         across, down = width / new_width, height / new_height
         return left * across, top * down, right * across, bottom * down
 
-    def _resized(self, width: int, height: int) -> tuple[int, int]:
+    def _resized_size(self, width: int, height: int) -> tuple[int, int]:
         """(width, height) of the resized image, before the crop."""
         _, rows, columns = self.input_size
         if self.squash and self.resize is None:
@@ -116,7 +116,7 @@ class Preprocessing:
 
     def _crop(self, image: Image.Image) -> Image.Image:
         resampling = Image.Resampling[self.interpolation.upper()]
-        size = self._resized(*image.size)
+        size = self._resized_size(*image.size)
         left, top, right, bottom = self._box(*size)
         if size[0] * size[1] <= _MOST_PIXELS:
             resized = image if size == image.size else image.resize(size, resampling)

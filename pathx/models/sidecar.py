@@ -31,8 +31,6 @@ def sidecar_beside(path: Path) -> dict[str, Any]:
 def read_sidecar_file(sidecar: Path) -> dict[str, Any]:
     """What a sidecar says, checked."""
     try:
-        if sidecar.stat().st_size > _LARGEST:
-            raise PathxError(f"{sidecar} is too large to be a sidecar: write it as {EXAMPLE}", usage=True)
         text = read_regular(sidecar, _LARGEST).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise PathxError(f"{sidecar} cannot be read ({reason_of(error)}): write it as {EXAMPLE}", usage=True) from error
@@ -52,10 +50,10 @@ def read_sidecar(text: str, source: str) -> dict[str, Any]:
     for key in content:
         if key not in _KEYS and (near := get_close_matches(key[:40], _KEYS, n=1, cutoff=0.8)):
             raise PathxError(f"{source} has the unknown key {key!r}: did you mean {near[0]!r}?", usage=True)
-    return checked({key: content[key] for key in _KEYS if key in content}, source)
+    return check_values({key: content[key] for key in _KEYS if key in content}, source)
 
 
-def checked(values: Mapping[str, Any], source: str) -> dict[str, Any]:
+def check_values(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     """The values of a sidecar or of the call, with lists as tuples, after a look at their types."""
     found = dict(values)
     for key, example in _EXAMPLES.items():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
-from pathx.images.folders import images_in
+from pathx.images.find import images_in
 from pathx.models.load import LoadedModel
 from pathx.pipeline import Note, Watch, no_notes, no_progress, prepare
 from pathx.results.files import check_folder

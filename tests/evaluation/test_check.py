@@ -23,7 +23,7 @@ from pathx.evaluation.check import Checked, Finding, cascade, judge_cascade
 from pathx.evaluation.choices import METHODS
 from pathx.evaluation.methods import Subject
 from pathx.explanation import Explanation
-from pathx.images.folders import images_in
+from pathx.images.find import images_in
 from pathx.models.load import load_model
 from pathx.pipeline import prepare
 

@@ -15,7 +15,7 @@ from pathx.evaluation.cluster import measure_on_ray
 from pathx.evaluation.measure import contender, measure_images
 from pathx.evaluation.protocols import make_protocol
 from pathx.evaluation.records import RecordFile
-from pathx.images.folders import images_in
+from pathx.images.find import images_in
 from pathx.pipeline import prepare
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -14,9 +14,9 @@ import pytest
 from support.archives import image_bytes, shard, write_parquet, write_tar
 
 from pathx.errors import PathxError
+from pathx.images import tars
 from pathx.images.archives import Member, member_of, members_in
-from pathx.images.find import find_images
-from pathx.images.folders import images_in
+from pathx.images.find import find_images, images_in
 from pathx.images.read import decode_image, open_image, sha256_of_image
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -240,6 +240,32 @@ def test_the_folder_of_an_image_in_an_archive_may_be_its_label() -> None:
     assert [picture.label for picture in images_in(["x.tar"])] == ["cat", None, "dog"]
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "label"),
+    [
+        ("1.cls", b" 7\n", "7"),
+        ("1.json", b'{"label": "cat"}', "cat"),
+        ("1.json", b'{"cls": 3}', "3"),
+        ("1.json", b'{"label": true}', None),
+        ("1.json", b"[1]", None),
+        ("1.json", b"{", None),
+        ("1.cls", b"\xff\xfe", None),
+        ("1.cls", b"", None),
+        ("1.txt", b"cat", None),
+        ("2.cls", b"7", None),  # of another sample
+    ],
+)
+def test_labels_in_a_tar_file(name: str, content: bytes, label: str | None) -> None:
+    archive = write_tar("x.tar", [("1.png", ONE), (name, content)])
+    assert [member.label for member in members_in(archive)] == [label]
+
+
+def test_a_label_as_large_as_a_book_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tars, "LONGEST_LABEL", 3)
+    (member,) = members_in(write_tar("x.tar", {"1.png": ONE, "1.cls": b"long"}))
+    assert member.label is None
+
+
 # Parquet files
 
 pyarrow = pytest.importorskip("pyarrow", reason="Parquet is an extra: pip install 'pathx-relu[parquet]'")
@@ -290,6 +316,8 @@ def test_tables_that_are_damaged_or_hold_no_images() -> None:
     file = Path(write_parquet("x.parquet", {"image": [ONE] * 20}, row_group_size=5))
     write_parquet("text.parquet", {"title": ["a"], "body": [1]})
     assert "has no column of images (its columns: title, body)" in str(found("text.parquet")["text.parquet"])
+    write_parquet("two.parquet", {"a": [ONE], "b": [ONE]})
+    assert "has no column of images (its columns: a, b)" in str(found("two.parquet")["two.parquet"])
     whole, chance = file.read_bytes(), random.Random(0)
     for number in range(40):
         data = bytearray(whole)

@@ -13,7 +13,7 @@ from support.archives import write_parquet
 pytest.importorskip("pyarrow", reason="Parquet files need pyarrow: pip install 'pathx-relu[parquet]'")
 from pathx.errors import PathxError
 from pathx.images import parquet
-from pathx.images.parquet import Parquet
+from pathx.images.parquet import Parquet, TableRows, table_rows
 
 WORDS = [f"images/{number % 7}/{number:05d}.jpg".encode() * (number % 5) for number in range(3000)]
 ENCODINGS = ["PLAIN", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"]
@@ -23,9 +23,7 @@ KINDS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("kind", "compression", "version"), product(KINDS, ["none", "snappy", "zstd", "gzip"], ["1.0", "2.0"])
-)
+@pytest.mark.parametrize(("kind", "compression", "version"), product(KINDS, ["none", "zstd"], ["1.0", "2.0"]))
 def test_rows_come_back(kind: dict[str, Any], compression: str, version: str, tmp_path: Path) -> None:
     options = {"compression": compression, "data_page_version": version, "row_group_size": 1400, "data_page_size": 4096}
     file = write_parquet(tmp_path / "x.parquet", {"image": WORDS, "label": list(range(3000))}, **options, **kind)
@@ -59,3 +57,30 @@ def test_a_page_that_claims_too_much_is_refused(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(parquet, "_BYTES_PER_ROW", 10**6)
     with pytest.raises(PathxError, match="1 rows, too many for its size"):
         Parquet(io.BytesIO(Path(file).read_bytes()))
+
+
+def stream(tmp_path: Path, columns: dict[str, Any], metadata: Any = None, **options: Any) -> io.BytesIO:
+    return io.BytesIO(Path(write_parquet(tmp_path / "x.parquet", columns, metadata, **options)).read_bytes())
+
+
+def test_rows_of_several_groups_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "HELD", 1)  # a row at a time
+    monkeypatch.setattr(parquet, "_KEPT", 1)
+    contents = [bytes([number]) * 50 for number in range(20)]
+    file = stream(tmp_path, {"image": contents}, row_group_size=7)
+    places = [place for _, place, _ in table_rows(file, "x.parquet")]
+    assert places[:8] == [*((0, row) for row in range(7)), (1, 0)]
+    data = TableRows(file, "x.parquet")
+    for number in (0, 19, 3, 4, 2, 18, 5, 6, 0, 7):
+        assert data.at(*places[number]) == contents[number]
+
+
+def test_without_pyarrow_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = stream(tmp_path, {"image": [b"x"]})
+
+    def missing(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(parquet, "import_module", missing)
+    with pytest.raises(PathxError, match="which needs pyarrow: pip install"):
+        TableRows(file, "x.parquet")

@@ -9,8 +9,7 @@ import torch
 from safetensors.torch import load_file
 from support.command_line import network, picture, process, scripted
 
-from pathx.models.bundled import PREPROCESSING, WEIGHTS, SqueezeNet, bundled_labels
-from pathx.models.preprocessing import Preprocessing
+from pathx.models.bundled import WEIGHTS, SqueezeNet
 from pathx.models.torchvision import torchvision
 
 
@@ -24,12 +23,6 @@ def test_it_is_torchvisions_network() -> None:
         module.load_state_dict(load_file(WEIGHTS))
     image = torch.rand(2, 3, 96, 128, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(ours(image), theirs(image))
-
-
-def test_what_belongs_to_it_is_torchvisions() -> None:
-    weights = torchvision.models.SqueezeNet1_1_Weights.DEFAULT
-    assert bundled_labels() == tuple(weights.meta["categories"])
-    assert Preprocessing.of_preset(weights.transforms()) == PREPROCESSING
 
 
 @pytest.mark.parametrize("model", ["bundled", "torchscript"])

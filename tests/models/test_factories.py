@@ -154,6 +154,14 @@ def test_what_is_wrong_is_said() -> None:
     assert refusal(f"{where}:build").startswith(f"{where}:build does not say its input_size, mean, std: ")
 
 
+def test_state_that_is_no_tensor() -> None:
+    """Modules keep what they like beside their weights, quantised ones for example."""
+    code = "from net import Net\nclass Extra(Net):\n    def get_extra_state(self): return (3, 'epochs')\n"
+    Path("nets/extra.py").write_text(code)
+    first, second = (load_model("nets/extra.py:Extra", weights="none").module.state_dict() for _ in range(2))
+    assert first["_extra_state"] == second["_extra_state"] == (3, "epochs")
+
+
 def test_json_stays_clean(pathx_: Pathx) -> None:
     picture()
     save_file(network(2).state_dict(), "two.safetensors")

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import pickle
-import urllib.error
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -170,25 +167,6 @@ def test_a_name_that_is_no_relu_network_is_exact_at_the_image(pathx_: Pathx, nam
 # Files that are no models, and weights
 
 
-class Trap:
-    """A pickle that leaves a mark where it is executed."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (Path("executed"),)
-
-
-def test_no_pickle_is_executed(pathx_: Pathx) -> None:
-    torch.save({"features.0.weight": Trap()}, "unsafe.pth")
-    torch.save(network(), "module.pt")
-    for file in ("unsafe.pth", "module.pt"):
-        refused(pathx_("explain", picture(), "--model", file), f"{file} is a pickle, a program that pathx never runs: ")
-        done = pathx_("explain", picture(), "--model", "resnet18", "--weights", file)
-        refused(done, f"{file} is damaged or holds more than tensors", "save model.state_dict(), best as safetensors")
-    assert not Path("executed").exists()
-    pickle.loads(pickle.dumps(Trap()))
-    assert Path("executed").exists()  # the trap would have worked
-
-
 def test_models_and_weights_that_are_not_there(pathx_: Pathx) -> None:
     file = picture()
     refused(pathx_("explain", file, "--model", "no.pt"), "there is no model file no.pt: check the path")
@@ -200,31 +178,3 @@ def test_models_and_weights_that_are_not_there(pathx_: Pathx) -> None:
     )
     refused(pathx_("explain", file, "--model", file), "photo.png is damaged or not a model file: save the model with")
     refused(pathx_("explain", file, "--weights", "V9"), "no weights called 'V9', nor is that a file: give one of")
-
-
-def test_weights_that_do_not_fit(pathx_: Pathx) -> None:
-    save_file({f"layer{number}.weight": torch.zeros(2) for number in range(5)}, "w.safetensors")
-    done = pathx_("explain", picture(), "--model", "squeezenet1_0", "--weights", "w.safetensors")
-    refused(done, "the weights in w.safetensors do not fit squeezenet1_0: missing features.0.weight, ", " more; ")
-    assert "unexpected layer0.weight, layer1.weight, layer2.weight and 2 more" in done.err
-
-
-def test_a_file_without_a_description(pathx_: Pathx) -> None:
-    done = pathx_("explain", picture(), "--model", scripted(network(), sidecar=None))
-    refused(done, "model.pt does not say its input_size, mean, std: give them as options or write model.json such as {")
-
-
-def test_labels_that_are_too_few(pathx_: Pathx) -> None:
-    Path("labels.txt").write_text("cat\ndog\n")
-    done = pathx_("explain", picture(), "--model", scripted(network()), "--labels", "labels.txt")
-    refused(done, "2 labels were given, but model.pt has 3 classes: give one label per class")
-
-
-def test_weights_that_cannot_be_downloaded(pathx_: Pathx, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def offline(*arguments: Any, **options: Any) -> None:
-        raise urllib.error.URLError("Name or service not known")
-
-    monkeypatch.setenv("TORCH_HOME", str(here))
-    monkeypatch.setattr(torch.hub, "download_url_to_file", offline)
-    done = pathx_("explain", picture(), "--model", "resnet18")
-    refused(done, "the IMAGENET1K_V1 weights of resnet18 could not be downloaded", "--weights a local", status=1)

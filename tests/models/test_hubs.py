@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import save_file
 from support.command_line import Pathx, document, picture
 from support.small import seeded
@@ -78,15 +77,6 @@ def test_timm_by_name_from_the_cache(cache: Path) -> None:
     assert loaded.preprocessing.resize == int(config["input_size"][1] / config["crop_pct"])
     assert loaded.preprocessing.interpolation == config["interpolation"]
     assert loaded.labels[1] == "goldfish"
-
-
-def test_timm_preprocesses_as_timm_does(here: Path) -> None:
-    timm = pytest.importorskip("timm")
-    photo = Image.open(picture("photo.png", size=(301, 257)))
-    module, _ = checkpoint("resnet18")
-    theirs = timm.data.create_transform(**timm.data.resolve_model_data_config(module), is_training=False)
-    ours = load_model("timm:resnet18", weights="none").preprocessing
-    torch.testing.assert_close(ours(photo), theirs(photo))
 
 
 def test_timm_with_a_file(here: Path, pathx_: Pathx) -> None:

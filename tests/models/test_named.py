@@ -58,9 +58,9 @@ def test_unknown_weights_list_the_known_ones() -> None:
     )
 
 
-def test_a_structure_needs_no_weights_and_takes_another_input_size() -> None:
-    module, size = architecture("SqueezeNet1-1", (3, 64, 48))
-    assert size == (3, 64, 48) and not module.training
+def test_a_structure_needs_no_weights() -> None:
+    module, size = architecture("squeezenet1_1")
+    assert size == (3, 224, 224) and not module.training
     assert module(torch.zeros(1, *size)).shape == (1, 1000)
     with no_initialisation():
         for draw in (

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from pathx.engine.rules.table import OPERATIONS
 from pathx.errors import PathxError
-from pathx.models.exported import Archive, remade
+from pathx.models.exported import Archive, rebuild_archive
 from pathx.models.files import load_network
 from pathx.models.operations import Unsafe, check_operations
 
@@ -102,10 +102,10 @@ def test_no_export_may_name_another_operation() -> None:
         file = packed(changed(records, graph=naming(f"torch.ops.aten.{name}.{packet.overloads()[0]}")))
         if is_refused(f"aten::{name}"):
             with pytest.raises(Unsafe, match=f"aten::{name}' {REASON}|is not an operation on tensors"):
-                remade(Archive(io.BytesIO(file)))
+                rebuild_archive(Archive(io.BytesIO(file)))
             refused += 1
         else:
-            remade(Archive(io.BytesIO(file)))
+            rebuild_archive(Archive(io.BytesIO(file)))
     assert refused > 700
 
 

@@ -38,13 +38,6 @@ def missing(operator: str) -> RuntimeError:
     return RuntimeError(f"operator torchvision::{operator} does not exist")
 
 
-def test_nothing_is_declared_where_torchvision_loads(outside: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    package = ModuleType("torchvision")
-    monkeypatch.setattr(vision, "import_module", Importer(package))
-    assert vision._import_torchvision() is package
-    assert outside == []
-
-
 def test_missing_operators_are_declared_and_the_import_repeated(
     outside: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
