@@ -23,7 +23,7 @@ PERCENTILE = 99.0
 SMOOTHING = 0.025
 """Default width of the overlay's Gaussian: its sigma as a share of the input's shorter side (5.6 of 224 pixels)."""
 
-LONGEST_SIDE = 1024
+LONGEST_SIDE = 900
 """Larger photos are scaled down to this for the overlay."""
 
 LEGIBLE_SIDE = 512
@@ -40,6 +40,7 @@ _COLOUR, _WHITE = 0.4, 215  # the photo keeps this much of its colour, and its b
 _UNSEEN_COLOUR, _UNSEEN_WHITE = 0.2, 110  # the same where the network did not look
 _LIGHT = 0.4  # what a photo's mean lightness becomes before that, as far as the exponents below allow
 _LIGHTEN, _DARKEN = 0.5, 2.2
+_STEP = 3  # of lightness, below what one sees; files of overlays and sheets are a fifth smaller
 
 
 @dataclass(frozen=True)
@@ -307,7 +308,7 @@ def _tone(photo: Image.Image, colour: float, white: int) -> Image.Image:
     counts = grey.histogram()
     mean = sum(value * count for value, count in enumerate(counts)) / sum(counts) / 255
     power = min(max(math.log(_LIGHT) / math.log(min(max(mean, 0.01), 0.99)), _LIGHTEN), _DARKEN)
-    table = [round(white * (value / 255) ** power) for value in range(256)]
+    table = [_STEP * round(white / _STEP * (value / 255) ** power) for value in range(256)]
     return Image.blend(grey.convert("RGB"), photo, colour).point(table * 3)
 
 

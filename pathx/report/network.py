@@ -39,6 +39,8 @@ def network_data(frozen: Frozen, explanation: Explanation, image: int = 0) -> Ne
         image: the image of the batch that the explanation is about.
     """
     units = _strongest(explanation)
+    if not units:  # a network that ends in zeros keeps none
+        return {"unit_maps": {}, "effects": []}
     maps = unit_maps(frozen, [(image, unit.tensor, unit.index) for unit in units.values()])
     gates = {gate.name: gate for layer in frozen.network.layers for gate in layer}
     encoded = {}

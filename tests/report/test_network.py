@@ -41,6 +41,14 @@ def test_a_units_map_is_its_gradient_times_the_input() -> None:
             assert max(high for _, high in apart.getextrema()) <= 4  # a step of the table
 
 
+def test_a_path_without_units_has_a_page() -> None:
+    module = network()
+    torch.nn.init.zeros_(list(module.parameters())[-2])
+    (made,) = pathx.explain(module, images(), depth=3)
+    assert sum(len(layer.units) for layer in made.path) == 0
+    assert data_of(made.report().html)["unit_maps"] == {}
+
+
 def test_the_strongest_units_come_from_every_layer() -> None:
     module, batch = network(), images()
     (made,) = pathx.explain(module, batch, depth=3, width="all", alpha=0.0)
