@@ -113,11 +113,6 @@ def reach(field: Field, axis: int) -> tuple[int, int] | None:
     return (int(low.min()), int(high.max())) if len(low) > 1 else None
 
 
-def receptive_fields(graph: Graph, nodes: Iterable[Node], reading: Reading) -> dict[Value, Field]:
-    """What the elements of every value that varies with the input see of it."""
-    return fields_above(graph, nodes, reading, graph.input)
-
-
 def fields_above(graph: Graph, nodes: Iterable[Node], reading: Reading, source: Value) -> dict[Value, Field]:
     """What the elements of every value that is computed from `source` see of that; empty where it is no feature map."""
     size = graph.shapes[source.index]

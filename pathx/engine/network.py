@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pathx.compat import outside_modes
 from pathx.engine.dependence import Dependence, Reading, check_batch, read_graph
-from pathx.engine.fields import fields_above, find_places, reach, receptive_fields
+from pathx.engine.fields import fields_above, find_places, reach
 from pathx.engine.record.operations import Graph, Node, Value, map_leaves, values_in
 from pathx.engine.record.spellings import fold
 from pathx.engine.rules.geometry import Field
@@ -119,7 +119,7 @@ class Network:
     @cached_property
     def fields(self) -> dict[Value, Field]:
         """What each value's elements see of the input."""
-        return receptive_fields(self.graph, self.nodes, self.reading)
+        return fields_above(self.graph, self.nodes, self.reading, self.graph.input)
 
     def class_reach(self, class_gate: Gate, gate: Gate) -> tuple[tuple[int, int] | None, ...] | None:
         """What the elements of a gate of the class layer see of another gate, by axis, as `reach` says it; None for everything."""
