@@ -67,7 +67,7 @@ _TENSORS = _words(
     gru_cell hsplit hstack imag index_copy index_fill inner instance_norm isclose isin isreal kron kthvalue
     layer_norm less less_equal lift lift_fresh linalg_cross linalg_matmul linalg_matrix_norm linalg_multi_dot
     linalg_norm linspace log_sigmoid logspace lstm_cell mH mT masked_scatter masked_select matrix_H max_pool1d
-    max_pool1d_with_indices max_pool2d max_pool3d max_unpool2d max_unpool3d meshgrid mode moveaxis movedim msort
+    max_pool1d_with_indices max_pool2d max_pool3d meshgrid mode moveaxis movedim msort
     multiply nanmean nanmedian nanquantile nansum narrow narrow_copy native_dropout negative nonzero
     nonzero_numpy norm norm_except_dim normal not_equal numpy_T one_hot ones outer pad pairwise_distance pdist
     permute_copy polar prelu quantile rand rand_like randint randint_like randn randn_like randperm ravel real
