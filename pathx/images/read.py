@@ -283,7 +283,7 @@ def _in_8_bits(image: Image.Image, notes: list[str]) -> Image.Image:
         image = ImageChops.invert(image)
     elif image.mode.startswith("I;16"):
         image = _to_8_bit(image, 0, 2 ** _tag(image, _BITS_PER_SAMPLE, 16) - 1)
-    elif image.mode == "I" and image.format == "PPM":
+    elif image.mode == "I" and image.format in ("PNG", "PPM"):  # PNG of 16 bits in older releases of Pillow
         image = _to_8_bit(image, 0, 2**16 - 1)
     elif image.mode in ("I", "F"):  # nothing in the file says which values are black and white
         image = _stretch(image, notes)

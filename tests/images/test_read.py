@@ -157,10 +157,10 @@ def row(image: Image.Image) -> list[object]:
     return [pixel[0] for pixel in grey if isinstance(pixel, tuple)]
 
 
-@pytest.mark.parametrize("format", ["PNG", "TIFF", "PPM"])
-def test_sixteen_bits_are_scaled_and_not_clipped(tmp_path: Path, format: str) -> None:
+@pytest.mark.parametrize(("format", "mode", "code"), [("PNG", "I;16", "H"), ("TIFF", "I;16", "H"), ("PPM", "I", "i")])
+def test_sixteen_bits_are_scaled_and_not_clipped(tmp_path: Path, format: str, mode: str, code: str) -> None:
     file = tmp_path / "x"
-    file.write_bytes(encoded(deep("I;16", [0, 257, 32896, 65535], "H"), format))
+    file.write_bytes(encoded(deep(mode, [0, 257, 32896, 65535], code), format))
     picture = open_image(file)
     assert row(picture.pixels) == [0, 1, 128, 255]
     assert picture.notes == ()
