@@ -23,7 +23,7 @@ KINDS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "compression", "version"), product(KINDS, ["none", "zstd"], ["1.0", "2.0"]))
+@pytest.mark.parametrize(("kind", "compression", "version"), list(product(KINDS, ["none", "zstd"], ["1.0", "2.0"])))
 def test_rows_come_back(kind: dict[str, Any], compression: str, version: str, tmp_path: Path) -> None:
     options = {"compression": compression, "data_page_version": version, "row_group_size": 1400, "data_page_size": 4096}
     file = write_parquet(tmp_path / "x.parquet", {"image": WORDS, "label": list(range(3000))}, **options, **kind)

@@ -62,6 +62,10 @@ def each(*inputs: Any, size: tuple[int, ...] = SIZE, **values: list[Any]) -> lis
 
 PADS = [None, [0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 1, 0], [1, 0, 1, 0]]
 AUTO = ["NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"]
+PLACES = [
+    *(None, "half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"),
+    *("tf_half_pixel_for_nn", "half_pixel_symmetric"),
+]
 UNARY = (
     "Relu Neg Identity Sqrt Reciprocal Floor Ceil Abs Sigmoid Tanh Erf Exp HardSwish GlobalAveragePool GlobalMaxPool "
     "Mish Softplus Softsign Log Sign Sin Cos"
@@ -268,20 +272,10 @@ USES: dict[str, list[Use]] = {
             for use in (
                 *each(
                     *("x", None, *where),
-                    coordinate_transformation_mode=[
-                        *(None, "half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"),
-                        *("tf_half_pixel_for_nn", "half_pixel_symmetric"),
-                    ],
+                    coordinate_transformation_mode=PLACES,
                     nearest_mode=[None, "round_prefer_floor", "round_prefer_ceil", "floor", "ceil"],
                 ),
-                *each(
-                    *("x", None, *where),
-                    coordinate_transformation_mode=[
-                        *(None, "half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"),
-                        *("tf_half_pixel_for_nn", "half_pixel_symmetric"),
-                    ],
-                    mode=["linear", "cubic"],
-                ),
+                *each("x", None, *where, coordinate_transformation_mode=PLACES, mode=["linear", "cubic"]),
                 *each("x", None, *where, mode=["nearest", "linear", "cubic"], antialias=[0, 1]),
                 *each("x", None, *where, mode=["linear", "cubic"], exclude_outside=[0, 1], cubic_coeff_a=[-0.75, -0.5]),
             )
