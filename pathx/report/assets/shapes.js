@@ -127,7 +127,7 @@ export function imageSide(columns, path, { boxes, bar, tall, at }) {
   const parts = [
     ["pixels", path.model.attribution_sum],
     ["bias", path.model.bias],
-    ["routes that jump", deepest - path.model.score],
+    ["skips", deepest - path.model.score],
   ].filter(
     ([name, value]) =>
       Number.isFinite(value) && (name === "pixels" || Math.abs(value) > 1e-4 * Math.abs(path.model.score)),
@@ -241,8 +241,11 @@ export function columnNames(columns) {
     return sum(Array.from({ length: count }, (_, at) => (side < 0 ? words[0].at(-1 - at) : words[0][at]).length));
   };
   const [head, tail] = [shared(1), shared(-1)];
+  const cut = (name, start) => name.slice(start, name.length - tail).replace(/[._]$/, "");
+  const noun = /[^._]*[._]$/.exec(all[0]?.slice(0, head))?.[0].length ?? 0;
+  const start = all.every((name) => /^\d+$/.test(cut(name, head))) ? head - noun : head; // a bare number keeps its noun
   return names.map((own) => {
-    const short = own.map((name) => name.slice(head, name.length - tail).replace(/[._]$/, ""));
+    const short = own.map((name) => cut(name, start));
     return [short[0] ?? "", short.length > 1 ? ` +${short.length - 1}` : ""];
   });
 }
