@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import IO, Any, cast
 
@@ -86,6 +86,18 @@ def precision_switches(device: str) -> tuple[tuple[Any, str, str | bool], ...]:
     switches = [] if device == "cpu" else [(backends.cuda.matmul, "allow_tf32"), (backends.cudnn, "allow_tf32")]
     switches += [(backends.mkldnn, "allow_tf32")] if hasattr(backends.mkldnn, "allow_tf32") else []
     return tuple((holder, name, False) for holder, name in switches)
+
+
+@contextmanager
+def safe_globals(types: list[Any]) -> Iterator[None]:
+    """Let torch's restricted unpickler name these types too. torch 2.4 has no context for that, but its parts."""
+    before = list(torch.serialization.get_safe_globals())
+    torch.serialization.add_safe_globals(types)  # type: ignore[no-untyped-call,unused-ignore]
+    try:
+        yield
+    finally:
+        torch.serialization.clear_safe_globals()
+        torch.serialization.add_safe_globals(before)  # type: ignore[no-untyped-call,unused-ignore]
 
 
 def record_sizes(reader: Any, stream: IO[bytes]) -> Callable[[str], int]:

@@ -14,6 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from pathx.compat import safe_globals
 from pathx.errors import PathxError, reason_of
 from pathx.models.files import kind_of
 
@@ -36,7 +37,7 @@ def read_state(file: Path) -> Mapping[str, Tensor]:
     if kind != "pickle":
         raise PathxError(f"{file} is not a state dict: give a .safetensors or .pth file", usage=True)
     try:
-        with warnings.catch_warnings(), torch.serialization.safe_globals([argparse.Namespace]):
+        with warnings.catch_warnings(), safe_globals([argparse.Namespace]):
             # Namespace: the arguments of a training script, which many save beside the weights; plain data.
             warnings.simplefilter("ignore")  # about old formats, which load all the same
             checkpoint = torch.load(file, map_location="cpu", weights_only=True)
