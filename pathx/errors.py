@@ -79,14 +79,14 @@ def parse_json(text: str | bytes) -> Any:
     Also wrong: nesting too deep to read, and numbers that no float holds: NaN, infinities, hundreds of digits.
     """
     try:
-        return json.loads(text, parse_constant=_refused, parse_float=_finite, parse_int=_whole)
+        return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite, parse_int=_whole)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except UnicodeDecodeError:
         raise ValueError("it is not UTF-8 text") from None
 
 
-def _refused(constant: str) -> None:
+def _refuse_constant(constant: str) -> None:
     raise ValueError(f"{constant} is not a number")
 
 
@@ -136,7 +136,7 @@ def public_address(address: str) -> str:
 
 def address_hash(address: str) -> str:
     """Tells an address from others; without what signs it, which is another every time."""
-    return hashlib.sha256(_unsigned(_plain(address)).encode(errors="replace")).hexdigest()[:8]
+    return hashlib.sha256(_drop_signature(_plain(address)).encode(errors="replace")).hexdigest()[:8]
 
 
 def _plain(address: str) -> str:
@@ -152,7 +152,7 @@ _SIGNED = re.compile(r"(?i)[?&](x-(amz|goog|oss)-signature|signature|sig)=")
 _SHARED_ACCESS = re.compile(r"(?i)s(v|s|rt|r|p|t|e|ip|pr|ig|ks|koid|ktid|kt|ke|kv)")  # of Microsoft
 
 
-def _unsigned(address: str) -> str:
+def _drop_signature(address: str) -> str:
     """An address without what signs it, as stores of Amazon, Google, Alibaba and Microsoft do."""
     if not _SIGNED.search(address):
         return address

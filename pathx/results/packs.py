@@ -222,11 +222,11 @@ def failed_line(line: Line, error: PathxError) -> Line:
 def _with_shard(line: Line, shard: str, places: dict[str, tuple[int, int]]) -> Line:
     """A line with the shard that its results are in, and the places of their documents there."""
 
-    def packed(made: Line) -> Line:
+    def with_place(made: Line) -> Line:
         document = (PurePath(made["folder"]) / made["document"]).as_posix()
         return {**made, "pack": shard, "at": places[document]}
 
-    return change_results(line, packed)
+    return change_results(line, with_place)
 
 
 def change_results(line: Line, change: Callable[[Line], Line]) -> Line:

@@ -46,15 +46,15 @@ def redraw(folder: str | Path, drawing: Drawing | None = None) -> Iterator[Resul
     root = Path(folder)
     if not os.path.isdir(root):
         raise PathxError(f"{shown(folder)} is not a folder: give one with results of pathx", usage=True)
-    redrawing = _Redrawing(drawing or Drawing())
+    redrawer = _Redrawer(drawing or Drawing())
     found = False
     for task, name in (
-        (redrawing.decomposition, DECOMPOSITION),
-        (redrawing.contrast, CONTRAST),
-        (redrawing.explanation, PATH),
+        (redrawer.decomposition, DECOMPOSITION),
+        (redrawer.contrast, CONTRAST),
+        (redrawer.explanation, PATH),
     ):
         for file in sorted(root.rglob(name)):
-            if file.parent in redrawing.done and name == PATH:
+            if file.parent in redrawer.done and name == PATH:
                 continue
             found = True
             try:
@@ -62,15 +62,15 @@ def redraw(folder: str | Path, drawing: Drawing | None = None) -> Iterator[Resul
                     made = task(file.parent)
                 yield made
             except PathxError as error:
-                redrawing.done.add(file.parent)  # said once
+                redrawer.done.add(file.parent)  # said once
                 yield Result.failure(str(file.parent), error)
     if not found:
         raise PathxError(f"{shown(folder)} holds no results of pathx: no {PATH} anywhere in it", usage=True)
-    yield from redrawing.comparisons(root)
+    yield from redrawer.comparisons(root)
 
 
 @dataclass
-class _Redrawing:
+class _Redrawer:
     """One pass over a folder: what is drawn, and what was met on the way.
 
     Args:
@@ -97,7 +97,7 @@ class _Redrawing:
         document["files"] = {"sheet": SHEET, **document["files"]}
         self._write(folder, {**own, **drawn, DECOMPOSITION: document_bytes(document)})
         self.met.append(whole)
-        return _redrawn(folder, (SHEET, *own, *feature_folders(document)), notes)
+        return _sheet_result(folder, (SHEET, *own, *feature_folders(document)), notes)
 
     def contrast(self, folder: Path) -> Result:
         document = read_document(folder / CONTRAST)
@@ -108,7 +108,7 @@ class _Redrawing:
         drawn = contrast_sheet(made, view, labels, probabilities, self.drawing)
         document["colour_scale"] = made.scale(self.drawing)
         self._write(folder, {CONTRAST_PICTURE: png(drawn), CONTRAST: document_bytes(document)})
-        return _redrawn(folder, (CONTRAST_PICTURE,), notes)
+        return _sheet_result(folder, (CONTRAST_PICTURE,), notes)
 
     def explanation(self, folder: Path) -> Result:
         saved = read_explanation(folder)
@@ -116,7 +116,7 @@ class _Redrawing:
         drawn = pictures(saved.explanation, view, self.drawing)
         self._write(folder, drawn)
         self.met.append(saved)
-        return _redrawn(folder, tuple(drawn), notes)
+        return _sheet_result(folder, tuple(drawn), notes)
 
     def comparisons(self, root: Path) -> Iterator[Result]:
         """A sheet for every image and class that was met in several ways."""
@@ -140,7 +140,7 @@ class _Redrawing:
             try:
                 with understood(root / name):
                     self._write(root, {f"{name}.png": png(comparison_sheet(list(ways.values()), view, self.drawing))})
-                yield _redrawn(root, (f"{name}.png",), notes)
+                yield _sheet_result(root, (f"{name}.png",), notes)
             except PathxError as error:
                 yield Result.failure(str(root), error)
 
@@ -175,6 +175,6 @@ class _Redrawing:
             new.commit()
 
 
-def _redrawn(folder: Path, files: Sequence[str], notes: tuple[str, ...]) -> Result:
+def _sheet_result(folder: Path, files: Sequence[str], notes: tuple[str, ...]) -> Result:
     """Pictures that were redrawn, by their names in a folder."""
     return Result(str(folder), State.done, Kind.sheet, folder, files=tuple(files), notes=notes)

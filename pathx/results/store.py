@@ -107,19 +107,19 @@ class Result:
     @property
     def explanation(self) -> Explanation:
         """What was made, where that is an explanation."""
-        return self._made(Kind.explanation)  # type: ignore[return-value]
+        return self._require(Kind.explanation)  # type: ignore[return-value]
 
     @property
     def decomposition(self) -> Decomposition:
         """What was made, where that is a decomposition."""
-        return self._made(Kind.decomposition)  # type: ignore[return-value]
+        return self._require(Kind.decomposition)  # type: ignore[return-value]
 
     @property
     def contrast(self) -> Contrast:
         """What was made, where that is a contrast."""
-        return self._made(Kind.contrast)  # type: ignore[return-value]
+        return self._require(Kind.contrast)  # type: ignore[return-value]
 
-    def _made(self, kind: Kind) -> Explanation | Decomposition | Contrast:
+    def _require(self, kind: Kind) -> Explanation | Decomposition | Contrast:
         if self.kind is not kind or self.made is None:
             raise AttributeError(
                 f"this is a {self.kind.name} that is {self.state.value}: there is no {kind.name} in it"
@@ -276,7 +276,7 @@ class RemoteStore(ResultStore):
                 listed = system.ls(path or "/", detail=True)
             except FileNotFoundError:
                 listed = []
-            entries = sorted(listed, key=lambda entry: (_modified(entry), entry["name"]))
+            entries = sorted(listed, key=lambda entry: (_time_of(entry), entry["name"]))
             names = [posixpath.basename(entry["name"].rstrip("/")) for entry in entries]
             for number, name in enumerate(filter(_RECORDS.fullmatch, names)):
                 with suppress(FileNotFoundError):  # another shard has merged it since
@@ -376,7 +376,7 @@ def _check_path(place: str | Path) -> None:
         raise PathxError(f"{shown(place)} cannot be a folder ({reason}): check the path", usage=True)
 
 
-def described(line: Line) -> Iterator[Line]:
+def results_of(line: Line) -> Iterator[Line]:
     """What a line of an index says of each of an image's results."""
     yield from line.get("explanations", ())
     if "contrast" in line:
@@ -385,7 +385,7 @@ def described(line: Line) -> Iterator[Line]:
 
 def files_of(line: Line) -> set[str]:
     """The files of an image's results that are in no shard, those included that a contrast rests on."""
-    plain = [made for made in described(line) if "pack" not in made]
+    plain = [made for made in results_of(line) if "pack" not in made]
     found = {(PurePath(made["folder"]) / name).as_posix() for made in plain for name in made.get("files", ())}
     if "contrast" in line and line.get("explanations"):
         first, *others = line["explanations"]
@@ -427,7 +427,7 @@ def _remove_empty(folder: Path, root: Path) -> None:
         folder = folder.parent
 
 
-def _modified(entry: dict[str, Any]) -> float:
+def _time_of(entry: dict[str, Any]) -> float:
     """When a file at an address was written, as far as its store tells."""
     known = (entry.get(key) for key in ("LastModified", "last_modified", "mtime", "updated", "created"))
     value = next((one for one in known if one is not None), 0.0)

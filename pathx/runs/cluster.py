@@ -128,7 +128,7 @@ def _explain(
 def _done_before(images: Sequence[ImageFile], index: Index) -> Iterator[KeptImage]:
     """The images that an earlier run has done."""
     with start_workers(None) as workers:
-        for _, kept in workers.ahead(in_batches(images, LOOKED_AT), index.kept):
+        for _, kept in workers.ahead(in_batches(images, LOOKED_AT), index.find_kept):
             yield from filter(None, kept)
 
 

@@ -23,7 +23,7 @@ from pathx.results.files import foreign, hold, is_held, read_document, replace_f
 from pathx.results.lines import JsonLines, Line, lines_bytes
 from pathx.results.packs import change_results, unpack
 from pathx.results.schema import LINE_SHAPE, RUN_SHAPE, misfit
-from pathx.results.store import Kind, Result, ResultStore, State, described, files_of, result_store
+from pathx.results.store import Kind, Result, ResultStore, State, files_of, result_store, results_of
 
 if TYPE_CHECKING:
     from pathx.images.find import ImageFile
@@ -163,29 +163,29 @@ class Index:
         count = sum(line is not None and line["run"] == old.get("run") for line in lines)
         return f"results of {count} images with {', '.join(others)}" if count and others else ""
 
-    def known(self, name: str) -> Line | None:
+    def line_of(self, name: str) -> Line | None:
         """What an earlier run of the same kind wrote of an image that it did, in whichever shard."""
         line = None if self.distrusted else self._known.get((self._key[0], name))
         return line if line is not None and line["run"] == self._key[1] and "error" not in line else None
 
-    def kept(self, source: ImageFile) -> KeptImage | None:
+    def find_kept(self, source: ImageFile) -> KeptImage | None:
         """What an earlier run wrote of an image, where that is whole and the image is the same."""
         from pathx.images.read import sha256_of_image  # here, as it loads Pillow, which --help can do without
 
-        line = self.known(source.name) if source.error is None else None
+        line = self.line_of(source.name) if source.error is None else None
         if line is None:
             return None
         try:
             same = source.version and line.get("version") == source.version  # the store vouches for it, unread
             sha256 = None if same else sha256_of_image(source.source)
-            results = tuple(self._kept(source, line, made, sha256) for made in line["explanations"])
+            results = tuple(self._read_result(source, line, made, sha256) for made in line["explanations"])
             if "contrast" in line:
-                self._kept(source, line, line["contrast"], sha256)
+                self._read_result(source, line, line["contrast"], sha256)
         except (OSError, ValueError, KeyError, TypeError, PathxError):
             return None
         return KeptImage(source, results)
 
-    def _kept(self, source: ImageFile, line: Line, made: Line, sha256: str | None) -> Result:
+    def _read_result(self, source: ImageFile, line: Line, made: Line, sha256: str | None) -> Result:
         """One of these results. Raises an error where it is not whole, or of another image."""
         document = self.store.document(made)
         if sha256 is not None and document["image"]["sha256"] != sha256:
@@ -198,7 +198,7 @@ class Index:
     def begin(self) -> None:
         """Say in run.json what is to come, and mend the index: one line per image, none whose results are gone."""
         self.begun = True
-        with self._writing(), replacing(self.out) as new:
+        with self._report_errors(), replacing(self.out) as new:
             self._check_others()
             record = _record_bytes(self._record)
             if not self._record_file.is_file() or read_regular(self._record_file) != record:
@@ -214,14 +214,14 @@ class Index:
                 return "error" not in line and line["run"] == self._key[1]
             return _whole(self.store, line)
 
-        with self._writing():
+        with self._report_errors():
             self._lines.rewrite(lambda lines: filter(stays, _latest(lines).values()))
             self.store.publish([self._record_file, self.file])
 
     def append(self, line: Line) -> None:
         """Add the line of one image. Raises PathxError."""
         line = {**line, "command": self._key[0], "run": self._key[1]}
-        with self._writing():
+        with self._report_errors():
             if (older := self._known.get(_key(line))) is not None:
                 self.store.forget(older, line)
             self._lines.append([line])
@@ -229,7 +229,7 @@ class Index:
 
     def finish(self, *, complete: bool = True) -> None:
         """Drop lines that later ones replaced, and say in run.json whether every image of the run has its line."""
-        with self._writing():
+        with self._report_errors():
             if self.file.exists():
                 self._lines.rewrite(lambda lines: _latest(lines).values())
             if complete:
@@ -237,7 +237,7 @@ class Index:
             self.store.publish([self.file, self._record_file])
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _report_errors(self) -> Iterator[None]:
         """What goes wrong in here is a PathxError."""
         try:
             yield
@@ -378,7 +378,7 @@ def unpack_results(out: str | Path, folder: str | Path) -> Unpacked:
     with closing(result_store(out)) as store:
         store.open()
         lines = list(_latest(_lines_of(store.records)).values())
-        packed = [line for line in lines if any("pack" in made for made in described(line))]
+        packed = [line for line in lines if any("pack" in made for made in results_of(line))]
         if not packed:
             raise PathxError(f"{store.place} holds no packed results: give the folder that `out` named", usage=True)
         into, plain = Path(folder), [_plain_line(line) for line in packed]
@@ -420,7 +420,7 @@ def _suffix(shard: Shard | None) -> str:
 def _whole(store: ResultStore, line: Line) -> bool:
     """Whether all results that a line lists are whole."""
     try:
-        for made in described(line):
+        for made in results_of(line):
             store.document(made)
     except (OSError, ValueError, KeyError, TypeError, PathxError):
         return False
@@ -453,12 +453,12 @@ def _record(file: Path) -> dict[str, Any]:
 def _lines_of(out: Path) -> Iterator[Line]:
     """The lines of every index in a folder, older files first."""
     files = [out / name for name in _names(out) if re.fullmatch(r"index(\.\d+-of-\d+)?\.jsonl", name)]
-    for file in sorted(files, key=_modified):
+    for file in sorted(files, key=_time_of):
         with suppress(OSError):
             yield from JsonLines(file).read()
 
 
-def _modified(file: Path) -> int:
+def _time_of(file: Path) -> int:
     try:
         return file.stat().st_mtime_ns
     except OSError:  # gone by now, or a link to nowhere

@@ -122,7 +122,7 @@ def _explain(
     count = job.settings.workers if len(batches) > 1 else 0
 
     def read(source: ImageFile) -> Read:
-        kept = None if known is None else known.kept(source)
+        kept = None if known is None else known.find_kept(source)
         return kept or read_input(source, model.preprocessing)
 
     def write(one: Read, made: Mapping[str, Computed]) -> list[Result]:
@@ -187,7 +187,7 @@ def check_kept(
     note: Callable[[str], None],
 ) -> None:
     """Compute the first result that is to be kept again; if its logit differs, nothing is kept."""
-    for kept in filter(None, map(index.kept, images)):
+    for kept in filter(None, map(index.find_kept, images)):
         again = read_input(kept.source, preprocessing)
         if not kept.results or not isinstance(again, Input):
             continue

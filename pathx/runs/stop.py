@@ -40,10 +40,10 @@ class Stop:
     @contextmanager
     def on_signals(self) -> Iterator[None]:
         """Take Ctrl-C and SIGTERM as requests; a second one does not wait for anything."""
-        with _handle_signals(self._signalled):
+        with _handle_signals(self._on_signal):
             yield
 
-    def _signalled(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
             _end(number)
         self.ask(number)

@@ -24,20 +24,20 @@ def lines(file: Path) -> list[dict[str, Any]]:
 
 def test_what_was_written_is_known_to_the_next_run_of_the_same_kind(tmp_path: Path) -> None:
     first = index(tmp_path, "a", "b", "c")
-    assert first.known("a") is None
+    assert first.line_of("a") is None
     first.begin()
     first.append(line(tmp_path, "a"))
     first.append({"file": "b", "name": "b", "explanations": [], "error": "no such file"})
     again = index(tmp_path, "a", "b", "c")
-    assert again.known("a") == line(tmp_path, "a", command="explain", run="r1")
-    assert again.known("b") is None
-    assert again.known("c") is None
+    assert again.line_of("a") == line(tmp_path, "a", command="explain", run="r1")
+    assert again.line_of("b") is None
+    assert again.line_of("c") is None
     with pytest.raises(PathxError, match=r"another run with other settings is writing to .* just now: wait until"):
         index(tmp_path, "a", run="r2")
     first.close()
-    assert index(tmp_path, "a", run="r2").known("a") is None
-    assert index(tmp_path, "a", command="decompose").known("a") is None
-    assert index(tmp_path, "a", shard=Shard(1, 2)).known("a") is not None
+    assert index(tmp_path, "a", run="r2").line_of("a") is None
+    assert index(tmp_path, "a", command="decompose").line_of("a") is None
+    assert index(tmp_path, "a", shard=Shard(1, 2)).line_of("a") is not None
 
 
 @pytest.mark.parametrize("torn", [b'{"file": "c", "na', b"\xff\xfe{}\n", b"[]\n{}\n\n", b'{"name": "x"}'])
@@ -48,7 +48,7 @@ def test_torn_lines_are_mended(tmp_path: Path, torn: bytes) -> None:
     with (tmp_path / "index.jsonl").open("ab") as stream:
         stream.write(torn)
     again = index(tmp_path, "a", "b")
-    assert again.known("a") is not None
+    assert again.line_of("a") is not None
     again.begin()
     again.append(line(tmp_path, "b"))
     assert [one["name"] for one in lines(tmp_path / "index.jsonl")] == ["a", "b"]
@@ -115,7 +115,7 @@ def test_shards_are_joined_and_their_files_go(tmp_path: Path) -> None:
     assert [one["name"] for one in lines(tmp_path / "index.jsonl")] == ["a", "b", "c"]
     assert json.loads((tmp_path / "run.json").read_text())["images"] == ["a", "b", "c"]
     assert merge(tmp_path) == merged
-    assert index(tmp_path, "a").known("a") is not None
+    assert index(tmp_path, "a").line_of("a") is not None
 
 
 def test_what_is_missing_is_said_and_nothing_is_thrown_away(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_of_several_indexes_the_one_written_last_counts(tmp_path: Path) -> None:
         (folder / name).write_text(json.dumps({**about, "seconds": seconds}) + "\n")
         os.utime(folder / name, (second, second))
     (folder / "run.json").write_text('{"schema": "pathx/run@1", "run": "r", "command": "explain", "images": []}')
-    known = Index(ResultStore(folder), None, {"command": "explain", "run": "r"}, ["a"]).known("a")
+    known = Index(ResultStore(folder), None, {"command": "explain", "run": "r"}, ["a"]).line_of("a")
     assert known is not None and known["seconds"] == 2
 
 
