@@ -174,7 +174,7 @@ class Network:
                 made = node.op(numbers, *node.args[1:], **node.kwargs)
                 parts = zip(made if isinstance(made, (tuple, list)) else [made], node.outputs, above, strict=True)
                 for part, output, seen in parts:
-                    if output in self.readers:
+                    if output in self.readers or output == self.logits:
                         live.view(-1)[part if seen is None else part[seen]] = True
             else:
                 return None
@@ -277,7 +277,9 @@ def read_network(graph: Graph) -> Network:
     nodes = tuple(node for node in graph.nodes if node.index in used)
     if logits in graph.constants and graph.constants[logits] is None:
         raise PathxError(
-            "the model's output is made where pathx cannot follow: in another thread, or outside of torch", usage=True
+            "the model's output is the same for every image, or is made where pathx cannot follow: in another thread, or outside "
+            "of torch",
+            usage=True,
         )
     reading = read_graph(graph, nodes, logits)
     if reading.states[logits] is not Dependence.VARIES or reading.states[graph.input] is not Dependence.VARIES:

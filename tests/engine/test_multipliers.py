@@ -388,3 +388,32 @@ def test_what_is_read_of_an_attention_in_part_is_pushed_as_it_is_pulled() -> Non
             for push in (0, math.inf)
         )
         assert_same(pushed, pulled)
+
+
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda y: y[:, 0],
+        lambda y: y[:, -1, :3],
+        lambda y: y.unbind(1)[1],
+        lambda y: y.split(1, 1)[0].squeeze(1),
+        lambda y: y.chunk(2, -1)[1][:, 0],
+        lambda y: y.transpose(1, 2)[..., 2],
+        lambda y: y.flatten(1)[:, 4:9],
+        lambda y: y[:, 0] + y[:, 1, :],
+        lambda y: y.narrow(1, 3, 1).reshape(len(y), -1),
+    ],
+)
+@pytest.mark.parametrize("depth", [1, "all"])
+def test_logits_may_be_a_part_of_what_the_head_makes(take: Part, depth: int | str) -> None:
+    """A head over all tokens, of which one gives the logits: nothing but the logits reads what the head makes."""
+    torch.manual_seed(0)
+    head, up, down = (nn.Linear(6, 6).double(), nn.Linear(6, 8).double(), nn.Linear(8, 6).double())
+
+    def forward(x: Tensor) -> Tensor:
+        y = F.relu(x)
+        return take(head(y + down(F.gelu(up(y)))))
+
+    model, images = Function(forward), torch.randn(1, 4, 6).double()
+    (explanation,) = pathx.explain(model, images, target=1, depth=depth, width="all", alpha=0.0)
+    assert_close(explanation.weight, frozen_weight(model, images[0], 1), rtol=1e-9, atol=1e-12)

@@ -148,7 +148,7 @@ ROUNDED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
         ": argmax in the model itself makes integers of it",
     ),
     "compared": (lambda x: (F.relu(x) > 0.5).double() @ HEAD, "in a way that can be explained"),
-    "nothing of it": (lambda x: torch.zeros_like(F.relu(x)) @ HEAD, "in a way that can be explained"),
+    "nothing of it": (lambda x: torch.zeros_like(F.relu(x)) @ HEAD, "in another thread, or outside of torch"),
 }
 
 

@@ -246,7 +246,7 @@ def test_what_another_thread_computes() -> None:
         with ThreadPoolExecutor(1) as threads:
             return threads.submit(m.n, x).result()
 
-    refuses(Model(forward, n=cnn()), torch.randn(2, 3, 10, 10), "made where pathx cannot follow: in another thread")
+    refuses(Model(forward, n=cnn()), torch.randn(2, 3, 10, 10), "is made where pathx cannot follow: in another thread")
 
 
 def test_recurrent_layers() -> None:

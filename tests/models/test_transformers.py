@@ -158,11 +158,7 @@ def keeps_the_laws(module: nn.Module, images: Tensor, kind: str) -> None:
         scale = max(float(found.attribution.abs().sum()), abs(found.bias), abs(found.score))
         assert abs(float(found.attribution.sum()) + found.bias - found.score) <= 1e-10 * scale
     assert whole.exact == ("region" if kind in IN_A_REGION else "image")
-    rounding = 1e-8
-    if kind == "perceiver":
-        pytest.skip(
-            "a path of one layer leaves out what goes round the decoder's activation, so its weight is not the detached twin's"
-        )
+    rounding = 1e-5 if kind == "perceiver" else 1e-8  # norms cancel all but 1e-8 of what comes down to its pixels
     weight = frozen_weight(module, images[0], 1)
     assert float((whole.weight - weight).abs().max()) <= rounding * float(weight.abs().max())
     with torch.no_grad():
