@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.branching import branches, frozen_fire
-from support.windows import windows
+from support.windows import corners, windows
 from torch.testing import assert_close
 
 from pathx.engine.linear import _sum_in_box, _sum_maps, linear_model, pull_to_input
@@ -60,19 +61,65 @@ def test_cotangents_of_one_value_add_up_whatever_their_boxes() -> None:
 
 
 SHAPE = (3, 5, 4)
+SOME = [name for name in windows(SHAPE) if name != "whole maps"]
 
 
-@pytest.mark.parametrize("name", [name for name in windows(SHAPE) if name != "whole maps"])
-@pytest.mark.parametrize("other", ["an element each", "sticking out", "whole maps", "a box for all, in a corner"])
+@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize(
+    "other", ["an element each", "a box each", "sticking out", "whole maps", "a box for all, in a corner"]
+)
 def test_a_sum_of_windows_is_the_sum_of_their_maps(name: str, other: str) -> None:
-    """As whole maps; and on the one box that holds them all, where that saves something."""
+    """As whole maps; and on the one box that holds them all, where that is no more than three quarters of the map."""
     rows = torch.tensor([1, 0, 1, 0])
     several = [replace(windows(SHAPE)[one], row=rows, ordered=False) for one in (name, other, name)]
     asked = branches([0, 1])
     expected = torch.zeros(2, *SHAPE, dtype=torch.float64)
     for window in several:
         expected.index_add_(0, window.row, window.dense().data)
-    assert_close(_sum_maps(several, asked).data, expected)
+    whole = _sum_maps(several, asked)
+    assert whole.is_full and torch.equal(whole.row, torch.arange(2)) and torch.equal(whole.image, asked.image)
+    assert_close(whole.data, expected)
+    sizes = []
+    for dim, size in enumerate(SHAPE):
+        covered = torch.zeros(size, dtype=torch.bool)
+        for window in several:
+            origin = window.origin[dim]
+            for start in [origin] if isinstance(origin, int) else origin.numbers.tolist():
+                covered[max(0, start) : max(0, start + window.extent[dim])] = True
+        inside = covered.nonzero()
+        sizes.append(int(inside.max() - inside.min()) + 1)
     boxed = _sum_in_box(several, asked)
+    assert (boxed is None) == (4 * prod(sizes) > 3 * prod(SHAPE))
     if boxed is not None:
+        assert boxed.extent == tuple(sizes) and not any(boxed.overhang)
         assert_close(boxed.dense().data, expected)
+
+
+def test_whole_maps_of_all_rows_are_added_as_they_are() -> None:
+    asked, row = branches([0, 1]), torch.arange(2)
+    one, two = (Window.full(torch.randn(2, *SHAPE), row, row) for _ in range(2))
+    assert_close(_sum_maps([one, two, one], asked).data, 2 * one.data + two.data)
+    box = Window.one_hot(torch.ones(2), torch.tensor([0, 7]), SHAPE, row, row)
+    before = one.data.clone()
+    assert_close(_sum_maps([one, box], asked).data, one.data + box.dense().data)
+    assert torch.equal(one.data, before)  # somebody else may hold it
+
+
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("name", ["a box for all, in a corner", "a box each", "sticking out", "an element each"])
+def test_boxes_in_the_order_of_the_branches_are_laid_where_they_are(name: str, memory: torch.memory_format) -> None:
+    """Alone, twice, beside single elements, and on whole maps that may lie in memory in another order."""
+    asked, row = branches([0, 1, 1, 0]), torch.arange(4)
+    box = windows(SHAPE)[name]
+    maps = torch.randn(4, *SHAPE, dtype=torch.float64).contiguous(memory_format=memory)
+    whole, one = Window.full(maps, row, box.image), windows(SHAPE)["an element each"]
+    for several in ([box], [box, box], [box, one], [one, box], [whole, box], [whole, one, box]):
+        assert_close(_sum_maps(several, asked).data, sum(window.dense().data for window in several))
+
+
+def test_boxes_that_all_lie_beside_the_map_have_no_box() -> None:
+    row = torch.arange(2)
+    for start in (-2, 5):
+        beside = Window(torch.ones(2, 3, 2, 4), (0, corners([start, start]), 0), SHAPE, row, row, clean=False)
+        assert _sum_in_box([beside], branches([0, 1])) is None
+        assert not _sum_maps([beside], branches([0, 1])).data.any()
