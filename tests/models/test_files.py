@@ -10,11 +10,10 @@ import torch
 from PIL import ExifTags, Image
 from safetensors.torch import save_file
 from support.command_line import (
-    SCHEMA,
     SIDECAR,
     Pathx,
     check_document,
-    check_types,
+    check_schema,
     network,
     picture,
     refused,
@@ -101,7 +100,7 @@ def test_one_logit_is_two_classes(pathx_: Pathx) -> None:
     assert positive["probability"] + negative["probability"] == pytest.approx(1)
     assert positive["probability"] == pytest.approx(torch.tensor(positive["logit"]).sigmoid().item(), rel=1e-5)
     for made in done.documents:
-        check_types(made, SCHEMA, "path.json")
+        check_schema(made)
         assert (made["alpha"], made["model"]["classes"]) == (0.5, 2)
     (predicted,) = pathx_(*arguments).documents
     assert predicted["target"] == (positive if positive["logit"] > 0 else negative)
