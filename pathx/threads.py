@@ -26,13 +26,17 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+_THIS_THREAD = threading.local()
+
+
 def stay_in_the_background() -> None:
     """Lower the priority of this thread, and compute with one thread in it.
 
     The threads of a network wait for each other, so one that loses its core to a reader or writer stops all of them.
     """
     torch.set_num_threads(1)  # for this thread only: torch keeps the number per thread
-    if sys.platform == "linux":
+    if sys.platform == "linux" and not hasattr(_THIS_THREAD, "lowered"):  # Ray calls this once per task, in one thread
+        _THIS_THREAD.lowered = True
         with suppress(OSError):
             now = os.getpriority(os.PRIO_PROCESS, 0)
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(19, now + _LATER))
