@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -58,7 +57,7 @@ print(*found, os.getpriority(os.PRIO_PROCESS, os.getpid()))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
     *found, others = map(int, done.stdout.split())
-    assert found == [min(19, others + 10), 19, 19]
+    assert found == [min(19, others + 10)] * 3  # lowered once, however often it is asked for
 
 
 @pytest.mark.parametrize("count", [0, 1, 4, None])
@@ -98,17 +97,3 @@ def test_only_where_threads_of_a_network_wait_for_each_other_are_others_behind_t
     usual = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
     with start_workers(1, behind=behind) as workers:
         assert workers.submit(found).result() == (behind and usual < 19, 1)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="priorities of threads are Linux's")
-def test_a_thread_lowers_its_priority_once() -> None:
-    def lower_twice() -> list[int]:
-        levels = []
-        for _ in range(2):
-            stay_in_the_background()
-            levels.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
-        return levels
-
-    with ThreadPoolExecutor(1) as pool:
-        first, second = pool.submit(lower_twice).result()
-    assert first == second > os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
