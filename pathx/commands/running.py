@@ -89,7 +89,7 @@ def run_images(
         device=device.device,
         dtype=device.dtype.value,
         save_tensors=results.save_tensors,
-        label=results.truth,
+        truth=results.truth,
         pictures=not results.no_pictures,
         against=against,
         removal=removal,

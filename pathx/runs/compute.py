@@ -51,7 +51,7 @@ class Settings:
     """How to explain; the defaults are those of the command line.
 
     Args:
-        label: the true class of the images, where it is known. By default the name of an image's folder, where that
+        truth: the true class of the images, where it is known. By default the name of an image's folder, where that
             is a label of the model and no targets are asked for. A wrong prediction is explained against it.
         batch_size: images explained at once, or `auto`.
         workers: threads that read images ahead and write results behind; None for what the machine has.
@@ -72,7 +72,7 @@ class Settings:
     dtype: str = "float32"
     batch_size: int | str = "auto"
     save_tensors: bool = False
-    label: str | None = None
+    truth: str | None = None
     drawing: Drawing = field(default_factory=Drawing)
     workers: int | None = None
     pictures: bool = True
@@ -166,7 +166,7 @@ class Batch:
         self.labels = labels = model.labels_for(frozen.logits.shape[1])
         self.probabilities = logits.cpu().double().softmax(1).tolist()
         self.rankings = logits.argsort(dim=1, descending=True, stable=True).tolist()
-        several = [true_classes(settings.label, one.image.file, labels, one.image.label) for one in inputs]
+        several = [true_classes(settings.truth, one.image.file, labels, one.image.label) for one in inputs]
         self.shared_labels = {labels[of[0]]: tuple(of) for of in several if len(of) > 1}
         # Of classes with one label the likeliest counts: no other can be told from it.
         self.truths = [
@@ -177,7 +177,7 @@ class Batch:
         if self.against is not None and set(asked.wanted) == {self.against}:
             raise _compared_with_itself(labels[self.against], usage=True)
         # Where a class was named, or one to compare with, the image's label is not asked.
-        unasked = (job.targets and settings.label is None) or self.against is not None
+        unasked = (job.targets and settings.truth is None) or self.against is not None
         self.targets = [
             tuple(target for target in asked.targets_for(ranking, None if unasked else truth) if target != self.against)
             if finite

@@ -107,7 +107,7 @@ OTHER: dict[str, Any] = {
     "importance": "effect",
     "dtype": "float64",
     "save_tensors": True,
-    "label": "cat",
+    "truth": "cat",
     "drawing": Drawing(colours="orange-purple"),
     "pictures": False,
     "against": "dog",
