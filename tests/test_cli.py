@@ -39,7 +39,8 @@ def test_help_needs_no_torch() -> None:
     script += "\ntry: pathx.cli.run(['explain', '--help'])"
     script += f"\nfinally: print(sorted({heavy} & set(sys.modules)))"
     done = process("-c", script)
-    assert (done.status, done.err) == (0, "")
+    assert done.status == 0
+    assert done.err in ("", "Shell  not supported.\n")  # where no process above this one is a shell
     first, *help_text, last = done.out.splitlines()
     assert first == last == "[]"
     assert "--save-tensors" in "\n".join(help_text)

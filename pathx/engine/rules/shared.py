@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -195,11 +194,14 @@ def _apply(call: Call, output: int, sources: list[Value], given: Any, image: Ten
     if call.batch > 1:
         return _run(call, output, places, at_rows, _fixed_per_image(call))
     # With one image a first dimension of 1 is the batch or is broadcast. It is neither where the rows do not come out.
-    with suppress(RuntimeError):
+    try:
         made = _run(call, output, places, at_rows, _fixed_per_image(call))
-        if len(made) == len(image):
-            return made
-    return _run(call, output, places, at_rows)
+    except RuntimeError as error:
+        try:
+            return _run(call, output, places, at_rows)
+        except RuntimeError:
+            raise error from None  # such as that memory is short, which the second attempt cannot say
+    return made if len(made) == len(image) else _run(call, output, places, at_rows)
 
 
 def _run(
