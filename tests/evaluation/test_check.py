@@ -56,7 +56,9 @@ def test_a_verdict_says_what_noise_does(pathx_: Pathx) -> None:
 
 
 @pytest.mark.parametrize(
-    "failing", [set(found) for count in range(4) for found in combinations(CHECKS, count)], ids=str
+    "failing",
+    [set(found) for count in range(4) for found in combinations(CHECKS, count)],
+    ids=lambda found: "-".join(sorted(found)),
 )
 def test_only_wrong_numbers_are_called_wrong(failing: set[str]) -> None:
     """A map that says little is not to be taken for one that was computed wrongly, nor the other way round."""
