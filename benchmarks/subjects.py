@@ -81,6 +81,9 @@ def network(name: str, classes: int = 1000) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         module: nn.Module = torchvision.models.get_model(name, weights=None, num_classes=classes, **heads)
+        for part in module.modules():
+            if isinstance(part, nn.Linear) and not part.weight.any():  # a head of zeros, as ViTs have, explains nothing
+                nn.init.kaiming_normal_(part.weight)
     return module.eval()
 
 

@@ -90,7 +90,8 @@ def most_important(
             break
         if has_zero_bounds and not skip_unreached and bounds.units is None:
             bounds, skip_unreached = bounds.without(_find_unreached(inputs)), True
-        count *= MORE
+        else:
+            count *= MORE
     if sums is not None:
         W = sums.gather(2, units[:, None].expand(-1, 2, -1)).transpose(1, 2)
     elif W is None:
