@@ -16,7 +16,7 @@ One rule says which factor of a product of two computed values is held:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cache
@@ -68,25 +68,34 @@ class Watch:
             return None
         if output is None or self.states[output] is not Dependence.VARIES:
             return []
-        may_be_logits = sum(size != 1 for size in (shapes[0] or ())[1:]) <= 1
-        return [*_kept(node, self.states), *([output] if may_be_logits else [])]
+        shape = (shapes[0] or ())[1:]
+        may_be_logits = len(shape) - shape.count(1) <= 1
+        kept = _kept(node, self.states)
+        return [*kept, output] if may_be_logits else kept
 
 
-def _kept(node: Node, states: dict[Value, Dependence]) -> Iterator[Value]:
+def _kept(node: Node, states: dict[Value, Dependence]) -> list[Value]:
     """The values of a node that its rule may ask for, where what it makes varies with the image."""
     operation = record_of(node)
-    varying = [value for value in node.inputs if states.get(value) is Dependence.VARIES]
-    yield from (value for value in node.inputs if states.get(value) is not Dependence.VARIES)
-    several = sum(states.get(value, Dependence.FIXED) is not Dependence.FIXED for value in node.inputs) > 1
+    varying, kept, depending = [], [], 0
+    for value in node.inputs:
+        state = states.get(value, Dependence.FIXED)
+        depending += state is not Dependence.FIXED
+        (varying if state is Dependence.VARIES else kept).append(value)
+    several = depending > 1
     is_gate = operation.gate is not None and operation.saves is None and (several or not is_choice(node))
     may_be_held = several and (
         operation.factors is not None or not {*_positions(node, states)} <= {*operation.linear_in}
     )
     if operation.saves == "inputs" or is_gate or may_be_held:
-        yield from varying
-    if operation.saves in ("output", "indices", "statistics"):
-        kept = {"output": node.outputs[:1], "indices": node.outputs[1:2], "statistics": node.outputs[1:]}
-        yield from (value for value in kept[operation.saves] if value is not None)
+        kept += varying
+    if operation.saves in _SAVED_OUTPUTS:
+        kept += [value for value in node.outputs[_SAVED_OUTPUTS[operation.saves]] if value is not None]
+    return kept
+
+
+_SAVED_OUTPUTS = {"output": slice(1), "indices": slice(1, 2), "statistics": slice(1, None)}
+"""Which of its results an operation may save."""
 
 
 def _follow(node: Node, states: dict[Value, Dependence]) -> None:
@@ -108,7 +117,9 @@ def _follow(node: Node, states: dict[Value, Dependence]) -> None:
         )
     if state is Dependence.VARIES and (reading == "locally constant" or _is_integer(node.kwargs.get("dtype"))):
         state = Dependence.FROZEN
-    states.update({value: state for value in node.outputs if value is not None})
+    for value in node.outputs:
+        if value is not None:
+            states[value] = state
 
 
 @cache

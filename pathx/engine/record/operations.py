@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cache, cached_property
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -51,9 +51,15 @@ def by_value(node: Node, out: Any) -> dict[Value, Any]:
 
 def values_in(item: Any) -> list[Value]:
     """The values in an argument, in order."""
-    if isinstance(item, (list, tuple)):
-        return [value for part in item for value in values_in(part)]
-    return [item] if isinstance(item, Value) else []
+    if type(item) is Value:
+        return [item]
+    values: list[Value] = []
+    for part in item if isinstance(item, (list, tuple)) else ():
+        if type(part) is Value:
+            values.append(part)
+        elif isinstance(part, (list, tuple)):
+            values += values_in(part)
+    return values
 
 
 @dataclass(frozen=True)
@@ -69,14 +75,17 @@ class Scope:
     leaf: bool = False
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Node:
-    """One call of an aten operation.
+    """One call of an aten operation. Never changed; not frozen, because hundreds are made in every call of `pathx.explain`.
 
     Args:
         args, kwargs: as the operation takes them, with a `Value` for every tensor.
         outputs: the values it makes; None where an output is not a tensor.
         scope: the module the call was made in.
+        inputs: the values among the arguments, in order.
+        kind: the name under which the tables hold the operation: `convolution`, whatever its overload. They hold torch's own.
+            What others call by the same name may do anything: `quantized.linear`.
     """
 
     index: int
@@ -85,25 +94,14 @@ class Node:
     kwargs: dict[str, Any]
     outputs: tuple[Value | None, ...]
     scope: Scope
+    inputs: list[Value] = field(init=False)
+    kind: str = field(init=False)
 
-    @cached_property
-    def inputs(self) -> list[Value]:
-        """The values among the arguments, in order."""
-        found: list[Value] = []
-        for arg in (*self.args, *self.kwargs.values()):
-            if type(arg) is Value:
-                found.append(arg)
-            elif isinstance(arg, (list, tuple)):
-                found.extend(values_in(arg))
-        return found
-
-    @cached_property
-    def kind(self) -> str:
-        """The name under which the tables hold the operation: `convolution`, whatever its overload.
-
-        They hold torch's own. What others call by the same name may do anything: `quantized.linear`.
-        """
-        return _kind(self.op)
+    def __post_init__(self) -> None:
+        self.kind = _kind(self.op)
+        self.inputs = values_in(self.args)
+        if self.kwargs:
+            self.inputs += values_in([*self.kwargs.values()])
 
     @property
     def op_name(self) -> str:

@@ -194,11 +194,10 @@ class Recorder(DispatchMode):
 
     def _constant_value(self, tensor: Tensor) -> Value:
         known = None if self.writes.resets else self.parameter_values.get(id(tensor))
-        if known is not None and self.writes_to[known[0]] == known[1]:
+        if known is not None and self.writes_to.get(known[0], 0) == known[1]:
             return known[2]
-        names = self._names_of(tensor)
-        memory = memory_of(tensor)
-        writes = self.writes_to[memory]
+        names, memory = self._names_of(tensor)
+        writes = self.writes_to.get(memory, 0)
         place = (memory, writes, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
         value = self.constant_values.get(place)
         if value is None:
@@ -206,17 +205,19 @@ class Recorder(DispatchMode):
             value = self.constant_values[place] = self._new_value(computed)
             self.constants[value] = names
             self.key.append((names, self.shapes[value.index], computed.dtype))
-            self._save(value, computed)
+            self._save(value, computed, memory if computed is tensor else memory_of(computed))
         if id(tensor) in self.names:
             self.parameter_values[id(tensor)] = memory, writes, value
         return value
 
-    def _names_of(self, tensor: Tensor) -> frozenset[str] | None:
-        """The model's tensors that a constant was computed from; None if it came from outside of torch."""
+    def _names_of(self, tensor: Tensor) -> tuple[frozenset[str] | None, int]:
+        """The model's tensors that a constant was computed from, None if it came from outside of torch; and its memory."""
         entry, names = self._entry(tensor), None
         if entry is None:
-            name = self.names.get(id(tensor)) or self.all_names.get(id(tensor))
-            check_tensor(tensor, name)
+            name = self.names.get(id(tensor))
+            if name is None:  # parameters and buffers were checked before the model ran
+                name = self.all_names.get(id(tensor))
+                check_tensor(tensor, name)
             memory = memory_of(tensor)
             self.model_memory.add(memory)
             names = None if name is None else frozenset([name])
@@ -224,7 +225,7 @@ class Recorder(DispatchMode):
             memory, names = entry.memory, entry.names
         if memory in self.image_memory:
             raise _AliasedWrite
-        return names
+        return names, memory
 
     def convert_parameter(self, tensor: Tensor, name: str) -> Tensor:
         """What is computed with in place of a parameter or buffer of the model."""
@@ -253,10 +254,9 @@ class Recorder(DispatchMode):
         dtype = self.dtype if tensor.is_floating_point() else tensor.dtype
         return tensor.to(self.device if tensor.dim() else tensor.device, dtype)  # scalars go with tensors anywhere
 
-    def _save(self, value: Value, tensor: Tensor) -> None:
-        if value not in self.tensors:
-            self.tensors[value] = tensor
-            self.saved_on.setdefault(memory_of(tensor), []).append(value)
+    def _save(self, value: Value, tensor: Tensor, memory: int) -> None:
+        self.tensors[value] = tensor
+        self.saved_on.setdefault(memory, []).append(value)
 
     def _copy_saved(self, memory: int) -> None:
         """Copy what is saved on memory that is about to be written."""
@@ -283,17 +283,22 @@ class Recorder(DispatchMode):
         if traits.respell is not None and (other := traits.respell(*args, **kwargs)) is not None:
             with self:
                 return other()
-        for tensor in _tensors_in((*args, *kwargs.values()) if kwargs else args):
-            entry = self.entries.get(id(tensor))
-            if entry is not None and entry.value is not None and entry() is tensor:
-                return self._record(func, traits, args, kwargs)
+        if any(map(self._depends_on_image, args)) or (kwargs and any(map(self._depends_on_image, kwargs.values()))):
+            return self._record(func, traits, args, kwargs)
         return self._run_constant(func, traits, args, kwargs)
+
+    def _depends_on_image(self, arg: Any) -> bool:
+        """Whether an argument is, or has in it, a tensor that was computed from the image."""
+        if isinstance(arg, (list, tuple)):
+            return any(map(self._depends_on_image, arg))
+        entry = self.entries.get(id(arg))
+        return entry is not None and entry.value is not None and entry() is arg
 
     def _run_constant(self, func: Any, traits: _Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operation on constants."""
         if traits.is_random:
             self.on_operation(Node(0, func, (), {}, (), self.finder.find()), ())
-        known = [self._names_of(tensor) for tensor in _tensors_in((*args, *kwargs.values()))]
+        known = [self._names_of(tensor)[0] for tensor in _tensors_in((*args, *kwargs.values()))]
         converted = tuple(map(self._converted, args))
         if traits.writes:
             self._prepare_write(func, traits, args, kwargs)
@@ -363,8 +368,8 @@ class Recorder(DispatchMode):
     def _save_needed(self, call: Call | None, tensors: dict[Value, Tensor]) -> None:
         """Save what the rule of a call asks for, as far as it is among `tensors`."""
         for value in call[1] if call else ():
-            if value in tensors:
-                self._save(value, tensors[value])
+            if value not in self.tensors and value in tensors:
+                self._save(value, tensors[value], memory_of(tensors[value]))
 
     def _resolve_all(self, given: tuple[Any, ...], tensors: dict[Value, Tensor]) -> tuple[list[Any], tuple[Any, ...]]:
         """Arguments to compute with, and the same with values for tensors, which are added to `tensors`."""
@@ -442,7 +447,7 @@ class Recorder(DispatchMode):
         tensors: dict[Value, Tensor] = {}
         returned = _map(outputs, lambda leaf: self._resolve(leaf, tensors)[1] if isinstance(leaf, Tensor) else leaf)
         for value, tensor in tensors.items():
-            self._save(value, tensor)
+            self.tensors.setdefault(value, tensor)
         scopes: dict[int, Scope] = {}
         if isinstance(self.model, torch.jit.ScriptModule):  # whose frames do not show
             scopes = script_scopes(self.model, self.calls)
