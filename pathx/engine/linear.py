@@ -109,7 +109,7 @@ def pull_to_input(
         for output, result in enumerate(node.outputs):
             if result is None or result not in pending:
                 continue
-            for cotangent in _merge(pending.pop(result), branches, boxes=frozen.compact):
+            for cotangent in _merge(pending.pop(result), branches):
                 if on_gate is not None and node.index in network.gates:
                     on_gate(network.gates[node.index], _sum_maps([cotangent], branches).data)
                 below, constant = _step(frozen, node, output, cotangent)
@@ -137,48 +137,15 @@ def _step(frozen: Frozen, node: Node, output: int, cotangent: Window) -> tuple[C
     return [(gate.source, slopes.pull_back(cotangent))], constant
 
 
-def _merge(windows: list[Window], branches: Branches, boxes: bool) -> list[Window]:
-    """The cotangents as they are while their boxes are few and small; otherwise their sum, one box for every branch.
-
-    Args:
-        boxes: cut maps to the box that holds all cotangents, where that is smaller; reads numbers, so on a CPU only.
-    """
+def _merge(windows: list[Window], branches: Branches) -> list[Window]:
+    """The cotangents as they are while their boxes are few and small; otherwise their sum, one map for every branch."""
     first = windows[0]
     single = len(windows) == 1 and first.data.shape[0] == len(branches) and first.ordered
     if single and not any(first.overhang):
         return windows
     if 4 * sum(window.data.numel() for window in windows) <= len(branches) * prod(first.shape):
         return windows
-    return [(_sum_in_box(windows, branches) if boxes else None) or _sum_maps(windows, branches)]
-
-
-def _sum_in_box(windows: list[Window], branches: Branches) -> Window | None:
-    """The sum of cotangents on the one box that holds them all, for every branch; None where that saves little."""
-    shape = windows[0].shape
-    first, last = list(shape), [0] * len(shape)
-    for window in windows:
-        for dim, origin in enumerate(window.origin):
-            if isinstance(origin, int):
-                low = high = origin
-            else:
-                low, high = int(origin.numbers.min()), int(origin.numbers.max())
-            first[dim] = min(first[dim], max(low, 0))
-            last[dim] = max(last[dim], min(high + window.extent[dim], shape[dim]))
-    extent = [end - start for start, end in zip(first, last, strict=True)]
-    if min(extent, default=1) <= 0 or 4 * prod(extent) > 3 * prod(shape):  # (boxes may all lie beside the map)
-        return None
-    inner = [
-        replace(
-            window.clear_outside(),
-            origin=tuple(
-                origin - start if isinstance(origin, int) else origin.move(1, -start)
-                for origin, start in zip(window.origin, first, strict=True)
-            ),
-            shape=tuple(extent),
-        )
-        for window in windows
-    ]
-    return replace(_sum_maps(inner, branches), origin=tuple(first), shape=shape)
+    return [_sum_maps(windows, branches)]
 
 
 def _sum_maps(windows: list[Window], branches: Branches) -> Window:
@@ -190,9 +157,5 @@ def _sum_maps(windows: list[Window], branches: Branches) -> Window:
     if rest and full:
         maps = maps.clone(memory_format=torch.contiguous_format)
     for window in rest:
-        one_box = all(isinstance(origin, int) for origin in window.origin)
-        if one_box and window.ordered and len(window.data) == len(branches):
-            window.cut(maps).add_(window.data)
-        else:
-            sum_into(maps, window, window.row)
+        sum_into(maps, window, window.row)
     return Window.full(maps, cached_arange(len(branches), branches.image.device), branches.image)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from support.branching import branches, frozen_fire
 from support.windows import corners, windows
 from torch.testing import assert_close
 
-from pathx.engine.linear import _sum_in_box, _sum_maps, linear_model, pull_to_input
+from pathx.engine.linear import _sum_maps, linear_model, pull_to_input
 from pathx.engine.path import PathSettings, find_paths
 from pathx.engine.window import Window
 
@@ -69,7 +68,6 @@ SOME = [name for name in windows(SHAPE) if name != "whole maps"]
     "other", ["an element each", "a box each", "sticking out", "whole maps", "a box for all, in a corner"]
 )
 def test_a_sum_of_windows_is_the_sum_of_their_maps(name: str, other: str) -> None:
-    """As whole maps; and on the one box that holds them all, where that is no more than three quarters of the map."""
     rows = torch.tensor([1, 0, 1, 0])
     several = [replace(windows(SHAPE)[one], row=rows, ordered=False) for one in (name, other, name)]
     asked = branches([0, 1])
@@ -79,20 +77,6 @@ def test_a_sum_of_windows_is_the_sum_of_their_maps(name: str, other: str) -> Non
     whole = _sum_maps(several, asked)
     assert whole.is_full and torch.equal(whole.row, torch.arange(2)) and torch.equal(whole.image, asked.image)
     assert_close(whole.data, expected)
-    sizes = []
-    for dim, size in enumerate(SHAPE):
-        covered = torch.zeros(size, dtype=torch.bool)
-        for window in several:
-            origin = window.origin[dim]
-            for start in [origin] if isinstance(origin, int) else origin.numbers.tolist():
-                covered[max(0, start) : max(0, start + window.extent[dim])] = True
-        inside = covered.nonzero()
-        sizes.append(int(inside.max() - inside.min()) + 1)
-    boxed = _sum_in_box(several, asked)
-    assert (boxed is None) == (4 * prod(sizes) > 3 * prod(SHAPE))
-    if boxed is not None:
-        assert boxed.extent == tuple(sizes) and not any(boxed.overhang)
-        assert_close(boxed.dense().data, expected)
 
 
 def test_whole_maps_of_all_rows_are_added_as_they_are() -> None:
@@ -117,9 +101,8 @@ def test_boxes_in_the_order_of_the_branches_are_laid_where_they_are(name: str, m
         assert_close(_sum_maps(several, asked).data, sum(window.dense().data for window in several))
 
 
-def test_boxes_that_all_lie_beside_the_map_have_no_box() -> None:
+def test_boxes_that_all_lie_beside_the_map_add_nothing() -> None:
     row = torch.arange(2)
     for start in (-2, 5):
         beside = Window(torch.ones(2, 3, 2, 4), (0, corners([start, start]), 0), SHAPE, row, row, clean=False)
-        assert _sum_in_box([beside], branches([0, 1])) is None
         assert not _sum_maps([beside], branches([0, 1])).data.any()
