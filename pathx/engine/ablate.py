@@ -398,7 +398,7 @@ def ablate(
         units: which units, the same for every image: `Unit`s, or (tensor, index). An index that is shorter than a unit's
             means all units below it: `("features.3", (7,))` is channel 7.
         path: all units of an explanation's path; one explanation, or one per image. May go with `units`.
-        keep: the other way round: in every ReLU's layer that is named, only these units stay.
+        keep: the other way round: in every layer that is named, only these units stay.
         means: what the units are set to instead of zero: by the tensor's name, a value per channel or per unit.
         target: the class to follow, as for `pathx.explain`.
     """
@@ -483,7 +483,9 @@ def _kept_only(network: Network, chosen: Mapping[str, Tensor]) -> dict[str, Tens
 def _gate_named(name: str, gates: Mapping[str, Gate]) -> Gate:
     if name not in gates:
         near = [other for other in gates if name.split(".")[-1] in other][:3] or list(gates)[-3:]
-        raise PathxError(f"there is no ReLU named {name!r} in the network; it has {', '.join(near)}, …", usage=True)
+        raise PathxError(
+            f"there is no activation named {name!r} in the network; it has {', '.join(near)}, …", usage=True
+        )
     return gates[name]
 
 

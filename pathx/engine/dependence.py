@@ -77,7 +77,9 @@ class Watch:
 def _kept(node: Node, states: dict[Value, Dependence]) -> list[Value]:
     """The values of a node that its rule may ask for, where what it makes varies with the image."""
     operation = record_of(node)
-    varying, kept, depending = [], [], 0
+    varying: list[Value] = []
+    kept: list[Value] = []
+    depending = 0
     for value in node.inputs:
         state = states.get(value, Dependence.FIXED)
         depending += state is not Dependence.FIXED

@@ -68,7 +68,6 @@ class Frozen:
                 {v: self._saved(v, node) for v in form.frozen if v in self.kept},
                 self._batch,
                 self.compact,
-                live=self.network.live_columns(node),
                 inputs={v: self.kept[v] for v in form.read if v in self.kept},
             )
         return self._calls[node.index]

@@ -1,4 +1,4 @@
-"""The traced graph read as a ReLU network: its logits, its gates, and the hidden layers they form."""
+"""The recorded graph read as a network: its logits, its gates, and the hidden layers they form."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from math import prod
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from pathx.compat import outside_modes
 from pathx.engine.dependence import Dependence, Reading, check_batch, read_graph
@@ -25,7 +24,7 @@ from pathx.explanation import LayerTensor
 
 @dataclass(frozen=True, eq=False)
 class Gate:
-    """One call of a ReLU.
+    """One call of an activation.
 
     Args:
         source: the value it gates, the pre-activations h.
@@ -84,7 +83,6 @@ class Network:
     lands: dict[Value, int]
     _forms: dict[int, Form] = field(default_factory=dict, repr=False)
     _tensors: dict[int, LayerTensor] = field(default_factory=dict, repr=False)
-    _live: dict[int, tuple[int, int] | None] = field(default_factory=dict, repr=False)
     _class_reach: dict[tuple[int, int], tuple[tuple[int, int] | None, ...] | None] = field(
         default_factory=dict, repr=False
     )
@@ -138,47 +136,6 @@ class Network:
             for value in self.reading.linear.get(node.index, ()):
                 readers.setdefault(value, []).append(node)
         return readers
-
-    def live_columns(self, node: Node) -> tuple[int, int] | None:
-        """The columns (first, last) of a matrix product's result that anything linear reads, where these are not all.
-
-        Attention computes queries, keys and values by one product, and only the values are linear.
-        """
-        value = node.outputs[0]
-        if value is None or not has(node, "matrix") or node.index not in self.reading.linear:
-            return None
-        matrix = node.args[1]
-        fixed = not isinstance(matrix, Value) or self.reading.states[matrix] is Dependence.FIXED
-        if not fixed or len(self.graph.shapes[matrix.index] if isinstance(matrix, Value) else matrix.shape) != 2:
-            return None
-        if node.index not in self._live:
-            live = self._live_elements(value, 0)
-            columns = None if live is None else live.reshape(-1, live.shape[-1]).any(0).nonzero().flatten()
-            first, last = (0, 0) if columns is None or not len(columns) else (int(columns[0]), int(columns[-1]) + 1)
-            part = columns is not None and last - first == len(columns) < self.graph.shapes[value.index][-1]
-            self._live[node.index] = (first, last) if part else None
-        return self._live[node.index]
-
-    def _live_elements(self, value: Value, steps: int) -> Tensor | None:
-        """Which elements of a value anything linear reads behind what only moves them; None for all."""
-        if value == self.logits or steps > 6:
-            return None
-        shape = self.graph.shapes[value.index]
-        live = torch.zeros(shape, dtype=torch.bool)
-        for node in self.readers.get(value, ()):
-            above = [None if v is None else self._live_elements(v, steps + 1) for v in node.outputs]
-            if has(node, "copy", "sum") and above[0] is not None and above[0].shape == shape:
-                live |= above[0]
-            elif has(node, "view", "part"):
-                numbers = torch.arange(live.numel()).reshape(shape)
-                made = node.op(numbers, *node.args[1:], **node.kwargs)
-                parts = zip(made if isinstance(made, (tuple, list)) else [made], node.outputs, above, strict=True)
-                for part, output, seen in parts:
-                    if output in self.readers or output == self.logits:
-                        live.view(-1)[part if seen is None else part[seen]] = True
-            else:
-                return None
-        return live
 
     @cached_property
     def same_numbers(self) -> dict[Value, list[Value]]:

@@ -21,7 +21,7 @@ def unit_maps(frozen: Frozen, units: Sequence[tuple[int, str, Sequence[int]]]) -
     """(units, *input shape) what every input element adds to each unit's pre-activation.
 
     Args:
-        units: (image of the batch, name of the ReLU, index there).
+        units: (image of the batch, name of the activation, index there).
     """
     gates = {gate.name: gate for layer in frozen.network.layers for gate in layer}
     device = frozen.images.device
@@ -41,7 +41,7 @@ def unit_maps(frozen: Frozen, units: Sequence[tuple[int, str, Sequence[int]]]) -
 
 
 def fields_of(network: Network, gate: Gate, units: Tensor) -> Tensor:
-    """(n, 4) the receptive fields of units of a ReLU, by their flat indices there; (n, 0) where inputs are no images."""
+    """(n, 4) the receptive fields of units of an activation, by their flat indices there; (n, 0) where inputs are no images."""
     size = network.shape(network.graph.input)
     return boxes(network.fields.get(gate.source), unravel(units, gate.shape), size)
 

@@ -169,7 +169,7 @@ def test_the_model_is_left_as_it_was_and_scripted_ones_work() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"units": [("nothing", (0,))]}, "no ReLU named 'nothing'"),
+        ({"units": [("nothing", (0,))]}, "no activation named 'nothing'"),
         ({"units": [("1", (5,))]}, r"1 \[5\] is out of range: its shape is 5 x 8 x 8, counted from 0"),
         ({"units": [("1", (4, 7, 8))]}, "out of range"),
         ({"units": [("1", (-1,))]}, "out of range"),
@@ -198,7 +198,7 @@ def test_names_that_are_not_there_suggest_others() -> None:
     for name, near in (("body.act", "0.act0, 0.act1, 0.act2"), ("act3", "0.act3"), ("relu", "0.act2, 0.act3, 0.act4")):
         with pytest.raises(PathxError) as caught:
             pathx.ablate(model.eval(), torch.ones(1, 2), [(name, (0,))])
-        assert str(caught.value) == f"there is no ReLU named {name!r} in the network; it has {near}, …"
+        assert str(caught.value) == f"there is no activation named {name!r} in the network; it has {near}, …"
 
 
 def test_models_and_images_as_explain_takes_them() -> None:

@@ -363,15 +363,6 @@ def test_hard_numbers_stay_numbers(name: str) -> None:
     assert found.weight.isfinite().all() and math.isfinite(found.score)
 
 
-@pytest.mark.parametrize(("part", "live"), [("attention", (12, 18)), ("attention in shifted windows", (12, 18))])
-def test_of_queries_keys_and_values_in_one_product_only_the_values_go_up_and_down(
-    part: str, live: tuple[int, int]
-) -> None:
-    network_read = network_of(network(part), images())
-    products = [node for node in network_read.nodes if network_read.live_columns(node) is not None]
-    assert [network_read.live_columns(node) for node in products] == [live]
-
-
 def test_what_is_read_of_an_attention_in_part_is_pushed_as_it_is_pulled() -> None:
     """The products of a pattern with its values are no products with a fixed matrix."""
     torch.manual_seed(0)

@@ -130,7 +130,7 @@ def _keeps_rows(call: Shapes) -> bool:
     return elementwise(call) and len(call.source) > 1
 
 
-def _times_matrix(call: Call, source: Value, matrix: Tensor, cotangent: Window, factor: float = 1) -> Cotangents:
+def _times_matrix(source: Value, matrix: Tensor, cotangent: Window, factor: float = 1) -> Cotangents:
     """Cotangents (P, …, out) of x @ matrix, for x (…, in) and one matrix (in, out). Boxes stay as they are but for `in`."""
     cotangent, last = cotangent.clear_outside(), len(cotangent.shape) - 1
     if cotangent.extent[last] == 1 and not cotangent.covers(last):
@@ -138,14 +138,13 @@ def _times_matrix(call: Call, source: Value, matrix: Tensor, cotangent: Window, 
         data = cotangent.data * matrix.t().index_select(0, column).unflatten(0, (-1, *(1,) * last))
     else:
         cotangent = cotangent if cotangent.covers(last) else cotangent.dense()
-        start, stop = call.live or (0, matrix.shape[1])
-        data = cotangent.data[..., start:stop] @ matrix[:, start:stop].t()
+        data = cotangent.data @ matrix.t()
     return [(source, times(_widen(cotangent, last, len(matrix), data), factor))]
 
 
 @linear("addmm", linear_in=(1,), keeps_batch=_keeps_rows, field=mixes_last, traits={"head"})
 def addmm(call: Call, output: int, cotangent: Window) -> Cotangents:
-    return _times_matrix(call, call.args[1], call.values(call.args[2]), cotangent, call.kwargs.get("alpha", 1))
+    return _times_matrix(call.args[1], call.values(call.args[2]), cotangent, call.kwargs.get("alpha", 1))
 
 
 @constant("addmm")
@@ -156,7 +155,7 @@ def addmm_constant(call: Call, cotangent: Window) -> Tensor:
 @linear("mm", "linear", keeps_batch=_keeps_rows, field=mixes_last, traits={"head"})
 def mm(call: Call, output: int, cotangent: Window) -> Cotangents:
     matrix = call.values(call.args[1])
-    return _times_matrix(call, call.args[0], matrix.t() if call.node.kind == "linear" else matrix, cotangent)
+    return _times_matrix(call.args[0], matrix.t() if call.node.kind == "linear" else matrix, cotangent)
 
 
 @constant("linear")
@@ -185,7 +184,7 @@ def matmul(call: Call, output: int, cotangent: Window) -> Cotangents:
     left = call.varies(first)
     source, factor = (first, call.values(second)) if left else (second, call.values(first))
     if left and factor.dim() == 2:
-        return _times_matrix(call, source, factor, cotangent)
+        return _times_matrix(source, factor, cotangent)
     if factor.dim() < 2 or len(call.shapes[source]) < 2:
         return vjp(call, output, cotangent)
     cotangent, rows, columns = cotangent.clear_outside(), len(cotangent.shape) - 2, len(cotangent.shape) - 1

@@ -272,11 +272,6 @@ def push(call: Call, output: int, tangents: Mapping[Value, Tensor], image: Tenso
         dims, weight, scale = range(-len(call.args[1]), 0), call.arg(2, "weight"), call.saved[call.node.outputs[2]]  # type: ignore[index]
         result = (like - like.mean(tuple(dims), keepdim=True)).mul_(scale if call.batch == 1 else scale[image])
         return result if weight is None else result.mul_(call.values(weight))
-    if call.live is not None:
-        start, stop = call.live
-        result = like.new_zeros(len(like), *shape)
-        result[..., start:stop] = like @ call.values(call.args[1])[:, start:stop]
-        return result
     if record_of(call.node).saves is not None:
         return _transpose_of_transpose(call, output, tangents, image)
     sources = _varying(call)

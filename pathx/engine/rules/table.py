@@ -29,8 +29,6 @@ class Call:
         batch: how many images there are.
         compact: rows that are known to be empty may be dropped. Off on a GPU, where shapes must not depend on data.
         inputs: its varying inputs as they were in the forward pass, (B, …), where its record saves them.
-        live: of a product with a fixed matrix, the columns (first, last) of its result that anything linear reads, where these
-            are not all: of queries, keys and values in one, the values.
     """
 
     node: Node
@@ -41,7 +39,6 @@ class Call:
     batch: int
     compact: bool
     inputs: dict[Value, Tensor] = field(default_factory=dict)
-    live: tuple[int, int] | None = None
 
     def arg(self, position: int, name: str, default: Any = None) -> Any:
         """An argument by position or name."""
