@@ -126,9 +126,8 @@ class Kept:
         place: (Q, K) where each was among the candidates, for `links`.
         margin: (Q, K) log-odds of the importance against 1/C.
         valid: (Q, K) which entries are units; others only fill up the shape.
-        W: (Q, K, C) what each unit's output sends to every class; for effects (Q, K, 2), see `Branches.weigh`.
-        target_minus_mean: (Q, K) the same for the target minus the mean of the other classes; 0 for entries that are none.
-        weight: (Q, K) the same for what is explained.
+        target_minus_mean: (Q, K) what each sends to the target minus the mean of the other classes; 0 for entries that are none.
+        weight: (Q, K) what each sends to the explained logit.
         slope_times_h: (Q, K) what the unit passes on.
         links: how the layers above reach the units; empty where the tables would be too large.
     """
@@ -139,7 +138,6 @@ class Kept:
     place: Tensor
     margin: Tensor
     valid: Tensor
-    W: Tensor
     target_minus_mean: Tensor
     weight: Tensor
     slope_times_h: Tensor

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
+from torch import Tensor
 
 from pathx.engine.branches import Branches, Kept
 from pathx.engine.freeze import Frozen
@@ -70,23 +71,24 @@ def find_paths(frozen: Frozen, branches: Branches, settings: PathSettings) -> Pa
     for n in range(top, top - settings.depth, -1):
         reaching = [one for one in (*jumping, rows) if one.lands & 1 << n] or [rows]
         inputs = [LayerInputs(one, n, settings.strategy) for one in reaching]
-        kept = most_important(inputs, branches, settings.widths[n], settings.threshold, settings.strategy)
+        kept, W = most_important(inputs, branches, settings.widths[n], settings.threshold, settings.strategy)
         path.append(edges.fit(kept, pairs=len(branches) // branches.parts))
         if settings.skips == "all":
             jumping = [one for one in (*jumping, rows) if one.lands & ((1 << n) - 1)]
         if n == settings.split:
-            branches, path, jumping = _split(branches, path)
-        rows = unit_rows(frozen, branches, path[-1])  # W_prev = W[:, path of layer n]
+            branches, path, W = _split(branches, path, W)
+            jumping = []
+        rows = unit_rows(frozen, branches, path[-1], W)  # W_prev = W[:, path of layer n]
     return Paths(branches, path, jumping)
 
 
-def _split(branches: Branches, path: list[Kept]) -> tuple[Branches, list[Kept], list[Rows]]:
+def _split(branches: Branches, path: list[Kept], W: Tensor) -> tuple[Branches, list[Kept], Tensor]:
     """One branch per unit that the last layer keeps: only what that unit sends is followed from there on."""
     units = path[-1].units
     number = torch.arange(units.numel(), device=units.device)
     parent, column = number // units.shape[1], number % units.shape[1]
     above = [kept.select(parent) for kept in path[:-1]]
-    return branches.select(parent), [*above, path[-1].select(parent, column)], []
+    return branches.select(parent), [*above, path[-1].select(parent, column)], W[parent, column].unsqueeze(1)
 
 
 MOST_EDGES = 1 << 24

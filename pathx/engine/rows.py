@@ -152,14 +152,18 @@ def class_rows(frozen: Frozen, branches: Branches) -> Rows:
     return Rows(frozen, None, starts, branches.image, W, target_minus_mean, explained, shared)
 
 
-def unit_rows(frozen: Frozen, branches: Branches, kept: Kept) -> Rows:
-    """One row per unit that a layer keeps, at its pre-activation: W_prev is W at these units."""
+def unit_rows(frozen: Frozen, branches: Branches, kept: Kept, W_prev: Tensor) -> Rows:
+    """One row per unit that a layer keeps, at its pre-activation.
+
+    Args:
+        W_prev: (Q, K, C) what each unit's output sends to every class; for effects (Q, K, 2), see `Branches.weigh`.
+    """
     starts = []
     for gate, index, mask in kept.by_gate():
         slopes = frozen.slopes(gate)
         plain = slopes.given is None  # a plain ReLU: the slope of every kept unit is 1
         starts.append(Start(gate.source, gate.shape, index, mask, None if plain else slopes))
-    return Rows(frozen, kept.layer, tuple(starts), branches.image, kept.W, kept.target_minus_mean, kept.weight)
+    return Rows(frozen, kept.layer, tuple(starts), branches.image, W_prev, kept.target_minus_mean, kept.weight)
 
 
 def pull_back(

@@ -52,17 +52,22 @@ class Strategy:
 MORE = 8
 """Times as many candidates are looked at where the first were too few."""
 
+MANY_KEPT = 1 << 10
+"""Widths above this are cut to the units that are there, on a CPU: W has a row of all classes for each."""
+
 MOST_EFFECT_EDGES = 1 << 18
 """Rows times units for which edges are computed with effects: they take rows one by one, where effects take their sum."""
 
 
 def most_important(
     inputs: Sequence[LayerInputs], branches: Branches, width: int, threshold: float, strategy: Strategy
-) -> Kept:
+) -> tuple[Kept, Tensor]:
     """The `width` most important units of a layer whose margin, or effect, is above the threshold, for every branch.
 
     Args:
         inputs: what the layers above, or the logits, send to this layer.
+
+    Returns: the units, and W at them: (Q, K, C) what each sends to every class.
     """
     by_effect = branches.log_odds is not None
     with_edges = not by_effect or sum(one.rows.count for one in inputs) * width <= MOST_EFFECT_EDGES
@@ -92,26 +97,29 @@ def most_important(
             bounds, skip_unreached = bounds.without(_find_unreached(inputs)), True
         else:
             count *= MORE
+    valid = margin > _limits(threshold, margin)
+    if width > MANY_KEPT and inputs[0].rows.frozen.compact:  # entries that are no units come last
+        count = max(1, int(valid.sum(1).max()))
+        margin, place, valid = margin[:, :count], place[:, :count], valid[:, :count]
     if sums is not None:
         W = sums.gather(2, units[:, None].expand(-1, 2, -1)).transpose(1, 2)
     elif W is None:
         W, links = _multiply_out(inputs, units, strategy)
     W = W.gather(1, place[:, :, None].expand(-1, -1, W.shape[2]))
-    valid = margin > _limits(threshold, margin)
     target_minus_mean, weight = (branches.weigh(W) * valid[:, :, None]).unbind(2)
-    return Kept(
+    kept = Kept(
         layer=inputs[0].layer,
         gates=inputs[0].gates,
         units=units.gather(1, place),
         place=place,
         margin=margin,
         valid=valid,
-        W=W,
         target_minus_mean=target_minus_mean,
         weight=weight,
         slope_times_h=slope_times_h.gather(1, place),
         links=links,
     )
+    return kept, W
 
 
 # --- importance as a margin -------------------------------------------------------------------------------------------
