@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -380,3 +382,25 @@ def test_a_chain_looks_back_at_no_layer_but_the_last() -> None:
     branches = Branches(torch.tensor([0]), torch.tensor([0]), 2, torch.float64)
     paths = find_paths(frozen, branches, PathSettings(4, dict.fromkeys(range(1, 7), 1), 0.0, "all"))
     assert [kept.layer for kept in paths.layers] == [6, 5, 4, 3] and not paths.jumping
+
+
+@pytest.mark.parametrize("width", [5, 2000])
+def test_what_units_send_to_every_class_is_held_for_one_layer_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    """A row of all classes for each unit that is kept takes gigabytes: in a chain, only the next layer needs it."""
+    sizes, alive, kept = [3, 1100, 1100, 1100, 4], list[weakref.ref[Tensor]](), list[int]()
+    search = pathx.engine.path.most_important
+
+    def counted(*given: Any) -> Any:
+        found, W = search(*given)
+        assert sum(earlier() is not None for earlier in alive) <= 1
+        alive.append(weakref.ref(W))
+        kept.append(W.shape[1])
+        return found, W
+
+    monkeypatch.setattr(pathx.engine.path, "most_important", counted)
+    torch.manual_seed(0)
+    parts = [part for pair in pairwise(sizes) for part in (nn.Linear(*pair), nn.ReLU())][:-1]
+    (found,) = pathx.explain(nn.Sequential(*parts).eval(), torch.randn(1, 3), depth="all", width=width)
+    assert kept == [len(layer.units) if width == 2000 else width for layer in found.path]
