@@ -138,7 +138,7 @@ def trace(name: str) -> Outcome:
 
 
 def build(name: str, size: int, resized: bool) -> nn.Module:
-    """A network with a small head, in float64, with statistics that do something."""
+    """A network with a small head, in float64, with statistics and a head that do something."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
         settings = {"img_size": size} if resized else {}
@@ -147,7 +147,9 @@ def build(name: str, size: int, resized: bool) -> nn.Module:
             if isinstance(part, nn.BatchNorm2d) and part.running_mean is not None and part.running_var is not None:
                 part.running_mean.normal_(0, 0.1)
                 part.running_var.uniform_(0.7, 1.3)
-    return module.double()
+            if isinstance(part, nn.Linear) and not part.weight.any():  # a head of zeros would keep any law
+                nn.init.normal_(part.weight, std=0.05)
+    return module.double().requires_grad_(False)  # the twin takes what needs a gradient for computed
 
 
 def facts(model: nn.Module) -> list[Any]:
