@@ -24,11 +24,9 @@ from pathx.engine.fields import extent
 from pathx.engine.freeze import network_of
 from pathx.engine.network import Gate, Network
 from pathx.errors import PathxError
-from pathx.models.bundled import DEFAULT_MODEL
-from pathx.models.factories import is_factory
 from pathx.models.hubs import library, timm_network
-from pathx.models.load import is_file, load_model
-from pathx.models.named import TABLE, architecture, as_name, model_names, no_initialisation, table, weights_file
+from pathx.models.load import DEFAULT_MODEL, as_name, is_factory, is_file, load_model
+from pathx.models.named import TABLE, architecture, model_names, no_initialisation, table, weights_file
 from pathx.models.preprocessing import Preprocessing
 
 TIMM_TABLE = TABLE.with_name("timm.json")

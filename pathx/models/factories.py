@@ -22,17 +22,12 @@ from torch import nn
 
 from pathx.errors import PathxError, kind_in_words, reason_of
 from pathx.models.checkpoints import fill, read_state, select_state, sha256_of_state
-from pathx.models.loaded import LoadedModel, made_of
-from pathx.models.sidecar import EXAMPLE, complete, read_sidecar_file, sidecar_beside
+from pathx.models.load import LoadedModel, made_of
+from pathx.models.preprocessing import EXAMPLE, complete, read_sidecar_file, sidecar_beside
 from pathx.regular import sha256_of
 
 BESIDE = "pathx.json"
 """What describes the networks of a folder of code."""
-
-
-def is_factory(text: str) -> bool:
-    """Whether `file.py:build` or `package.module:build` is meant."""
-    return re.fullmatch(r"(.+\.py|[A-Za-z_][\w.]+):[A-Za-z_][\w.]*", text) is not None
 
 
 def load_factory(

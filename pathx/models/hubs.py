@@ -23,15 +23,26 @@ import torch
 from torch import Tensor
 
 from pathx.errors import PathxError, parse_json, reason_of
-from pathx.models.bundled import bundled_labels
 from pathx.models.checkpoints import fill, read_state, select_state, sha256_of_state
-from pathx.models.loaded import LoadedModel, made_of
-from pathx.models.named import adapt_preprocessing
-from pathx.models.preprocessing import Preprocessing
-from pathx.models.sidecar import preprocessing_fields
+from pathx.models.load import LoadedModel, made_of
+from pathx.models.named import bundled_labels
+from pathx.models.preprocessing import Preprocessing, adapt, complete
 from pathx.regular import read_regular, sha256_of
 
 SAFETENSORS = "model.safetensors"
+
+
+def load_from_hub(
+    text: str, weights: str | None, arguments: Mapping[str, Any], options: Mapping[str, Any]
+) -> LoadedModel:
+    """What `timm:NAME`, `hf:NAME` or a folder means."""
+    source, _, name = text.partition(":") if text.startswith(("timm:", "hf:")) else ("", "", text)
+    if source == "timm":
+        return _load_timm(name, weights, arguments, options)
+    if not source and not _is_pretrained(name):
+        problem = f"{text} cannot be read: Is a directory without the config.json of save_pretrained"
+        raise PathxError(problem, usage=True)
+    return _load_transformers(name, weights, options)
 
 
 def library(name: str) -> Any:
@@ -66,7 +77,7 @@ def quietly() -> Iterator[None]:
 # timm
 
 
-def load_timm(name: str, weights: str | None, arguments: Mapping[str, Any], options: Mapping[str, Any]) -> LoadedModel:
+def _load_timm(name: str, weights: str | None, arguments: Mapping[str, Any], options: Mapping[str, Any]) -> LoadedModel:
     """A network of timm.
 
     Args:
@@ -212,11 +223,11 @@ def _unsupported_preprocessing(what: str) -> PathxError:
 def _prepare(theirs: Callable[[], Preprocessing], options: Mapping[str, Any]) -> Preprocessing:
     """A network's own preprocessing with what the call changes; what the call says alone where that is not followed."""
     try:
-        return adapt_preprocessing(theirs(), options)
+        return adapt(theirs(), options)
     except Exception:
         if not {"input_size", "mean", "std"} <= options.keys():
             raise
-        return Preprocessing(**preprocessing_fields(options))
+        return complete(options, "the call", "")
 
 
 def _timm_labels(module: Any) -> tuple[str, ...]:
@@ -231,15 +242,15 @@ def _timm_labels(module: Any) -> tuple[str, ...]:
 # transformers
 
 
-def is_pretrained_folder(path: str | Path) -> bool:
+def _is_pretrained(path: str | Path) -> bool:
     """Whether a folder is one that `save_pretrained` wrote."""
     return os.path.isfile(os.path.join(path, "config.json")) and os.path.isdir(path)
 
 
-def load_transformers(name: str, weights: str | None, options: Mapping[str, Any]) -> LoadedModel:
+def _load_transformers(name: str, weights: str | None, options: Mapping[str, Any]) -> LoadedModel:
     """An image classifier of transformers, by its name on the hub or from a folder of `save_pretrained`."""
     transformers = library("transformers")
-    local, architecture = is_pretrained_folder(name), ""
+    local, architecture = _is_pretrained(name), ""
     if not local and os.path.isdir(name):
         raise PathxError(f"{name} has no config.json: give a folder that save_pretrained wrote", usage=True)
     if not local and (name.startswith((".", "~")) or Path(name).is_absolute() or name.count("/") > 1):

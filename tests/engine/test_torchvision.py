@@ -15,7 +15,7 @@ from torch.testing import assert_close
 import pathx
 from pathx.engine.freeze import freeze
 from pathx.models.catalogue import catalogue
-from pathx.models.load import model_names
+from pathx.models.named import model_names
 from pathx.models.torchvision import torchvision
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")

@@ -25,7 +25,7 @@ with atheris.instrument_imports(include=["pathx", "PIL", "json"]):
     from pathx.images.read import open_image
     from pathx.models.labels import read_labels
     from pathx.models.load import load_model
-    from pathx.models.sidecar import read_sidecar
+    from pathx.models.preprocessing import read_sidecar
     from pathx.results.saved import read_explanation
     from pathx.runs.index import merge
 

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from support.command_line import network, picture, process, scripted
 
-from pathx.models.bundled import WEIGHTS, SqueezeNet
+from pathx.models.named import WEIGHTS, SqueezeNet
 from pathx.models.torchvision import torchvision
 
 

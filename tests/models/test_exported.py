@@ -10,7 +10,8 @@ import pytest
 import torch
 from support.attacks import GRAPH, Trap, changed, exported, packed, pickled, records_of
 
-from pathx.models.exported import Archive, Unsafe, rebuild_archive
+from pathx.models.exported import rebuild_archive
+from pathx.models.files import Archive, Unsafe
 from pathx.models.load import load_model
 
 
@@ -54,6 +55,6 @@ def test_the_rebuilt_archive_holds_nothing_else(genuine: bytes) -> None:
 
 def test_a_record_has_the_name_it_was_asked_by_and_fits_its_file(genuine: bytes) -> None:
     archive = Archive(io.BytesIO(genuine))
-    assert archive.has(GRAPH) and not archive.has(GRAPH.upper())
+    assert GRAPH in archive.names and GRAPH.upper() not in archive.names
     with pytest.raises(Unsafe, match="it has no"):
         archive.read(GRAPH.upper())  # torch's own reader would not mind

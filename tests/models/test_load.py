@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from pathx.errors import PathxError
-from pathx.models import bundled
+from pathx.models import named
 from pathx.models.load import load_model
 from pathx.models.preprocessing import Preprocessing
 from pathx.models.torchvision import torchvision
@@ -296,7 +296,7 @@ def test_the_default_has_torchvisions_preprocessing_and_categories() -> None:
     assert loaded.preprocessing == Preprocessing.of_preset(weights.transforms())
     assert not any(part.training for part in loaded.module.modules())
     assert not any(tensor.is_meta for tensor in loaded.module.state_dict().values())
-    for key, value in load_file(bundled.WEIGHTS).items():
+    for key, value in load_file(named.WEIGHTS).items():
         assert torch.equal(loaded.module.state_dict()[key], value)
 
 
@@ -375,7 +375,7 @@ def test_one_logit_has_two_classes(tmp_path: Path) -> None:
 
 
 def test_weights_that_do_not_fit_name_the_first_keys(tmp_path: Path) -> None:
-    state = dict(load_file(bundled.WEIGHTS))
+    state = dict(load_file(named.WEIGHTS))
     del state["features.0.bias"], state["features.3.squeeze.bias"]
     state |= {f"extra.{index}": torch.zeros(1) for index in range(5)}
     file = tmp_path / "weights"

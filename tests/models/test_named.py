@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from pathx.errors import PathxError
-from pathx.models.load import load_model
-from pathx.models.named import architecture, as_name, model_names, no_initialisation, weights_file
+from pathx.models.load import as_name, load_model
+from pathx.models.named import architecture, model_names, no_initialisation, weights_file
 
 
 def refusal(*arguments: Any, **options: Any) -> PathxError:

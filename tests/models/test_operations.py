@@ -18,9 +18,8 @@ from torch import Tensor, nn
 
 from pathx.engine.rules.table import OPERATIONS
 from pathx.errors import PathxError
-from pathx.models.exported import Archive, rebuild_archive
-from pathx.models.files import load_network
-from pathx.models.operations import Unsafe, check_operations
+from pathx.models.exported import rebuild_archive
+from pathx.models.files import Archive, Unsafe, check_operations, load_network
 
 pytestmark = pytest.mark.usefixtures("one_thread", "here")
 REASON = "is not one that pathx allows in a file"

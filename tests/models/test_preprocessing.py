@@ -162,7 +162,7 @@ def test_cropping_first_gives_the_same_picture(
         ({"input_size": (3, 0, 4)}, f"input_size must be {SIDES}, not [3, 0, 4]"),
         ({"input_size": (32, 32)}, f"input_size must be {SIDES}, not [32, 32]"),
         ({"input_size": (2, 4, 4)}, "input_size must be 1 (grey), 3 (RGB) or 4 (RGBA) channels, not [2, 4, 4]"),
-        ({"mean": (0.5,)}, "mean must be 3 numbers, one per channel, not [0.5]"),
+        ({"mean": (0.5, 0.5)}, "mean must be 3 numbers, one per channel, not [0.5, 0.5]"),
         ({"mean": (0.5, 0.5, float("nan"))}, "mean must be 3 numbers, one per channel, not [0.5, 0.5, nan]"),
         ({"std": (1.0, 1.0, 0.0)}, "std must be 3 numbers above 0, one per channel, not [1.0, 1.0, 0.0]"),
         ({"resize": 0}, "resize must be a whole number above 0 (the shorter side before the crop), not 0"),
