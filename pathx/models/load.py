@@ -160,6 +160,7 @@ def load_model(
         given["labels"] = read_labels(labels)
     options = check_values(given, "the call")
     chosen = None if weights is None else str(weights)
+    chosen = "none" if chosen is not None and chosen.strip().lower() == "none" else chosen
     text = str(name_or_file)
     if arguments and not (is_factory(text) or text.startswith("timm:")):
         raise PathxError(f"{text} takes no arguments: leave `arguments` out", usage=True)

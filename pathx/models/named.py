@@ -7,7 +7,6 @@ for all modules, because importing torchvision takes as long as importing torch.
 from __future__ import annotations
 
 import io
-import json
 import os
 import sys
 from collections import OrderedDict
@@ -25,15 +24,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from pathx.errors import PathxError, reason_of
-from pathx.models.checkpoints import fill, modern_keys, read_state, sha256_of_state, state_of
+from pathx.models.checkpoints import fill, fixed_seed, modern_keys, read_state, sha256_of_state, state_of
 from pathx.models.load import DEFAULT_MODEL, LoadedModel
 from pathx.models.preprocessing import Preprocessing, adapt
 from pathx.regular import sha256_of
 
 _DATA = Path(__file__).parent / "data"
-TABLE = _DATA / "models.json"
-"""What tracing every model gave for one release of torchvision; see `catalogue`."""
-
 WEIGHTS = _DATA / f"{DEFAULT_MODEL}.safetensors"
 _PREPROCESSING = Preprocessing((3, 224, 224), (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 256, "bilinear")
 
@@ -47,12 +43,6 @@ def model_names() -> list[str]:
 
     names: list[str] = torchvision.models.list_models(module=torchvision.models)
     return names
-
-
-def table() -> dict[str, Any]:
-    """What is known of torchvision's models without building them."""
-    found: dict[str, Any] = json.loads(TABLE.read_text())
-    return found
 
 
 def load_named(name: str, weights: str | None, options: Mapping[str, Any]) -> LoadedModel:
@@ -73,9 +63,10 @@ def load_named(name: str, weights: str | None, options: Mapping[str, Any]) -> Lo
     choice = (weights or "DEFAULT").strip()
     member = choice.removeprefix(f"{available.__name__}.").upper()
     source, facts, notes = "torchvision", {}, []
-    if choice.lower() == "none":
-        shown, module = "none", _build_untrained(name)
-        sha256 = sha256_of_state(module.state_dict())
+    if choice == "none":
+        with fixed_seed():
+            module = _build(name, trained=False)
+        shown, sha256 = "none", sha256_of_state(module.state_dict())
     elif member in available.__members__:
         recipe = available[member]
         state = _download(name, recipe)
@@ -243,12 +234,6 @@ def weights_file(name: str) -> str:
     from pathx.models.torchvision import torchvision
 
     return str(torchvision.models.get_model_weights(name).DEFAULT.url.rpartition("/")[2])
-
-
-def _build_untrained(name: str) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return _build(name, trained=False)
 
 
 def _build_trained(name: str, state: Mapping[str, Tensor], source: str) -> nn.Module:

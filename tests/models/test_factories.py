@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import copy
 import hashlib
 import json
 import pickle
@@ -154,14 +153,6 @@ def test_what_is_wrong_is_said() -> None:
     assert refusal(f"{where}:build").startswith(f"{where}:build does not say its input_size, mean, std: ")
 
 
-def test_state_that_is_no_tensor() -> None:
-    """Modules keep what they like beside their weights, quantised ones for example."""
-    code = "from net import Net\nclass Extra(Net):\n    def get_extra_state(self): return (3, 'epochs')\n"
-    Path("nets/extra.py").write_text(code)
-    first, second = (load_model("nets/extra.py:Extra", weights="none").module.state_dict() for _ in range(2))
-    assert first["_extra_state"] == second["_extra_state"] == (3, "epochs")
-
-
 def test_json_stays_clean(pathx_: Pathx) -> None:
     picture()
     save_file(network(2).state_dict(), "two.safetensors")
@@ -250,10 +241,14 @@ def test_a_forward_that_fails_is_told_apart(fault: str, status: int, message: st
     assert (done.status, done.out, done.err.count("\n")) == (status, "", 1) and message in done.err
 
 
-def test_methods_that_give_nothing_are_no_fault() -> None:
-    code = "from torch import nn\nclass Net(nn.Linear):\n    def __init__(self):\n        super().__init__(3, 2)\n"
-    Path("nets/quiet.py").write_text(code + "    def eval(self):\n        self.train(False)\n")
-    assert not load_model("nets/quiet.py:Net").module.training
+def test_classes_of_ones_own_may_give_nothing_and_keep_what_they_like() -> None:
+    """`eval` returns nothing; quantised modules keep what is no tensor beside their weights."""
+    Path("nets/odd.py").write_text(
+        "from net import Net\nclass Odd(Net):\n    def eval(self): self.train(False)\n"
+        "    def get_extra_state(self): return (3, 'epochs')\n"
+    )
+    loaded = load_model("nets/odd.py:Odd", weights="none")
+    assert not loaded.module.training and loaded.module.state_dict()["_extra_state"] == (3, "epochs")
 
 
 def test_what_is_printed_outside_of_calls_goes_to_stderr_too() -> None:
@@ -269,18 +264,9 @@ def test_what_is_printed_outside_of_calls_goes_to_stderr_too() -> None:
 
 def test_whatever_other_programs_print_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
     Path("nets/chatty.py").write_text(CHATTY)
-    loaded = load_model("nets/chatty.py:Loud")
-    copied = copy.deepcopy(loaded.module)
-    with torch.no_grad():
-        for parameter in copied.parameters():
-            parameter.zero_()
-    assert (
-        float(copied(torch.rand(1, 3, 8, 8)).abs().sum())
-        == 0
-        < float(loaded.module(torch.rand(1, 3, 8, 8)).abs().sum())
-    )
+    load_model("nets/chatty.py:Loud")
     out, err = capfd.readouterr()
-    assert out == "" and all(text in err for text in ("a program", "past Python", "a look at"))
+    assert out == "" and all(text in err for text in ("a program", "past Python"))
 
 
 def test_untrained_is_what_the_code_builds_and_the_same_every_time() -> None:
