@@ -178,43 +178,19 @@ def test_json_stays_clean(pathx_: Pathx) -> None:
 
 
 CHATTY = """
-import os, sys
-from torch import nn
-os.system("echo a program")
-os.write(1, b"past Python\\n")
-
-class Loud(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
-    def forward(self, x):
-        print("a look at", x.shape)
-        return self.net(x)
-
-def inside():
-    return nn.Sequential(nn.Identity(), Loud())
-"""
-
-
-@pytest.mark.parametrize("name", ["Loud", "inside"])
-def test_whatever_the_code_prints_goes_to_stderr(name: str, pathx_: Pathx) -> None:
-    Path("nets/chatty.py").write_text(CHATTY)
-    picture()
-    for command in (("explain", "photo.png", "--format", "json"), ("check", "photo.png", "--format", "json")):
-        done = pathx_(*command, "--model", f"nets/chatty.py:{name}", "--depth", "1")
-        # The weights are left to chance, and so is whether `check` finds that they matter.
-        assert done.status in ((0, 1) if "check" in command else (0,)), done.err
-        assert len(done.documents) == 1 and "a look at" in done.err
-
-
-LEAVING = """
-import atexit, gc, threading, weakref
+import atexit, os, threading, weakref
 import torch
 from torch import nn
 
+print("said by the module")
+os.system("echo said by a program")
+os.write(1, b"said past Python\\n")
 atexit.register(print, "said at the exit")
 
 class Talkative(nn.Sequential):
+    def forward(self, x):
+        print("said by forward")
+        return super().forward(x)
     def __del__(self):
         print("said by __del__")
 
@@ -225,6 +201,20 @@ def build():
     weakref.finalize(net, print, "said when it went")
     return net
 """
+
+
+def test_everything_that_the_code_prints_goes_to_stderr() -> None:
+    """Also by other programs, past Python, by hooks and threads, and when the network or the process ends."""
+    Path("nets/chatty.py").write_text(CHATTY)
+    model = ("--model", "nets/chatty.py:build")
+    done = process("-m", "pathx", "explain", picture(), *model, "--depth", "1", "--format", "json", "--no-pictures")
+    assert done.status == 0, done.err
+    assert [document["image"]["file"] for document in done.documents] == ["photo.png"]
+    for said in (
+        *("by the module", "by a program", "past Python", "by forward", "by a hook", "by a thread"),
+        *("by __del__", "when it went", "at the exit"),
+    ):
+        assert f"said {said}" in done.err, said
 
 
 @pytest.mark.parametrize(
@@ -249,24 +239,6 @@ def test_classes_of_ones_own_may_give_nothing_and_keep_what_they_like() -> None:
     )
     loaded = load_model("nets/odd.py:Odd", weights="none")
     assert not loaded.module.training and loaded.module.state_dict()["_extra_state"] == (3, "epochs")
-
-
-def test_what_is_printed_outside_of_calls_goes_to_stderr_too() -> None:
-    """By hooks of the network itself, by threads, and when the network or the process ends."""
-    Path("nets/leaving.py").write_text(LEAVING)
-    model = ("--model", "nets/leaving.py:build")
-    done = process("-m", "pathx", "explain", picture(), *model, "--depth", "1", "--format", "json", "--no-pictures")
-    assert done.status == 0, done.err
-    assert [document["image"]["file"] for document in done.documents] == ["photo.png"]
-    for said in ("at the exit", "by __del__", "by a hook", "by a thread", "when it went"):
-        assert f"said {said}" in done.err
-
-
-def test_whatever_other_programs_print_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
-    Path("nets/chatty.py").write_text(CHATTY)
-    load_model("nets/chatty.py:Loud")
-    out, err = capfd.readouterr()
-    assert out == "" and all(text in err for text in ("a program", "past Python"))
 
 
 def test_untrained_is_what_the_code_builds_and_the_same_every_time() -> None:
