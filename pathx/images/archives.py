@@ -8,7 +8,7 @@ import os
 import re
 import tarfile
 from collections.abc import Container, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, count
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
 from pathx.errors import PathxError, reason_of, shown
-from pathx.images.frames import SUFFIXES
+from pathx.images.frames import SUFFIXES, file_version
 from pathx.images.parquet import Row, TableRows, table_rows
 from pathx.regular import open_regular
 from pathx.stores import fetch_part, is_stored, open_stored, stored_version
@@ -162,10 +162,19 @@ def _is_tar(archive: str) -> bool:
 
 
 def _open_archive(archive: str) -> BinaryIO:
-    if is_stored(archive):
-        return open_stored(archive)
+    with _readable(archive):
+        return open_stored(archive) if is_stored(archive) else open_regular(archive)
+
+
+def _version(archive: str) -> str:
+    with _readable(archive):
+        return stored_version(archive) if is_stored(archive) else file_version(archive)
+
+
+@contextmanager
+def _readable(archive: str) -> Iterator[None]:
     try:
-        return open_regular(archive)
+        yield
     except OSError as error:
         raise PathxError(f"{shown(archive)} cannot be read: {error.strerror or error}; check the path") from None
 
@@ -182,17 +191,6 @@ def _by_key(archive: str, version: str) -> dict[str, Member]:
 @lru_cache(maxsize=2)
 def _rows(archive: str, version: str) -> TableRows:
     return TableRows(_open_archive(archive), archive)
-
-
-def _version(archive: str) -> str:
-    """Changes when a file does."""
-    if is_stored(archive):
-        return stored_version(archive)
-    try:
-        found = os.stat(archive)
-    except OSError as error:
-        raise PathxError(f"{shown(archive)} cannot be read: {error.strerror or error}; check the path") from None
-    return f"{found.st_dev}:{found.st_ino}:{found.st_size}:{found.st_mtime_ns}"
 
 
 def _short(part: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import re
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -160,14 +159,3 @@ def fixed_seed() -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield
-
-
-def modern_keys(state: Mapping[str, Tensor], name: str) -> Mapping[str, Tensor]:
-    """torchvision's own DenseNet files still have the keys of a time when module names could hold dots."""
-    if "densenet" not in name:
-        return state
-    renamed = OrderedDict(
-        (re.sub(r"(denselayer\d+\.(?:norm|conv))\.([12]\.)", r"\1\2", key), value) for key, value in state.items()
-    )
-    vars(renamed)["_metadata"] = getattr(state, "_metadata", None)
-    return renamed

@@ -22,7 +22,7 @@ from torch import nn
 from pathx.errors import PathxError, kind_in_words, reason_of
 from pathx.models.checkpoints import fill, fixed_seed, read_state, select_state, sha256_of_state
 from pathx.models.load import LoadedModel, made_of
-from pathx.models.preprocessing import EXAMPLE, complete, read_sidecar_file, sidecar_beside
+from pathx.models.preprocessing import EXAMPLE, complete, sidecar_beside
 from pathx.regular import sha256_of
 
 BESIDE = "pathx.json"
@@ -48,7 +48,8 @@ def load_factory(
         module = _build(text, _attribute(code, attribute, place), arguments)
     name = f"{Path(place).name}:{attribute}" if is_path else text
     file = Path(code.__file__) if code.__file__ else None
-    description = {**_beside(file), **options}
+    beside = {} if file is None else sidecar_beside(file, file.with_name(BESIDE))
+    description = {**beside, **options}
     remedy = f"give them as options or write {(file or Path()).with_name(BESIDE)} such as {EXAMPLE}"
     preprocessing = complete(description, text, remedy)
     if weights in (None, "none"):
@@ -214,12 +215,3 @@ def _build(text: str, maker: Any, arguments: Mapping[str, Any]) -> nn.Module:
 def _failure(what: str, error: BaseException) -> PathxError:
     problem = f"{what} failed with {type(error).__name__}: {reason_of(error)}"
     return PathxError(f"{problem}; it is your own code (PATHX_DEBUG=1 shows where)", usage=True)
-
-
-def _beside(file: Path | None) -> dict[str, Any]:
-    """The sidecar of net.py (net.json), or else that of its folder (pathx.json)."""
-    if file is None:
-        return {}
-    own = sidecar_beside(file)
-    common = file.with_name(BESIDE)
-    return own or (read_sidecar_file(common) if common.is_file() else {})

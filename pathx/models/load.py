@@ -208,10 +208,10 @@ def _load_file(path: Path, options: Mapping[str, Any]) -> LoadedModel:
     beside = {**sidecar_beside(path), **options}
     origin: dict[str, Any] = {"source": "file", "name": path.name}
     if kind_of(path) == "onnx":
-        from pathx.models.onnx import external_files, load_onnx
+        from pathx.models.onnx import load_onnx
 
-        module, size = load_onnx(path, beside.get("input_size"))
-        origin |= made_of(external_files(path))
+        module, size, more = load_onnx(path, beside.get("input_size"))
+        origin |= made_of(more)
         said: dict[str, Any] = {} if size is None else {"input_size": size}
     else:
         module, embedded = load_network(path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from pathx.errors import PathxError, reason_of
-from pathx.models.checkpoints import fill, fixed_seed, modern_keys, read_state, sha256_of_state, state_of
+from pathx.models.checkpoints import fill, fixed_seed, read_state, sha256_of_state, state_of
 from pathx.models.load import DEFAULT_MODEL, LoadedModel
 from pathx.models.preprocessing import Preprocessing, adapt
 from pathx.regular import sha256_of
@@ -35,6 +36,9 @@ _PREPROCESSING = Preprocessing((3, 224, 224), (0.485, 0.456, 0.406), (0.229, 0.2
 
 # Auxiliary heads serve training only: the networks are built without them and checkpoints may bring them or not.
 _AUXILIARY_HEADS = {"googlenet": ("aux1.", "aux2."), "inception_v3": ("AuxLogits.",)}
+
+# torchvision's own DenseNet files still have the keys of a time when names of modules could hold dots.
+_DENSENET_KEY = re.compile(r"(denselayer\d+\.(?:norm|conv))\.([12]\.)")
 
 
 def model_names() -> list[str]:
@@ -238,9 +242,11 @@ def weights_file(name: str) -> str:
 
 def _build_trained(name: str, state: Mapping[str, Tensor], source: str) -> nn.Module:
     """The model with the weights of a checkpoint, and with as many classes as the checkpoint has."""
-    unused = _AUXILIARY_HEADS.get(name, ())
-    state = modern_keys(state, name)
-    weights = OrderedDict((key, value) for key, value in state.items() if not key.startswith(unused or "\0"))
+    weights = OrderedDict(
+        (_DENSENET_KEY.sub(r"\1\2", key) if name.startswith("densenet") else key, value)
+        for key, value in state.items()
+        if not key.startswith(_AUXILIARY_HEADS.get(name, ()))
+    )
     vars(weights)["_metadata"] = getattr(state, "_metadata", None)
     with no_initialisation():
         module = _build(name, trained=True)

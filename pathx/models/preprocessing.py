@@ -180,21 +180,17 @@ _LARGEST = 1 << 26
 """Bytes of a sidecar that are read at most; labels of a million classes are smaller."""
 
 
-def sidecar_beside(path: Path) -> dict[str, Any]:
-    """The sidecar of model.pt: model.pt.json, or else model.json."""
-    for sidecar in (path.with_name(path.name + ".json"), path.with_suffix(".json")):
+def sidecar_beside(path: Path, *others: Path) -> dict[str, Any]:
+    """What the sidecar of model.pt says, checked: of model.pt.json, model.json or the others, the first that is there."""
+    for sidecar in (path.with_name(path.name + ".json"), path.with_suffix(".json"), *others):
         if os.path.isfile(sidecar) and sidecar != path:
-            return read_sidecar_file(sidecar)
+            try:
+                text = read_regular(sidecar, _LARGEST).decode("utf-8-sig")
+            except (OSError, UnicodeDecodeError) as error:
+                problem = f"{sidecar} cannot be read ({reason_of(error)})"
+                raise PathxError(f"{problem}: write it as {EXAMPLE}", usage=True) from error
+            return read_sidecar(text, str(sidecar))
     return {}
-
-
-def read_sidecar_file(sidecar: Path) -> dict[str, Any]:
-    """What a sidecar says, checked."""
-    try:
-        text = read_regular(sidecar, _LARGEST).decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PathxError(f"{sidecar} cannot be read ({reason_of(error)}): write it as {EXAMPLE}", usage=True) from error
-    return read_sidecar(text, str(sidecar))
 
 
 def read_sidecar(text: str, source: str) -> dict[str, Any]:
