@@ -23,7 +23,7 @@ from torch.testing import assert_close
 from pathx.errors import PathxError
 from pathx.models import torchvision as vision
 from pathx.models.load import load_model
-from pathx.models.named import WEIGHTS, SqueezeNet, no_initialisation
+from pathx.models.named import WEIGHTS, SqueezeNet
 from pathx.models.preprocessing import Preprocessing
 from pathx.models.torchvision import torchvision
 
@@ -113,14 +113,6 @@ def test_options_change_torchvisions_preprocessing() -> None:
     assert load_model(input_size=[3, 224, 224]).preprocessing == theirs
     ours = load_model(input_size=[3, 96, 160], mean=0.5).preprocessing
     assert (ours.input_size, ours.mean, ours.std, ours.resize) == ((3, 96, 160), (0.5, 0.5, 0.5), theirs.std, None)
-
-
-def test_initialisation_is_skipped_where_weights_follow() -> None:
-    init = torch.nn.init
-    with no_initialisation():
-        for draw in (init.normal_, init.uniform_, init.kaiming_uniform_, init.trunc_normal_):
-            assert not draw(torch.ones(3, 3)).any()
-    assert init.normal_(torch.zeros(30)).any()  # outside of it torch does as it always does
 
 
 # Weights from files
