@@ -122,7 +122,7 @@ def _note_files_read(text: str) -> Iterator[set[str]]:
 
 @cache
 def _listen() -> None:
-    def heard(event: str, given: tuple[Any, ...]) -> None:
+    def on_event(event: str, given: tuple[Any, ...]) -> None:
         if event == "open" and _reads and isinstance(given[0], str) and not given[2] & (os.O_WRONLY | os.O_RDWR):
             file = os.path.realpath(given[0])
             with suppress(ValueError):  # what is no compiled module
@@ -130,7 +130,7 @@ def _listen() -> None:
             for read in _reads:
                 read.add(file)
 
-    sys.addaudithook(heard)  # there is no way to take one away
+    sys.addaudithook(on_event)  # there is no way to take one away
 
 
 def _is_own(file: str, root: Path) -> bool:

@@ -270,7 +270,7 @@ def _is_allowed(name: str) -> bool:
     family, _, operation = name.partition("::")
     if family == "prim":
         return operation in _CONTROL
-    if family != "aten" or operation in _BEYOND:
+    if family != "aten":
         return False
     base = operation if operation.startswith("__") else operation.removesuffix("_")  # in place
     return base in OPERATIONS or base in _TENSORS or operation in _VALUES or _is_elementwise(operation)
@@ -286,9 +286,6 @@ def _is_elementwise(operation: str) -> bool:
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
-
-_BEYOND = {"as_strided", "as_strided_"}
-"""Have rules, and show memory that is not the tensor's."""
 
 _TENSORS = _words(
     """

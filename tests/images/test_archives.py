@@ -231,7 +231,11 @@ def test_archives_in_folders_count_where_there_are_no_images() -> None:
 
 def test_the_folder_of_an_image_in_an_archive_may_be_its_label() -> None:
     write_tar("x.tar", {"cat/1.jpg": ONE, "2.jpg": ONE, "3.jpg": ONE, "3.json": json.dumps({"label": "dog"}).encode()})
-    assert [picture.label for picture in images_in(["x.tar"])] == ["cat", None, "dog"]
+    found = images_in(["x.tar"])
+    assert [one.label for one in found] == ["cat", None, "dog"]
+    for one in found:
+        with decode_image(one.source) as image:
+            assert image.label == one.label
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,8 @@ def test_the_table_of_timm_and_the_page_of_the_docs_say_the_same() -> None:
     assert f"All {len(table['models'])} networks of timm {table['timm']}," in page
     said = f"{kinds['region']} exact in a region, {kinds['image']} exact at the image. {kinds[None]} are refused."
     assert said in page
+    assert len(models(source="timm")) == kinds["region"] + kinds["image"]
+    assert len(models(source="timm", refused=True)) == len(table["models"])
 
 
 @pytest.mark.parametrize("count", [1, pytest.param(30, marks=pytest.mark.slow)])
