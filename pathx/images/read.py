@@ -82,6 +82,10 @@ class UserImage:
     def height(self) -> int:
         return (self.full or self.pixels.size)[1]
 
+    def for_channels(self, channels: int) -> Image.Image:
+        """The pixels for a network: with transparency, where it takes that as a fourth channel."""
+        return self.layer if self.layer is not None and channels == 4 else self.pixels
+
     def reduced(self) -> UserImage:
         """With no more pixels than are needed to draw on."""
         times = math.ceil(math.sqrt(self.pixels.width * self.pixels.height / KEPT_PIXELS))

@@ -84,8 +84,7 @@ class LoadedModel:
         if isinstance(image, Image.Image):
             return ImageOps.exif_transpose(image)
         if isinstance(image, (str, PathLike)):
-            read = open_image(os.fspath(image))
-            return read.layer if read.layer is not None and self.preprocessing.input_size[0] == 4 else read.pixels
+            return open_image(os.fspath(image)).for_channels(self.preprocessing.input_size[0])
         raise PathxError(
             f"images must be a tensor (B, …), an image of Pillow, a path, or a list of these, not {kind_in_words(image)}",
             usage=True,
