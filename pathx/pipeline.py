@@ -86,8 +86,7 @@ def read_input(source: ImageFile, preprocessing: Preprocessing) -> Input | Unrea
 
 def tensor_of(image: UserImage, preprocessing: Preprocessing) -> Tensor:
     """The network's input; with the transparency of the image, where the network takes that as a channel."""
-    transparent = image.layer if preprocessing.input_size[0] == 4 else None
-    return preprocessing(transparent or image.pixels)
+    return preprocessing(image.for_channels(preprocessing.input_size[0]))
 
 
 def unexpected_error(error: Exception) -> PathxError:

@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "maps": set(),
     "models": {"compat", "images"},
     "models.catalogue": {"models", "images", "engine"},
-    "models.operations": {"engine.rules"},
+    "models.files": {"models", "compat", "engine.rules"},
     "explanation": {"maps"},
     "pipeline": {"images", "models", "engine", "explanation"},
     "decomposition": {"engine", "maps", "explanation"},

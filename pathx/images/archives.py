@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
-from collections.abc import Iterator
-from contextlib import suppress
+import tarfile
+from collections.abc import Container, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple, cast
 
-from pathx.errors import PathxError, shown
-from pathx.images.parquet import TableRows, table_rows
-from pathx.images.tars import tar_rows
+from pathx.errors import PathxError, reason_of, shown
+from pathx.images.frames import SUFFIXES, file_version
+from pathx.images.parquet import Row, TableRows, table_rows
 from pathx.regular import open_regular
 from pathx.stores import fetch_part, is_stored, open_stored, stored_version
 
@@ -27,6 +29,15 @@ _COMPRESSED = re.compile(r"(?is).*\.(tgz|tbz2?|txz|tar\.(gz|bz2|xz|zst|lz4))")
 _MEMBER = re.compile(r"(?is)(.+?\.(?:tar|parquet|pq))#(.+)")
 _LONGEST_PATH = 1000  # of a path; operating systems take 4096 or 1024 bytes, with the output folder and what is in it
 _LONGEST = 200  # bytes of a folder's name; file systems take 255, and a number may follow
+
+LONGEST_HEADER = 1 << 20
+"""Bytes that a header of a tar file may claim for a name; whoever made the file could claim all memory."""
+
+LONGEST_LABEL = 1 << 16
+"""Larger files beside an image are not searched for its label."""
+
+MOST_PARTS = 1000
+"""Files of a sample. More are photos that are called alike, packed by somebody else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +96,13 @@ def members_in(archive: str, version: str = "") -> Iterator[Member]:
     with _open_archive(archive) as stream:
         rows = tar_rows(stream, archive) if _is_tar(archive) else table_rows(stream, archive)
         for key, place, label in rows:
-            if key in taken:
-                key = next(other for number in count(2) if (other := f"{key}-{number}") not in taken)
-            taken.add(key)
+            taken.add(key := free_name(key, taken))
             yield Member(archive, key, place, label, version)
+
+
+def free_name(name: str, taken: Container[str]) -> str:
+    """The name, or else the first of `name-2`, `name-3`, … that is not taken."""
+    return next(one for one in chain([name], (f"{name}-{number}" for number in count(2))) if one not in taken)
 
 
 def split_member(file: str) -> tuple[str, str] | None:
@@ -148,10 +162,19 @@ def _is_tar(archive: str) -> bool:
 
 
 def _open_archive(archive: str) -> BinaryIO:
-    if is_stored(archive):
-        return open_stored(archive)
+    with _readable(archive):
+        return open_stored(archive) if is_stored(archive) else open_regular(archive)
+
+
+def _version(archive: str) -> str:
+    with _readable(archive):
+        return stored_version(archive) if is_stored(archive) else file_version(archive)
+
+
+@contextmanager
+def _readable(archive: str) -> Iterator[None]:
     try:
-        return open_regular(archive)
+        yield
     except OSError as error:
         raise PathxError(f"{shown(archive)} cannot be read: {error.strerror or error}; check the path") from None
 
@@ -170,17 +193,6 @@ def _rows(archive: str, version: str) -> TableRows:
     return TableRows(_open_archive(archive), archive)
 
 
-def _version(archive: str) -> str:
-    """Changes when a file does."""
-    if is_stored(archive):
-        return stored_version(archive)
-    try:
-        found = os.stat(archive)
-    except OSError as error:
-        raise PathxError(f"{shown(archive)} cannot be read: {error.strerror or error}; check the path") from None
-    return f"{found.st_dev}:{found.st_ino}:{found.st_size}:{found.st_mtime_ns}"
-
-
 def _short(part: str) -> str:
     """A part of a key as the name of a folder."""
     part = part.replace("\0", "_")
@@ -188,3 +200,115 @@ def _short(part: str) -> str:
     if len(data) <= _LONGEST:
         return part
     return f"{data[: _LONGEST - 9].decode(errors='ignore')}-{hashlib.sha256(data).hexdigest()[:8]}"
+
+
+# Tar files, as WebDataset makes them: read once from end to end
+
+
+class _Part(NamedTuple):
+    """A file of a sample: its name behind the sample's key, and where it is."""
+
+    extension: str
+    offset: int
+    size: int
+
+
+def tar_rows(stream: BinaryIO, file: str) -> Iterator[Row]:
+    """The images in a tar file, in its order. PathxError at the end, where not all of it can be read.
+
+    Files in a row whose names are the same up to the first dot are one sample, called by that name. Its image is the
+    only one in it, or the only one that is not called like `mask.png`; where that leaves several, each counts by its whole name.
+    """
+    left_out, key, sample = 0, "", list[_Part]()
+    damage: PathxError | None = None
+    try:
+        for name, place in tar_files(stream, file):
+            folder, base = os.path.split(name)
+            stem, _, extension = base.partition(".")
+            if place is None:
+                left_out += os.path.splitext(name)[1].lower() in SUFFIXES
+            elif stem and extension:  # hidden files, such as those that a Mac adds, have no stem
+                own = os.path.join(folder, stem)
+                if own != key or len(sample) > MOST_PARTS:
+                    yield from _sample_rows(stream, key, sample)
+                    key, sample = own, []
+                sample.append(_Part(extension, *place))
+    except PathxError as error:  # the sample before it is whole
+        damage = error
+    yield from _sample_rows(stream, key, sample)
+    if damage is not None:
+        raise damage
+    if left_out:
+        raise PathxError(
+            f"{shown(file)} holds links or other things that are no files but called like images, {left_out} of them: "
+            "pack the images themselves"
+        )
+
+
+def _sample_rows(stream: BinaryIO, key: str, sample: list[_Part]) -> Iterator[Row]:
+    images = [part for part in sample if os.path.splitext(f"x.{part.extension}")[1].lower() in SUFFIXES]
+    plain = [part for part in images if "." not in part.extension]
+    alone = images if len(images) == 1 else plain if len(plain) == 1 else []
+    label = _label(stream, sample) if images else None
+    for part in alone or images:
+        yield key if alone else f"{key}.{part.extension}", (part.offset, part.size), label
+
+
+def _label(stream: BinaryIO, sample: list[_Part]) -> str | None:
+    """What `.cls` says, or the entry `label` or `cls` of `.json`; else the folder in the archive has to do."""
+    for part in sample:
+        if part.extension not in ("cls", "json") or part.size > LONGEST_LABEL:
+            continue
+        stream.seek(part.offset)
+        try:
+            text = stream.read(part.size).decode()
+            document = {"cls": text} if part.extension == "cls" else json.loads(text)
+        except (ValueError, RecursionError):
+            continue
+        for name in ("label", "cls") if isinstance(document, dict) else ():
+            value = document.get(name)
+            if isinstance(value, (str, int)) and not isinstance(value, bool) and str(value).strip():
+                return str(value).strip()
+    return None
+
+
+def tar_files(stream: BinaryIO, file: str) -> Iterator[tuple[str, tuple[int, int] | None]]:
+    """Names and places of the files in a tar file; no place for links, devices and files with holes."""
+    end, count = stream.seek(0, os.SEEK_END), 0
+    stream.seek(0)
+    try:
+        with tarfile.open(fileobj=cast("BinaryIO", _Bounded(stream)), mode="r:") as archive:
+            while (found := archive.next()) is not None:
+                archive.members.clear()  # type: ignore[attr-defined]  # it would remember them all
+                archive.pax_headers = {}
+                if found.size < 0 or archive.offset <= found.offset:  # the next one would be this one again, for ever
+                    raise tarfile.ReadError("a file of negative size")
+                if found.isdir():
+                    continue
+                place = (found.offset_data, found.size) if found.isreg() and not found.issparse() else None
+                if place is not None and sum(place) > end:
+                    raise tarfile.ReadError("unexpected end of data")
+                count += 1
+                yield found.name, place
+            stream.seek(archive.offset)
+            if stream.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+                raise tarfile.ReadError("no end of archive")
+    except PathxError:
+        raise
+    except Exception as error:  # damaged files make readers raise anything
+        what = f"is damaged or cut short after {count} files" if count else "is no tar file, or damaged"
+        remedy = "fetch it again" if count else "give a tar file that is not compressed"
+        raise PathxError(f"{shown(file)} {what} ({reason_of(error)}): {remedy}") from None
+
+
+class _Bounded:
+    """A stream for `tarfile`, which reads a name of any length that a header claims."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.seek, self.tell = stream.seek, stream.tell
+
+    def read(self, size: int) -> bytes:
+        if not 0 <= size <= LONGEST_HEADER:
+            raise ValueError(f"a header of {size} bytes")
+        return self._stream.read(size)

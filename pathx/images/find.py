@@ -16,7 +16,15 @@ from pathlib import Path, PurePath
 from typing import BinaryIO, NamedTuple
 
 from pathx.errors import PathxError, public_address, shown
-from pathx.images.archives import ARCHIVES, Member, check_uncompressed, is_archive, members_in, split_member
+from pathx.images.archives import (
+    ARCHIVES,
+    Member,
+    check_uncompressed,
+    free_name,
+    is_archive,
+    members_in,
+    split_member,
+)
 from pathx.images.frames import SUFFIXES, VIDEOS, Frame, count_frames
 from pathx.images.web import address_name, is_address
 from pathx.regular import MARKER, begins_as_ours, read_regular, written_by_pathx
@@ -153,11 +161,10 @@ def relative_names(files: Sequence[str]) -> list[str]:
         for path, parts in whole.items():
             if owners[names[path]] > 1:
                 names[path] = PurePath(*parts[-length:])
-    taken = {names[path] for path in paths if path not in whole}
+    taken = {str(names[path]) for path in paths if path not in whole}
     for path in whole:
-        tries = (PurePath(f"{names[path]}-{number}") for number in count(2))
-        names[path] = next(name for name in chain([names[path]], tries) if name not in taken)
-        taken.add(names[path])
+        names[path] = PurePath(free_name(str(names[path]), taken))
+        taken.add(str(names[path]))
     return [str(names[path]) for path in paths]
 
 
@@ -165,21 +172,21 @@ def _expand_inputs(inputs: Sequence[str], stdin: BinaryIO | None) -> Iterator[st
     """Files and folders, with lists and patterns expanded; a path that does not exist stays, and fails when it is opened."""
     for one in inputs:
         if one != "-" and not (one.lower().endswith(".txt") and os.path.isfile(one)):
-            yield from _expand_patterns([one])
+            yield from _expand_pattern(one)
             continue
         what = "standard input" if one == "-" else f"the list {one}"
         try:
             data = (stdin or sys.stdin.buffer).read() if one == "-" else read_regular(one)
-            kind = next((kind for start, kind in _IMAGES if re.match(start, data, re.DOTALL)), None)
-            if one == "-" and kind is not None:
-                name = f"stdin.{kind}"
-                yield ImageFile(name, name, piped=PipedImage(name, data))
-                continue
-            paths = _parse_list(data)
         except OSError as error:
             problem = PathxError(f"{what} cannot be read: {error.strerror or error}; check who may read it")
             yield ImageFile(one, one, problem)
             continue
+        kind = next((kind for start, kind in _IMAGES if re.match(start, data, re.DOTALL)), None)
+        if one == "-" and kind is not None:
+            name = f"stdin.{kind}"
+            yield ImageFile(name, name, piped=PipedImage(name, data))
+            continue
+        paths = _parse_list(data)
         if not paths:
             yield ImageFile(one, one, PathxError(f"{what} names no image: give a path per line"))
         for path in paths:
@@ -187,7 +194,7 @@ def _expand_inputs(inputs: Sequence[str], stdin: BinaryIO | None) -> Iterator[st
                 refused = f"{shown(path)} stands in {what}, and addresses in lists are not fetched"
                 yield ImageFile(path, address_name(path), PathxError(f"{refused}: give it as an argument"))
             else:
-                yield from _expand_patterns([path])
+                yield from _expand_pattern(path)
 
 
 def _parse_list(data: bytes) -> list[str]:
@@ -197,16 +204,14 @@ def _parse_list(data: bytes) -> list[str]:
     return [os.fsdecode(line) for line in lines if line.strip()]
 
 
-def _expand_patterns(paths: Sequence[str]) -> Iterator[str | ImageFile]:
-    for path in paths:
-        if is_stored(path) and glob.has_magic(path):
-            try:
-                yield from stored_matches(path) or [path]
-            except PathxError as error:
-                yield ImageFile(path, address_name(path), error)
-            continue
-        matched = sorted(glob.glob(path, recursive=True)) if glob.has_magic(path) and not os.path.lexists(path) else []
-        yield from matched or [path]
+def _expand_pattern(path: str) -> Sequence[str | ImageFile]:
+    if not glob.has_magic(path) or os.path.lexists(path):
+        return [path]
+    try:
+        matched = stored_matches(path) if is_stored(path) else sorted(glob.glob(path, recursive=True))
+    except PathxError as error:
+        return [ImageFile(path, address_name(path), error)]
+    return matched or [path]
 
 
 def _images(found: ImageFile, every: int | None, key: str | None) -> Iterator[ImageFile]:
@@ -220,9 +225,7 @@ def _images(found: ImageFile, every: int | None, key: str | None) -> Iterator[Im
             raise PathxError(f"{shown(found.file)} is an archive on the web: fetch it, and give the file")
         for member in members_in(found.file, found.stored):
             if key is None or member.key == key:
-                place = str(PurePath(found.name, member.name))
-                tries = chain([place], (f"{place}-{number}" for number in count(2)))
-                taken.add(place := next(one for one in tries if one not in taken))
+                taken.add(place := free_name(str(PurePath(found.name, member.name)), taken))
                 yield ImageFile(str(member), place, member=member)
         if not taken:
             what = "no images" if key is None else f"no image {shown(key)}"
@@ -235,13 +238,13 @@ def _frames(found: ImageFile, every: int | None) -> Iterator[ImageFile]:
     """An image, or its frames."""
     try:
         check_uncompressed(found.file)
-        count = None if every is None or found.error is not None else count_frames(found.file)
+        frames = None if every is None or found.error is not None else count_frames(found.file)
     except PathxError as error:
-        found, count = ImageFile(found.file, found.name, error), None
-    if count is None:
+        found, frames = ImageFile(found.file, found.name, error), None
+    if frames is None:
         yield found
         return
-    for number in range(0, count, every or 1):
+    for number in range(0, frames, every or 1):
         frame = Frame(found.file, number)
         yield ImageFile(str(frame), str(PurePath(found.name, frame.name)))
 
@@ -262,14 +265,14 @@ def _search(root: str, out: str | Path | None, suffixes: frozenset[str]) -> list
         except PathxError as error:
             return [_Below("", error)]
     elif os.path.isdir(root):
-        found = [_Below(*one) for one in _walk(root, out, suffixes | ARCHIVES)]
+        found = list(_walk(root, out, suffixes | ARCHIVES))
     else:
         return [_Below("")]
     found.sort(key=lambda one: PurePath(one.path).parts)
     if any(one.error is None and not is_archive(_join(root, one.path)) for one in found):
         found = [one for one in found if one.error is not None or not is_archive(one.path)]  # copies, or labels
     if not found:
-        listed = ", ".join(("jpg", "png", "gif", "webp", "bmp", "tif", "ppm"))
+        listed = ", ".join(kind for _, kind in _IMAGES)
         problem = f"{root} holds no images: pathx looks for {listed} files, hidden ones and results aside"
         found = [_Below("", PathxError(problem))]
     return found
@@ -308,7 +311,7 @@ def _search_store(root: str, out: str | Path | None, suffixes: frozenset[str]) -
     return found
 
 
-def _walk(root: str, out: str | Path | None, suffixes: frozenset[str]) -> Iterator[tuple[str, PathxError | None]]:
+def _walk(root: str, out: str | Path | None, suffixes: frozenset[str]) -> Iterator[_Below]:
     results = _identity(out) if out is not None else None
     seen = set()
     waiting: list[str] = [""]
@@ -324,13 +327,10 @@ def _walk(root: str, out: str | Path | None, suffixes: frozenset[str]) -> Iterat
             with os.scandir(folder) as listing:
                 everything = sorted(listing, key=lambda entry: entry.name)
         except OSError as error:
-            yield (
-                below,
-                PathxError(f"the folder {folder} cannot be read: {error.strerror or error}; check who may read it"),
-            )
+            problem = f"the folder {folder} cannot be read: {error.strerror or error}; check who may read it"
+            yield _Below(below, PathxError(problem))
             continue
-        marked = any(entry.name == MARKER for entry in everything)
-        ours = _results_in(folder) if marked else frozenset()
+        ours = _results_in(folder)
         entries = [entry for entry in everything if not entry.name.startswith(".") and entry.name not in ours]
         if below and any(_OURS.fullmatch(entry.name) and written_by_pathx(entry.path) for entry in entries):
             continue
@@ -341,7 +341,7 @@ def _walk(root: str, out: str | Path | None, suffixes: frozenset[str]) -> Iterat
             suffix = os.path.splitext(entry.name)[1].lower()
             if not _is_folder(entry):
                 if suffix in suffixes:
-                    yield path, None
+                    yield _Below(path)
             elif suffix not in SUFFIXES | VIDEOS | ARCHIVES:
                 (links if entry.is_symlink() else folders).append(path)
         waiting += reversed(folders)

@@ -56,9 +56,8 @@ class Frame:
     @property
     def sha256(self) -> str:
         """SHA-256 of the text that names the file's SHA-256 and the frame's number. Raises OSError."""
-        return hashlib.sha256(
-            f"{_file_sha256(self.file, _version(self.file))}#frame={self.number}".encode()
-        ).hexdigest()
+        whole = _file_sha256(self.file, file_version(self.file))
+        return hashlib.sha256(f"{whole}#frame={self.number}".encode()).hexdigest()
 
 
 def frame_of(file: str | Path) -> Frame | None:
@@ -82,7 +81,7 @@ def count_frames(file: str) -> int | None:
             if _is_paged(stream):
                 count = _pages(stream)
                 return count if count is not None and count > 1 else None
-        return len(_timeline(file, _version(file)).times) if is_video(file) else None
+        return len(_timeline(file, file_version(file)).times) if is_video(file) else None
     except OSError:
         return None  # is said when it is opened
 
@@ -93,7 +92,7 @@ def frame_image(frame: Frame, limit: int) -> Image.Image:
     Args:
         limit: more pixels are not decoded.
     """
-    version = _version(frame.file)
+    version = file_version(frame.file)
     key = frame.file, version
     frames, _OPEN.frames = _OPEN.frames if _OPEN.key == key else None, None  # the last file is let go of first
     if frames is None:
@@ -101,10 +100,7 @@ def frame_image(frame: Frame, limit: int) -> Image.Image:
             paged = _is_paged(stream) or not is_video(frame.file)
         frames = _Pages(frame.file) if paged else _Video(frame.file, version)
     image = frames.at(frame.number, limit)
-    _OPEN.key, _OPEN.frames = (
-        key,
-        frames,
-    )  # not after an error: the next frame starts afresh, and a damaged one costs itself
+    _OPEN.key, _OPEN.frames = key, frames  # after an error the next frame starts afresh: a damaged one costs itself
     return image
 
 
@@ -115,7 +111,7 @@ class _Frames(Protocol):
 class _Open(local):
     """What a thread reads frames from: they mostly come in order, and most files cannot be entered just anywhere."""
 
-    key: tuple[str, tuple[int, ...]] | None = None
+    key: tuple[str, str] | None = None
     frames: _Frames | None = None
 
 
@@ -149,7 +145,7 @@ class _Pages:
 class _Video:
     """Frames of a video, in order or after a jump to the key frame before them."""
 
-    def __init__(self, file: str, version: tuple[int, ...]) -> None:
+    def __init__(self, file: str, version: str) -> None:
         self._file, self._timeline = file, _timeline(file, version)
         self._container, self._stream = _open_video(file)
         self._next = 0
@@ -222,7 +218,7 @@ class _Timeline:
 
 
 @lru_cache(maxsize=4)
-def _timeline(file: str, version: tuple[int, ...]) -> _Timeline:
+def _timeline(file: str, version: str) -> _Timeline:
     """Of all frames, without decoding any: eight bytes each, so that hours of video fit."""
     container, stream = _open_video(file)
     times, keys, timed = array("q"), set(), True
@@ -324,11 +320,12 @@ def _pages_before_damage(image: Image.Image) -> int:
         return number + 2  # the one that cannot be read fails by itself
 
 
-def _version(file: str) -> tuple[int, ...]:
+def file_version(file: str) -> str:
+    """Changes when a file does. Raises OSError."""
     found = os.stat(file)
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return f"{found.st_dev}:{found.st_ino}:{found.st_size}:{found.st_mtime_ns}"
 
 
 @lru_cache(maxsize=16)
-def _file_sha256(file: str, version: tuple[int, ...]) -> str:
+def _file_sha256(file: str, version: str) -> str:
     return sha256_of(file)

@@ -28,7 +28,7 @@ LABELS = ("label", "cls")
 _LONGEST = 4096
 _KEPT = 4 * HELD  # bytes of rows, as several threads read side by side
 Row = tuple[str, tuple[int, int], str | None]
-"""The key of an image, its row group and its row in there, and its label where the file says it."""
+"""The key of an image, its place (see `Member` of `archives.py`), and its label where the file says it."""
 
 
 class Parquet:

@@ -19,9 +19,9 @@ from PIL import ExifTags, Image, ImageChops, UnidentifiedImageError
 from pathx.errors import PathxError, public_address, shown
 from pathx.images.archives import Member, member_bytes, member_of
 from pathx.images.find import PipedImage
-from pathx.images.frames import Frame, frame_image, frame_of, is_video
+from pathx.images.frames import PAGED, Frame, frame_image, frame_of, is_video
 from pathx.images.web import fetch, is_address
-from pathx.regular import read_regular, sha256_of
+from pathx.regular import read_regular
 from pathx.stores import fetch_stored, is_stored
 
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM")
@@ -82,6 +82,10 @@ class UserImage:
     def height(self) -> int:
         return (self.full or self.pixels.size)[1]
 
+    def for_channels(self, channels: int) -> Image.Image:
+        """The pixels for a network: with transparency, where it takes that as a fourth channel."""
+        return self.layer if self.layer is not None and channels == 4 else self.pixels
+
     def reduced(self) -> UserImage:
         """With no more pixels than are needed to draw on."""
         times = math.ceil(math.sqrt(self.pixels.width * self.pixels.height / KEPT_PIXELS))
@@ -110,20 +114,33 @@ def decode_image(path: str | Path | Member | PipedImage, *, web: bool = False) -
     Args:
         web: also fetch it, where a user gave an address. Never for one that stands in a document.
     """
-    if isinstance(path, PipedImage):
-        with _within_bounds(path.file, path.data) as image:
-            yield image
-        return
-    if (member := member_of(path, web=web)) is not None:
-        with _within_bounds(str(member), member_bytes(member, BYTE_LIMIT)) as image:
-            yield replace(image, label=member.label or member.folder)
-        return
-    if (frame := frame_of(path := os.fspath(path))) is not None:
+    source = path if isinstance(path, PipedImage) else member_of(path, web=web) or os.fspath(path)
+    if isinstance(source, str) and (frame := frame_of(source)) is not None:
         with _ROOM.taken(PIXEL_LIMIT // 4):  # how large it is shows only when it is reached
             yield _frame(frame)
         return
-    with _within_bounds(path, _fetch(path) if web and is_address(path) else _read_file(path)) as image:
-        yield image
+    name = source.file if isinstance(source, PipedImage) else str(source)
+    with _within_bounds(name, _read_source(source, web)) as image:
+        yield replace(image, label=source.label or source.folder) if isinstance(source, Member) else image
+
+
+def sha256_of_image(path: str | Path | Member | PipedImage) -> str:
+    """What `UserImage.sha256` would be, without decoding it. Raises OSError and PathxError."""
+    source = path if isinstance(path, PipedImage) else member_of(path, web=True) or os.fspath(path)
+    if isinstance(source, str) and (frame := frame_of(source)) is not None:
+        return frame.sha256
+    return hashlib.sha256(_read_source(source, web=True)).hexdigest()
+
+
+def _read_source(source: str | Member | PipedImage, web: bool) -> bytes:
+    """The bytes of an image, wherever it is."""
+    if isinstance(source, PipedImage):
+        return source.data
+    if isinstance(source, Member):
+        return member_bytes(source, BYTE_LIMIT)
+    if web and is_address(source):
+        return fetch_stored(source, BYTE_LIMIT) if is_stored(source) else fetch(source)
+    return _read_file(source)
 
 
 @contextmanager
@@ -132,36 +149,15 @@ def _within_bounds(path: str, data: bytes) -> Iterator[UserImage]:
         pixels = stored.width * stored.height
         if pixels > PIXEL_LIMIT:
             raise Image.DecompressionBombError
-    with _ROOM.taken(pixels):
-        try:
-            image = _decode(path, data)
-        except MemoryError:
-            image = None  # outside of the handler, which holds on to what was decoded so far
-        if image is not None:
+    for room in (pixels, PIXEL_LIMIT):  # the second time with nobody else in it
+        with _ROOM.taken(room):
+            try:
+                image = _decode(path, data)
+            except MemoryError:
+                continue  # leaves the handler, which would hold on to what was decoded so far
             yield image
             return
-    with _ROOM.taken(PIXEL_LIMIT):  # with nobody else in it
-        try:
-            image = _decode(path, data)
-        except MemoryError:
-            raise PathxError(f"{shown(path)}: out of memory, even alone: scale it down first") from None
-        yield image
-
-
-def sha256_of_image(file: str | Member | PipedImage) -> str:
-    """What `UserImage.sha256` would be, without decoding it. Raises OSError and PathxError."""
-    if isinstance(file, PipedImage):
-        return hashlib.sha256(file.data).hexdigest()
-    if (member := member_of(file, web=True)) is not None:
-        return hashlib.sha256(member_bytes(member, BYTE_LIMIT)).hexdigest()
-    file = os.fspath(file)
-    if (frame := frame_of(file)) is not None:
-        return frame.sha256
-    return hashlib.sha256(_fetch(file)).hexdigest() if is_address(file) else sha256_of(file)
-
-
-def _fetch(address: str) -> bytes:
-    return fetch_stored(address, BYTE_LIMIT) if is_stored(address) else fetch(address)
+    raise PathxError(f"{shown(path)}: out of memory, even alone: scale it down first")
 
 
 def _frame(frame: Frame) -> UserImage:
@@ -241,10 +237,9 @@ def _read_file(path: str | Path) -> bytes:
             raise PathxError(f"{shown(path)} is a folder: name its images one by one, or as {example}")
         if not stat.S_ISREG(found.st_mode):  # a pipe or a device might never end
             raise PathxError(f"{shown(path)} is not a regular file: save the image to a file first")
-        if found.st_size > BYTE_LIMIT and is_video(path):
-            raise PathxError(_VIDEO.format(shown(path)))
         if found.st_size > BYTE_LIMIT:
-            raise PathxError(f"{shown(path)} is larger than {BYTE_LIMIT >> 30} GiB: scale the image down first")
+            large = f"{shown(path)} is larger than {BYTE_LIMIT >> 30} GiB: scale the image down first"
+            raise PathxError(_VIDEO.format(shown(path)) if is_video(path) else large)
         data = read_regular(path, BYTE_LIMIT)
     except (FileNotFoundError, NotADirectoryError):
         raise PathxError(f"{shown(path)}: no such file; check the path") from None
@@ -279,7 +274,8 @@ def _turn(image: Image.Image, notes: list[str]) -> Image.Transpose | None:
 
 
 def _in_8_bits(image: Image.Image, notes: list[str]) -> Image.Image:
-    if image.mode == "CMYK" and _is_wrongly_inverted(image):
+    if image.mode == "CMYK" and image.format in ("JPEG", "MPO") and "adobe" not in image.info:
+        # Adobe stores CMYK inverted and marks it. Pillow takes every CMYK JPEG for one of Adobe's.
         image = ImageChops.invert(image)
     elif image.mode.startswith("I;16"):
         image = _to_8_bit(image, 0, 2 ** _tag(image, _BITS_PER_SAMPLE, 16) - 1)
@@ -288,11 +284,6 @@ def _in_8_bits(image: Image.Image, notes: list[str]) -> Image.Image:
     elif image.mode in ("I", "F"):  # nothing in the file says which values are black and white
         image = _stretch(image, notes)
     return image
-
-
-def _is_wrongly_inverted(image: Image.Image) -> bool:
-    # Adobe stores CMYK inverted and marks it. Pillow takes every CMYK JPEG for one of Adobe's.
-    return image.format in ("JPEG", "MPO") and "adobe" not in image.info
 
 
 def _stretch(image: Image.Image, notes: list[str]) -> Image.Image:
@@ -329,12 +320,12 @@ def _tag(image: Image.Image, tag: int, default: int) -> int:
 
 
 def _left_out(image: Image.Image) -> list[str]:
-    if image.format not in ("GIF", "PNG", "WEBP", "TIFF"):  # the further frames of a JPEG are previews and depth maps
+    """What to say of further frames."""
+    if image.format not in PAGED:
         return []
     try:
         several = bool(getattr(image, "is_animated", False))
     except Exception:  # what is broken comes after the frame that we use
         several = True
-    if not several:
-        return []
-    return ["several pages: first one used" if image.format == "TIFF" else "animated: first frame used"]
+    text = "several pages: first one used" if image.format == "TIFF" else "animated: first frame used"
+    return [text] if several else []

@@ -1,6 +1,6 @@
 """What there is to explain: the models of torchvision and timm at a glance, and the hidden layers of one network.
 
-Tracing takes minutes to hours, so tables in data/ hold what it gave for one release of each library: models.json, which
+Tracing takes minutes to hours, so tables in data/ hold what it gave for one release of each library: torchvision.json, which
 `python -m pathx.models.catalogue` writes again, and timm.json, which `python -m support.timm_networks` of the tests does.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -24,14 +24,12 @@ from pathx.engine.fields import extent
 from pathx.engine.freeze import network_of
 from pathx.engine.network import Gate, Network
 from pathx.errors import PathxError
-from pathx.models.bundled import DEFAULT_MODEL
-from pathx.models.factories import is_factory
 from pathx.models.hubs import library, timm_network
-from pathx.models.load import is_file, load_model
-from pathx.models.named import TABLE, architecture, as_name, model_names, no_initialisation, table, weights_file
+from pathx.models.load import DEFAULT_MODEL, as_name, is_factory, is_file, load_model
+from pathx.models.named import architecture, model_names, no_initialisation, weights_file
 from pathx.models.preprocessing import Preprocessing
 
-TIMM_TABLE = TABLE.with_name("timm.json")
+TABLES = {source: Path(__file__).parent / "data" / f"{source}.json" for source in ("torchvision", "timm")}
 
 
 @dataclass(frozen=True)
@@ -95,78 +93,63 @@ def models(pattern: str | None = None, *, source: str = "torchvision", refused: 
         pattern: such as `resnet*`.
         refused: also those that it does not explain.
     """
-    listed = timm_catalogue(pattern) if source == "timm" else catalogue(pattern)
-    return [entry for entry in listed if refused or entry.refused is None]
+    table = json.loads(TABLES[source].read_text())
+    known: dict[str, Any] = table["models"]
+    if source == "timm":
+        names = list(known) if pattern is None else library("timm").list_models(pattern)
+        if not names:
+            raise PathxError(f"timm has no model that matches {pattern!r}: try a pattern such as 'resnet*'", usage=True)
+    else:
+        listed = known if table[source] == _release(source) else model_names()
+        names = [name for name in listed if fnmatch(name, pattern or "*")]
+    entries = (_entry(source, name, known.get(name) or survey(source, name)) for name in names)
+    return [entry for entry in entries if refused or entry.refused is None]
 
 
-def catalogue(pattern: str | None = None) -> Iterator[CatalogueEntry]:
-    """torchvision's classifiers."""
-    known_release, known = table()["torchvision"], table()["models"]
-    for name in known if _release() == known_release else model_names():
-        if fnmatch(name, pattern or "*"):
-            facts = known.get(name) or survey(name)
-            yield _entry(name, facts, _whereabouts(name, facts["file"]))
-
-
-def timm_catalogue(pattern: str | None = None) -> Iterator[CatalogueEntry]:
-    """timm's networks."""
-    known: dict[str, Any] = json.loads(TIMM_TABLE.read_text())["models"]
-    names = list(known) if pattern is None else library("timm").list_models(pattern)
-    if not names:
-        raise PathxError(f"timm has no model that matches {pattern!r}: try a pattern such as 'resnet*'", usage=True)
-    for name in names:
-        yield _entry(f"timm:{name}", known.get(name) or survey_timm(name), "hub")
-
-
-def _entry(name: str, facts: Mapping[str, Any], weights: str) -> CatalogueEntry:
+def _entry(source: str, name: str, facts: Mapping[str, Any]) -> CatalogueEntry:
     settings = {key: facts[key] for key in ("hidden_layers", "exact", "refused", "parameters")}
-    return CatalogueEntry(name, **settings, input_size=tuple(facts["input_size"]), weights=weights)
+    shown, weights = (f"timm:{name}", "hub") if source == "timm" else (name, _whereabouts(name, facts["file"]))
+    return CatalogueEntry(shown, **settings, input_size=tuple(facts["input_size"]), weights=weights)
 
 
-def _release(library: str = "torchvision") -> str:
+def _release(source: str) -> str:
     """The installed release of a library."""
-    return version(library).partition("+")[0]
+    return version(source).partition("+")[0]
 
 
 def _whereabouts(name: str, file: str) -> str:
-    """Where the default weights of a model are."""
+    """Where the default weights of a torchvision model are."""
     if name == DEFAULT_MODEL:
         return "bundled"
     return "cached" if Path(torch.hub.get_dir(), "checkpoints", file).is_file() else "download"
 
 
-def survey(name: str) -> dict[str, Any]:
-    """The table's line about one of torchvision's models, found by tracing it."""
-    module, size = architecture(name)
-    return {**trace(module, size), "input_size": list(size), "file": weights_file(name)}
-
-
-def survey_timm(name: str) -> dict[str, Any]:
-    """The table's line about one of timm's networks, found by tracing it."""
+def survey(source: str, name: str) -> dict[str, Any]:
+    """The table's line about a model, found by tracing it."""
+    if source == "torchvision":
+        module, size = architecture(name)
+        return {**trace(module, size), "input_size": list(size), "file": weights_file(name)}
     timm = library("timm")
     config = timm.get_pretrained_cfg(name)
-    size = list(config.input_size) if config else [3, 224, 224]
+    size = tuple(config.input_size) if config else (3, 224, 224)
     try:
         with no_initialisation():
             module = timm_network(timm, name, {})
     except PathxError as error:
-        return {"hidden_layers": None, "exact": None, "refused": str(error), "parameters": 0, "input_size": size}
-    return {**trace(module, size), "input_size": size}
+        facts = {"hidden_layers": None, "exact": None, "refused": str(error), "parameters": 0}
+        return {**facts, "input_size": list(size)}
+    return {**trace(module, size), "input_size": list(size)}
 
 
 def trace(module: nn.Module, size: Sequence[int]) -> dict[str, Any]:
     """How many hidden layers a network has and how exact its numbers are, or why it is refused."""
-    parameters = sum(parameter.numel() for parameter in module.parameters())
+    found: dict[str, Any] = {"hidden_layers": None, "exact": None, "refused": None}
     try:
         network = network_of(module, torch.zeros(1, *size))
+        found |= {"hidden_layers": network.depth, "exact": network.reading.exact}
     except PathxError as error:
-        return {"hidden_layers": None, "exact": None, "refused": refusal(error), "parameters": parameters}
-    return {
-        "hidden_layers": network.depth,
-        "exact": network.reading.exact,
-        "refused": None,
-        "parameters": parameters,
-    }
+        found["refused"] = refusal(error)
+    return {**found, "parameters": sum(parameter.numel() for parameter in module.parameters())}
 
 
 def refusal(error: PathxError) -> str:
@@ -258,13 +241,13 @@ def hidden_layers(network: Network) -> list[HiddenLayer]:
 
 def main() -> None:
     """Write the table again for the torchvision that is installed."""
-    write_table(TABLE, "torchvision", {name: survey(name) for name in model_names()})
+    write_table("torchvision", {name: survey("torchvision", name) for name in model_names()})
 
 
-def write_table(file: Path, source: str, facts: Mapping[str, Any]) -> None:
+def write_table(source: str, facts: Mapping[str, Any]) -> None:
     """One line per model, so that changes can be read."""
     lines = ",\n".join(f"    {json.dumps(name)}: {json.dumps(entry)}" for name, entry in sorted(facts.items()))
-    file.write_text(f'{{\n  "{source}": "{_release(source)}",\n  "models": {{\n{lines}\n  }}\n}}\n')
+    TABLES[source].write_text(f'{{\n  "{source}": "{_release(source)}",\n  "models": {{\n{lines}\n  }}\n}}\n')
 
 
 if __name__ == "__main__":

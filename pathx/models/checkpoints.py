@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import re
 import warnings
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -102,19 +102,18 @@ def select_state(state: Mapping[str, Tensor], module: nn.Module) -> Mapping[str,
 
 def fill(module: nn.Module, state: Mapping[str, Tensor], name: str, source: str) -> None:
     """Put the weights of a checkpoint into a module, or say which do not fit."""
-    weights: OrderedDict[str, Tensor] = OrderedDict()
-    for key, value in state.items():
-        weights[key] = _in_single_precision(key, value, source)
+    weights = OrderedDict((key, _in_single_precision(key, value, source)) for key, value in state.items())
     # Versions of the modules, for those that read older files. A file that does not say has today's.
     vars(weights)["_metadata"] = getattr(state, "_metadata", None) or vars(module.state_dict())["_metadata"]
     try:
         missing, unexpected = module.load_state_dict(weights, strict=False, assign=True)
     except RuntimeError:  # a shape differs
-        missing, unexpected = _difference(module.state_dict(), weights), _difference(weights, module.state_dict())
+        missing = [key for key in module.state_dict() if key not in weights]
+        unexpected = [key for key in weights if key not in module.state_dict()]
     expected = module.state_dict()
     missing = [key for key in missing if not key.endswith("num_batches_tracked")]
     shapes = [
-        f"{key} {shape_of(weights[key])} instead of {shape_of(expected[key])}"
+        f"{key} {_shape(weights[key])} instead of {_shape(expected[key])}"
         for key in expected
         if key in weights and weights[key].shape != expected[key].shape
     ]
@@ -136,11 +135,7 @@ def _in_single_precision(key: str, value: Tensor, source: str) -> Tensor:
         raise PathxError(f"{problem}: save the weights as float32", usage=True) from None
 
 
-def _difference(keys: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> list[str]:
-    return [key for key in keys if key not in others]
-
-
-def shape_of(tensor: Tensor) -> str:
+def _shape(tensor: Tensor) -> str:
     """A tensor's sizes as people write them."""
     return "x".join(map(str, tensor.shape)) or "scalar"
 
@@ -153,17 +148,14 @@ def sha256_of_state(state: Mapping[str, Any]) -> str:
             digest.update(f"{name} {state[name]!r}\n".encode())
             continue
         tensor = state[name].detach().contiguous()
-        digest.update(f"{name} {tensor.dtype} {shape_of(tensor)}\n".encode())
+        digest.update(f"{name} {tensor.dtype} {_shape(tensor)}\n".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
-def modern_keys(state: Mapping[str, Tensor], name: str) -> Mapping[str, Tensor]:
-    """torchvision's own DenseNet files still have the keys of a time when module names could hold dots."""
-    if "densenet" not in name:
-        return state
-    renamed = OrderedDict(
-        (re.sub(r"(denselayer\d+\.(?:norm|conv))\.([12]\.)", r"\1\2", key), value) for key, value in state.items()
-    )
-    vars(renamed)["_metadata"] = getattr(state, "_metadata", None)
-    return renamed
+@contextmanager
+def fixed_seed() -> Iterator[None]:
+    """Weights that are left to chance are the same every time, and the caller's random numbers stay as they were."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield

@@ -17,53 +17,18 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pathx.compat import export_reader, record_sizes
+from pathx.compat import export_reader
 from pathx.errors import parse_json
-from pathx.models.operations import Unsafe, check_operations
-
-EMBEDDED = "pathx.json"
-"""The sidecar inside a model file."""
+from pathx.models.files import EMBEDDED, Archive, Unsafe, check_operations
 
 _GRAPH = "models/model.json"
 _WEIGHTS, _CONSTANTS = ("data/weights", "model_weights_config.json"), ("data/constants", "model_constants_config.json")
 _COMPILED = "data/aotinductor/"
-_EXPANDED, _TIMES = 16 << 20, 4  # bytes that records may expand to: so many, and so many times those of the file
-
-
-class Archive:
-    """The records of a file as torch's own reader sees them; no other reader ever looks at it.
-
-    Raises RuntimeError, OSError and others where that reader finds no sound archive.
-    """
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        stream.seek(0)
-        self._reader: Any = torch._C.PyTorchFileReader(stream)  # type: ignore[call-arg, arg-type, unused-ignore]
-        self._room = stream.seek(0, io.SEEK_END)
-        self.names: tuple[str, ...] = tuple(self._reader.get_all_records())
-        self._size = record_sizes(self._reader, stream)
-
-    def check_sizes(self) -> None:
-        """Raise Unsafe if the records expand to far more than the file: torch compresses nothing but the text of programs."""
-        if sum(map(self._size, self.names)) > _EXPANDED + _TIMES * self._room:
-            raise Unsafe("expands to far more than its size, as no file that torch writes does")
-
-    def read(self, name: str) -> bytes:
-        """A record, no larger than its file but for a little text."""
-        if name not in self.names:  # the reader itself does not mind upper and lower case
-            raise Unsafe(f"it has no {name}")
-        if self._size(name) > _EXPANDED + self._room:
-            raise Unsafe(f"{name} says that it is larger than the file")
-        content: bytes = self._reader.get_record(name)
-        return content
-
-    def has(self, name: str) -> bool:
-        return name in self.names
 
 
 def load_export(archive: Archive) -> tuple[nn.Module, str]:
@@ -77,7 +42,7 @@ def load_export(archive: Archive) -> tuple[nn.Module, str]:
     for part in module.modules():
         part.training = False  # an exported module refuses eval(): its graph is what it was at export
     embedded = f"extra/{EMBEDDED}"
-    return module.cpu(), archive.read(embedded).decode("utf-8") if archive.has(embedded) else ""
+    return module.cpu(), archive.read(embedded).decode("utf-8") if embedded in archive.names else ""
 
 
 def rebuild_archive(archive: Archive) -> bytes:
@@ -105,7 +70,7 @@ def rebuild_archive(archive: Archive) -> bytes:
 def _copy_tensors(archive: Archive, folder: str, config: str, write: Callable[[str, bytes], None]) -> None:
     """Weights or constants, as raw tensors, or as the one pickle of older releases read without running it."""
     older = f"{folder}/model.pt"
-    if archive.has(older):
+    if older in archive.names:
         write(older, _repickle(archive.read(older)))
         return
     listed = parse_json(archive.read(f"{folder}/{config}"))

@@ -11,28 +11,22 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout, suppress
-from functools import cache, wraps
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import torch
 from torch import nn
 
 from pathx.errors import PathxError, kind_in_words, reason_of
-from pathx.models.checkpoints import fill, read_state, select_state, sha256_of_state
-from pathx.models.loaded import LoadedModel, made_of
-from pathx.models.sidecar import EXAMPLE, complete, read_sidecar_file, sidecar_beside
+from pathx.models.checkpoints import fill, fixed_seed, read_state, select_state, sha256_of_state
+from pathx.models.load import LoadedModel, made_of
+from pathx.models.preprocessing import EXAMPLE, complete, sidecar_beside
 from pathx.regular import sha256_of
 
 BESIDE = "pathx.json"
 """What describes the networks of a folder of code."""
-
-
-def is_factory(text: str) -> bool:
-    """Whether `file.py:build` or `package.module:build` is meant."""
-    return re.fullmatch(r"(.+\.py|[A-Za-z_][\w.]+):[A-Za-z_][\w.]*", text) is not None
 
 
 def load_factory(
@@ -46,18 +40,20 @@ def load_factory(
         arguments: for the function, by name.
     """
     place, _, attribute = text.rpartition(":")
-    folder = Path(place).parent if place.endswith(".py") else Path()
-    untrained = weights is not None and weights.strip().lower() == "none"
-    with _as_a_script_would(folder), _note_files_read(text) as read, _fixed_seed(untrained):
+    is_path = place.endswith(".py")
+    folder = Path(place).parent if is_path else Path()
+    chance = fixed_seed() if weights == "none" else nullcontext()
+    with _as_a_script_would(folder), _note_files_read(text) as read, chance:
         code = _import(place)
-        module = _redirect_forward(_build(text, _attribute(code, attribute, place), arguments))
-    name = f"{Path(place).name}:{attribute}" if place.endswith(".py") else text
+        module = _build(text, _attribute(code, attribute, place), arguments)
+    name = f"{Path(place).name}:{attribute}" if is_path else text
     file = Path(code.__file__) if code.__file__ else None
-    description = {**_beside(file), **options}
+    beside = {} if file is None else sidecar_beside(file, file.with_name(BESIDE))
+    description = {**beside, **options}
     remedy = f"give them as options or write {(file or Path()).with_name(BESIDE)} such as {EXAMPLE}"
     preprocessing = complete(description, text, remedy)
-    if weights is None or untrained:
-        shown, sha256 = "none" if untrained else "as built", sha256_of_state(module.state_dict())
+    if weights in (None, "none"):
+        shown, sha256 = weights or "as built", sha256_of_state(module.state_dict())
     else:
         checkpoint = Path(weights)
         fill(module, select_state(read_state(checkpoint), module), text, str(checkpoint))
@@ -65,7 +61,7 @@ def load_factory(
     origin = {"source": "python", "name": text}
     if file is not None and file.is_file():
         origin["code_sha256"] = sha256_of(file)
-        above = 0 if place.endswith(".py") else max(0, place.count(".") - (file.name != "__init__.py"))
+        above = 0 if is_path else max(0, place.count(".") - (file.name != "__init__.py"))
         root = file.parents[above]  # the folder of the file, or that of its outermost package
         origin |= made_of({os.path.realpath(file), *(one for one in read if _is_own(one, root))}, arguments)
     module.eval()  # in two steps, as code of one's own may return nothing
@@ -105,14 +101,6 @@ def _lies_below(module: ModuleType, folder: str) -> bool:
     return os.path.abspath(file).startswith(os.path.join(folder, "")) and "site-packages" not in file
 
 
-@contextmanager
-def _fixed_seed(wanted: bool) -> Iterator[None]:
-    with torch.random.fork_rng(devices=[], enabled=wanted):
-        if wanted:
-            torch.manual_seed(0)
-        yield
-
-
 _reads: list[set[str]] = []
 """Where the files go that are opened for reading at the moment."""
 
@@ -134,7 +122,7 @@ def _note_files_read(text: str) -> Iterator[set[str]]:
 
 @cache
 def _listen() -> None:
-    def heard(event: str, given: tuple[Any, ...]) -> None:
+    def on_event(event: str, given: tuple[Any, ...]) -> None:
         if event == "open" and _reads and isinstance(given[0], str) and not given[2] & (os.O_WRONLY | os.O_RDWR):
             file = os.path.realpath(given[0])
             with suppress(ValueError):  # what is no compiled module
@@ -142,7 +130,7 @@ def _listen() -> None:
             for read in _reads:
                 read.add(file)
 
-    sys.addaudithook(heard)  # there is no way to take one away
+    sys.addaudithook(on_event)  # there is no way to take one away
 
 
 def _is_own(file: str, root: Path) -> bool:
@@ -169,29 +157,12 @@ def _processes_print_to_stderr() -> Iterator[None]:
         os.close(before)
 
 
-def _redirect_forward(module: nn.Module) -> nn.Module:
-    """The same network; what its forward prints, for a look at shapes, say, does not mix with results."""
-    kind = type(module)
-
-    def forward(self: nn.Module, *arguments: Any, **options: Any) -> Any:
-        with redirect_stdout(sys.stderr):
-            return kind.forward(self, *arguments, **options)
-
-    about = {"forward": wraps(kind.forward)(forward), "__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    if not isinstance(module, torch.jit.ScriptModule):
-        with suppress(TypeError):  # a class that cannot be exchanged
-            module.__class__ = type(
-                kind.__name__, (kind,), about
-            )  # a copy of the module keeps it, unlike a bound function
-    return module
-
-
 def _import(place: str) -> ModuleType:
+    if place.endswith(".py") and not os.path.isfile(place):
+        raise PathxError(f"there is no file {place}: check the path", usage=True)
     try:
         if not place.endswith(".py"):
             return importlib.import_module(place)
-        if not os.path.isfile(place):
-            raise PathxError(f"there is no file {place}: check the path", usage=True)
         name = re.sub(r"\W", "_", Path(place).stem)
         spec = importlib.util.spec_from_file_location(name, place)
         assert spec is not None and spec.loader is not None
@@ -199,10 +170,8 @@ def _import(place: str) -> ModuleType:
         sys.modules.setdefault(name, code)  # dataclasses and pickles of the code look it up there
         spec.loader.exec_module(code)
         return code
-    except PathxError:
-        raise
     except ModuleNotFoundError as error:
-        if error.name == place.partition(".")[0] or error.name == place:
+        if error.name in (place, place.partition(".")[0]):
             remedy = "check the name, or give the file as path/to/file.py:function"
             raise PathxError(f"there is no Python module {place}: {remedy}", usage=True) from error
         raise PathxError(f"{place} needs {error.name}, which is not installed: install it", usage=True) from error
@@ -228,19 +197,15 @@ def _build(text: str, maker: Any, arguments: Mapping[str, Any]) -> nn.Module:
     if isinstance(maker, nn.Module):
         return maker
     if not callable(maker):
-        raise PathxError(
-            f"{text} is {kind_in_words(maker)}: give a function or a class that makes a network", usage=True
-        )
+        problem = f"{text} is {kind_in_words(maker)}: give a function or a class that makes a network"
+        raise PathxError(problem, usage=True)
     try:
         made = maker(**arguments)
-    except TypeError as error:
-        if re.search(r"argument", str(error)):
-            problem = f"{text} cannot be called ({reason_of(error)})"
-            raise PathxError(
-                f"""{problem}: give its arguments as `arguments` '{{"name": value}}'""", usage=True
-            ) from error
-        raise _failure(text, error) from error
     except (Exception, SystemExit) as error:
+        if isinstance(error, TypeError) and "argument" in str(error):
+            problem = f"{text} cannot be called ({reason_of(error)})"
+            remedy = """give its arguments as `arguments` '{"name": value}'"""
+            raise PathxError(f"{problem}: {remedy}", usage=True) from error
         raise _failure(text, error) from error
     if not isinstance(made, nn.Module):
         raise PathxError(f"{text} gave {kind_in_words(made)}, not a torch.nn.Module: return the network", usage=True)
@@ -250,12 +215,3 @@ def _build(text: str, maker: Any, arguments: Mapping[str, Any]) -> nn.Module:
 def _failure(what: str, error: BaseException) -> PathxError:
     problem = f"{what} failed with {type(error).__name__}: {reason_of(error)}"
     return PathxError(f"{problem}; it is your own code (PATHX_DEBUG=1 shows where)", usage=True)
-
-
-def _beside(file: Path | None) -> dict[str, Any]:
-    """The sidecar of net.py (net.json), or else that of its folder (pathx.json)."""
-    if file is None:
-        return {}
-    own = sidecar_beside(file)
-    common = file.with_name(BESIDE)
-    return own or (read_sidecar_file(common) if common.is_file() else {})

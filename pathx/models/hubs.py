@@ -23,30 +23,39 @@ import torch
 from torch import Tensor
 
 from pathx.errors import PathxError, parse_json, reason_of
-from pathx.models.bundled import bundled_labels
-from pathx.models.checkpoints import fill, read_state, select_state, sha256_of_state
-from pathx.models.loaded import LoadedModel, made_of
-from pathx.models.named import adapt_preprocessing
-from pathx.models.preprocessing import Preprocessing
-from pathx.models.sidecar import preprocessing_fields
+from pathx.models.checkpoints import fill, fixed_seed, read_state, select_state, sha256_of_state
+from pathx.models.load import LoadedModel, made_of
+from pathx.models.named import bundled_labels
+from pathx.models.preprocessing import Preprocessing, adapt, complete
 from pathx.regular import read_regular, sha256_of
 
 SAFETENSORS = "model.safetensors"
 
 
+def load_from_hub(
+    text: str, weights: str | None, arguments: Mapping[str, Any], options: Mapping[str, Any]
+) -> LoadedModel:
+    """What `timm:NAME`, `hf:NAME` or a folder means."""
+    source, _, name = text.partition(":") if text.startswith(("timm:", "hf:")) else ("", "", text)
+    if source == "timm":
+        return _load_timm(name, weights, arguments, options)
+    if not source and not _is_pretrained(name):
+        problem = f"{text} cannot be read: Is a directory without the config.json of save_pretrained"
+        raise PathxError(problem, usage=True)
+    return _load_transformers(name, weights, options)
+
+
 def library(name: str) -> Any:
     """An optional library, or one line that says how to install it."""
-
-    with quietly():
-        try:
-            import_module("pathx.models.torchvision")  # both import torchvision, which may need help
+    try:
+        with quietly():
+            import_module("pathx.models.torchvision")  # most of them import torchvision, which may need help
             return import_module(name)
-        except ImportError as error:
-            if (error.name or "").partition(".")[0] not in (name, ""):
-                raise PathxError(
-                    f"{name} cannot be imported ({reason_of(error)}): install it again", usage=True
-                ) from error
-            raise PathxError(f"this needs {name}: pip install 'pathx-relu[{name}]'", usage=True) from error
+    except ImportError as error:
+        problem = f"this needs {name}: pip install 'pathx-relu[{name}]'"
+        if (error.name or "").partition(".")[0] not in (name, ""):
+            problem = f"{name} cannot be imported ({reason_of(error)}): install it again"
+        raise PathxError(problem, usage=True) from error
 
 
 @contextmanager
@@ -66,7 +75,7 @@ def quietly() -> Iterator[None]:
 # timm
 
 
-def load_timm(name: str, weights: str | None, arguments: Mapping[str, Any], options: Mapping[str, Any]) -> LoadedModel:
+def _load_timm(name: str, weights: str | None, arguments: Mapping[str, Any], options: Mapping[str, Any]) -> LoadedModel:
     """A network of timm.
 
     Args:
@@ -76,30 +85,20 @@ def load_timm(name: str, weights: str | None, arguments: Mapping[str, Any], opti
     """
     timm = library("timm")
     _check_timm_name(timm, name)
-    if weights is not None and weights.strip().lower() == "none":
-        module, state, shown, origin = (
-            timm_network(timm, name, arguments),
-            None,
-            "none",
-            {"source": "timm", "name": name},
-        )
-    elif weights is not None:
-        file = Path(weights)
-        state, shown, origin = read_state(file), file.name, {"source": "file", "name": file.name}
-        module = _with_classes_of(timm, name, arguments, state)
+    module, origin = timm_network(timm, name, arguments), {"source": "timm", "name": name}
+    if weights == "none":
+        shown, sha256 = "none", sha256_of_state(module.state_dict())
     else:
-        module = timm_network(timm, name, arguments)
-        if module.pretrained_cfg.get("num_classes") == 0:
-            raise PathxError(
-                f"timm's weights of {name} are of an encoder without a classifier: give `weights` FILE of one that was trained "
-                "further, or none for an untrained network",
-                usage=True,
-            )
-        file, origin = _timm_weights(name, module)
-        state, shown = _rename_keys(read_state(file), module), module.pretrained_cfg.get("tag") or "default"
-    if state is not None:
+        if weights is None:
+            file, about = _timm_weights(name, module)
+            state, shown = _rename_keys(read_state(file), module), module.pretrained_cfg.get("tag") or "default"
+            origin |= about
+        else:
+            file = Path(weights)
+            state, shown, origin = read_state(file), file.name, {"source": "file", "name": file.name}
+            module = _with_classes_of(timm, name, arguments, module, state)
         fill(module, select_state(state, module), name, shown)
-    sha256 = sha256_of_state(module.state_dict()) if state is None else sha256_of(file)
+        sha256 = sha256_of(file)
     config = import_module("timm.data").resolve_data_config(pretrained_cfg=module.pretrained_cfg, model=module)
     preprocessing = _prepare(lambda: timm_preprocessing(config), options)
     labels, origin = options.get("labels", _timm_labels(module)), {**origin, **made_of(arguments=arguments)}
@@ -120,18 +119,17 @@ def _check_timm_name(timm: Any, name: str) -> None:
 
 def timm_network(timm: Any, name: str, arguments: Mapping[str, Any]) -> Any:
     """A network of timm with weights left to chance, the same every time."""
-    with quietly(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        try:
-            module = timm.create_model(name, pretrained=False, **arguments)
-        except Exception as error:
-            raise PathxError(f"timm cannot build {name} ({reason_of(error)}): check `arguments`", usage=True) from error
-    return module.eval()
+    try:
+        with quietly(), fixed_seed():
+            return timm.create_model(name, pretrained=False, **arguments).eval()
+    except Exception as error:
+        raise PathxError(f"timm cannot build {name} ({reason_of(error)}): check `arguments`", usage=True) from error
 
 
-def _with_classes_of(timm: Any, name: str, arguments: Mapping[str, Any], state: Mapping[str, Tensor]) -> Any:
-    """The network with as many classes as a checkpoint has."""
-    module = timm_network(timm, name, arguments)
+def _with_classes_of(
+    timm: Any, name: str, arguments: Mapping[str, Any], module: Any, state: Mapping[str, Tensor]
+) -> Any:
+    """The network, or another with as many classes as a checkpoint has."""
     heads = module.pretrained_cfg.get("classifier") or ()
     for head in [heads] if isinstance(heads, str) else heads:
         found = select_state(state, module).get(f"{head}.weight")
@@ -141,16 +139,24 @@ def _with_classes_of(timm: Any, name: str, arguments: Mapping[str, Any], state: 
 
 
 def _timm_weights(name: str, module: Any) -> tuple[Path, dict[str, str]]:
-    """The file of timm's own weights, from the hub's cache or the hub."""
-    repository = module.pretrained_cfg.get("hf_hub_id") or ""
-    if not repository:
-        raise PathxError(
-            f"timm has no weights for {name}: give `weights` FILE, or none for an untrained network", usage=True
+    """The file of timm's own weights, from the hub's cache or the hub, and where it is from."""
+    repository, problem = module.pretrained_cfg.get("hf_hub_id") or "", ""
+    if module.pretrained_cfg.get("num_classes") == 0:
+        problem = (
+            f"timm's weights of {name} are of an encoder without a classifier: give `weights` FILE of a classifier"
         )
-    repository = repository if "/" in repository else f"timm/{repository}"
-    repository, _, revision = repository.partition("@")
-    file = hub_file(repository, SAFETENSORS, revision or None, name)
-    return file, {"source": "timm", "name": name, "repository": repository, "revision": file.parent.name}
+    elif not repository:
+        problem = f"timm has no weights for {name}: give `weights` FILE"
+    if problem:
+        raise PathxError(f"{problem}, or none for an untrained network", usage=True)
+    repository, _, revision = (repository if "/" in repository else f"timm/{repository}").partition("@")
+    hub = library("huggingface_hub")
+    try:
+        with quietly():
+            file = Path(hub.hf_hub_download(repository, SAFETENSORS, revision=revision or None))
+    except Exception as error:  # the hub has a dozen types: offline, gated, missing, no such file, a broken connection
+        raise _unreachable(name, error) from error
+    return file, {"repository": repository, "revision": file.parent.name}
 
 
 def _rename_keys(state: Mapping[str, Tensor], module: Any) -> Mapping[str, Tensor]:
@@ -162,32 +168,18 @@ def _rename_keys(state: Mapping[str, Tensor], module: Any) -> Mapping[str, Tenso
     return filtered
 
 
-def hub_file(repository: str, file: str, revision: str | None, name: str) -> Path:
-    """A file of a repository on the Hugging Face hub, from its cache or downloaded."""
-    hub = library("huggingface_hub")
-    try:
-        with quietly():
-            return Path(hub.hf_hub_download(repository, file, revision=revision))
-    except (
-        Exception
-    ) as error:  # the hub has a dozen types for: offline, gated, missing, no such file, a broken connection
-        raise _unreachable(name, error) from error
-
-
 def _unreachable(name: str, error: Exception) -> PathxError:
     kind = type(error).__name__
     if "Gated" in kind:
-        return PathxError(
-            f"{name} is gated on the hub: ask for access there, then log in with `hf auth login`", usage=True
-        )
-    if "RepositoryNotFound" in kind or "RevisionNotFound" in kind:
-        return PathxError(f"there is no {name} on the hub, or it is private: check the name", usage=True)
-    if "EntryNotFound" in kind and "Local" not in kind:
-        return PathxError(
-            f"{name} has no {SAFETENSORS} on the hub, and pathx reads no pickles: give `weights` FILE", usage=True
-        )
-    found = f"the weights of {name} are not in the cache and cannot be downloaded ({kind})"
-    return PathxError(f"{found}: go online, or give `weights` FILE, or none for an untrained network")
+        problem = f"{name} is gated on the hub: ask for access there, then log in with `hf auth login`"
+    elif "RepositoryNotFound" in kind or "RevisionNotFound" in kind:
+        problem = f"there is no {name} on the hub, or it is private: check the name"
+    elif "EntryNotFound" in kind and "Local" not in kind:
+        problem = f"{name} has no {SAFETENSORS} on the hub, and pathx reads no pickles: give `weights` FILE"
+    else:
+        found = f"the weights of {name} are not in the cache and cannot be downloaded ({kind})"
+        return PathxError(f"{found}: go online, or give `weights` FILE, or none for an untrained network")
+    return PathxError(problem, usage=True)
 
 
 def timm_preprocessing(config: Mapping[str, Any]) -> Preprocessing:
@@ -212,11 +204,11 @@ def _unsupported_preprocessing(what: str) -> PathxError:
 def _prepare(theirs: Callable[[], Preprocessing], options: Mapping[str, Any]) -> Preprocessing:
     """A network's own preprocessing with what the call changes; what the call says alone where that is not followed."""
     try:
-        return adapt_preprocessing(theirs(), options)
+        return adapt(theirs(), options)
     except Exception:
         if not {"input_size", "mean", "std"} <= options.keys():
             raise
-        return Preprocessing(**preprocessing_fields(options))
+        return complete(options, "the call", "")
 
 
 def _timm_labels(module: Any) -> tuple[str, ...]:
@@ -231,22 +223,23 @@ def _timm_labels(module: Any) -> tuple[str, ...]:
 # transformers
 
 
-def is_pretrained_folder(path: str | Path) -> bool:
+def _is_pretrained(path: str | Path) -> bool:
     """Whether a folder is one that `save_pretrained` wrote."""
     return os.path.isfile(os.path.join(path, "config.json")) and os.path.isdir(path)
 
 
-def load_transformers(name: str, weights: str | None, options: Mapping[str, Any]) -> LoadedModel:
+def _load_transformers(name: str, weights: str | None, options: Mapping[str, Any]) -> LoadedModel:
     """An image classifier of transformers, by its name on the hub or from a folder of `save_pretrained`."""
     transformers = library("transformers")
-    local, architecture = is_pretrained_folder(name), ""
+    local, architecture = _is_pretrained(name), ""
     if not local and os.path.isdir(name):
         raise PathxError(f"{name} has no config.json: give a folder that save_pretrained wrote", usage=True)
     if not local and (name.startswith((".", "~")) or Path(name).is_absolute() or name.count("/") > 1):
         raise PathxError(f"there is no folder {name}: check the path", usage=True)  # no name on the hub looks like this
     try:
         with quietly():
-            _silence(transformers)
+            transformers.logging.set_verbosity_error()
+            transformers.logging.disable_progress_bar()
             architecture = _check_config(transformers, name)
             config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
             maker = transformers.AutoModelForImageClassification
@@ -255,17 +248,17 @@ def load_transformers(name: str, weights: str | None, options: Mapping[str, Any]
                 module, info = maker.from_pretrained(name, config=config, output_loading_info=True, **settings)
                 _check_head(name, architecture, [*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])])
             else:
-                with torch.random.fork_rng(devices=[]):
-                    torch.manual_seed(0)
+                with fixed_seed():
                     module = maker.from_config(config, trust_remote_code=False)
     except PathxError:
         raise
     except Exception as error:
         raise _loading_failure(name, architecture, local, error) from error
     shown, origin = Path(name).name if local else name, {"source": "folder" if local else "transformers", "name": name}
-    if not local and (file := _find_file(transformers, name, "config.json")) and file.parent.parent.name == "snapshots":
-        origin["revision"] = file.parent.name
-    if weights is not None and weights.strip().lower() != "none":
+    configuration = _find_config(transformers, name)
+    if not local and configuration is not None and configuration.parent.parent.name == "snapshots":
+        origin["revision"] = configuration.parent.name
+    if weights not in (None, "none"):
         file = Path(weights)
         fill(module, select_state(read_state(file), module), name, str(file))
         shown, sha256, origin = file.name, sha256_of(file), {"source": "file", "name": file.name}
@@ -275,7 +268,6 @@ def load_transformers(name: str, weights: str | None, options: Mapping[str, Any]
     named = config.id2label or {}
     labels = options.get("labels", tuple(str(named[index]) for index in range(len(named)) if index in named))
     preprocessing = _prepare(lambda: _processor_of(transformers, name, config), options)
-    configuration = _find_file(transformers, name, "config.json")
     origin |= made_of([] if configuration is None else [configuration])
     display = f"hf:{name}" if not local else Path(name).resolve().name
     return LoadedModel(module.eval(), display, shown, sha256, preprocessing, labels, origin)
@@ -301,33 +293,29 @@ def _check_config(transformers: Any, name: str) -> str:
 
     Returns: the class of the network that was saved, or "" where it does not say.
     """
-    file = _find_file(transformers, name, "config.json")
+    file = _find_config(transformers, name)
     if file is None:
         return ""  # which transformers then says in words of its own
     try:
         config = parse_json(read_regular(file, _LARGEST_CONFIG))
     except (OSError, ValueError) as error:
-        raise PathxError(
-            f"the config.json of {name} cannot be read ({reason_of(error)}): save it again", usage=True
-        ) from error
+        problem = f"the config.json of {name} cannot be read ({reason_of(error)}): save it again"
+        raise PathxError(problem, usage=True) from error
     if not isinstance(config, dict):
         raise PathxError(f"the config.json of {name} is no object: save it again with save_pretrained", usage=True)
     arguments = config.get("model_args")
     named = list(arguments) if isinstance(arguments, dict) else []
     leads = [key for key in named if key in _ELSEWHERE]
     leads += [key for key in _NAMES if re.search(r"[:/\\]", str(config.get(key) or ""))]
-    leads += [
-        f"{one} in {SAFETENSORS}.index.json" for one in _shards(name) if not re.fullmatch(r"[^/\\]+\.safetensors", one)
-    ]
+    strange = (one for one in _shards(name) if not re.fullmatch(r"[^/\\]+\.safetensors", one))
+    leads += [f"{one} in {SAFETENSORS}.index.json" for one in strange]
     leads += ["quantization_config"] if config.get("quantization_config") else []
     if leads:
         problem = f"the config.json of {name} leads to other files or code ({leads[0]}), which pathx never follows"
         raise PathxError(f"{problem}: save the plain network with save_pretrained", usage=True)
     deep = {key: sum(_whole_numbers(config[key])) for key in config if re.search(r"depth|layers|stages|blocks", key)}
-    if (
-        any(number > _LARGEST_NUMBER for number in _whole_numbers(config))
-        or max(deep.values(), default=0) > _MOST_LAYERS
-    ):
+    largest = max(_whole_numbers(config), default=0)
+    if largest > _LARGEST_NUMBER or max(deep.values(), default=0) > _MOST_LAYERS:
         raise PathxError(f"the config.json of {name} holds a number that no network has: save it again", usage=True)
     saved = config.get("architectures")
     return str(saved[0]) if isinstance(saved, list) and saved else ""
@@ -352,36 +340,31 @@ def _whole_numbers(value: Any) -> Iterator[int]:
         yield value
 
 
-def _silence(transformers: Any) -> None:
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-
-
 def _loading_failure(name: str, architecture: str, local: bool, error: Exception) -> PathxError:
-    text = reason_of(error)
-    if "safetensors" in str(error) or "no file named" in str(error):
+    text = str(error)
+    if "safetensors" in text or "no file named" in text:
         remedy = "save it with save_pretrained(safe_serialization=True)"
-        return PathxError(f"{name} has no {SAFETENSORS}, and pathx reads no pickles: {remedy}", usage=True)
-    if "trust_remote_code" in str(error):
-        return PathxError(f"{name} needs code of its own repository, which pathx never runs", usage=True)
-    if "Unrecognized configuration class" in str(error) or "Unrecognized model" in str(error):
+        problem = f"{name} has no {SAFETENSORS}, and pathx reads no pickles: {remedy}"
+    elif "trust_remote_code" in text:
+        problem = f"{name} needs code of its own repository, which pathx never runs"
+    elif "Unrecognized configuration class" in text or "Unrecognized model" in text:
         kind = f" but {architecture}" if architecture else ""
-        return PathxError(f"{name} is not an image classifier of transformers{kind}: choose one that is", usage=True)
-    if local:
-        return PathxError(f"{name} cannot be loaded ({text}): save it again with save_pretrained", usage=True)
-    if "gated" in str(error) or "401" in str(error):
-        return PathxError(
-            f"{name} is gated, private or missing on the hub: check the name, `hf auth login`", usage=True
-        )
-    if "is not a local folder and is not a valid model identifier" in str(error) or "404" in str(error):
-        return PathxError(f"there is no {name} on the hub, and no such folder: check the name", usage=True)
-    return PathxError(f"{name} is not in the cache and cannot be downloaded ({type(error).__name__}): go online")
+        problem = f"{name} is not an image classifier of transformers{kind}: choose one that is"
+    elif local:
+        problem = f"{name} cannot be loaded ({reason_of(error)}): save it again with save_pretrained"
+    elif "gated" in text or "401" in text:
+        problem = f"{name} is gated, private or missing on the hub: check the name, `hf auth login`"
+    elif "is not a local folder and is not a valid model identifier" in text or "404" in text:
+        problem = f"there is no {name} on the hub, and no such folder: check the name"
+    else:
+        return PathxError(f"{name} is not in the cache and cannot be downloaded ({type(error).__name__}): go online")
+    return PathxError(problem, usage=True)
 
 
-def _find_file(transformers: Any, name: str, file: str) -> Path | None:
-    """A file of a model, from its folder or the hub's cache; None where there is none."""
+def _find_config(transformers: Any, name: str) -> Path | None:
+    """The config.json of a model, from its folder or the hub's cache; None where there is none."""
     with quietly():
-        found = transformers.utils.cached_file(name, file, _raise_exceptions_for_missing_entries=False)
+        found = transformers.utils.cached_file(name, "config.json", _raise_exceptions_for_missing_entries=False)
     return Path(found) if found else None
 
 
@@ -400,13 +383,10 @@ def _processor_of(transformers: Any, name: str, config: Any) -> Preprocessing:
 
 _RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 _PROCESSORS: dict[str, set[str]] = {
-    **{
-        name: set()
-        for name in ("Beit", "Bit", "CLIP", "DeiT", "MobileNetV1", "MobileNetV2", "MobileViT", "Pvt", "Siglip", "ViT")
-    },
+    **{name: set() for name in ("Beit", "Bit", "CLIP", "DeiT", "Levit", "MobileNetV1", "MobileNetV2", "MobileViT")},
+    **{name: set() for name in ("Pvt", "Siglip", "ViT")},
     "ConvNext": {"crop_pct"},
     "EfficientNet": {"rescale_offset", "include_top"},
-    "Levit": set(),
 }
 """Image processors that resize, crop, rescale and normalise and do nothing else, with keys that are theirs alone."""
 _KEYS = {
@@ -433,9 +413,8 @@ def preprocessing_of(processor: Any, channels: int = 3) -> Preprocessing:
     if not said.get("do_resize"):
         raise _unsupported_preprocessing("do_resize false")
     mean, std = _mean_and_std(said, channels)
-    return Preprocessing(
-        **_geometry(kind, said, channels), mean=mean, std=std, interpolation=_RESAMPLING[int(said["resample"])]
-    )
+    interpolation = _RESAMPLING[int(said["resample"])]
+    return Preprocessing(**_geometry(kind, said, channels), mean=mean, std=std, interpolation=interpolation)
 
 
 def _geometry(kind: str, said: Mapping[str, Any], channels: int) -> dict[str, Any]:

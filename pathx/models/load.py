@@ -1,30 +1,129 @@
 """`load_model`: a model by name or file, with the preprocessing and the labels that belong to it.
 
 No pickle is ever executed: state dicts come from safetensors or through `weights_only=True`, and torch.export archives
-are rebuilt from their tensors and their check_values graph. TorchScript files are programs all the same.
+are rebuilt from their tensors and their checked graph. TorchScript files are programs all the same. Each source has a
+module of its own, which is imported when a model comes from there.
 """
 
 from __future__ import annotations
 
+import copy
+import hashlib
+import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from pathx.errors import PathxError, kind_in_words
-from pathx.models.bundled import DEFAULT_MODEL, PREPROCESSING, WEIGHTS, SqueezeNet, bundled_labels
-from pathx.models.checkpoints import fill, read_state
-from pathx.models.exported import EMBEDDED
-from pathx.models.factories import is_factory, load_factory
-from pathx.models.files import kind_of, load_network
-from pathx.models.labels import read_labels
-from pathx.models.loaded import LoadedModel, made_of
-from pathx.models.named import adapt_preprocessing, as_name, load_named, model_names, no_initialisation
-from pathx.models.sidecar import EXAMPLE, check_values, complete, read_sidecar, sidecar_beside
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor, nn
+
+from pathx.errors import PathxError, kind_in_words, reason_of
+from pathx.images.read import open_image
+from pathx.models.labels import read_labels, resolve_target
+from pathx.models.preprocessing import EXAMPLE, Preprocessing, check_values, complete, read_sidecar, sidecar_beside
 from pathx.regular import sha256_of
 
-__all__ = ["DEFAULT_MODEL", "LoadedModel", "is_file", "load_model", "model_names"]
+DEFAULT_MODEL = "squeezenet1_1"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LoadedModel:
+    """A network ready to be explained, and what belongs to it.
+
+    Args:
+        module: in eval mode, on the CPU.
+        name: torchvision's name, or the file's.
+        weights: `bundled`, torchvision's name such as `IMAGENET1K_V1`, `none`, or the name of the file they are from.
+        sha256: of the file; of the weights themselves where a library supplied them or there is no file.
+        labels: one per class, or empty for a file that brings none; see `labels_for`.
+        origin: where the weights came from: `source`, `name` and, where the source has one, `revision`; `preprocessing`, the
+            torchvision weights whose preprocessing is used for those of a file; `made_of`, see the function of that name.
+        notes: what was taken for granted, and a user may know better.
+    """
+
+    module: nn.Module
+    name: str
+    weights: str
+    sha256: str
+    preprocessing: Preprocessing
+    labels: tuple[str, ...]
+    origin: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        size = "x".join(map(str, self.preprocessing.input_size))
+        labels = f"{len(self.labels)} labels" if self.labels else "no labels"
+        return f"<LoadedModel {self.name}: weights {self.weights}, input {size}, {labels}>"
+
+    def class_of(self, label: str) -> int:
+        """The number of a class by its label, or by its number as text."""
+        if not self.labels:
+            raise PathxError(f"{self.name} brings no labels: give the number of the class", usage=True)
+        return resolve_target(label, self.labels)
+
+    def read_images(self, images: Any) -> tuple[Tensor, list[tuple[Any, ...]]]:
+        """The network's inputs (B, …), and of each image the photo and the region that the network sees of it.
+
+        Args:
+            images: an image as Pillow opens it, the path of one, or a list of these.
+        """
+        several = images if isinstance(images, (list, tuple)) else [images]
+        photos = [self._photo(one) for one in several]
+        if not photos:
+            raise PathxError("there are no images in the list", usage=True)
+        inputs = [self.preprocessing(photo) for photo in photos]
+        return torch.stack(inputs), [(photo, self.preprocessing.region(*photo.size)) for photo in photos]
+
+    def _photo(self, image: Any) -> Image.Image:
+        if isinstance(image, Image.Image):
+            return ImageOps.exif_transpose(image)
+        if isinstance(image, (str, PathLike)):
+            return open_image(os.fspath(image)).for_channels(self.preprocessing.input_size[0])
+        raise PathxError(
+            f"images must be a tensor (B, …), an image of Pillow, a path, or a list of these, not {kind_in_words(image)}",
+            usage=True,
+        )
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What tells this network from every other one, beside its preprocessing and labels."""
+        about = {"name": self.name, "weights": self.weights, "sha256": self.sha256}
+        return about | {key: value for key, value in self.origin.items() if key == "made_of"}
+
+    def labels_for(self, classes: int) -> tuple[str, ...]:
+        """One label per class of a network with that many outputs; one logit means two classes."""
+        if not self.labels:
+            return ("negative", "positive") if classes == 1 else tuple(f"class {index}" for index in range(classes))
+        expected = 2 if classes == 1 else classes
+        if len(self.labels) != expected:
+            found = f"{len(self.labels)} labels were given, but {self.name} has {expected} classes"
+            raise PathxError(f"{found}: give one label per class", usage=True)
+        return self.labels
+
+    def on(self, device: torch.device) -> nn.Module:
+        """The network on a device: itself on the CPU, elsewhere a copy."""
+        if device.type == "cpu":
+            return self.module
+        twin = _copy_of(self.module)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of gradients that copies of TorchScript's weights have not got
+            return twin.to(device)
+
+
+def _copy_of(module: nn.Module) -> nn.Module:
+    """A copy with tensors of its own, those included that were computed from others, as weight normalisation does."""
+    held = [value for part in module.modules() for value in vars(part).values() if isinstance(value, Tensor)]
+    try:
+        return copy.deepcopy(module, {id(one): one.detach().clone() for one in held if one.grad_fn is not None})
+    except Exception as error:  # of code that others wrote
+        problem = f"the network cannot be copied to another device ({reason_of(error)})"
+        raise PathxError(f"{problem}: use `device` cpu, or save it with torch.export.save", usage=True) from error
 
 
 def load_model(
@@ -60,68 +159,58 @@ def load_model(
         given["labels"] = read_labels(labels)
     options = check_values(given, "the call")
     chosen = None if weights is None else str(weights)
+    chosen = "none" if chosen is not None and chosen.strip().lower() == "none" else chosen
     text = str(name_or_file)
-    if arguments and not (is_factory(text) or text.startswith(_TIMM)):
+    if arguments and not (is_factory(text) or text.startswith("timm:")):
         raise PathxError(f"{text} takes no arguments: leave `arguments` out", usage=True)
-    if text.startswith((_TIMM, _HUGGING_FACE)) or os.path.isdir(text):
-        return _load_from_hub(text, chosen, arguments or {}, options)
+    if text.startswith(("timm:", "hf:")) or os.path.isdir(text):
+        from pathx.models.hubs import load_from_hub
+
+        return load_from_hub(text, chosen, arguments or {}, options)
     if is_factory(text) and not os.path.exists(text):
+        from pathx.models.factories import load_factory
+
         return load_factory(text, chosen, arguments or {}, options)
     if not is_file(name_or_file):
-        name = as_name(text)
-        if name == DEFAULT_MODEL and (chosen or "bundled").strip().lower() == "bundled":
-            return _load_bundled(options)
-        return load_named(name, chosen, options)
+        from pathx.models.named import load_named
+
+        return load_named(as_name(text), chosen, options)
     if weights is not None:
         raise PathxError(f"{name_or_file} brings its own weights: leave `weights` out", usage=True)
     return _load_file(Path(name_or_file), options)
 
 
-_TIMM, _HUGGING_FACE = "timm:", "hf:"
-
-
-def _load_from_hub(
-    text: str, weights: str | None, arguments: Mapping[str, Any], options: Mapping[str, Any]
-) -> LoadedModel:
-    from pathx.models.hubs import is_pretrained_folder, load_timm, load_transformers
-
-    if text.startswith(_TIMM):
-        return load_timm(text.removeprefix(_TIMM), weights, arguments, options)
-    name = text.removeprefix(_HUGGING_FACE)
-    if not text.startswith(_HUGGING_FACE) and not is_pretrained_folder(name):
-        raise PathxError(
-            f"{text} cannot be read: Is a directory without the config.json of save_pretrained", usage=True
-        )
-    return load_transformers(name, weights, options)
+def is_factory(text: str) -> bool:
+    """Whether `file.py:build` or `package.module:build` is meant."""
+    return re.fullmatch(r"(.+\.py|[A-Za-z_][\w.]+):[A-Za-z_][\w.]*", text) is not None
 
 
 def is_file(name_or_file: str | Path) -> bool:
     """Whether no torchvision name is meant: those have no dots, slashes or colons, and win over a file called the same."""
     if isinstance(name_or_file, Path) or re.search(r"[./\\:]", name_or_file):
         return True
-    return os.path.exists(name_or_file) and as_name(name_or_file) not in model_names()
+    if not os.path.exists(name_or_file):
+        return False
+    from pathx.models.named import model_names
+
+    return as_name(name_or_file) not in model_names()
 
 
-def _load_bundled(options: Mapping[str, Any]) -> LoadedModel:
-    with no_initialisation():
-        module = SqueezeNet()
-    fill(module, read_state(WEIGHTS), DEFAULT_MODEL, "bundled")
-    labels = options.get("labels", bundled_labels())
-    origin = {"source": "pathx", "name": DEFAULT_MODEL}
-    sha256, preprocessing = sha256_of(WEIGHTS), adapt_preprocessing(PREPROCESSING, options)
-    loaded = LoadedModel(module.eval(), DEFAULT_MODEL, "bundled", sha256, preprocessing, labels, origin)
-    loaded.labels_for(len(bundled_labels()))
-    return loaded
+def as_name(text: str) -> str:
+    """A name as torchvision spells it, from one that a user wrote."""
+    return text.strip().lower().replace("-", "_")
 
 
 def _load_file(path: Path, options: Mapping[str, Any]) -> LoadedModel:
+    from pathx.models.files import EMBEDDED, kind_of, load_network
+
     beside = {**sidecar_beside(path), **options}
     origin: dict[str, Any] = {"source": "file", "name": path.name}
     if kind_of(path) == "onnx":
-        from pathx.models.onnx import external_files, load_onnx
+        from pathx.models.onnx import load_onnx
 
-        module, size = load_onnx(path, beside.get("input_size"))
-        origin |= made_of(external_files(path))
+        module, size, more = load_onnx(path, beside.get("input_size"))
+        origin |= made_of(more)
         said: dict[str, Any] = {} if size is None else {"input_size": size}
     else:
         module, embedded = load_network(path)
@@ -131,3 +220,15 @@ def _load_file(path: Path, options: Mapping[str, Any]) -> LoadedModel:
     preprocessing = complete(description, str(path), remedy)
     labels = description.get("labels", ())
     return LoadedModel(module, path.name, path.name, sha256_of(path), preprocessing, labels, origin)
+
+
+def made_of(files: Iterable[str | Path] = (), arguments: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """For `origin`: a hash of what a network was made of beside its weights; nothing where there is nothing else.
+
+    Args:
+        files: code, configuration, data beside a file. Their names do not matter: machines have them in other places.
+        arguments: of the function that built it.
+    """
+    everything = [sorted({sha256_of(file) for file in files}), dict(arguments or {})]
+    data = json.dumps(everything, sort_keys=True, default=repr).encode()
+    return {"made_of": hashlib.sha256(data).hexdigest()} if any(everything) else {}

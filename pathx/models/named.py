@@ -1,10 +1,14 @@
-"""torchvision's classifiers by name, with their own preprocessing and labels, and with any weights that fit."""
+"""Classifiers by name: the one that comes with pathx, and torchvision's, with any weights that fit.
+
+SqueezeNet 1.1 for the 1000 classes of ImageNet comes with pathx. Its architecture is written out here, with torchvision's names
+for all modules, because importing torchvision takes as long as importing torch.
+"""
 
 from __future__ import annotations
 
 import io
-import json
 import os
+import re
 import sys
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -21,18 +25,20 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from pathx.errors import PathxError, reason_of
-from pathx.models.bundled import DEFAULT_MODEL
-from pathx.models.checkpoints import fill, modern_keys, read_state, sha256_of_state, state_of
-from pathx.models.loaded import LoadedModel
-from pathx.models.preprocessing import Preprocessing
-from pathx.models.sidecar import preprocessing_fields
+from pathx.models.checkpoints import fill, fixed_seed, read_state, sha256_of_state, state_of
+from pathx.models.load import DEFAULT_MODEL, LoadedModel
+from pathx.models.preprocessing import Preprocessing, adapt
 from pathx.regular import sha256_of
 
-TABLE = Path(__file__).parent / "data" / "models.json"
-"""What tracing every model gave for one release of torchvision; see `catalogue`."""
+_DATA = Path(__file__).parent / "data"
+WEIGHTS = _DATA / f"{DEFAULT_MODEL}.safetensors"
+_PREPROCESSING = Preprocessing((3, 224, 224), (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 256, "bilinear")
 
 # Auxiliary heads serve training only: the networks are built without them and checkpoints may bring them or not.
 _AUXILIARY_HEADS = {"googlenet": ("aux1.", "aux2."), "inception_v3": ("AuxLogits.",)}
+
+# torchvision's own DenseNet files still have the keys of a time when names of modules could hold dots.
+_DENSENET_KEY = re.compile(r"(denselayer\d+\.(?:norm|conv))\.([12]\.)")
 
 
 def model_names() -> list[str]:
@@ -43,25 +49,16 @@ def model_names() -> list[str]:
     return names
 
 
-def as_name(text: str) -> str:
-    """A name as torchvision spells it, from one that a user wrote."""
-    return text.strip().lower().replace("-", "_")
-
-
-def table() -> dict[str, Any]:
-    """What is known of torchvision's models without building them."""
-    found: dict[str, Any] = json.loads(TABLE.read_text())
-    return found
-
-
 def load_named(name: str, weights: str | None, options: Mapping[str, Any]) -> LoadedModel:
-    """A torchvision model.
+    """The bundled network, or a torchvision model.
 
     Args:
-        weights: torchvision's name for its own, a file, `NAME=FILE` for a file with weights that torchvision has under that
-            name, or `none`; None for torchvision's default.
+        weights: `bundled`, torchvision's name for its own, a file, `NAME=FILE` for a file with weights that torchvision has
+            under that name, or `none`; None for the bundled ones where there are any, otherwise for torchvision's default.
         options: what the call says about preprocessing and labels, which wins over torchvision.
     """
+    if name == DEFAULT_MODEL and (weights or "bundled").strip().lower() == "bundled":
+        return _load_bundled(options)
     from pathx.models.torchvision import torchvision
 
     _check_name(name)
@@ -70,9 +67,10 @@ def load_named(name: str, weights: str | None, options: Mapping[str, Any]) -> Lo
     choice = (weights or "DEFAULT").strip()
     member = choice.removeprefix(f"{available.__name__}.").upper()
     source, facts, notes = "torchvision", {}, []
-    if choice.lower() == "none":
-        shown, module = "none", _build_untrained(name)
-        sha256 = sha256_of_state(module.state_dict())
+    if choice == "none":
+        with fixed_seed():
+            module = _build(name, trained=False)
+        shown, sha256 = "none", sha256_of_state(module.state_dict())
     elif member in available.__members__:
         recipe = available[member]
         state = _download(name, recipe)
@@ -86,17 +84,73 @@ def load_named(name: str, weights: str | None, options: Mapping[str, Any]) -> Lo
             raise PathxError(f"{name} has no weights called {choice!r}, nor is that a file: {remedy}", usage=True)
         state, source, facts = read_state(file), "file", {"preprocessing": recipe.name}
         shown, sha256, module = file.name, sha256_of(file), _build_trained(name, state, str(file))
-        if not sure and not options.keys() & _PREPARATION:
+        if not sure and not options.keys() & {"input_size", "mean", "std"}:
             notes = _doubt(file, recipe, available)
     classes, categories = _head(module)[1], tuple(recipe.meta["categories"])
-    preprocessing = adapt_preprocessing(Preprocessing.of_preset(recipe.transforms()), options)
+    preprocessing = adapt(Preprocessing.of_preset(recipe.transforms()), options)
     labels = options.get("labels", categories if classes == len(categories) else ())
     origin = {"source": source, "name": f"{name} {shown}" if source == "torchvision" else shown, **facts}
     loaded = LoadedModel(module.eval(), name, shown, sha256, preprocessing, labels, origin, tuple(notes))
     return replace(loaded, labels=loaded.labels_for(classes))
 
 
-_PREPARATION = frozenset({"input_size", "mean", "std"})
+def _load_bundled(options: Mapping[str, Any]) -> LoadedModel:
+    with no_initialisation():
+        module = SqueezeNet()
+    fill(module, read_state(WEIGHTS), DEFAULT_MODEL, "bundled")
+    labels = options.get("labels", bundled_labels())
+    origin = {"source": "pathx", "name": DEFAULT_MODEL}
+    preprocessing = adapt(_PREPROCESSING, options)
+    loaded = LoadedModel(module.eval(), DEFAULT_MODEL, "bundled", sha256_of(WEIGHTS), preprocessing, labels, origin)
+    return replace(loaded, labels=loaded.labels_for(len(bundled_labels())))
+
+
+def bundled_labels() -> tuple[str, ...]:
+    """The labels of ImageNet's 1000 classes, as torchvision words them."""
+    return tuple((_DATA / "imagenet.txt").read_text(encoding="utf-8").splitlines())
+
+
+class Fire(nn.Module):
+    """Squeeze to a few channels, then expand them by two convolutions side by side."""
+
+    def __init__(self, channels: int, squeezed: int, expanded: int) -> None:
+        super().__init__()
+        self.squeeze = nn.Conv2d(channels, squeezed, 1)
+        self.squeeze_activation = nn.ReLU(inplace=True)
+        self.expand1x1 = nn.Conv2d(squeezed, expanded, 1)
+        self.expand1x1_activation = nn.ReLU(inplace=True)
+        self.expand3x3 = nn.Conv2d(squeezed, expanded, 3, padding=1)
+        self.expand3x3_activation = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.squeeze_activation(self.squeeze(x))
+        sides = self.expand1x1_activation(self.expand1x1(x)), self.expand3x3_activation(self.expand3x3(x))
+        return torch.cat(sides, 1)
+
+
+class SqueezeNet(nn.Module):
+    """SqueezeNet 1.1 (Iandola et al.), as torchvision builds it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            *(nn.Conv2d(3, 64, 3, stride=2), nn.ReLU(inplace=True), _halve()),
+            *(Fire(64, 16, 64), Fire(128, 16, 64), _halve()),
+            *(Fire(128, 32, 128), Fire(256, 32, 128), _halve()),
+            *(Fire(256, 48, 192), Fire(384, 48, 192), Fire(384, 64, 256), Fire(512, 64, 256)),
+        )
+        head = nn.Dropout(0.5), nn.Conv2d(512, 1000, 1), nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d((1, 1))
+        self.classifier = nn.Sequential(*head)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.flatten(self.classifier(self.features(x)), 1)
+
+
+def _halve() -> nn.MaxPool2d:
+    return nn.MaxPool2d(3, stride=2, ceil_mode=True)
+
+
+# torchvision
 
 
 def _file_and_recipe(choice: str, available: Any) -> tuple[Path, Any, bool]:
@@ -124,14 +178,6 @@ def _doubt(file: Path, recipe: Any, available: Any) -> list[str]:
         f"images are prepared as for {recipe.name} ({how}), since {file.name} does not say; "
         f"for other weights: `weights` {others[0]}={file}"
     ]
-
-
-def adapt_preprocessing(preprocessing: Preprocessing, options: Mapping[str, Any]) -> Preprocessing:
-    """A model's own preprocessing with what the call changes."""
-    changes = preprocessing_fields(options, channels=preprocessing.input_size[0])
-    if changes.get("input_size", preprocessing.input_size) != preprocessing.input_size:
-        changes["resize"] = None  # that of the model belongs to its own input size
-    return replace(preprocessing, **changes)
 
 
 def _check_name(name: str) -> None:
@@ -194,17 +240,13 @@ def weights_file(name: str) -> str:
     return str(torchvision.models.get_model_weights(name).DEFAULT.url.rpartition("/")[2])
 
 
-def _build_untrained(name: str) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return _build(name, trained=False)
-
-
 def _build_trained(name: str, state: Mapping[str, Tensor], source: str) -> nn.Module:
     """The model with the weights of a checkpoint, and with as many classes as the checkpoint has."""
-    unused = _AUXILIARY_HEADS.get(name, ())
-    state = modern_keys(state, name)
-    weights = OrderedDict((key, value) for key, value in state.items() if not key.startswith(unused or "\0"))
+    weights = OrderedDict(
+        (_DENSENET_KEY.sub(r"\1\2", key) if name.startswith("densenet") else key, value)
+        for key, value in state.items()
+        if not key.startswith(_AUXILIARY_HEADS.get(name, ()))
+    )
     vars(weights)["_metadata"] = getattr(state, "_metadata", None)
     with no_initialisation():
         module = _build(name, trained=True)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from pathx.errors import PathxError, reason_of
+from pathx.models.hubs import library
 from pathx.models.onnx_operators import OPERATORS, REAL, NotConverted
 
 OPSETS = range(7, 27)
@@ -77,39 +78,31 @@ class OnnxNetwork(nn.Module):
         return {name: values[name] for name in self.results} if len(self.results) > 1 else values[self.results[0]]
 
 
-def load_onnx(path: Path, input_size: Sequence[int] | None = None) -> tuple[nn.Module, tuple[int, ...] | None]:
-    """The network in an ONNX file, and the (channels, height, width) of its input where the file says them.
+def load_onnx(
+    path: Path, input_size: Sequence[int] | None = None
+) -> tuple[nn.Module, tuple[int, ...] | None, list[Path]]:
+    """The network in an ONNX file, the (channels, height, width) of its input, and the files beside it with some of its tensors.
 
     Args:
         input_size: what to try the network with where the file does not say.
     """
-    from pathx.models.hubs import library
-
     onnx = library("onnx")
+    helper = onnx.external_data_helper
     try:
-        model = onnx.load(str(path))
+        model = onnx.load(str(path), load_external_data=False)
+        apart = filter(helper.uses_external_data, helper._get_all_tensors(model))
+        beside = sorted({path.parent / helper.ExternalDataInfo(tensor).location for tensor in apart})
+        helper.load_external_data_for_model(model, str(path.parent))
         network, shape = _network(onnx, model, path)
     except PathxError:
         raise
     except Exception as error:  # of protobuf, of onnx, of files that lie beside, of names that are no text
-        raise PathxError(
-            f"{path} is damaged or no ONNX file ({reason_of(error)}): export it again", usage=True
-        ) from error
+        problem = f"{path} is damaged or no ONNX file ({reason_of(error)})"
+        raise PathxError(f"{problem}: export it again", usage=True) from error
     size = tuple(shape[1:]) if len(shape) == 4 and all(shape[1:]) else None
     if size or input_size:
         _try(path, model, network, (shape[0] if size and shape[0] else 1, *(size or input_size or ())))
-    return network, size
-
-
-def external_files(path: Path) -> list[Path]:
-    """The files beside an ONNX file that hold some of its tensors."""
-    from pathx.models.hubs import library
-
-    onnx = library("onnx")
-    helper = onnx.external_data_helper
-    tensors = helper._get_all_tensors(onnx.load(str(path), load_external_data=False))
-    names = {helper.ExternalDataInfo(tensor).location for tensor in tensors if helper.uses_external_data(tensor)}
-    return [path.parent / name for name in sorted(names)]
+    return network, size, beside
 
 
 def _network(onnx: Any, model: Any, path: Path) -> tuple[OnnxNetwork, list[int]]:

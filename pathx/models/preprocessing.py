@@ -1,18 +1,25 @@
-"""From an image to the network's input, and back to the part of the image that the network saw."""
+"""From an image to the network's input, and back to the part of the image that the network saw.
+
+What a model does not say about that itself is in its sidecar, a JSON file beside it, or in the call.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
 
 import torch
 from PIL import Image
+from torch import Tensor
 
-from pathx.errors import PathxError
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from pathx.errors import PathxError, parse_json, reason_of
+from pathx.models.labels import parse_labels
+from pathx.regular import read_regular
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 # An image that would become larger than this on its way to the network is cropped before it is resized: a strip of
@@ -29,7 +36,7 @@ class Preprocessing:
 
     Args:
         input_size: (channels, height, width) of the network's input; 1 channel is grey, 3 RGB, 4 RGBA.
-        mean: one value per channel, of pixels scaled to 0..1.
+        mean: one value per channel, or one for all, of pixels scaled to 0..1; `std` likewise.
         resize: the shorter side of the image before the crop; None for the smallest size that covers the input.
         interpolation: `bilinear`, `bicubic`, `nearest`, `box`, `hamming` or `lanczos`.
         squash: both sides are resized to `resize`, or to the input's, whatever the image's proportions.
@@ -52,18 +59,20 @@ class Preprocessing:
             raise _wrong("input_size", "1 (grey), 3 (RGB) or 4 (RGBA) channels", size)
         if max(size) > _LONGEST_SIDE or 4 * size[0] * size[1] * size[2] > _LARGEST_INPUT:
             needed = f"{float(4 * size[0] * size[1] * size[2]) / 2**30:.3g} GiB" if max(size) < 10**9 else "too much"
-            shown = f"{clipped(list(size))} would need {needed} for the input alone"
+            shown = f"{_clipped(list(size))} would need {needed} for the input alone"
             raise PathxError(f"input_size {shown}: give one that needs {_LARGEST_INPUT >> 30} GiB at most", usage=True)
-        if len(self.mean) != size[0] or not all(map(is_number, self.mean)):
+        for key in ("mean", "std"):
+            if len(values := getattr(self, key)) == 1:
+                object.__setattr__(self, key, tuple(values) * size[0])
+        if len(self.mean) != size[0] or not all(map(_is_number, self.mean)):
             raise _wrong("mean", f"{size[0]} numbers, one per channel", self.mean)
-        if len(self.std) != size[0] or not all(is_number(value) and value > 0 for value in self.std):
+        if len(self.std) != size[0] or not all(_is_number(value) and value > 0 for value in self.std):
             raise _wrong("std", f"{size[0]} numbers above 0, one per channel", self.std)
         if self.resize is not None and not (_is_count(self.resize) and self.resize <= _LONGEST_SIDE):
             raise _wrong("resize", "a whole number above 0 (the shorter side before the crop)", self.resize)
         if str(self.interpolation).upper() not in Image.Resampling.__members__:
-            raise _wrong(
-                "interpolation", "one of " + ", ".join(Image.Resampling.__members__).lower(), self.interpolation
-            )
+            known = ", ".join(Image.Resampling.__members__).lower()
+            raise _wrong("interpolation", f"one of {known}", self.interpolation)
 
     @classmethod
     def of_preset(cls, preset: Any) -> Preprocessing:
@@ -93,11 +102,9 @@ class Preprocessing:
     def _resized_size(self, width: int, height: int) -> tuple[int, int]:
         """(width, height) of the resized image, before the crop."""
         _, rows, columns = self.input_size
-        if self.squash and self.resize is None:
-            return columns, rows
-        if self.squash and self.resize is not None:
-            return self.resize, self.resize
         wide, high = (columns, rows) if self.resize is None else (self.resize, self.resize)
+        if self.squash:
+            return wide, high
         if wide * height >= high * width:
             return wide, int(wide * height / width)
         return int(high * width / height), high
@@ -123,13 +130,9 @@ class Preprocessing:
             return resized.crop((left, top, right, bottom))  # fills with 0 beyond the image
         shown = max(left, 0), max(top, 0), min(right, size[0]), min(bottom, size[1])
         across, down = image.width / size[0], image.height / size[1]
-        source = (
-            shown[0] * across,
-            shown[1] * down,
-            min(shown[2] * across, image.width),
-            min(shown[3] * down, image.height),
-        )
-        seen = image.resize((shown[2] - shown[0], shown[3] - shown[1]), resampling, box=source)
+        end = min(shown[2] * across, image.width), min(shown[3] * down, image.height)
+        box = shown[0] * across, shown[1] * down, *end
+        seen = image.resize((shown[2] - shown[0], shown[3] - shown[1]), resampling, box=box)
         return seen.crop((left - shown[0], top - shown[1], right - shown[0], bottom - shown[1]))
 
 
@@ -143,7 +146,7 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def is_number(value: object) -> bool:
+def _is_number(value: object) -> bool:
     """Whether a value is a number that a float can hold: JSON's may be of any length, or infinite as 1e400 is."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
@@ -155,10 +158,10 @@ def is_number(value: object) -> bool:
 
 def _wrong(name: str, wanted: str, given: object) -> PathxError:
     given = list(given) if isinstance(given, tuple) else given
-    return PathxError(f"{name} must be {wanted}, not {clipped(given)}", usage=True)
+    return PathxError(f"{name} must be {wanted}, not {_clipped(given)}", usage=True)
 
 
-def clipped(given: object) -> str:
+def _clipped(given: object) -> str:
     """A value as it may stand in a message, cut where it is long."""
     try:
         text = repr(given) if isinstance(given, str) else str(given)
@@ -166,3 +169,80 @@ def clipped(given: object) -> str:
         return "such a long number"
     text = " ".join(text.split())
     return text if len(text) <= 80 else f"{text[:80]}…"
+
+
+# Sidecars
+
+EXAMPLE = '{"input_size": [3, 32, 32], "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5], "labels": ["cat", "dog"]}'
+_EXAMPLES = {"input_size": [3, 32, 32], "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}
+_KEYS = ("input_size", "mean", "std", "labels", "resize", "interpolation")
+_LARGEST = 1 << 26
+"""Bytes of a sidecar that are read at most; labels of a million classes are smaller."""
+
+
+def sidecar_beside(path: Path, *others: Path) -> dict[str, Any]:
+    """What the sidecar of model.pt says, checked: of model.pt.json, model.json or the others, the first that is there."""
+    for sidecar in (path.with_name(path.name + ".json"), path.with_suffix(".json"), *others):
+        if os.path.isfile(sidecar) and sidecar != path:
+            try:
+                text = read_regular(sidecar, _LARGEST).decode("utf-8-sig")
+            except (OSError, UnicodeDecodeError) as error:
+                problem = f"{sidecar} cannot be read ({reason_of(error)})"
+                raise PathxError(f"{problem}: write it as {EXAMPLE}", usage=True) from error
+            return read_sidecar(text, str(sidecar))
+    return {}
+
+
+def read_sidecar(text: str, source: str) -> dict[str, Any]:
+    """What the text of a sidecar says, checked; the source is named in errors."""
+    if not text:
+        return {}
+    try:
+        content = parse_json(text)
+    except ValueError as error:
+        raise PathxError(f"{source} is not valid JSON ({error}): write it as {EXAMPLE}", usage=True) from error
+    if not isinstance(content, dict):
+        raise PathxError(f"{source} must hold an object such as {EXAMPLE}", usage=True)
+    for key in content:
+        if key not in _KEYS and (near := get_close_matches(key[:40], _KEYS, n=1, cutoff=0.8)):
+            raise PathxError(f"{source} has the unknown key {key!r}: did you mean {near[0]!r}?", usage=True)
+    return check_values({key: content[key] for key in _KEYS if key in content}, source)
+
+
+def check_values(values: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """The values of a sidecar or of the call, with lists as tuples, after a look at their types."""
+    found = dict(values)
+    for key, example in _EXAMPLES.items():
+        value = found.get(key)
+        if key != "input_size" and _is_number(value):
+            found[key] = (value,)
+        elif isinstance(value, Sequence) and value and all(map(_is_number, value)):
+            found[key] = tuple(value)
+        elif key in found:
+            wanted = f"a list of numbers such as {example}"
+            raise PathxError(f"{key} in {source} must be {wanted}, not {_clipped(value)}", usage=True)
+    if "labels" in found:
+        found["labels"] = parse_labels(found["labels"], source)
+    return found
+
+
+def complete(description: Mapping[str, Any], source: str, remedy: str) -> Preprocessing:
+    """The preprocessing that a description gives, or an error that says what it lacks."""
+    if lacking := [key for key in ("input_size", "mean", "std") if key not in description]:
+        raise PathxError(f"{source} does not say its {', '.join(lacking)}: {remedy}", usage=True)
+    try:
+        return Preprocessing(**_without_labels(description))
+    except PathxError as error:
+        raise PathxError(f"{source}: {error}", usage=True) from error
+
+
+def adapt(preprocessing: Preprocessing, options: Mapping[str, Any]) -> Preprocessing:
+    """A model's own preprocessing with what the call changes."""
+    changes = _without_labels(options)
+    if changes.get("input_size", preprocessing.input_size) != preprocessing.input_size:
+        changes["resize"] = None  # that of the model belongs to its own input size
+    return replace(preprocessing, **changes)
+
+
+def _without_labels(description: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in description.items() if key != "labels"}

@@ -301,7 +301,7 @@ def _files(read: ReadShard, shard: str, wanted: set[str]) -> Iterator[tuple[str,
 
 
 def _members(stream: BinaryIO, shard: str, wanted: set[str]) -> Iterator[tuple[str, bytes]]:
-    from pathx.images.tars import tar_files  # here, as it loads Pillow, which --help can do without
+    from pathx.images.archives import tar_files  # here, as it loads Pillow, which --help can do without
 
     for name, place in tar_files(stream, shard):
         if place is not None and name in wanted:

@@ -76,7 +76,11 @@ def test_units_are_set_to_the_means_of_the_folder(pathx_: Pathx, folder: str) ->
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [((), "nothing to remove"), (("--unit", "relu"), "--unit takes a name"), (("--unit", "x[1]"), "no activation named 'x'")],
+    [
+        ((), "nothing to remove"),
+        (("--unit", "relu"), "--unit takes a name"),
+        (("--unit", "x[1]"), "no activation named 'x'"),
+    ],
 )
 def test_ablations_that_are_refused(pathx_: Pathx, folder: str, options: tuple[str, ...], message: str) -> None:
     done = pathx_("ablate", "photos/cat/1.png", "--model", "model.pt", *options)

@@ -14,8 +14,8 @@ from torch.testing import assert_close
 
 import pathx
 from pathx.engine.freeze import freeze
-from pathx.models.catalogue import catalogue
-from pathx.models.load import model_names
+from pathx.models.catalogue import models
+from pathx.models.named import model_names
 from pathx.models.torchvision import torchvision
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
@@ -113,7 +113,7 @@ def test_every_name_is_known() -> None:
 
 
 def test_the_catalogue_says_the_same() -> None:
-    entries = {entry.name: entry for entry in catalogue()}
+    entries = {entry.name: entry for entry in models(refused=True)}
     assert {name: entry.hidden_layers for name, entry in entries.items()} == HIDDEN_LAYERS
     assert not [entry.name for entry in entries.values() if entry.refused is not None]
 

@@ -25,7 +25,7 @@ with atheris.instrument_imports(include=["pathx", "PIL", "json"]):
     from pathx.images.read import open_image
     from pathx.models.labels import read_labels
     from pathx.models.load import load_model
-    from pathx.models.sidecar import read_sidecar
+    from pathx.models.preprocessing import read_sidecar
     from pathx.results.saved import read_explanation
     from pathx.runs.index import merge
 
@@ -115,20 +115,8 @@ def _saved() -> tuple[bytes, bytes]:
         Image.new("RGB", (9, 7), "orange").save(FOLDER / "photo.png")
         model = str(written(_genuine(), "model.pt2"))
         try:
-            run(
-                [
-                    "explain",
-                    str(FOLDER / "photo.png"),
-                    "--model",
-                    model,
-                    "--depth",
-                    "1",
-                    "--save-tensors",
-                    "-q",
-                    "--out",
-                    str(out),
-                ]
-            )
+            options = ["--model", model, "--depth", "1", "--save-tensors", "-q", "--out", str(out)]
+            run(["explain", str(FOLDER / "photo.png"), *options])
         except SystemExit:
             (path,) = out.rglob("path.json")
         _known["path"], _known["tensors"] = path.read_bytes(), path.with_name("tensors.safetensors").read_bytes()
@@ -142,14 +130,8 @@ def seeds(reader: str) -> list[bytes]:
 
     if reader == "image":
         found = []
-        for form, mode in (
-            ("PNG", "RGBA"),
-            ("JPEG", "CMYK"),
-            ("GIF", "P"),
-            ("WEBP", "RGB"),
-            ("BMP", "L"),
-            ("TIFF", "I;16"),
-        ):
+        forms = {"PNG": "RGBA", "JPEG": "CMYK", "GIF": "P", "WEBP": "RGB", "BMP": "L", "TIFF": "I;16"}
+        for form, mode in forms.items():
             stream = io.BytesIO()
             Image.new(mode, (9, 7)).save(stream, form)
             found.append(stream.getvalue())
@@ -167,14 +149,9 @@ def seeds(reader: str) -> list[bytes]:
     if reader == "explanation":
         return [_saved()[0], b"\0\0\0\0".join(_saved())]
     if reader == "index":
-        run = {"command": "explain", "pictures": ["a.png"], "shard": "1/1"}
-        line = {
-            "command": "explain",
-            "name": "a.png",
-            "file": "a.png",
-            "run": "0",
-            "explanations": [{"folder": "a.png/cat"}],
-        }
+        run = {"command": "explain", "images": ["a.png"], "shard": "1/1"}
+        line = {"command": "explain", "name": "a.png", "file": "a.png", "run": "0"}
+        line |= {"explanations": [{"folder": "a.png/cat"}]}
         return [json.dumps(run).encode() + b"\0\0\0\0" + json.dumps(line).encode() + b"\n"]
     return [json.dumps(SIDECAR).encode(), b"cat\nred fox\n"]
 

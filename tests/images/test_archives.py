@@ -14,7 +14,7 @@ import pytest
 from support.archives import image_bytes, shard, write_parquet, write_tar
 
 from pathx.errors import PathxError
-from pathx.images import tars
+from pathx.images import archives
 from pathx.images.archives import Member, member_of, members_in
 from pathx.images.find import find_images, images_in
 from pathx.images.read import decode_image, open_image, sha256_of_image
@@ -30,6 +30,14 @@ def keys(archive: str) -> list[str]:
 def found(*inputs: str) -> dict[str, str | None]:
     """Names with why there is no image."""
     return {one.name: None if one.error is None else str(one.error) for one in find_images(inputs)}
+
+
+def decode_all(file: str) -> None:
+    """Decode whatever a damaged archive still gives; each failure is a PathxError."""
+    for one in find_images([file]):
+        if one.error is None:
+            with suppress(PathxError), decode_image(one.source) as image:
+                image.pixels.load()
 
 
 # Tar files
@@ -95,10 +103,13 @@ def test_names_that_climb_or_never_end_stay_below_the_archive() -> None:
         assert not place.is_absolute() and ".." not in place.parts
         assert all(0 < len(part.encode()) <= 220 and "\0" not in part for part in place.parts)
     assert len(set(places)) == len(names) - 3  # up, and two that hold nothing but dots
-    archive = write_tar(
-        "x.tar", [("../up.jpg", ONE), ("up.jpg", ONE), (f"{'y' * 3000}.png", ONE)], format=tarfile.PAX_FORMAT
-    )
-    assert len(found(archive)) == 3
+    deep = ["a/" * 3000 + f"{number}.png" for number in range(2)]
+    named = ["../up.jpg", "up.jpg", f"{'y' * 3000}.png", *deep]
+    archive = write_tar("x.tar", [(name, ONE) for name in named], format=tarfile.PAX_FORMAT)
+    places = [PurePath(place) for place in found(archive)]
+    assert len(places) == len(named) and max(len(str(place)) for place in places) < 1500
+    for place in places:
+        Path("out", place).mkdir(parents=True)
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE])
@@ -134,13 +145,7 @@ def test_noise_in_an_archive_costs_no_more_than_a_line() -> None:
         for _ in range(chance.choice((1, 5, 200))):
             data[chance.randrange(len(data))] = chance.randrange(256)
         Path("x.tar").write_bytes(data)
-        for one in find_images(["x.tar"]):
-            if one.error is None:
-                try:
-                    with decode_image(one.source) as picture:
-                        picture.pixels.load()
-                except PathxError:
-                    pass
+        decode_all("x.tar")
 
 
 @pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK])
@@ -158,27 +163,16 @@ def test_a_header_that_claims_gigabytes_is_not_read(kind: bytes) -> None:
     assert peak < 16 << 20
 
 
-def test_folders_without_end_in_an_archive(here: Path) -> None:
-    names = ["a/" * 3000 + f"{number}.png" for number in range(2)] + ["b" * 150 + "/" + "c" * 150 + "/0.png"]
-    write_tar("deep.tar", [(name, image_bytes()) for name in names])
-    places = [image.name for image in find_images(["deep.tar"])]
-    assert len(set(places)) == 3 and max(map(len, places)) < 1500
-    for place in places:
-        Path("out", place).mkdir(parents=True)
-
-
-@pytest.mark.parametrize("size", ["-5", "-512", "-1024", "-1536", "-2048", "-4096", str(10**30)])
 @pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE])
-def test_sizes_that_lead_back_or_nowhere_end(kind: bytes, size: str, here: Path) -> None:
+def test_sizes_that_lead_back_or_nowhere_end(kind: bytes) -> None:
     """tarfile looks for the next file behind this one: with the right number, that is this one again."""
-    about = tarfile.TarInfo("x.png")
-    about.type, about.pax_headers = kind, {"size": size}
-    with tarfile.open("odd.tar", "w", format=tarfile.PAX_FORMAT) as archive:
-        archive.addfile(about)
-    members = []
-    with suppress(PathxError):
-        members += members_in("odd.tar")
-    assert members == []
+    for size in (-5, -512, -1024, -1536, -2048, -4096, 10**30):
+        about = tarfile.TarInfo("x.png")
+        about.type, about.pax_headers = kind, {"size": str(size)}
+        with tarfile.open("odd.tar", "w", format=tarfile.PAX_FORMAT) as archive:
+            archive.addfile(about)
+        with suppress(PathxError):
+            assert list(members_in("odd.tar")) == []
 
 
 def test_a_member_that_claims_gigabytes_fails_by_itself() -> None:
@@ -237,7 +231,11 @@ def test_archives_in_folders_count_where_there_are_no_images() -> None:
 
 def test_the_folder_of_an_image_in_an_archive_may_be_its_label() -> None:
     write_tar("x.tar", {"cat/1.jpg": ONE, "2.jpg": ONE, "3.jpg": ONE, "3.json": json.dumps({"label": "dog"}).encode()})
-    assert [picture.label for picture in images_in(["x.tar"])] == ["cat", None, "dog"]
+    found = images_in(["x.tar"])
+    assert [one.label for one in found] == ["cat", None, "dog"]
+    for one in found:
+        with decode_image(one.source) as image:
+            assert image.label == one.label
 
 
 @pytest.mark.parametrize(
@@ -261,7 +259,7 @@ def test_labels_in_a_tar_file(name: str, content: bytes, label: str | None) -> N
 
 
 def test_a_label_as_large_as_a_book_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tars, "LONGEST_LABEL", 3)
+    monkeypatch.setattr(archives, "LONGEST_LABEL", 3)
     (member,) = members_in(write_tar("x.tar", {"1.png": ONE, "1.cls": b"long"}))
     assert member.label is None
 
@@ -300,19 +298,10 @@ def test_columns(columns: dict[str, list[object]], expected: list[str]) -> None:
     assert all(open_image(f"{file}#{key}").width == 24 for key in expected)
 
 
-def test_rows_in_any_order_and_rows_without_an_image() -> None:
-    images = [None if number == 7 else image_bytes(number) for number in range(300)]
-    file = write_parquet("x.parquet", {"image": images, "key": list(range(300))}, row_group_size=128)
-    members = list(members_in(file))
-    random.Random(0).shuffle(members)
-    for member in members[:80]:
-        if member.key != "7":
-            assert sha256_of_image(member) == sha256_of_image(_written(image_bytes(int(member.key))))
-    with pytest.raises(PathxError, match="no bytes of an image"):
-        open_image(f"{file}#7")
-
-
 def test_tables_that_are_damaged_or_hold_no_images() -> None:
+    write_parquet("none.parquet", {"image": [ONE, None], "key": ["a", "b"]})
+    with pytest.raises(PathxError, match="no bytes of an image"):
+        open_image("none.parquet#b")
     file = Path(write_parquet("x.parquet", {"image": [ONE] * 20}, row_group_size=5))
     write_parquet("text.parquet", {"title": ["a"], "body": [1]})
     assert "has no column of images (its columns: title, body)" in str(found("text.parquet")["text.parquet"])
@@ -326,10 +315,4 @@ def test_tables_that_are_damaged_or_hold_no_images() -> None:
         else:
             data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
         file.write_bytes(data)
-        for one in find_images([str(file)]):
-            if one.error is None:
-                try:
-                    with decode_image(one.source):
-                        pass
-                except PathxError:
-                    pass
+        decode_all(str(file))

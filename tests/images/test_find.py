@@ -45,32 +45,15 @@ def errors(*inputs: str, stdin: bytes = b"") -> list[str]:
 
 
 def test_a_folder_gives_its_pictures_with_all_that_is_below_in_order() -> None:
-    touch(
-        "p/b.jpg",
-        "p/a/x.jpg",
-        "p/a/x.png",
-        "p/b/x.JPEG",
-        "p/a b/é\n.webp",
-        "p/notes.md",
-        "p/.hidden.jpg",
-        "p/.git/x.png",
-    )
+    touch("p/b.jpg", "p/a/x.jpg", "p/a/x.png", "p/b/x.JPEG", "p/a b/é\n.webp")
+    touch("p/notes.md", "p/.hidden.jpg", "p/.git/x.png")
     expected = ["p/a/x.jpg", "p/a/x.png", "p/a b/é\n.webp", "p/b/x.JPEG", "p/b.jpg"]
     assert names("p") == names("p/") == names("./p") == names("p", "p/a", "p/b.jpg") == expected
     assert [one.file for one in find_images(["p"])] == expected
-
-
-def test_the_order_is_not_the_file_system_s(here: Path) -> None:
-    files = [f"p/{number % 3}/{number}.jpg" for number in range(40)]
+    files = [f"q/{number % 3}/{number}{suffix}" for number, suffix in enumerate(sorted(SUFFIXES))]
     random.Random(0).shuffle(files)
-    touch(*files)
-    assert names("p") == sorted(files, key=lambda file: PurePath(file).parts)
-
-
-@pytest.mark.parametrize("suffix", sorted(SUFFIXES))
-def test_every_suffix(suffix: str) -> None:
-    touch(f"p/x{suffix}", f"p/y{suffix.upper()}", f"p/z{suffix}.bak")
-    assert names("p") == [f"p/x{suffix}", f"p/y{suffix.upper()}"]
+    touch(*files, "q/x.png.bak")
+    assert names("q") == sorted(files, key=lambda file: PurePath(file).parts)
 
 
 def test_an_absolute_folder_keeps_its_name_and_what_is_below(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,22 +189,11 @@ def test_two_pictures_never_share_a_place_and_none_is_outside(files: list[str]) 
     assert len(places) == len(set(map(PurePath, files)))
 
 
-@given(paths)
-def test_a_picture_alone_keeps_its_name(file: str) -> None:
-    assert relative_names([file]) == [PurePath(file).name if climbs(file) else str(PurePath(file))]
-
-
 def test_parents_tell_pictures_of_one_name_apart() -> None:
     assert relative_names(["/x/1/a.png", "/x/2/a.png", "/y/b.png"]) == ["1/a.png", "2/a.png", "b.png"]
     assert relative_names(["/x/1/a.png", "/y/1/a.png", "a.png"]) == ["x/1/a.png", "y/1/a.png", "a.png"]
     assert relative_names(["/a.png", "a.png", "/a.png"]) == ["a.png-2", "a.png", "a.png-2"]
     assert relative_names(["x/a.png", "./x/a.png", "/x/b/../a.png"]) == ["x/a.png", "x/a.png", "a.png"]
-
-
-def test_folders_never_lead_outside() -> None:
-    for file in ("..", "../..", "/", ".", "a/.."):
-        (name,) = relative_names([file])
-        assert not climbs(name)
 
 
 # Folders as labels

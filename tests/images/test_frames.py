@@ -17,13 +17,8 @@ from pathx.images.find import find_images
 from pathx.images.read import open_image, sha256_of_image
 
 VIDEOS = {
-    "a.mp4": "libx264",
-    "a.mkv": "libx264",
-    "a.ts": "libx264",
-    "a.avi": "mpeg4",
-    "a.webm": "libvpx-vp9",
-    "a.mpg": "mpeg2video",
-    "a.flv": "flv",
+    **dict.fromkeys(("a.mp4", "a.mkv", "a.ts"), "libx264"),
+    **{"a.avi": "mpeg4", "a.webm": "libvpx-vp9", "a.mpg": "mpeg2video", "a.flv": "flv"},
 }
 PAGES = ("a.gif", "a.webp", "a.tif", "a.png")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image, ImageFile, TiffImagePlugin
+from PIL import Image, ImageFile
 
 from pathx import PathxError
 from pathx.images import read as pictures
@@ -73,13 +73,6 @@ def test_lossless_formats_give_back_their_pixels_whatever_the_file_is_called(tmp
     assert picture.notes == ()
 
 
-def test_the_file_is_named_as_the_user_named_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a").mkdir()
-    sample().save(tmp_path / "x.png")
-    monkeypatch.chdir(tmp_path)
-    assert open_image("a/../x.png").file == "a/../x.png"
-
-
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "TIFF"])
 def test_every_exif_orientation_comes_upright(tmp_path: Path, format: str, orientation: int) -> None:
@@ -120,7 +113,7 @@ def cmyk() -> Image.Image:
     return image
 
 
-def test_cmyk_jpeg_has_its_colours_with_and_without_the_mark_of_adobe(tmp_path: Path) -> None:
+def test_cmyk_has_its_colours_with_and_without_the_mark_of_adobe(tmp_path: Path) -> None:
     adobe = encoded(cmyk(), "JPEG", quality=95)  # stored inverted, and marked so
     segment = b"\xff\xee\x00\x0eAdobe\x00d\x00\x00\x00\x00\x00"
     inverted = Image.merge("CMYK", [band.point(lambda value: 255 - value) for band in cmyk().split()])
@@ -131,9 +124,6 @@ def test_cmyk_jpeg_has_its_colours_with_and_without_the_mark_of_adobe(tmp_path: 
         file.write_bytes(data)
         image = open_image(file).pixels
         assert near(image.getpixel((4, 8)), RED) and near(image.getpixel((28, 8)), WHITE)
-
-
-def test_cmyk_tiff_has_its_colours(tmp_path: Path) -> None:
     cmyk().save(tmp_path / "x.tif")
     image = open_image(tmp_path / "x.tif").pixels
     assert (image.getpixel((4, 8)), image.getpixel((28, 8))) == (RED, WHITE)
@@ -164,19 +154,6 @@ def test_sixteen_bits_are_scaled_and_not_clipped(tmp_path: Path, format: str, mo
     picture = open_image(file)
     assert row(picture.pixels) == [0, 1, 128, 255]
     assert picture.notes == ()
-
-
-def test_sixteen_bit_colour_keeps_its_colours(tmp_path: Path) -> None:
-    pixels = b"\x00" + struct.pack(">6H", 65535, 32896, 0, 257, 0, 65535)
-
-    def chunk(name: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
-
-    header = chunk(b"IHDR", struct.pack(">2I5B", 2, 1, 16, 2, 0, 0, 0))
-    data = b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(pixels)) + chunk(b"IEND", b"")
-    (tmp_path / "x.png").write_bytes(data)
-    image = open_image(tmp_path / "x.png").pixels
-    assert (image.getpixel((0, 0)), image.getpixel((1, 0))) == ((255, 128, 0), (1, 0, 255))
 
 
 def grey_tiff(pixels: bytes, width: int, bits: int, photometric: int = 1) -> bytes:
@@ -215,10 +192,7 @@ def test_values_that_are_no_numbers(tmp_path: Path) -> None:
     assert any("NaN" in note for note in picture.notes)
     deep("F", [nan, inf], "f").save(tmp_path / "x.tif")
     assert "no pixel is a finite number" in error_of(tmp_path / "x.tif")
-
-
-def test_a_flat_float_picture_is_one_colour(tmp_path: Path) -> None:
-    deep("F", [7.0, 7.0], "f").save(tmp_path / "x.tif")
+    deep("F", [7.0, 7.0], "f").save(tmp_path / "x.tif")  # nothing to stretch
     first, second = row(open_image(tmp_path / "x.tif").pixels)
     assert first == second
 
@@ -249,14 +223,6 @@ def test_transparency_is_laid_on_white(tmp_path: Path) -> None:
         assert [seen.getpixel((x, 0)) for x in range(seen.width)] == wanted
 
 
-@pytest.mark.parametrize("format", ["PNG", "BMP", "TIFF", "PPM"])
-def test_one_bit(tmp_path: Path, format: str) -> None:
-    image = Image.new("1", (9, 1))
-    image.putpixel((8, 0), 1)
-    (tmp_path / "x").write_bytes(encoded(image, format))
-    assert row(open_image(tmp_path / "x").pixels) == [0] * 8 + [255]
-
-
 @pytest.mark.parametrize("format", ["GIF", "PNG", "WEBP", "TIFF"])
 def test_of_several_frames_the_first_is_used_and_a_note_says_so(tmp_path: Path, format: str) -> None:
     second = Image.new("RGB", (48, 32), BLACK)
@@ -273,36 +239,22 @@ def test_previews_inside_a_phone_s_jpeg_are_not_called_an_animation(tmp_path: Pa
     assert (picture.width, picture.height, picture.notes) == (48, 32, ())
 
 
-@pytest.mark.parametrize("size", [(1, 1), (1, 5000), (5000, 1)])
-def test_odd_shapes(tmp_path: Path, size: tuple[int, int]) -> None:
-    Image.new("RGB", size, RED).save(tmp_path / "x.png")
-    picture = open_image(tmp_path / "x.png")
-    assert picture.pixels.size == size
-    assert picture.pixels.getpixel((size[0] - 1, size[1] - 1)) == RED
-
-
-@pytest.mark.parametrize("share", [0.3, 0.6, 0.95])
 @pytest.mark.parametrize(
     ("format", "options"),
     [
-        ("JPEG", {}),
+        *((format, {}) for format in pictures.FORMATS),
         ("JPEG", {"progressive": True}),
-        ("PNG", {}),
-        ("GIF", {}),
-        ("WEBP", {}),
-        ("BMP", {}),
-        ("TIFF", {}),
         ("TIFF", {"compression": "tiff_lzw"}),
-        ("PPM", {}),
     ],
 )
 def test_a_truncated_picture_is_an_error_and_never_a_grey_fill(
-    tmp_path: Path, format: str, options: dict[str, object], share: float
+    tmp_path: Path, format: str, options: dict[str, object]
 ) -> None:
     whole = encoded(noise(), format, **options)
     file = tmp_path / "half.jpg"
-    file.write_bytes(whole[: int(len(whole) * share)])
-    assert str(file) in error_of(file)
+    for share in (0.3, 0.6, 0.95):
+        file.write_bytes(whole[: int(len(whole) * share)])
+        assert str(file) in error_of(file)
 
 
 def test_files_that_are_no_picture_are_named_with_the_remedy(tmp_path: Path) -> None:
@@ -317,12 +269,12 @@ def test_files_that_are_no_picture_are_named_with_the_remedy(tmp_path: Path) -> 
     assert str(tmp_path / "text.jpg") in message and "JPEG, PNG" in message
     assert "null" in error_of("a\0b.png")
     assert "cannot be read" in error_of("x" * 5000)
-
-
-def test_formats_that_are_not_ours_are_refused(tmp_path: Path) -> None:
     for format in ("ICO", "TGA", "PCX", "EPS"):
         (tmp_path / "x.png").write_bytes(encoded(sample(), format))
         assert "is not an image that pathx reads" in error_of(tmp_path / "x.png")
+    assert r"two\nlines.jpg" in error_of(tmp_path / "two\nlines.jpg")
+    assert r"\udcff.jpg" in error_of(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.jpg"))
+    assert "Zoë's café.jpg" in error_of(tmp_path / "Zoë's café.jpg")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
@@ -339,19 +291,6 @@ def test_unreadable_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(os, "open", refuse)
     assert "permission denied" in error_of(tmp_path / "x.png")
-
-
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
-def test_files_without_permission(tmp_path: Path) -> None:
-    sample().save(tmp_path / "x.png")
-    (tmp_path / "x.png").chmod(0)
-    assert "permission denied" in error_of(tmp_path / "x.png")
-
-
-def test_a_progressive_jpeg_is_read_as_any_other(tmp_path: Path) -> None:
-    for name, progressive in (("plain", False), ("progressive", True)):
-        (tmp_path / name).write_bytes(encoded(sample(), "JPEG", progressive=progressive))
-    assert open_image(tmp_path / "plain").pixels.tobytes() == open_image(tmp_path / "progressive").pixels.tobytes()
 
 
 def test_files_beyond_the_byte_limit_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -382,25 +321,6 @@ def test_a_decompression_bomb_is_refused_undecoded(tmp_path: Path, side: int, mo
     assert "more than 89 million pixels" in error_of(tmp_path / "x.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)  # what other code in the process switches off stays on here
     assert "more than 89 million pixels" in error_of(tmp_path / "x.png")
-
-
-def test_messages_stay_on_one_line_whatever_the_name(tmp_path: Path) -> None:
-    assert r"two\nlines.jpg" in error_of(tmp_path / "two\nlines.jpg")
-    assert r"\udcff.jpg" in error_of(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.jpg"))
-    assert "Zoë's café.jpg" in error_of(tmp_path / "Zoë's café.jpg")
-
-
-@pytest.mark.parametrize("raised", [struct.error("x"), SyntaxError("y"), ValueError("a\nb"), OSError(5)])
-def test_whatever_a_decoder_raises_is_a_pathx_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: Exception
-) -> None:
-    sample().save(tmp_path / "x.tif")
-
-    def fail(self: object) -> None:
-        raise raised
-
-    monkeypatch.setattr(TiffImagePlugin.TiffImageFile, "load", fail)
-    assert f"{tmp_path / 'x.tif'} is damaged" in error_of(tmp_path / "x.tif")
 
 
 @pytest.mark.parametrize("format", pictures.FORMATS)

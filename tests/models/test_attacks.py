@@ -27,16 +27,6 @@ def genuine() -> bytes:
     return exported()
 
 
-@pytest.fixture(scope="module")
-def names(genuine: bytes) -> list[str]:
-    return [name for name, _ in attacks(Path("mark"), genuine)]
-
-
-def test_every_attack_has_a_name_of_its_own(names: list[str]) -> None:
-    assert len(names) > 100
-    assert len(set(names)) == len(names)
-
-
 def test_the_genuine_archive_is_loaded(genuine: bytes, tmp_path: Path) -> None:
     file = tmp_path / "model.pt2"
     file.write_bytes(packed(records_of(genuine)))  # packed as the attacks are

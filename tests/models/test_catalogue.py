@@ -11,91 +11,96 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from support.command_line import Pathx
 from torch import nn
 
-import pathx.models.catalogue
-import pathx.models.named
-from pathx.cli import run
 from pathx.engine.freeze import network_of
-from pathx.models.catalogue import TIMM_TABLE, catalogue, describe_model, hidden_layers, survey, survey_timm
-from pathx.models.named import TABLE, model_names
+from pathx.models import catalogue
+from pathx.models.catalogue import TABLES, describe_model, hidden_layers, models, survey
+from pathx.models.named import model_names
 from pathx.models.torchvision import torchvision
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ["alexnet", "squeezenet1_1", "shufflenet_v2_x0_5"]
 
 
-def called(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        run(arguments)
-    return int(ended.value.code or 0)
+def known(source: str) -> dict[str, Any]:
+    table: dict[str, Any] = json.loads(TABLES[source].read_text())
+    return table
 
 
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache of weights."""
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    (tmp_path / "hub" / "checkpoints").mkdir(parents=True)
-    return tmp_path / "hub" / "checkpoints"
-
-
-# The table
+# The tables
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in SAMPLE else pytest.mark.slow) for name in model_names()]
 )
 def test_the_table_is_true(name: str) -> None:
-    assert survey(name) == json.loads(TABLE.read_text())["models"][name]
+    assert survey("torchvision", name) == known("torchvision")["models"][name]
 
 
 def test_parameters_and_files_are_torchvisions() -> None:
-    for name, facts in json.loads(TABLE.read_text())["models"].items():
+    for name, facts in known("torchvision")["models"].items():
         weights = torchvision.models.get_model_weights(name).DEFAULT
         assert weights.url.endswith(f"/{facts['file']}")
         if name != "inception_v3":  # built without its auxiliary head
             assert facts["parameters"] == weights.meta["num_params"], name
 
 
-def test_names_that_the_table_does_not_know_are_looked_into(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    table = {"torchvision": "0.0", "models": {"alexnet": json.loads(TABLE.read_text())["models"]["alexnet"]}}
-    (tmp_path / "models.json").write_text(json.dumps(table))
-    monkeypatch.setattr(pathx.models.named, "TABLE", tmp_path / "models.json")
-    monkeypatch.setattr(pathx.models.catalogue, "model_names", lambda: ["alexnet", "efficientnet_b0", "squeezenet1_0"])
-    assert [(entry.name, entry.hidden_layers, entry.exact, entry.refused) for entry in catalogue()] == [
+def test_names_that_the_table_does_not_know_are_traced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    table = {"torchvision": "0.0", "models": {"alexnet": known("torchvision")["models"]["alexnet"]}}
+    (tmp_path / "table.json").write_text(json.dumps(table))
+    monkeypatch.setitem(TABLES, "torchvision", tmp_path / "table.json")
+    monkeypatch.setattr(catalogue, "model_names", lambda: ["alexnet", "efficientnet_b0"])
+    assert [(entry.name, entry.hidden_layers, entry.exact, entry.refused) for entry in models()] == [
         ("alexnet", 7, "region", None),
         ("efficientnet_b0", 33, "image", None),
-        ("squeezenet1_0", 17, "region", None),
     ]
 
 
-def test_whereabouts_of_weights(cache: Path) -> None:
-    (cache / "resnet18-f37072fd.pth").touch()
-    found = {entry.name: entry.weights for entry in catalogue()}
-    assert {name: found.pop(name) for name in ("squeezenet1_1", "resnet18")} == {
-        "squeezenet1_1": "bundled",
-        "resnet18": "cached",
-    }
-    assert set(found.values()) == {"download"}
+def test_the_table_of_timm_and_the_page_of_the_docs_say_the_same() -> None:
+    page, table = (ROOT / "docs" / "timm.md").read_text(), known("timm")
+    kinds = Counter(facts["exact"] for facts in table["models"].values())
+    assert f"All {len(table['models'])} networks of timm {table['timm']}," in page
+    said = f"{kinds['region']} exact in a region, {kinds['image']} exact at the image. {kinds[None]} are refused."
+    assert said in page
+    assert len(models(source="timm")) == kinds["region"] + kinds["image"]
+    assert len(models(source="timm", refused=True)) == len(table["models"])
+
+
+@pytest.mark.parametrize("count", [1, pytest.param(30, marks=pytest.mark.slow)])
+def test_the_table_of_timm_is_true(count: int) -> None:
+    """Of its names, and of some small networks."""
+    timm, table = pytest.importorskip("timm"), known("timm")
+    if timm.__version__ != table["timm"]:
+        pytest.skip(f"the table is of timm {table['timm']}")
+    assert {*table["models"]} <= {*timm.list_models()}
+    small = [name for name, facts in table["models"].items() if facts["parameters"] < 10**7 and not facts["refused"]]
+    for name in ["test_resnet", *random.Random(0).sample(small, count - 1)]:
+        config = timm.get_pretrained_cfg(name)
+        if config and config.num_classes == 0:
+            continue  # timm builds it without a classifier; for the table it was given one
+        found = survey("timm", name)
+        assert found == {key: table["models"][name][key] for key in found}, name
 
 
 # pathx models
 
 
-def test_models_as_text(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert called("models") == 0
-    heading, *lines = capsys.readouterr().out.splitlines()
+def test_models_and_where_their_weights_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pathx_: Pathx) -> None:
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    cache = tmp_path / "hub" / "checkpoints"
+    cache.mkdir(parents=True)
+    (cache / "resnet34-b627a593.pth").touch()
+    heading, *lines = pathx_("models").out.splitlines()
     assert heading.split("  ")[0] == "model"
     rows = {line.split()[0]: line.split()[1:] for line in lines}
+    assert {*rows} == {*model_names()}
     assert rows["vgg16"] == ["15", "in", "a", "region", "138.4", "M", "3x224x224", "download"]
     assert rows["squeezenet1_1"] == ["17", "in", "a", "region", "1.2", "M", "3x224x224", "bundled"]
     assert rows["vit_b_16"][:4] == ["12", "at", "the", "image"]
-    assert {*rows} == {*model_names()}
-
-
-def test_models_as_json(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert called("models", "--all", "--format", "json") == 0
-    entries = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert rows["resnet34"][-1] == "cached"
+    entries = {entry["name"]: entry for entry in json.loads(pathx_("models", "--all", "--format", "json").out)}
     assert entries["resnet18"] == {
         "name": "resnet18",
         "hidden_layers": 17,
@@ -105,10 +110,6 @@ def test_models_as_json(cache: Path, capsys: pytest.CaptureFixture[str]) -> None
         "input_size": [3, 224, 224],
         "weights": "download",
     }
-    assert (entries["vit_b_16"]["hidden_layers"], entries["vit_b_16"]["refused"]) == (12, None)
-
-
-# pathx models NAME
 
 
 def test_layers_of_a_small_network() -> None:
@@ -126,11 +127,8 @@ def test_layers_of_a_small_network() -> None:
         (2, ("3", (5, 5, 3), 75, (7, 7))),
         (1, ("1", (4, 7, 5), 140, (3, 3))),
     ]
-
-
-def test_vectors_have_no_receptive_field() -> None:
-    network = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-    (layer,) = hidden_layers(network_of(network, torch.zeros(1, 3)))
+    vectors = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    (layer,) = hidden_layers(network_of(vectors, torch.zeros(1, 3)))
     assert [(tensor.shape, tensor.receptive_field) for tensor in layer.tensors] == [((4,), ())]
 
 
@@ -139,42 +137,3 @@ def test_classes_follow_the_weights_that_are_asked_for(tmp_path: Path) -> None:
     save_file(state, tmp_path / "seven.safetensors")
     found = describe_model("squeezenet1_0", weights=tmp_path / "seven.safetensors", input_size=(3, 64, 64))
     assert len(found.labels) == 7
-
-
-# timm
-
-
-def timm_table() -> dict[str, Any]:
-    table: dict[str, Any] = json.loads(TIMM_TABLE.read_text())
-    return table
-
-
-def test_the_table_of_timm_and_the_page_of_the_docs_say_the_same() -> None:
-    page, known = (ROOT / "docs" / "timm.md").read_text(), timm_table()["models"]
-    kinds = Counter(facts["exact"] for facts in known.values())
-    assert f"All {len(known)} networks of timm {timm_table()['timm']}," in page
-    assert (
-        f"{kinds['region']} exact in a region, {kinds['image']} exact at the image. {kinds[None]} are refused." in page
-    )
-
-
-@pytest.mark.slow
-def test_the_table_of_timm_is_true() -> None:
-    """Of its names, and of thirty small networks."""
-    timm = pytest.importorskip("timm")
-    if timm.__version__ != timm_table()["timm"]:
-        pytest.skip(f"the table is of timm {timm_table()['timm']}")
-    known = timm_table()["models"]
-    assert {*known} <= {*timm.list_models()}
-    small = [name for name, facts in known.items() if facts["parameters"] < 10_000_000 and facts["refused"] is None]
-    wrong = {}
-    for name in random.Random(0).sample(small, 30):
-        found = survey_timm(name)
-        if any(found[key] != known[name][key] for key in ("hidden_layers", "exact", "refused", "parameters")):
-            wrong[name] = (known[name], found)
-    assert wrong == {}
-
-
-def test_one_line_of_the_table_of_timm_is_true() -> None:
-    pytest.importorskip("timm")
-    assert survey_timm("test_resnet") == timm_table()["models"]["test_resnet"]

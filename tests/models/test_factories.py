@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import copy
 import hashlib
 import json
 import pickle
@@ -154,14 +153,6 @@ def test_what_is_wrong_is_said() -> None:
     assert refusal(f"{where}:build").startswith(f"{where}:build does not say its input_size, mean, std: ")
 
 
-def test_state_that_is_no_tensor() -> None:
-    """Modules keep what they like beside their weights, quantised ones for example."""
-    code = "from net import Net\nclass Extra(Net):\n    def get_extra_state(self): return (3, 'epochs')\n"
-    Path("nets/extra.py").write_text(code)
-    first, second = (load_model("nets/extra.py:Extra", weights="none").module.state_dict() for _ in range(2))
-    assert first["_extra_state"] == second["_extra_state"] == (3, "epochs")
-
-
 def test_json_stays_clean(pathx_: Pathx) -> None:
     picture()
     save_file(network(2).state_dict(), "two.safetensors")
@@ -187,43 +178,19 @@ def test_json_stays_clean(pathx_: Pathx) -> None:
 
 
 CHATTY = """
-import os, sys
-from torch import nn
-os.system("echo a program")
-os.write(1, b"past Python\\n")
-
-class Loud(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
-    def forward(self, x):
-        print("a look at", x.shape)
-        return self.net(x)
-
-def inside():
-    return nn.Sequential(nn.Identity(), Loud())
-"""
-
-
-@pytest.mark.parametrize("name", ["Loud", "inside"])
-def test_whatever_the_code_prints_goes_to_stderr(name: str, pathx_: Pathx) -> None:
-    Path("nets/chatty.py").write_text(CHATTY)
-    picture()
-    for command in (("explain", "photo.png", "--format", "json"), ("check", "photo.png", "--format", "json")):
-        done = pathx_(*command, "--model", f"nets/chatty.py:{name}", "--depth", "1")
-        # The weights are left to chance, and so is whether `check` finds that they matter.
-        assert done.status in ((0, 1) if "check" in command else (0,)), done.err
-        assert len(done.documents) == 1 and "a look at" in done.err
-
-
-LEAVING = """
-import atexit, gc, threading, weakref
+import atexit, os, threading, weakref
 import torch
 from torch import nn
 
+print("said by the module")
+os.system("echo said by a program")
+os.write(1, b"said past Python\\n")
 atexit.register(print, "said at the exit")
 
 class Talkative(nn.Sequential):
+    def forward(self, x):
+        print("said by forward")
+        return super().forward(x)
     def __del__(self):
         print("said by __del__")
 
@@ -234,6 +201,20 @@ def build():
     weakref.finalize(net, print, "said when it went")
     return net
 """
+
+
+def test_everything_that_the_code_prints_goes_to_stderr() -> None:
+    """Also by other programs, past Python, by hooks and threads, and when the network or the process ends."""
+    Path("nets/chatty.py").write_text(CHATTY)
+    model = ("--model", "nets/chatty.py:build")
+    done = process("-m", "pathx", "explain", picture(), *model, "--depth", "1", "--format", "json", "--no-pictures")
+    assert done.status == 0, done.err
+    assert [document["image"]["file"] for document in done.documents] == ["photo.png"]
+    for said in (
+        *("by the module", "by a program", "past Python", "by forward", "by a hook", "by a thread"),
+        *("by __del__", "when it went", "at the exit"),
+    ):
+        assert f"said {said}" in done.err, said
 
 
 @pytest.mark.parametrize(
@@ -250,37 +231,14 @@ def test_a_forward_that_fails_is_told_apart(fault: str, status: int, message: st
     assert (done.status, done.out, done.err.count("\n")) == (status, "", 1) and message in done.err
 
 
-def test_methods_that_give_nothing_are_no_fault() -> None:
-    code = "from torch import nn\nclass Net(nn.Linear):\n    def __init__(self):\n        super().__init__(3, 2)\n"
-    Path("nets/quiet.py").write_text(code + "    def eval(self):\n        self.train(False)\n")
-    assert not load_model("nets/quiet.py:Net").module.training
-
-
-def test_what_is_printed_outside_of_calls_goes_to_stderr_too() -> None:
-    """By hooks of the network itself, by threads, and when the network or the process ends."""
-    Path("nets/leaving.py").write_text(LEAVING)
-    model = ("--model", "nets/leaving.py:build")
-    done = process("-m", "pathx", "explain", picture(), *model, "--depth", "1", "--format", "json", "--no-pictures")
-    assert done.status == 0, done.err
-    assert [document["image"]["file"] for document in done.documents] == ["photo.png"]
-    for said in ("at the exit", "by __del__", "by a hook", "by a thread", "when it went"):
-        assert f"said {said}" in done.err
-
-
-def test_whatever_other_programs_print_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
-    Path("nets/chatty.py").write_text(CHATTY)
-    loaded = load_model("nets/chatty.py:Loud")
-    copied = copy.deepcopy(loaded.module)
-    with torch.no_grad():
-        for parameter in copied.parameters():
-            parameter.zero_()
-    assert (
-        float(copied(torch.rand(1, 3, 8, 8)).abs().sum())
-        == 0
-        < float(loaded.module(torch.rand(1, 3, 8, 8)).abs().sum())
+def test_classes_of_ones_own_may_give_nothing_and_keep_what_they_like() -> None:
+    """`eval` returns nothing; quantised modules keep what is no tensor beside their weights."""
+    Path("nets/odd.py").write_text(
+        "from net import Net\nclass Odd(Net):\n    def eval(self): self.train(False)\n"
+        "    def get_extra_state(self): return (3, 'epochs')\n"
     )
-    out, err = capfd.readouterr()
-    assert out == "" and all(text in err for text in ("a program", "past Python", "a look at"))
+    loaded = load_model("nets/odd.py:Odd", weights="none")
+    assert not loaded.module.training and loaded.module.state_dict()["_extra_state"] == (3, "epochs")
 
 
 def test_untrained_is_what_the_code_builds_and_the_same_every_time() -> None:

@@ -1,156 +1,172 @@
+"""Model files: several forms of one network, their sidecars, files that are no models, and what `load_model` gives."""
+
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import pickle
 import subprocess
 import sys
-import urllib.error
-import zipfile
 from collections.abc import Callable
-from functools import cache
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.utils.prune
 from PIL import Image
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
+from support.attacks import GRAPH, Trap, packed, pickled, records_of
+from support.attacks import exported as genuine_export
+from support.command_line import Pathx, check_document, check_schema, picture, refused, same
+from support.small import loaded as small_model
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 from pathx.errors import PathxError
-from pathx.models import bundled
+from pathx.models.exported import rebuild_archive
+from pathx.models.files import Archive, Unsafe
 from pathx.models.load import load_model
-from pathx.models.preprocessing import Preprocessing
-from pathx.models.torchvision import torchvision
 
+pytestmark = pytest.mark.usefixtures("one_thread", "here")
 SIDECAR = {"input_size": [3, 8, 8], "mean": [0.5, 0.4, 0.3], "std": [0.1, 0.2, 0.3], "labels": ["cat", "dog", "fox"]}
 INPUT = torch.linspace(-1, 1, 192).view(1, 3, 8, 8)
 
 
-@pytest.fixture(scope="module")
-def network() -> nn.Module:
-    torch.manual_seed(1)
-    layers = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(), nn.Flatten(), nn.Linear(144, 3)
-    return nn.Sequential(*layers).eval()
+def network(channels: int = 3, classes: int = 3) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        first = nn.Conv2d(channels, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout()
+        return nn.Sequential(*first, nn.Flatten(), nn.Linear(144, classes)).eval()
 
 
-def scripted(network: nn.Module, file: Path, extra: dict[str, str]) -> None:
-    torch.jit.save(torch.jit.script(network), file, _extra_files=extra)
+def scripted(module: nn.Module, file: str, extra: dict[str, str] | None = None) -> None:
+    torch.jit.save(torch.jit.script(module), file, _extra_files=extra)
 
 
-def traced(network: nn.Module, file: Path, extra: dict[str, str]) -> None:
-    program: Any = torch.jit.trace(network, INPUT)  # type: ignore[no-untyped-call]
+def traced(module: nn.Module, file: str, extra: dict[str, str] | None = None) -> None:
+    program: Any = torch.jit.trace(module, INPUT)  # type: ignore[no-untyped-call]
     torch.jit.save(program, file, _extra_files=extra)
 
 
-def frozen(network: nn.Module, file: Path, extra: dict[str, str]) -> None:
-    torch.jit.save(torch.jit.freeze(torch.jit.script(network)), file, _extra_files=extra)
+def frozen(module: nn.Module, file: str, extra: dict[str, str] | None = None) -> None:
+    torch.jit.save(torch.jit.freeze(torch.jit.script(module)), file, _extra_files=extra)
 
 
-def exported(network: nn.Module, file: Path, extra: dict[str, str]) -> None:
+def exported(module: nn.Module, file: str, extra: dict[str, str] | None = None) -> None:
     with open(file, "wb") as stream:
-        torch.export.save(torch.export.export(network, (INPUT,)), stream, extra_files=extra)
+        torch.export.save(torch.export.export(module, (INPUT,)), stream, extra_files=extra)
 
 
-Save = Callable[[nn.Module, Path, dict[str, str]], None]
-formats = pytest.mark.parametrize("save", [scripted, traced, frozen, exported])
+FORMS = (scripted, traced, frozen, exported)
+Save = Callable[..., None]
 
 
-def refusal(*arguments: Any, **options: Any) -> PathxError:
+def refusal(*arguments: Any, **options: Any) -> str:
     with pytest.raises(PathxError) as caught:
         load_model(*arguments, **options)
-    assert "\n" not in str(caught.value)
-    return caught.value
+    assert "\n" not in str(caught.value) and caught.value.usage
+    return str(caught.value)
 
 
-# Files
+# What a file holds
 
 
-@formats
+@pytest.mark.parametrize("save", FORMS)
 @pytest.mark.parametrize("name", ["model.pt", "model.pt2", "model"])
-def test_files_are_told_apart_by_content(
-    network: nn.Module, tmp_path: Path, save: Save, name: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / name
-    save(network, file, {})
-    (tmp_path / "model.json").write_text(json.dumps(SIDECAR))
-    loaded = load_model(str(file))
-    assert_close(loaded.module(INPUT), network(INPUT))  # freezing folds the batch norm
+def test_files_are_told_apart_by_content(save: Save, name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    module = network()
+    save(module, name)
+    Path("model.json").write_text(json.dumps(SIDECAR))
+    loaded = load_model(Path(name))
+    assert_close(loaded.module(INPUT), module(INPUT))  # freezing folds the batch norm
     assert not any(part.training for part in loaded.module.modules())
     assert (loaded.name, loaded.weights) == (name, name)
-    assert loaded.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert loaded.sha256 == hashlib.sha256(Path(name).read_bytes()).hexdigest()
     assert loaded.labels == ("cat", "dog", "fox")
-    assert loaded.preprocessing.input_size == (3, 8, 8)
-    assert loaded.preprocessing.mean == (0.5, 0.4, 0.3)
+    assert (loaded.preprocessing.input_size, loaded.preprocessing.mean) == ((3, 8, 8), (0.5, 0.4, 0.3))
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("save", [scripted, exported])
-def test_options_win_over_the_sidecar_which_wins_over_the_archive(
-    network: nn.Module, tmp_path: Path, save: Save
-) -> None:
-    file = tmp_path / "model.pt"
-    save(network, file, {"pathx.json": json.dumps(SIDECAR)})
-    assert load_model(file).labels == ("cat", "dog", "fox")
-    (tmp_path / "model.json").write_text('{"labels": {"0": "a", "1": "b", "2": "c"}, "std": 0.25, "note": "mine"}')
-    assert load_model(file).labels == ("a", "b", "c")
-    (tmp_path / "model.pt.json").write_text('{"resize": 10, "std": [0.25]}')
-    loaded = load_model(file, mean=0.75, labels=["x", "y", "z"])
-    assert loaded.labels == ("x", "y", "z")
-    assert loaded.preprocessing.mean == (0.75, 0.75, 0.75)
-    assert loaded.preprocessing.std == (0.25, 0.25, 0.25)
-    assert loaded.preprocessing.resize == 10
-    assert load_model(file, input_size=[1, 5, 7], mean=[0], std=[1]).preprocessing.input_size == (1, 5, 7)
+def test_one_network_in_several_forms_gives_one_path(pathx_: Pathx) -> None:
+    results = []
+    for save in FORMS[:2] + FORMS[3:]:
+        file = f"{save.__name__}.bin"
+        save(network(), file, {"pathx.json": json.dumps(SIDECAR)})
+        done = pathx_("explain", picture(), "--model", file, "--depth", "all", "--format", "json", "--out", file[:-4])
+        assert (done.status, done.err) == (0, ""), file
+        (made,) = done.documents
+        check_document(made)
+        assert (made["model"].pop("name"), made["model"].pop("weights")) == (file, file)
+        made["model"].pop("sha256")
+        assert made["model"].pop("origin") == {"source": "file", "name": file}
+        for layer in made["layers"]:
+            layer.pop("tensors")
+            for unit in layer["units"]:
+                unit.pop("tensor")
+        results.append(made)
+    assert same(results[0], results[1])
+    assert same(results[0], results[2])
 
 
-def test_options_alone_are_enough(network: nn.Module, tmp_path: Path) -> None:
-    file = tmp_path / "model.pt"
-    scripted(network, file, {})
-    (tmp_path / "labels.txt").write_text("cat\nred fox\ndog\n")
-    options: dict[str, Any] = {"input_size": (3, 8, 8), "mean": (0, 0, 0), "std": (1, 1, 1)}
-    assert load_model(file, **options).labels_for(3) == ("class 0", "class 1", "class 2")
-    assert load_model(file, **options).labels_for(1) == ("negative", "positive")
-    loaded = load_model(file, **options, labels=tmp_path / "labels.txt")
-    assert loaded.labels_for(3) == ("cat", "red fox", "dog")
-    with pytest.raises(
-        PathxError, match=r"^3 labels were given, but model.pt has 5 classes: give one label per class$"
-    ):
-        loaded.labels_for(5)
+def test_a_file_made_for_one_image_at_a_time_takes_several(pathx_: Pathx) -> None:
+    exported(network(), "model.pt2", {"pathx.json": json.dumps(SIDECAR)})
+    names = [picture("a.png"), "none.png", picture("b.png", seed=1), picture("c.png", seed=2)]
+    arguments = ("explain", *names, "--model", "model.pt2", "--format", "json")
+    several = pathx_(*arguments)
+    assert several.status == 1
+    assert several.err.splitlines()[0] == "pathx: none.png: no such file; check the path"
+    assert [made["image"]["file"] for made in several.documents] == ["a.png", "b.png", "c.png"]
+    assert several == pathx_(*arguments, "--batch-size", 1, "--overwrite")
 
 
-def test_a_file_without_a_description_shows_the_sidecar_to_write(network: nn.Module, tmp_path: Path) -> None:
-    file = tmp_path / "model.pt"
-    scripted(network, file, {})
-    error = refusal(file, mean=0.5)
-    assert error.usage
-    assert str(error).startswith(f"{file} does not say its input_size, std: give them as options or write ")
-    sidecar, text = str(error).rpartition("write ")[2].split(" such as ")
-    Path(sidecar).write_text(text)  # the advice works
-    assert load_model(file).preprocessing.input_size == (3, 32, 32)
+def test_a_grey_model_gets_a_grey_image(pathx_: Pathx) -> None:
+    module = network(channels=1)
+    scripted(module, "model.pt", {"pathx.json": json.dumps({"input_size": [1, 8, 8], "mean": 0.5, "std": 0.25})})
+    options = ("--model", "model.pt", "--target", 0, "--format", "json")
+    (made,) = pathx_("explain", picture(size=(8, 8)), *options).documents
+    check_document(made)
+    with Image.open("photo.png") as image:
+        grey = torch.tensor(list(image.convert("L").tobytes()), dtype=torch.float32).view(1, 1, 8, 8)
+    assert made["target"]["logit"] == pytest.approx(float(module((grey / 255 - 0.5) / 0.25)[0, 0].detach()), rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("{", "{sidecar} is not valid JSON (Expecting property name"),
-        ("[]", '{sidecar} must hold an object such as {{"input_size"'),
-        ('{"lables": []}', "{sidecar} has the unknown key 'lables': did you mean 'labels'?"),
-        ('{"mean": "x"}', "mean in {sidecar} must be a list of numbers such as [0.5, 0.5, 0.5], not 'x'"),
-        ('{"input_size": 8}', "input_size in {sidecar} must be a list of numbers such as [3, 32, 32], not 8"),
-        ('{"labels": [1]}', "label 0 in {sidecar} must be a text that is not empty, not 1"),
-        ('{"input_size": [3, 8], "mean": 0, "std": 1}', "{model}: input_size must be three whole numbers above 0"),
-        ('{"input_size": [3, 8, 8], "mean": 0, "std": 0}', "{model}: std must be 3 numbers above 0, one per channel"),
-    ],
-)
-def test_sidecars_that_are_wrong(network: nn.Module, tmp_path: Path, content: str, message: str) -> None:
-    model, sidecar = tmp_path / "model.pt", tmp_path / "model.json"
-    scripted(network, model, {})
-    sidecar.write_text(content)
-    error = refusal(model)
-    assert str(error).startswith(message.format(model=model, sidecar=sidecar))
-    assert error.usage
+def test_one_logit_is_two_classes(pathx_: Pathx) -> None:
+    sidecar = {key: SIDECAR[key] for key in ("input_size", "mean", "std")}
+    scripted(network(classes=1), "model.pt", {"pathx.json": json.dumps(sidecar)})
+    arguments = ("explain", picture(), "--model", "model.pt", "--format", "json")
+    done = pathx_(*arguments, "--target", "negative", "--target", "positive")
+    negative, positive = (made["target"] for made in done.documents)
+    assert (negative["index"], positive["index"], negative["logit"]) == (0, 1, 0.0)
+    assert positive["probability"] + negative["probability"] == pytest.approx(1)
+    assert positive["probability"] == pytest.approx(torch.tensor(positive["logit"]).sigmoid().item(), rel=1e-5)
+    for made in done.documents:
+        check_schema(made)
+        assert (made["alpha"], made["model"]["classes"]) == (0.5, 2)
+    (predicted,) = pathx_(*arguments).documents
+    assert predicted["target"] == (positive if positive["logit"] > 0 else negative)
+
+
+class Gated(nn.Module):
+    """A squeeze-and-excitation block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.gate = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), nn.Conv2d(4, 4, 1)
+        self.last = nn.Linear(144, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        return self.last((x * self.gate(x).sigmoid()).flatten(1))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("save", [scripted, traced, exported])
+def test_a_file_that_is_no_relu_network_is_exact_at_the_image(pathx_: Pathx, save: Save) -> None:
+    save(Gated().eval(), "model.pt", {"pathx.json": json.dumps(SIDECAR)})
+    done = pathx_("explain", picture(), "--model", "model.pt", "--format", "json")
+    assert done.status == 0 and json.loads(done.out)["model"]["exact"] == "image"
 
 
 def test_real_files(shared_data: Path) -> None:
@@ -162,283 +178,195 @@ def test_real_files(shared_data: Path) -> None:
         assert sum(label == file.parent.name for label, file in zip(labels, files, strict=True)) >= 16
 
 
+def test_model_files_need_no_torchvision() -> None:
+    scripted(network(), "model.pt", {"pathx.json": json.dumps(SIDECAR)})
+    script = "import sys, pathx; pathx.load_model('model.pt'); print('torchvision' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("False\n", "")
+
+
+# Sidecars and options
+
+
+@pytest.mark.parametrize("save", [scripted, exported])
+def test_options_win_over_the_sidecar_which_wins_over_the_archive(save: Save) -> None:
+    save(network(), "model.pt", {"pathx.json": json.dumps(SIDECAR)})
+    assert load_model("model.pt").labels == ("cat", "dog", "fox")
+    Path("model.json").write_text('{"labels": {"0": "a", "1": "b", "2": "c"}, "std": 0.25, "note": "mine"}')
+    assert load_model("model.pt").labels == ("a", "b", "c")
+    Path("model.pt.json").write_text('{"resize": 10, "std": [0.25]}')
+    loaded = load_model("model.pt", mean=0.75, labels=["x", "y", "z"])
+    assert loaded.labels == ("x", "y", "z")
+    assert loaded.preprocessing.mean == (0.75, 0.75, 0.75)
+    assert (loaded.preprocessing.std, loaded.preprocessing.resize) == ((0.25, 0.25, 0.25), 10)
+    assert load_model("model.pt", input_size=[1, 5, 7], mean=[0], std=[1]).preprocessing.input_size == (1, 5, 7)
+
+
+def test_options_alone_are_enough() -> None:
+    scripted(network(), "model.pt")
+    Path("labels.txt").write_text("cat\nred fox\ndog\n")
+    options: dict[str, Any] = {"input_size": (3, 8, 8), "mean": (0, 0, 0), "std": (1, 1, 1)}
+    assert load_model("model.pt", **options).labels_for(3) == ("class 0", "class 1", "class 2")
+    assert load_model("model.pt", **options).labels_for(1) == ("negative", "positive")
+    loaded = load_model("model.pt", **options, labels="labels.txt")
+    assert loaded.labels_for(3) == ("cat", "red fox", "dog")
+    problem = r"^3 labels were given, but model.pt has 5 classes: give one label per class$"
+    with pytest.raises(PathxError, match=problem):
+        loaded.labels_for(5)
+
+
+def test_a_file_without_a_description_shows_the_sidecar_to_write() -> None:
+    scripted(network(), "model.pt")
+    error = refusal("model.pt", mean=0.5)
+    assert error.startswith("model.pt does not say its input_size, std: give them as options or write ")
+    sidecar, text = error.rpartition("write ")[2].split(" such as ")
+    Path(sidecar).write_text(text)  # the advice works
+    assert load_model("model.pt").preprocessing.input_size == (3, 32, 32)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "model.json is not valid JSON (Expecting property name"),
+        ("[]", 'model.json must hold an object such as {"input_size"'),
+        ('{"lables": []}', "model.json has the unknown key 'lables': did you mean 'labels'?"),
+        ('{"mean": "x"}', "mean in model.json must be a list of numbers such as [0.5, 0.5, 0.5], not 'x'"),
+        ('{"input_size": 8}', "input_size in model.json must be a list of numbers such as [3, 32, 32], not 8"),
+        ('{"labels": [1]}', "label 0 in model.json must be a text that is not empty, not 1"),
+        ('{"input_size": [3, 8], "mean": 0, "std": 1}', "model.pt: input_size must be three whole numbers above 0"),
+        ('{"input_size": [3, 8, 8], "mean": 0, "std": 0}', "model.pt: std must be 3 numbers above 0, one per channel"),
+    ],
+)
+def test_sidecars_that_are_wrong(content: str, message: str) -> None:
+    scripted(network(), "model.pt")
+    Path("model.json").write_text(content)
+    assert refusal("model.pt").startswith(message)
+
+
 # Pickles and other things that are no models
 
 
-class Trap:
-    """A pickle that leaves a mark where it is executed."""
-
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self.mark,)
-
-
 @pytest.mark.parametrize("form", ["zip", "legacy", "bare"])
-def test_no_pickle_is_executed(tmp_path: Path, form: str) -> None:
-    mark, file = tmp_path / "executed", tmp_path / "model.pt"
+def test_no_pickle_is_executed(here: Path, form: str) -> None:
+    mark = here / "executed"
     content = {"features.0.weight": Trap(mark)}
     if form == "bare":
-        file.write_bytes(pickle.dumps(content))
+        Path("model.pt").write_bytes(pickle.dumps(content))
     else:
-        torch.save(content, file, _use_new_zipfile_serialization=form == "zip")
-    for error in (refusal(file), refusal("squeezenet1_1", weights=file)):
-        assert error.usage
-        assert str(file) in str(error)
+        torch.save(content, "model.pt", _use_new_zipfile_serialization=form == "zip")
+    ways = "export the model with torch.export.save, or for a state dict use `model` NAME `weights` model.pt"
+    assert refusal("./model.pt") == f"model.pt is a pickle, a program that pathx never runs: {ways}"
+    assert "model.pt is damaged or holds more than tensors" in refusal("squeezenet1_1", weights="model.pt")
     assert not mark.exists()
     pickle.loads(pickle.dumps(content))
     assert mark.exists()  # the trap would have worked
 
 
-def rewrite(archive: Path, changes: dict[str, Callable[[bytes], bytes]]) -> None:
-    with zipfile.ZipFile(archive) as old:
-        records = {name: old.read(name) for name in old.namelist()}
-    with zipfile.ZipFile(archive, "w") as new:
-        for name, content in records.items():
-            new.writestr(name, changes.get(name.partition("/")[2], bytes)(content))
-
-
-def test_a_whole_model_as_a_pickle_is_refused_with_the_ways_out(network: nn.Module, tmp_path: Path) -> None:
-    file = tmp_path / "model.pt"
-    torch.save(network, file)
-    ways = f"export the model with torch.export.save, or for a state dict use `model` NAME `weights` {file}"
-    assert str(refusal(file)) == f"{file} is a pickle, a program that pathx never runs: {ways}"
-    assert "holds more than tensors" in str(refusal("resnet18", weights=file))
-
-
-def test_weights_of_a_file_are_prepared_for_as_it_says_or_else_that_is_said(tmp_path: Path) -> None:
-    """mobilenet_v2's two sets of weights take images resized to 256 and to 232."""
-    from pathx.models.torchvision import torchvision
-
-    first, second = torchvision.models.MobileNet_V2_Weights
-    state = load_model("mobilenet_v2", weights="none").module.state_dict()
-    unnamed = tmp_path / "mobile.pth"
-    original = tmp_path / first.url.rpartition("/")[2]
-    for file in (unnamed, original):
-        torch.save(state, file)
-    guessed = load_model("mobilenet_v2", weights=unnamed)
-    assert (guessed.preprocessing.resize, guessed.origin["preprocessing"]) == (232, second.name)
-    assert guessed.notes == (
-        "images are prepared as for IMAGENET1K_V2 (resized to 232, cropped to 224), since mobile.pth does not say; "
-        f"for other weights: `weights` IMAGENET1K_V1={unnamed}",
-    )
-    told = load_model("mobilenet_v2", weights=f"IMAGENET1K_V1={unnamed}")
-    recognised = load_model("mobilenet_v2", weights=original)
-    for loaded in (told, recognised):
-        assert (loaded.preprocessing.resize, loaded.origin["preprocessing"], loaded.notes) == (256, first.name, ())
-    assert told.weights == "mobile.pth" and told.sha256 == guessed.sha256
-    assert load_model("mobilenet_v2", weights=unnamed, input_size=(3, 64, 64)).notes == ()
-    assert "nor is that a file" in str(refusal("mobilenet_v2", weights="IMAGENET1K_V1=nowhere.pth"))
-
-
-def test_files_that_are_no_models(network: nn.Module, tmp_path: Path) -> None:
-    file = tmp_path / "model.pt"
-    scripted(network, file, {})
-    whole = file.read_bytes()
+def test_files_that_are_no_models() -> None:
+    scripted(network(), "model.pt")
+    whole, file = Path("model.pt").read_bytes(), Path("model.pt")
     for content in (b"", b"a picture, perhaps", whole[:1000], b"PK\x03\x04"):
         file.write_bytes(content)
-        assert str(refusal(file)).startswith(f"{file} is damaged or not a model file: save the model with ")
-        assert str(refusal("resnet18", weights=file)).startswith(f"{file} is not a state dict: ")
+        assert refusal(file).startswith("model.pt is damaged or not a model file: save the model with ")
+        assert refusal("resnet18", weights=file).startswith("model.pt is not a state dict: ")
     middle = whole.index(b"PK\x03\x04", 1)
     file.write_bytes(whole[:middle] + b"garbage." + whole[middle + 8 :])
-    assert str(refusal(file)).startswith(f"{file} cannot be loaded by torch {torch.__version__} (")
-    assert str(refusal(tmp_path)).startswith(f"{tmp_path} cannot be read: Is a directory without the config.json")
-    assert str(refusal("./no.pt")) == "there is no model file no.pt: check the path, or give a torchvision name"
+    assert refusal(file).startswith(f"model.pt cannot be loaded by torch {torch.__version__} (")
+    Path("folder").mkdir()
+    assert refusal("folder").startswith("folder cannot be read: Is a directory without the config.json")
+    assert refusal("./no.pt") == "there is no model file no.pt: check the path, or give a torchvision name"
+    Path("small.py").write_text("def build(): ...")
+    assert refusal("small.py").startswith("small.py is Python code: name the function in it that builds the model")
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_what_was_made_for_one_processor_has_no_weights_to_load(network: nn.Module, tmp_path: Path) -> None:
-    file = tmp_path / "model.pt"
-    torch.jit.save(torch.jit.optimize_for_inference(torch.jit.script(network.eval())), file)
-    made = f"{file} was made by torch.jit.optimize_for_inference and holds no weights"
-    assert str(refusal(file)) == f"{made}: save the module that it was made from"
+def test_what_was_made_for_one_processor_has_no_weights_to_load() -> None:
+    torch.jit.save(torch.jit.optimize_for_inference(torch.jit.script(network())), "model.pt")
+    made = "model.pt was made by torch.jit.optimize_for_inference and holds no weights"
+    assert refusal("model.pt") == f"{made}: save the module that it was made from"
 
 
-def test_a_damaged_export_is_refused_quietly(
-    network: nn.Module, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "model.pt2"
-    exported(network, file, {})
-    rewrite(file, {"models/model.json": lambda _: b"{}"})
-    assert str(refusal(file)).startswith(f"{file} cannot be loaded by torch {torch.__version__} (")
+def test_weights_and_models_are_not_mixed_up(pathx_: Pathx) -> None:
+    save_file(network().state_dict(), "weights")
+    scripted(network(), "model")
+    assert refusal("./weights") == "weights holds weights only: use `model` NAME `weights` weights"
+    assert refusal("./model", weights="DEFAULT") == "./model brings its own weights: leave `weights` out"
+    assert "is a whole model, not a state dict" in refusal("resnet18", weights="model")
+    refused(pathx_("explain", picture(), "--model", "no.pt"), "there is no model file no.pt: check the path")
+
+
+# torch.export: archives are rebuilt before torch sees them
+
+
+def test_the_rebuilt_archive_holds_nothing_but_the_network(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    mark = here / "mark"
+    records = {
+        **records_of(genuine_export()),
+        "extra/evil.pkl": b"x",
+        "data/sample_inputs/model.pt": pickled(Trap(mark)),
+    }
+    fresh = records_of(rebuild_archive(Archive(io.BytesIO(packed(records)))))
+    assert "extra/evil.pkl" not in fresh and fresh["data/sample_inputs/model.pt"] == b""
+    graph = json.loads(fresh[GRAPH])
+    assert graph["guards_code"] == []
+    assert {key for node in graph["graph_module"]["graph"]["nodes"] for key in node["metadata"]} == {"nn_module_stack"}
+    Path("model.pt2").write_bytes(packed(records))
+    assert load_model("model.pt2").labels == ("cat", "red fox", "dog")
+    assert not mark.exists()
+    Path("model.pt2").write_bytes(packed({**records, GRAPH: b"{}"}))
+    assert refusal("model.pt2").startswith("model.pt2 ")
     assert capfd.readouterr() == ("", "")
 
 
-def test_weights_and_models_are_not_mixed_up(network: nn.Module, tmp_path: Path) -> None:
-    weights, model = tmp_path / "weights", tmp_path / "model"
-    save_file(network.state_dict(), weights)
-    scripted(network, model, {})
-    assert str(refusal(weights)) == f"{weights} holds weights only: use `model` NAME `weights` {weights}"
-    assert str(refusal(model, weights="DEFAULT")) == f"{model} brings its own weights: leave `weights` out"
-    assert "is a whole model, not a state dict" in str(refusal("resnet18", weights=model))
+def test_a_record_has_the_name_it_was_asked_by() -> None:
+    archive = Archive(io.BytesIO(genuine_export()))
+    assert GRAPH in archive.names
+    with pytest.raises(Unsafe, match="it has no"):
+        archive.read(GRAPH.upper())  # torch's own reader would not mind
 
 
-# Names
+def test_results_may_be_dictionaries_of_tensors() -> None:
+    class Two(nn.Module):
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            with torch.no_grad():
+                scaled = x * 2
+            return {"logits": scaled.relu().flatten(1), "other": x.flatten(1)}
+
+    torch.export.save(torch.export.export(Two(), (torch.ones(1, 1, 2, 2),)), "two.pt2")
+    module = load_model("two.pt2", input_size=(1, 2, 2), mean=0, std=1).module
+    assert module(torch.ones(1, 1, 2, 2))["logits"].tolist() == [[2, 2, 2, 2]]
 
 
-def test_the_default_is_bundled_and_right(shared_data: Path) -> None:
-    loaded = load_model()
-    assert (loaded.name, loaded.weights) == ("squeezenet1_1", "bundled")
-    assert loaded.sha256 == hashlib.sha256((shared_data / "models/squeezenet1_1.safetensors").read_bytes()).hexdigest()
-    expected = {"goldfish": "goldfish", "castle": "castle", "red_fox": "dingo"}
-    for name, label in expected.items():
-        (file,) = (shared_data / "imagenet").glob(f"*_{name}.JPEG")
-        with Image.open(file) as photo:
-            logits = loaded.module(loaded.preprocessing(photo)[None])
-        assert loaded.labels[int(logits.argmax())] == label
+# On other devices
 
 
-def test_the_default_has_torchvisions_preprocessing_and_categories() -> None:
-    loaded = load_model()
-    weights = torchvision.models.SqueezeNet1_1_Weights.IMAGENET1K_V1
-    assert loaded.labels == tuple(weights.meta["categories"])
-    assert loaded.preprocessing == Preprocessing.of_preset(weights.transforms())
-    assert not any(part.training for part in loaded.module.modules())
-    assert not any(tensor.is_meta for tensor in loaded.module.state_dict().values())
-    for key, value in load_file(bundled.WEIGHTS).items():
-        assert torch.equal(loaded.module.state_dict()[key], value)
+def normed() -> nn.Module:
+    """torch's own copy refuses weights that hang on others."""
+    return nn.Sequential(nn.Flatten(), nn.utils.weight_norm(nn.Linear(300, 4)), nn.ReLU(), nn.Linear(4, 3))
 
 
-@cache
-def checkpoint(name: str, **settings: Any) -> tuple[nn.Module, dict[str, Tensor]]:
-    """A torchvision model with weights that no initialisation would give, and its state dict."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(5)
-        module: nn.Module = torchvision.models.get_model(name, weights=None, **settings).eval()
-        with torch.no_grad():
-            for value in module.state_dict().values():
-                if value.is_floating_point():
-                    value.uniform_(0.01, 0.02)
-    return module, module.state_dict()
+def pruned() -> nn.Module:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(300, 4), nn.ReLU(), nn.Linear(4, 3))
+    torch.nn.utils.prune.l1_unstructured(module[1], "weight", 0.5)  # type: ignore[no-untyped-call]
+    return module
 
 
-@pytest.mark.parametrize("form", ["safetensors", "pth", "legacy", "wrapped", "parallel", "half"])
-def test_local_state_dicts(tmp_path: Path, form: str) -> None:
-    module, state = checkpoint("shufflenet_v2_x0_5", num_classes=7)
-    file = tmp_path / "weights.bin"
-    tolerance = 0.0
-    if form == "safetensors":
-        save_file(state, file)
-    elif form == "wrapped":
-        wrapped = {f"module.{key}": value for key, value in state.items()}
-        torch.save({"epoch": 3, "state_dict": wrapped, "optimizer": {"lr": 0.1}}, file)
-    elif form == "parallel":
-        save_file({f"module.{key}": value for key, value in state.items() if "tracked" not in key}, file)
-    elif form == "half":
-        torch.save({key: value.half() if value.is_floating_point() else value for key, value in state.items()}, file)
-        tolerance = 1e-2
-    else:
-        torch.save(state, file, _use_new_zipfile_serialization=form == "pth")
-    loaded = load_model("shufflenet_v2_x0_5", weights=file)
-    image = torch.rand(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
-    assert_close(loaded.module(image), module(image), rtol=tolerance, atol=0)
-    assert loaded.weights == "weights.bin"
-    assert loaded.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
-    assert loaded.labels == tuple(f"class {index}" for index in range(7))
-    assert loaded.preprocessing.resize == 256
-    assert {value.dtype for value in loaded.module.parameters()} == {torch.float32}
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("make", [network, normed, pruned])
+def test_elsewhere_it_is_a_copy_and_the_network_stays_where_it_is(make: Callable[[], nn.Module]) -> None:
+    model = replace(small_model(), module=make().eval())
+    elsewhere = model.on(torch.device("meta"))
+    assert {one.device.type for one in elsewhere.parameters()} == {"meta"}
+    assert {one.device.type for one in model.module.parameters()} == {"cpu"}
+    assert model.on(torch.device("cpu")) is model.module
 
 
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        ("googlenet", {"init_weights": False, "aux_logits": True}),
-        pytest.param("googlenet", {"init_weights": False, "aux_logits": False}, marks=pytest.mark.slow),
-        pytest.param("inception_v3", {"init_weights": False, "aux_logits": True}, marks=pytest.mark.slow),
-        ("mnasnet0_5", {}),
-        pytest.param("regnet_x_400mf", {}, marks=pytest.mark.slow),
-        pytest.param("densenet121", {}, marks=pytest.mark.slow),
-        pytest.param("mobilenet_v2", {}, marks=pytest.mark.slow),
-    ],
-)
-def test_architectures_with_habits(tmp_path: Path, name: str, settings: dict[str, Any]) -> None:
-    extra = {"transform_input": True} if "aux_logits" in settings else {}
-    module, state = checkpoint(name, num_classes=4, **settings, **extra)
-    file = tmp_path / "weights"
-    save_file(state, file)
-    loaded = load_model(name, weights=str(file), labels=["a", "b", "c", "d"])
-    image = torch.rand(1, 3, 96, 96, generator=torch.Generator().manual_seed(0))
-    output = loaded.module(image)
-    assert isinstance(output, Tensor)
-    assert_close(output, module(image))
-    assert loaded.labels == ("a", "b", "c", "d")
+class Alone(nn.Flatten):
+    def __deepcopy__(self, memo: Any) -> None:
+        raise RuntimeError("one is enough")
 
 
-def test_one_logit_has_two_classes(tmp_path: Path) -> None:
-    file = tmp_path / "weights"
-    save_file(checkpoint("squeezenet1_0", num_classes=1)[1], file)
-    assert load_model("squeezenet1_0", weights=file).labels == ("negative", "positive")
-    assert load_model("squeezenet1_0", weights=file, labels=["no", "yes"]).labels == ("no", "yes")
-    message = "3 labels were given, but squeezenet1_0 has 2 classes: give one label per class"
-    assert str(refusal("squeezenet1_0", weights=file, labels=["a", "b", "c"])) == message
-
-
-def test_weights_that_do_not_fit_name_the_first_keys(tmp_path: Path) -> None:
-    state = dict(load_file(bundled.WEIGHTS))
-    del state["features.0.bias"], state["features.3.squeeze.bias"]
-    state |= {f"extra.{index}": torch.zeros(1) for index in range(5)}
-    file = tmp_path / "weights"
-    save_file(state, file)
-    assert str(refusal("squeezenet1_1", weights=file)) == (
-        f"the weights in {file} do not fit squeezenet1_1: missing features.0.bias, features.3.squeeze.bias; "
-        "unexpected extra.0, extra.1, extra.2 and 2 more"
-    )
-    state["features.0.weight"] = torch.zeros(64, 1, 3, 3)
-    save_file(state, file)
-    shapes = "; of another shape features.0.weight 64x1x3x3 instead of 64x3x3x3"
-    error = refusal("squeezenet1_1", weights=file)
-    assert str(error).endswith("extra.2 and 2 more" + shapes)
-    assert error.usage
-    torch.save([1, 2], file)
-    assert str(refusal("resnet18", weights=file)).startswith(f"{file} holds no state dict: ")
-
-
-# Downloads
-
-
-@pytest.fixture
-def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-
-    def refuse(*arguments: Any, **options: Any) -> None:
-        raise urllib.error.URLError("Name or service not known")
-
-    monkeypatch.setattr(torch.hub, "download_url_to_file", refuse)
-    return tmp_path / "hub" / "checkpoints"
-
-
-@pytest.mark.parametrize("weights", [None, "DEFAULT", "imagenet1k_v1", "ResNet18_Weights.IMAGENET1K_V1"])
-def test_weights_that_cannot_be_downloaded(offline: Path, weights: str | None) -> None:
-    error = refusal("resnet18", weights=weights)
-    assert not error.usage
-    assert str(error) == (
-        "the IMAGENET1K_V1 weights of resnet18 could not be downloaded (<urlopen error Name or service not known>): "
-        f"put resnet18-f37072fd.pth into {offline}, give `weights` a local state dict or none (untrained), "
-        "or use the bundled model squeezenet1_1"
-    )
-
-
-def test_downloaded_weights_come_from_the_cache_and_are_no_programs(offline: Path, tmp_path: Path) -> None:
-    offline.mkdir(parents=True)
-    module, state = checkpoint("densenet121")
-    old = {key.replace("norm1", "norm.1").replace("conv2", "conv.2"): value for key, value in state.items()}
-    torch.save(old, offline / "densenet121-a639ec97.pth")
-    loaded = load_model("densenet121")
-    assert loaded.weights == "IMAGENET1K_V1"
-    image = torch.rand(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
-    assert_close(loaded.module(image), module(image))
-    old["classifier.bias"][0] += 1
-    torch.save(old, offline / "densenet121-a639ec97.pth")
-    assert load_model("densenet121").sha256 != loaded.sha256
-    torch.save({"x": Trap(tmp_path / "executed")}, offline / "densenet121-a639ec97.pth")
-    refusal("densenet121")
-    assert not (tmp_path / "executed").exists()
-
-
-def test_model_files_need_no_torchvision(network: nn.Module, tmp_path: Path) -> None:
-    file = tmp_path / "model.pt"
-    scripted(network, file, {"pathx.json": json.dumps(SIDECAR)})
-    script = f"import sys, pathx; pathx.load_model({str(file)!r}); print('torchvision' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("False\n", "")
+def test_what_cannot_be_copied_stays_on_the_cpu() -> None:
+    said = r"cannot be copied to another device \(one is enough\): use `device` cpu, or save"
+    with pytest.raises(PathxError, match=said):
+        replace(small_model(), module=Alone().eval()).on(torch.device("meta"))

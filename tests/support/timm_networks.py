@@ -30,7 +30,7 @@ from torch.overrides import TorchFunctionMode
 import pathx
 from pathx import PathxError
 from pathx.engine.freeze import network_of
-from pathx.models.catalogue import TIMM_TABLE, refusal, write_table
+from pathx.models.catalogue import refusal, write_table
 
 PAGE = Path(__file__).parents[2] / "docs" / "timm.md"
 CLASSES = 4
@@ -344,7 +344,7 @@ def write(outcomes: list[Outcome]) -> None:
     lines = {one.name: {key: getattr(one, key) for key in fields} for one in outcomes}
     for line in lines.values():
         line["refused"] = line["refused"] and refusal(PathxError(line["refused"]))
-    write_table(TIMM_TABLE, "timm", lines)
+    write_table("timm", lines)
 
 
 def main() -> None:
