@@ -34,6 +34,8 @@ try:
 except PathxError as unreadable:  # an older torch, whose .pt2 files are others: tests that write one skip
     torch.export.save = partial(_skip, str(unreadable))  # type: ignore[assignment]
 
+os.environ.pop("COLUMNS", None)  # workers of xdist have a width that nobody has chosen
+
 torch.set_num_threads(1)  # threads of networks this small wait for each other longer than they compute
 
 

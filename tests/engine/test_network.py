@@ -332,6 +332,8 @@ ENDINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "dropout and softmax": lambda y: F.dropout(y, training=False).softmax(1),
     "softmax in another shape": lambda y: y.softmax(1).view(len(y), -1, 1),
     "softmax in another type": lambda y: y.softmax(1).float(),
+    "sigmoid, copied": lambda y: y.sigmoid().clone(),
+    "exp of log_softmax": lambda y: y.log_softmax(1).exp(),
 }
 
 
