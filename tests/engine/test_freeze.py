@@ -43,24 +43,6 @@ def test_the_tensors_of_a_model_are_those_it_has_now() -> None:
     assert bias.tolist() == [5.0] * 4
 
 
-@pytest.mark.parametrize(
-    ("model", "images", "text"),
-    [
-        (nn.ReLU, torch.rand(1, 3), "not the class ReLU itself"),
-        (nn.ReLU(), torch.rand(3), "a tensor with the images along its first dimension"),
-        (nn.ReLU(), torch.rand(0, 3), "a tensor with the images along its first dimension"),
-        (nn.ReLU(), torch.ones(1, 3, dtype=torch.int64), "not int64"),
-        (nn.ReLU(), torch.rand(2, 3).to_sparse(), "not sparse"),
-        (nn.Sequential(nn.LazyLinear(3), nn.ReLU()), torch.rand(2, 3), "has no shape yet"),
-        (nn.Linear(3, 2, device="meta"), torch.rand(2, 3), "holds no numbers"),
-    ],
-)
-def test_calls_that_are_refused_before_anything_runs(model: nn.Module, images: Tensor, text: str) -> None:
-    with pytest.raises(PathxError, match=text) as refused:
-        freeze(model, images)
-    assert refused.value.usage
-
-
 PRECISIONS = {
     "casts to the default type": lambda x: x.to(torch.float32) * 2,
     "a type of one's own": lambda x: x * torch.ones(6, dtype=torch.float16),

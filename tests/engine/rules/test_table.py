@@ -91,16 +91,6 @@ def test_what_follows_an_ending_ends_nothing_by_itself() -> None:
                 assert_close(freeze(model, pictures(2, 4)).logits, BODY(pictures(2, 4)), check_dtype=False)
 
 
-def test_a_softmax_over_the_batch_is_none_over_classes() -> None:
-    for dim, refused in ((0, True), (1, False), (-1, False)):
-        model = Model(lambda m, x, dim=dim: m.body(x).softmax(dim), body=BODY)
-        if refused:
-            with pytest.raises(PathxError, match="softmax in the model itself is taken over the batch"):
-                freeze(model, pictures(2, 4))
-        else:
-            assert freeze(model, pictures(2, 4)).network.outputs == 3
-
-
 def test_a_record_says_one_thing() -> None:
     """An operation is linear, or an activation, or has another reading. Two are said of what is linear once more is held."""
     for name, operation in OPERATIONS.items():
