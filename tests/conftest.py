@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -33,7 +34,17 @@ try:
 except PathxError as unreadable:  # an older torch, whose .pt2 files are others: tests that write one skip
     torch.export.save = partial(_skip, str(unreadable))  # type: ignore[assignment]
 
+os.environ.pop("COLUMNS", None)  # workers of xdist have a width that nobody has chosen
+
 torch.set_num_threads(1)  # threads of networks this small wait for each other longer than they compute
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """A worker per core for whole folders; none for single files, which are done before workers have imported torch."""
+    if all(Path(argument.partition("::")[0]).is_file() for argument in config.args):
+        return 0
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, 8) if cores > 1 else 0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

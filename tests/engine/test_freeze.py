@@ -9,45 +9,13 @@ import numpy
 import pytest
 import torch
 import torch.nn.functional as F
-from support.branching import frozen_fire
 from support.modules import Function
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 from pathx import PathxError
-from pathx.engine.freeze import _NETWORKS, MOST_NETWORKS, freeze, network_and_tensors, network_of
+from pathx.engine.freeze import MOST_NETWORKS, freeze, network_and_tensors, network_of
 from pathx.engine.replay import Replay
-from pathx.engine.window import Window
-
-
-def test_the_gates_are_those_of_the_models_own_activations() -> None:
-    model, frozen = frozen_fire(3)
-    with torch.no_grad():
-        first = model.first(frozen.images)
-        assert_close(frozen.logits, model(frozen.images))
-        (gate,), (narrow, wide) = frozen.network.layers
-        assert_close(frozen.activation(gate), F.relu(first))
-        assert_close(frozen.activation(narrow), F.relu(model.narrow(F.relu(first))))
-        assert_close(frozen.activation(wide), F.relu(model.wide(F.relu(first))))
-
-
-def test_what_a_clipped_gate_adds_is_its_offset() -> None:
-    x = torch.tensor([[-1.0, 2.0, 9.0]])
-    frozen = freeze(Function(lambda x: F.relu6(x) @ torch.ones(3, 2)), x)
-    ((gate,),) = frozen.network.layers
-    slopes = frozen.slopes(gate)
-    assert slopes.offset is not None
-    assert (slopes.gain.tolist(), slopes.offset.tolist()) == ([[0.0, 2.0, 0.0]], [[0.0, 0.0, 6.0]])
-    assert frozen.activation(gate).tolist() == [[0.0, 2.0, 6.0]]
-
-
-def test_a_node_is_pulled_by_its_rule_and_has_its_constant() -> None:
-    model, sent = nn.Sequential(nn.ReLU(), nn.Linear(3, 2)), torch.tensor([[1.0, 3.0]])
-    frozen = freeze(model, torch.rand(1, 3))
-    node, row = frozen.network.producers[frozen.network.logits], torch.zeros(1, dtype=torch.long)
-    ((_, below),) = frozen.pull(node, 0, Window.full(sent, row, row))
-    assert_close(below.data, sent @ model[1].weight.detach())
-    assert_close(frozen.constant(node, Window.full(sent, row, row)), (sent @ model[1].bias.detach()).double())
 
 
 def test_half_precision_is_computed_in_full() -> None:
@@ -61,7 +29,6 @@ def test_half_precision_is_computed_in_full() -> None:
 def test_no_more_networks_are_remembered_than_that() -> None:
     model = nn.Sequential(nn.Conv1d(1, 2, 3), nn.ReLU(), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(2, 2))
     networks = [network_of(model, torch.rand(1, 1, size)) for size in range(4, 5 + MOST_NETWORKS)]
-    assert len(_NETWORKS) == MOST_NETWORKS
     assert network_of(model, torch.rand(1, 1, 4 + MOST_NETWORKS)) is networks[-1]
     assert network_of(copy.deepcopy(model), torch.rand(1, 1, 5)) is networks[1]  # of any model that does the same
     assert network_of(model, torch.rand(1, 1, 4)) is not networks[0]  # the one used longest ago had to go
@@ -74,24 +41,6 @@ def test_the_tensors_of_a_model_are_those_it_has_now() -> None:
     network, tensors = network_and_tensors(model, torch.rand(1, 3))
     (bias,) = (tensors[value] for value, names in network.graph.constants.items() if names == {"0.bias"})
     assert bias.tolist() == [5.0] * 4
-
-
-@pytest.mark.parametrize(
-    ("model", "images", "text"),
-    [
-        (nn.ReLU, torch.rand(1, 3), "not the class ReLU itself"),
-        (nn.ReLU(), torch.rand(3), "a tensor with the images along its first dimension"),
-        (nn.ReLU(), torch.rand(0, 3), "a tensor with the images along its first dimension"),
-        (nn.ReLU(), torch.ones(1, 3, dtype=torch.int64), "not int64"),
-        (nn.ReLU(), torch.rand(2, 3).to_sparse(), "not sparse"),
-        (nn.Sequential(nn.LazyLinear(3), nn.ReLU()), torch.rand(2, 3), "has no shape yet"),
-        (nn.Linear(3, 2, device="meta"), torch.rand(2, 3), "holds no numbers"),
-    ],
-)
-def test_calls_that_are_refused_before_anything_runs(model: nn.Module, images: Tensor, text: str) -> None:
-    with pytest.raises(PathxError, match=text) as refused:
-        freeze(model, images)
-    assert refused.value.usage
 
 
 PRECISIONS = {

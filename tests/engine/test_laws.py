@@ -182,21 +182,6 @@ def test_law_3_sum_of_one_way_paths(case: Case) -> None:
 # --- Law 4: decomposition at depth 1 ----------------------------------------------------------------------------------
 
 
-@settings(max_examples=30)
-@given(cases(images=1))
-def test_law_4_the_parts_of_the_last_layer_sum_to_the_whole(case: Case) -> None:
-    case = replace(case, options={**case.options, "depth": 1, "skips": "adjacent", "target": 0})
-    (expected,) = case.reference()
-    (whole,) = case.explain()
-    top = expected.path[0]
-    parts = [
-        reference.explain(case.network, case.images[0], **case.options, only=(top.layer, unit)) for unit in top.kept
-    ]
-    assert_close(whole.attribution, sum((part.attribution for part in parts), 0 * case.images[0]), **CLOSE)
-    assert_close(whole.bias, float(sum(part.bias for part in parts)), **CLOSE)
-    assert_close(whole.score, float(sum(part.score for part in parts)), **CLOSE)
-
-
 @settings(max_examples=25)
 @given(cases(images=2), st.booleans(), st.data())
 def test_law_4_a_feature_is_algorithm_1_with_one_unit(case: Case, compact: bool, data: st.DataObject) -> None:

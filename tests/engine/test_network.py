@@ -284,6 +284,8 @@ PARTS: dict[str, Callable[[Tensor], Tensor]] = {
     "normalised": normalised,
     "a ReLU in place on a part": relu_of_a_part,
     "put together": assembled,
+    "one of two that were the same": lambda x: (a := x * 2, b := x * 2, a.mul_(3), a + b)[3],
+    "a part of what is read": lambda x: (y := x * 1, y[:, :2].mul_(3), y + 1)[2],
     "changed under another name": lambda x: (y := x.view(len(x), -1), x.relu_(), y)[0],
 }
 
@@ -332,6 +334,8 @@ ENDINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "dropout and softmax": lambda y: F.dropout(y, training=False).softmax(1),
     "softmax in another shape": lambda y: y.softmax(1).view(len(y), -1, 1),
     "softmax in another type": lambda y: y.softmax(1).float(),
+    "sigmoid, copied": lambda y: y.sigmoid().clone(),
+    "exp of log_softmax": lambda y: y.log_softmax(1).exp(),
 }
 
 

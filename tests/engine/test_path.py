@@ -194,16 +194,6 @@ def test_several_targets_of_one_picture_are_explained_in_one_pass(case: Case) ->
         assert_equals_reference(found, one.reference()[0])
 
 
-@settings(max_examples=10)
-@given(case=cases(images=2))
-def test_predicted_and_named_classes_go_together(case: Case) -> None:
-    frozen = freeze(case.network.module(), case.images)
-    wanted = [(image, target) for image in range(2) for target in (None, *range(case.network.classes))]
-    predicted = predictions(frozen.logits)
-    found = explain_frozen(frozen, wanted, depth=1, width=1)
-    assert [one.target for one in found] == [predicted[image] if target is None else target for image, target in wanted]
-
-
 @pytest.mark.parametrize(("skips", "most"), [("adjacent", 400), ("all", 1 << 26)])
 @settings(max_examples=3)
 @given(case=cases())

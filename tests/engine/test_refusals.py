@@ -76,6 +76,8 @@ REFUSALS: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
     "a product of activations": (lambda m, x: m.b(F.relu(m.a(x)) * F.relu(m.c(x))), f"{TWO} (mul in the model itself)"),
     "a product of gates": (lambda m, x: m.b(m.a(x).sigmoid() * m.c(x).tanh()), f"{TWO} (mul in the model itself)"),
     "a number divided": (lambda m, x: m.b(F.relu(torch.div(torch.tensor(3.0), m.a(x)))), "div in the model itself divides"),
+    "one over": (lambda m, x: m.b(F.relu(1 / m.a(x))), f"reciprocal in the model itself {NOT_LINEAR}"),
+    "scaled by itself": (lambda m, x: m.b(F.batch_norm(F.relu(m.a(x)), *x.new_ones(2, 6), m.a(x)[0])), "batch_norm in the model"),
     "a power of a number": (lambda m, x: m.b(F.relu(2 ** m.a(x))), "pow in the model itself"),
     "a matrix product": (lambda m, x: (F.relu(m.a(x))[:, :, None] @ F.relu(m.c(x))[:, None]).mean(1), f"{TWO} (bmm in the model"),
     "a wave": (lambda m, x: m.b(F.relu(m.a(x)).cos()), f"cos in the model itself {NOT_LINEAR}"),
@@ -118,6 +120,14 @@ def test_what_no_gates_make_linear(name: str) -> None:
         torch.randn(2, 5),
         message.replace("computed (", "computed from the image ("),
     )
+
+
+@pytest.mark.parametrize("name", ["a product", "a wave", "no rule"])
+def test_what_is_refused_where_it_carries_the_decision_may_decide(name: str) -> None:
+    """As a factor that is held, with all that made it."""
+    function, _ = REFUSALS[name]
+    model = mlp(lambda m, x: m.b(F.relu(m.a(x))) * function(m, x).sigmoid(), c=nn.Linear(5, 6))
+    assert pathx.explain(model, torch.randn(2, 5), depth=1)[0].exact == "image"
 
 
 def test_an_operation_of_others_is_not_taken_for_one_of_torch() -> None:

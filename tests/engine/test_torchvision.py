@@ -134,7 +134,7 @@ def test_a_model_that_is_explained(name: str) -> None:
     assert found.score == pytest.approx(sum(unit.contribution for unit in found.path[-1].units), rel=1e-9)
 
 
-UNWRAPPED = {"alexnet", "squeezenet1_1", "shufflenet_v2_x0_5", "mobilenet_v3_small"}
+UNWRAPPED = {"squeezenet1_1", "shufflenet_v2_x0_5", "mobilenet_v3_small"}
 
 
 @pytest.mark.parametrize("name", marked(model_names(), UNWRAPPED))

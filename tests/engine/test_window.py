@@ -65,26 +65,13 @@ def test_scaling_is_scaling_of_the_map(name: str) -> None:
         assert torch.equal(window.scale(values).dense().data, literal(window) * whole)
 
 
-@pytest.mark.parametrize(
-    ("offset", "size", "step"), [(0, 7, 1), (2, 12, 1), (-3, 3, 1), (1, 16, 2), (-4, 9, 2), (-50, 5, 1)]
-)
-@pytest.mark.parametrize("name", WINDOWS)
-def test_a_shift_moves_the_map_and_drops_what_leaves_it(name: str, offset: int, size: int, step: int) -> None:
-    window = WINDOWS[name]
-    moved = torch.zeros(4, SHAPE[0], size, SHAPE[2], dtype=torch.float64)
-    for place in range(SHAPE[1]):
-        if 0 <= place * step + offset < size:
-            moved[:, :, place * step + offset] = literal(window)[:, :, place]
-    assert torch.equal(window.shift(1, offset, size, step=step).dense().data, moved)
-
-
 @pytest.mark.parametrize("dim", [0, 1, 2])
 @pytest.mark.parametrize("name", WINDOWS)
 def test_every_small_shift_of_every_dimension(name: str, dim: int) -> None:
     """Whatever sticks out beside the map stays out, though the map that it is moved to may be larger there."""
     window, length = WINDOWS[name], SHAPE[dim]
     whole = literal(window).movedim(dim + 1, 0)
-    for offset in (-length - 1, -length + 1, -2, -1, 0, 1, 2, length):
+    for offset in (-50, -length - 1, -length + 1, -2, -1, 0, 1, 2, length):
         for step in (1, 2):
             for size in {1, length - 1, length, length + 1, step * (length - 1) + offset + 1, 3 * length}:
                 if size < 1:

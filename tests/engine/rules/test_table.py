@@ -68,17 +68,6 @@ FOLLOWING: dict[str, Callable[[Tensor], Tensor]] = {
 BODY = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)).double()
 
 
-@pytest.mark.parametrize("after", FOLLOWING)
-@pytest.mark.parametrize("final", ENDINGS)
-def test_an_ending_is_stripped_with_what_follows_it(final: str, after: str) -> None:
-    images = pictures(2, 4)
-    model = Model(lambda m, x: FOLLOWING[after](ENDINGS[final](m.body(x))), body=BODY)
-    network = freeze(model, images).network
-    assert network.producers[network.logits].kind == "addmm"
-    with torch.no_grad():
-        assert_close(freeze(model, images).logits, BODY(images))
-
-
 @pytest.mark.parametrize("final", ENDINGS)
 def test_an_ending_before_the_end_is_an_activation_or_refused_for_what_it_is(final: str) -> None:
     model = Model(lambda m, x: ENDINGS[final](m.body(x)) @ fixed(3, 3), body=BODY)
@@ -100,16 +89,6 @@ def test_what_follows_an_ending_ends_nothing_by_itself() -> None:
         else:
             with torch.no_grad():
                 assert_close(freeze(model, pictures(2, 4)).logits, BODY(pictures(2, 4)), check_dtype=False)
-
-
-def test_a_softmax_over_the_batch_is_none_over_classes() -> None:
-    for dim, refused in ((0, True), (1, False), (-1, False)):
-        model = Model(lambda m, x, dim=dim: m.body(x).softmax(dim), body=BODY)
-        if refused:
-            with pytest.raises(PathxError, match="softmax in the model itself is taken over the batch"):
-                freeze(model, pictures(2, 4))
-        else:
-            assert freeze(model, pictures(2, 4)).network.outputs == 3
 
 
 def test_a_record_says_one_thing() -> None:

@@ -8,12 +8,10 @@ from itertools import product
 import pytest
 import torch
 import torch.nn.functional as F
-from support.modules import Function
 from support.pulled import DOUBLE, Above, assert_as_autograd, assert_boxes_go_down, fixed, pictures, pulled
 from torch import Tensor
 from torch.testing import assert_close
 
-import pathx
 from pathx import PathxError
 from pathx.engine.freeze import freeze
 from pathx.engine.record.operations import Node, Scope, Value
@@ -237,26 +235,6 @@ def test_windows_stay_small_below_products() -> None:
         unit = Window.one_hot(one, first + 8, (2, TOKENS, width), first, first)
         ((_, below),) = frozen.pull(product, 0, unit)
         assert below.extent == extent
-
-
-# --- what is refused, with the reason ---------------------------------------------------------------------------------
-
-REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
-    "divided": (lambda x: torch.ones(4) / (1 + x), "div in the model itself divides by what it computed"),
-    "one over": (lambda x: 1 / x, "reciprocal in the model itself is neither linear nor an activation"),
-    "rounded": (lambda x: torch.div(x, 2, rounding_mode="floor"), "rounds what it computed from the image"),
-    "normalised": (lambda x: F.batch_norm(x, None, None, training=True), "normalises by its batch's own statistics"),
-    "scaled by itself": (lambda x: F.batch_norm(x, *x[:2].detach(), x[0]), "batch_norm in the model itself"),
-    "images put together": (lambda x: torch.cat([x, -x])[:2], "explained one by one; run the network once for each"),
-    "stacked before the images": (lambda x: torch.stack([x, x]).flatten(0, 1)[:2], "stack along dim 1"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_is_not_linear_is_refused(name: str) -> None:
-    function, text = REFUSED[name]
-    with pytest.raises(PathxError, match=text):
-        pathx.explain(Function(lambda x: function(F.relu(x))), torch.rand(2, 4) + 0.5)
 
 
 @pytest.mark.parametrize("settings", [(0.1, 0.25), (False, 0.1, 0.25)], ids=["without a flag for training", "with one"])
