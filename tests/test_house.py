@@ -113,7 +113,7 @@ def problems(module: str, source: str) -> list[str]:
     return found
 
 
-SHARED_BY_COMMANDS = {"command", "options", "parsing", "output", "following", "running"}
+SHARED_BY_COMMANDS = {"command", "options", "output", "running"}
 """What commands share; a command never imports another."""
 
 

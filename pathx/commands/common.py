@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pathx.commands import options, parsing
+from pathx.commands import options
 from pathx.commands.command import command
 from pathx.commands.options import Format, Option
 from pathx.commands.output import notes, print_paragraph, print_problems, print_table, progress_bar, say
@@ -53,13 +53,13 @@ def common(
     how: dict[str, Any] = {
         **path.settings,
         "by": by.value,
-        "threshold": parsing.parsed(threshold, float, f"--threshold takes a share from 0 to 1, not {threshold!r}"),
+        "threshold": options.parse(threshold, float, f"--threshold takes a share from 0 to 1, not {threshold!r}"),
         "layers": [
-            parsing.parsed(text, int, f"--layers takes numbers, not {text!r}") for text in parsing.several(layers)
+            options.parse(text, int, f"--layers takes numbers, not {text!r}") for text in options.split_list(layers)
         ],
-        "classes": parsing.several(classes),
+        "classes": options.split_list(classes),
         "wrong": wrong,
-        "batch_size": parsing.images_at_once(batch_size),
+        "batch_size": options.parse_images_at_once(batch_size),
         "device": device.device,
         "dtype": device.dtype.value,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pathx.commands import options, parsing
+from pathx.commands import options
 from pathx.commands.command import command
 from pathx.commands.output import print_image, print_table, print_target, terminal, unit_name
 from pathx.commands.running import run_images
@@ -42,8 +42,8 @@ def decompose(
     decomposition.json, which lists all features and their units.
     """
     how: dict[str, Any] = {
-        "features": parsing.whole_number(features, "--features"),
-        "from_layer": parsing.whole_number(from_layer, "--from-layer"),
+        "features": options.parse_whole_number(features, "--features"),
+        "from_layer": options.parse_whole_number(from_layer, "--from-layer"),
     }
     groups = (model, path, drawing, results, device, run, ray)
     run_images(images, target, *groups, show=_print_decomposition, verb="decomposed", decompose=how)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any
 
-from pathx.commands import options, parsing
+from pathx.commands import options
 from pathx.commands.command import command
 from pathx.commands.options import Format, Option
 from pathx.commands.output import notes, print_paragraph, print_problems, print_table, progress_bar, say
@@ -52,7 +52,7 @@ def evaluate(
     goes on. With --grid: grid.json, both measures against width (grid.png) and the heatmaps of the first image (sheet.png);
     the network runs once per image for the whole grid. With --protocol grid: mosaics.json. With --removal: removal.json.
     """
-    how: dict[str, Any] = {**measure.settings, **path.settings, "batch_size": parsing.images_at_once(batch_size)}
+    how: dict[str, Any] = {**measure.settings, **path.settings, "batch_size": options.parse_images_at_once(batch_size)}
     how |= {"grid": _grid(grid), "removal": removal, "keep": keep, "dtype": device.dtype.value}
     mosaics = measure.protocol == "grid"
     asked = [name for name, given in (("--grid", grid), ("--removal", removal), ("--protocol grid", mosaics)) if given]
@@ -99,7 +99,7 @@ def _grid(text: str | None) -> str | tuple[list[int | str], list[int | str]] | N
     depths, slash, widths = text.partition("/")
     if not slash or not depths or not widths:
         raise PathxError(f"--grid takes depths/widths such as 1,3,all/16,64, or auto, not {text!r}", usage=True)
-    return list(map(parsing.depth, depths.split(","))), list(map(parsing.width, widths.split(",")))
+    return list(map(options.parse_depth, depths.split(","))), list(map(options.parse_width, widths.split(",")))
 
 
 def _print_removal(document: dict[str, Any]) -> None:

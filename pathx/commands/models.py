@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pathx.commands import options, parsing
+from pathx.commands import options
 from pathx.commands.command import command
 from pathx.commands.options import Format, Option
 from pathx.commands.output import loading, millions, print_table, say, shape
@@ -65,7 +65,7 @@ def models(
             )
         _list(name, source, all, format)
         return
-    size, arguments = parsing.size(input_size), parsing.arguments(model_args)
+    size, arguments = options.parse_size(input_size), options.parse_model_args(model_args)
     with loading(name):
         from pathx.models.catalogue import describe_model
 

@@ -5,19 +5,21 @@ A command lists the groups it takes; `pathx.commands.command` makes its command 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 import typer
 
-from pathx.commands import parsing
-from pathx.commands.output import notes
+from pathx.commands.output import complain, notes
 from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
 from pathx.drawing.colours import COLOURS, HEATS
+from pathx.errors import PathxError, parse_json
 from pathx.evaluation.choices import DEFAULT_METHODS, METHODS, PROTOCOLS, TIES
+from pathx.runs.index import Shard, parse_shard, shard_of_environment
 
 if TYPE_CHECKING:
     from pathx.drawing.render import Drawing
@@ -127,11 +129,11 @@ class ModelOptions:
             _load,
             self.model,
             weights=self.weights,
-            arguments=parsing.arguments(self.model_args),
+            arguments=parse_model_args(self.model_args),
             labels=self.labels,
-            input_size=parsing.size(self.input_size),
-            mean=parsing.numbers(self.mean, "--mean"),
-            std=parsing.numbers(self.std, "--std"),
+            input_size=parse_size(self.input_size),
+            mean=parse_numbers(self.mean, "--mean"),
+            std=parse_numbers(self.std, "--std"),
         )
 
     def load(self, quiet: bool = False) -> LoadedModel:
@@ -185,9 +187,9 @@ class PathOptions:
     def settings(self) -> dict[str, Any]:
         """As the library takes them."""
         return {
-            "depth": parsing.depth(self.depth),
-            "width": parsing.width(self.width),
-            "alpha": parsing.alpha(self.alpha),
+            "depth": parse_depth(self.depth),
+            "width": parse_width(self.width),
+            "alpha": parse_alpha(self.alpha),
             "skips": self.skips.value,
             "exact": self.exact.value,
             "importance": self.importance,
@@ -288,8 +290,8 @@ class DrawingOptions:
     @property
     def drawing(self) -> Drawing:
         """As the library takes them."""
-        smoothing = parsing.number(self.smoothing, "--smoothing", "0.025")
-        percentile = parsing.number(self.percentile, "--percentile", "99")
+        smoothing = parse_number(self.smoothing, "--smoothing", "0.025")
+        percentile = parse_number(self.percentile, "--percentile", "99")
 
         from pathx.drawing.render import Drawing
 
@@ -380,11 +382,11 @@ class MeasureOptions:
     def settings(self) -> dict[str, Any]:
         """As the library takes them."""
         return {
-            "methods": parsing.several(self.methods),
+            "methods": split_list(self.methods),
             "protocol": self.protocol,
             "ties": self.ties,
-            "steps": parsing.whole_number(self.steps, "--steps"),
-            "step_pixels": parsing.whole_number(self.step_pixels, "--step-pixels"),
+            "steps": parse_whole_number(self.steps, "--steps"),
+            "step_pixels": parse_whole_number(self.step_pixels, "--step-pixels"),
         }
 
 
@@ -410,3 +412,107 @@ OneFormat = Annotated[Format, Option("Text for people, or one JSON document.", p
 Quiet = Annotated[
     bool, Option("Print errors only, and what --format json prints.", names=("--quiet", "-q"), panel=RESULTS)
 ]
+
+
+# What the texts of options mean; PathxError names the option that is wrong.
+
+T = TypeVar("T")
+
+
+def parse(text: str, kind: Callable[[str], T], problem: str) -> T:
+    """The text as a number, or the problem as an error."""
+    try:
+        return kind(text)
+    except (ValueError, OverflowError):
+        raise PathxError(problem, usage=True) from None
+
+
+def parse_model_args(text: str | None) -> dict[str, Any] | None:
+    """--model-args."""
+    if text is None:
+        return None
+    try:
+        found = parse_json(text)
+    except ValueError as error:
+        raise PathxError(f"--model-args is not valid JSON ({error}): write {_ARGUMENTS}", usage=True) from None
+    if not isinstance(found, dict):
+        raise PathxError(f"--model-args takes an object such as {_ARGUMENTS}", usage=True)
+    return found
+
+
+_ARGUMENTS = """'{"num_classes": 10}'"""
+
+
+def parse_depth(text: str) -> int | str:
+    """--depth: a number, or what the library makes of maps:N, half or all."""
+    problem = f"depth {text!r} is not a number of layers; use 1 or more, maps:3, half or all"
+    return text if re.fullmatch(r"all|half|maps:[1-9]\d*", text) else parse(text, int, problem)
+
+
+def parse_width(text: str) -> int | str:
+    """--width: a number, or what the library makes of a share or all."""
+    return int(text) if re.fullmatch(r"[+-]?\d+", text) else text
+
+
+def parse_numbers(text: str | None, option: str) -> list[float] | None:
+    """--mean and --std."""
+    problem = f"{option} takes numbers with commas between, such as 0.5,0.5,0.5, not {text!r}"
+    return None if text is None else [parse(part, float, problem) for part in text.split(",")]
+
+
+def parse_size(text: str | None) -> list[int] | None:
+    """--input-size."""
+    problem = f"--input-size takes channels,height,width such as 3,224,224, not {text!r}"
+    return None if text is None else [parse(part, int, problem) for part in re.split("[,x]", text)]
+
+
+def parse_batch_size(text: str) -> int | str:
+    """--batch-size: a number or auto."""
+    return text if text == "auto" else parse(text, int, f"--batch-size takes a number of images or auto, not {text!r}")
+
+
+def parse_images_at_once(text: str) -> int:
+    """--batch-size where auto is a fixed number."""
+    size = parse_batch_size(text)
+    return 8 if isinstance(size, str) else size
+
+
+def choose_shard(text: str | None, quiet: bool) -> Shard | None:
+    """--shard, or the part that a job scheduler gave to this process, which is then said."""
+    if text is not None:
+        chosen = parse_shard(text)
+        return chosen if chosen.count > 1 else None
+    found = shard_of_environment()
+    if found is None:
+        return None
+    if not quiet:
+        complain(f"note: this is shard {found[0]}, says {found[1]}; for everything use --shard 1/1")
+    return found[0]
+
+
+def parse_whole_number(text: str | None, option: str) -> int | None:
+    """--features, --from-layer, --steps and the like."""
+    return None if text is None else parse(text, int, f"{option} takes a whole number, not {text!r}")
+
+
+def parse_every(text: str | None) -> int | None:
+    """--every: the step from frame to frame; None to take files as single images."""
+    step = parse_whole_number(text, "--every")
+    if step is not None and step < 1:
+        raise PathxError(f"--every takes 1 or more, not {step}: 10 is every tenth frame", usage=True)
+    return step
+
+
+def parse_alpha(text: str | None) -> float | None:
+    """--alpha."""
+    return None if text is None else parse(text, float, f"alpha {text!r} is not a number; use 0 to 1")
+
+
+def parse_number(text: str, option: str, example: str) -> float:
+    """--smoothing and --percentile."""
+    return parse(text, float, f"{option} takes a number such as {example}, not {text!r}")
+
+
+def split_list(texts: list[str] | None) -> list[str]:
+    """The parts of an option that may be repeated and takes lists with commas."""
+    return [part.strip() for text in texts or () for part in text.split(",") if part.strip()]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pathx.commands import options, parsing
+from pathx.commands import options
 from pathx.commands.command import command
 from pathx.commands.options import Format, Option
 from pathx.commands.output import about, complain, notes, print_table, progress_bar, say
@@ -65,15 +65,15 @@ def units(
         return
     if not images:
         raise PathxError("there is nothing to see: give images or folders of them, or --show LAYER CHANNEL", usage=True)
-    part = parsing.shard(shard, quiet)
+    part = options.choose_shard(shard, quiet)
     how: dict[str, Any] = {
         **path.settings,
         "by": by,
-        "top": parsing.parsed(top, int, f"--top takes a whole number, not {top!r}"),
-        "layers": _numbers(parsing.several(layers), "--layers"),
-        "channels": _numbers(parsing.several(channels), "--channels"),
+        "top": options.parse(top, int, f"--top takes a whole number, not {top!r}"),
+        "layers": _numbers(options.split_list(layers), "--layers"),
+        "channels": _numbers(options.split_list(channels), "--channels"),
         "shard": part,
-        "batch_size": parsing.images_at_once(batch_size),
+        "batch_size": options.parse_images_at_once(batch_size),
         "device": device.device,
         "dtype": device.dtype.value,
         "draw": not no_pictures,
@@ -173,8 +173,8 @@ def _numbers(texts: list[str], option: str) -> list[int]:
     for text in texts:
         first, dash, last = text.partition("-")
         wrong = f"{option} takes numbers and ranges such as 3,5-7, not {text!r}"
-        low = parsing.parsed(first, int, wrong)
-        high = parsing.parsed(last, int, wrong) if dash else low
+        low = options.parse(first, int, wrong)
+        high = options.parse(last, int, wrong) if dash else low
         if not 0 <= low <= high < 1_000_000:
             raise PathxError(wrong, usage=True)
         found += range(low, high + 1)

@@ -6,10 +6,10 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import islice
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pathx.decomposition import Decomposition, decompose_targets
 from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
@@ -31,8 +31,6 @@ from pathx.results.explanation import ResultSubject
 if TYPE_CHECKING:
     from pathx.drawing.page import Panel
     from pathx.explanation import Unit
-
-T = TypeVar("T", Explanation, Decomposition)
 
 
 class Guide(Protocol):
@@ -98,15 +96,24 @@ class Task:
     """What a run makes of its images.
 
     Args:
-        name: the command's, for the index.
-        compute: computes a batch: the explanation or decomposition of every (image, class) pair that is wanted, in their order,
-            each with what its units look for elsewhere.
+        name: the command's: `explain` or `decompose`.
         settings: what the results depend on beyond `Settings`.
     """
 
     name: str
-    compute: Callable[[Batch], Iterator[tuple[Any, Any]]]
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+EXPLAIN = Task("explain")
+
+
+def decompose_task(*, from_layer: int | None = None, features: int | None = None) -> Task:
+    """The task of `explain_files` that splits decisions into features.
+
+    Args:
+        from_layer, features: as for `pathx.decompose`.
+    """
+    return Task("decompose", {"from_layer": from_layer, "features": features})
 
 
 @dataclass(frozen=True)
@@ -163,6 +170,7 @@ class Batch:
     def __init__(self, model: LoadedModel, frozen: Frozen, inputs: Sequence[Input], job: Job) -> None:
         self.model, self.frozen, self.inputs, self.job, self.settings = model, frozen, inputs, job, job.settings
         logits, settings = class_logits(frozen.logits), job.settings
+        self.guide = settings.guide if settings.pictures else None
         self.labels = labels = model.labels_for(frozen.logits.shape[1])
         self.probabilities = logits.cpu().double().softmax(1).tolist()
         self.rankings = logits.argsort(dim=1, descending=True, stable=True).tolist()
@@ -220,9 +228,38 @@ class Batch:
         # An alpha for all classes means nothing between two.
         return self.explain([pair[:2] for pair in pairs], [other for *_, other in pairs], alpha=None)
 
+    def explanations(self) -> list[tuple[Explanation, Sequence[Panel]]]:
+        """The explanation of each pair that is wanted, with what its units look for elsewhere."""
+        made = self.explain(self.wanted, None if self.against is None else [self.against] * len(self.wanted))
+        return [(one, () if self.guide is None else tuple(self.guide.panels(one))) for one in made]
+
+    def decompositions(
+        self, from_layer: int | None, features: int | None
+    ) -> list[tuple[Decomposition, ReferencePanels]]:
+        """The same of decompositions."""
+        if self.against is not None:
+            raise PathxError("decompose compares no classes: use explain", usage=True)
+        if self.settings.drawing.heat == "layers":
+            raise PathxError("a map of all layers has no features: decompose with heat path or pixels", usage=True)
+        how = {"from_layer": from_layer, "features": features, **self.settings.of_paths}
+        several = decompose_targets(self.frozen, self.wanted, **how) if self.wanted else []
+        wholes = self.with_proof(self.wanted, [one.whole for one in several])
+        return [(replace(one, whole=whole), self._panels(one)) for one, whole in zip(several, wholes, strict=True)]
+
+    def _panels(self, made: Decomposition) -> ReferencePanels:
+        """What is known of the whole path, and of the strongest unit of each feature that is drawn."""
+        if self.guide is None:
+            return ReferencePanels()
+        strongest = [made.units[feature.units[0]] for feature in made.drawn]
+        return ReferencePanels(tuple(self.guide.panels(made.whole)), tuple(self.guide.panels_of(strongest)))
+
     def outcomes(self) -> Iterator[Computed]:
         """What is to be written of each image, or why nothing is."""
-        found, differences = self.job.task.compute(self), iter(self.differences())
+        task = self.job.task
+        found: Iterator[tuple[Explanation | Decomposition, Any]] = iter(
+            self.explanations() if task.name == "explain" else self.decompositions(**task.settings)
+        )
+        differences = iter(self.differences())
         for number, targets in enumerate(self.targets):
             probabilities, ranking = self.probabilities[number], self.rankings[number]
             top = tuple((index, self.labels[index], probabilities[index]) for index in ranking[:5])
@@ -257,47 +294,6 @@ class Batch:
 
 def _compared_with_itself(label: str, *, usage: bool = False) -> PathxError:
     return PathxError(f"{label} is compared with itself: give another class to explain as the target", usage=usage)
-
-
-def explain_batch(batch: Batch) -> Iterator[tuple[Explanation, tuple[Panel, ...]]]:
-    """Explanations of a batch, computed at once."""
-    against = None if batch.against is None else [batch.against] * len(batch.wanted)
-    guide = batch.settings.guide if batch.settings.pictures else None
-    for made in batch.explain(batch.wanted, against):
-        yield made, () if guide is None else tuple(guide.panels(made))
-
-
-EXPLAIN = Task("explain", explain_batch)
-
-
-def decompose_task(*, from_layer: int | None = None, features: int | None = None) -> Task:
-    """The task of `explain_files` that splits decisions into features.
-
-    Args:
-        from_layer, features: as for `pathx.decompose`.
-    """
-    how = {"from_layer": from_layer, "features": features}
-    return Task("decompose", partial(decompose_batch, **how), how)  # type: ignore[arg-type]
-
-
-def decompose_batch(
-    batch: Batch, *, from_layer: int | None = None, features: int | None = None
-) -> Iterator[tuple[Decomposition, ReferencePanels]]:
-    """Decompositions of a batch, computed at once."""
-    if batch.against is not None:
-        raise PathxError("decompose compares no classes: use explain", usage=True)
-    if batch.settings.drawing.heat == "layers":
-        raise PathxError("a map of all layers has no features: decompose with heat path or pixels", usage=True)
-    how = {"from_layer": from_layer, "features": features, **batch.settings.of_paths}
-    decompositions = decompose_targets(batch.frozen, batch.wanted, **how) if batch.wanted else []
-    wholes = batch.with_proof(batch.wanted, [one.whole for one in decompositions])
-    guide = batch.settings.guide if batch.settings.pictures else None
-    for made, whole in zip(decompositions, wholes, strict=True):
-        panels = ReferencePanels()
-        if guide is not None:  # of the whole path, and of the strongest unit of each feature that is drawn
-            strongest = [made.units[feature.units[0]] for feature in made.drawn]
-            panels = ReferencePanels(tuple(guide.panels(made.whole)), tuple(guide.panels_of(strongest)))
-        yield replace(made, whole=whole), panels
 
 
 class Computer:

@@ -39,7 +39,7 @@ def test_a_run_that_was_stopped_writes_no_report(here: Path, pathx_: Pathx, monk
     def stopped(*arguments: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pathx.commands.following._print", stopped)
+    monkeypatch.setattr("pathx.commands.running._print", stopped)
     ran = pathx_("explain", "photos", "--model", model, "--out", "out", "--report")
     assert ran.status == 130 and "interrupted" in ran.err
     assert Path("out/photos").is_dir() or list(Path("out").rglob("path.json"))
