@@ -24,7 +24,7 @@ from pathx.engine.freeze import freeze
 from pathx.engine.settings import check_depth
 from pathx.evaluation.methods import path_map
 from pathx.runs.compute import Settings
-from pathx.units.folder import Request
+from pathx.units.units import Request
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

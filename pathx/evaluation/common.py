@@ -16,7 +16,7 @@ from pathx.errors import PathxError, shown
 from pathx.evaluation import plots
 from pathx.evaluation.records import write_json
 from pathx.evaluation.shortcuts import LabelledPath, comparable, suspects
-from pathx.explanation import LayerTensor
+from pathx.explanation import LayerTensor, PathLayer
 from pathx.images.find import ImageFile, find_images, images_in
 from pathx.models.labels import resolve_target, slug
 from pathx.models.load import LoadedModel
@@ -345,14 +345,8 @@ def common_of_images(
         for part, frozen, explanations in prepared.explain_predictions(batch, settings, failed):
             for read, explanation in zip(part, explanations, strict=True):
                 about |= {"depth": explanation.depth, "alpha": explanation.alpha}
-                paths.append(
-                    ImagePath(
-                        read.source.name,
-                        {"prediction": prepared.labels[explanation.target], "folder": read.source.label},
-                        {layer.layer: layer.tensors for layer in explanation.path},
-                        {n.layer: frozenset((unit.tensor, unit.index) for unit in n.units) for n in explanation.path},
-                    )
-                )
+                label = prepared.labels[explanation.target]
+                paths.append(_image_path(read.source.name, label, read.source.label, explanation.path))
             progress(len(part))
             del frozen, explanations
     labels = sorted({label for path in paths if (label := path.classes["folder"]) is not None})
@@ -385,7 +379,8 @@ def common_of_results(folders: Sequence[str | Path], *, by: str = "prediction") 
             twice += 1
             continue
         seen.add(image)
-        paths.append(_image_path(document))
+        file, layers = document["image"]["file"], map(PathLayer.read, document["layers"])
+        paths.append(_image_path(file, document["target"]["label"], PurePath(file).parent.name or None, layers))
     if len(kinds) > 1:
         texts = " and ".join(sorted(_settings_line(about) for about in kinds.values())[:2])
         raise PathxError(
@@ -414,14 +409,13 @@ def _documents(folders: Sequence[str | Path], unread: dict[str, str]) -> Iterato
             yield document
 
 
-def _image_path(document: Mapping[str, Any]) -> ImagePath:
-    file = document["image"]["file"]
-    layers = document["layers"]
+def _image_path(image: str, prediction: str, folder: str | None, path: Iterable[PathLayer]) -> ImagePath:
+    layers = {layer.layer: layer for layer in path}
     return ImagePath(
-        file,
-        {"prediction": document["target"]["label"], "folder": PurePath(file).parent.name or None},
-        {n["layer"]: tuple(LayerTensor(t["name"], tuple(t["shape"])) for t in n["tensors"]) for n in layers},
-        {n["layer"]: frozenset((unit["tensor"], tuple(unit["index"])) for unit in n["units"]) for n in layers},
+        image,
+        {"prediction": prediction, "folder": folder},
+        {n: layer.tensors for n, layer in layers.items()},
+        {n: frozenset((unit.tensor, unit.index) for unit in layer.units) for n, layer in layers.items()},
     )
 
 

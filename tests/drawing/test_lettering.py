@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageChops, ImageDraw
 
 from pathx.drawing import lettering
-from pathx.drawing.lettering import ink, legible, width, wrap
+from pathx.drawing.page import ink, legible, width, wrap
 
 words = st.text("abcXYZ019,-[]", min_size=1, max_size=30)
 

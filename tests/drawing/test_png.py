@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from pathx.drawing.png import png
+from pathx.drawing.render import png
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

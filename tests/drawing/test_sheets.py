@@ -13,7 +13,7 @@ from support.small import images, network
 import pathx
 from pathx import Drawing, Explanation
 from pathx.drawing.colours import HEATS
-from pathx.drawing.sheets import comparison_sheet
+from pathx.drawing.figure import comparison_sheet
 from pathx.drawing.view import View
 from pathx.maps import smooth
 

@@ -6,11 +6,11 @@ import csv
 from pathlib import Path
 
 import pytest
+from pathx.report.references import References
 from support.reports import data_of
 from support.small import picture
 
 from pathx.report.measures import measure_page, measure_title
-from pathx.report.references import References
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pathx.report.notebook import explanation_report
 from support.reports import data_of
 from support.small import images, network
 
 import pathx
 from pathx import PathxError
-from pathx.report.notebook import explanation_report
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
