@@ -103,8 +103,8 @@ if TYPE_CHECKING:
 def decomposition_sheet(made: Decomposition, view: View, drawing: Drawing) -> Image.Image:
     """The whole path, and each feature that is drawn, in one colour scale."""
     tile = view.tile()
-    scale = decomposition_scale(made, drawing)
-    heats = [heat_of(made.whole, drawing), *(feature_heat(feature, drawing) for feature in made.drawn)]
+    heats = _decomposition_heats(made, drawing)
+    scale = shared_scale(heats, drawing.percentile)
     details = (
         f"{counted(len(made.units), 'unit')} of layer {made.layer}, in {counted(len(made.features), 'feature')}",
     )
@@ -144,9 +144,12 @@ def decomposition_scale(made: Decomposition, drawing: Drawing) -> float:
     """The one colour scale of a decomposition: of the whole path, and of the features that are drawn."""
     if made.whole.attribution.dim() != 3:
         return 1.0
-    return shared_scale(
-        [heat_of(made.whole, drawing), *(feature_heat(one, drawing) for one in made.drawn)], drawing.percentile
-    )
+    return shared_scale(_decomposition_heats(made, drawing), drawing.percentile)
+
+
+def _decomposition_heats(made: Decomposition, drawing: Drawing) -> list[Tensor]:
+    """What is shown of the whole path, and of each feature that is drawn."""
+    return [heat_of(made.whole, drawing), *(feature_heat(feature, drawing) for feature in made.drawn)]
 
 
 def decomposition_remarks(made: Decomposition) -> list[str]:
@@ -181,20 +184,20 @@ def contrast_sheet(
         labels, probabilities: of the explained classes, in their order.
     """
     tile = view.tile()
-    scale = made.scale(drawing)
+    heats, differences = _contrast_heats(made, drawing)
+    scale = shared_scale([*heats, *differences], drawing.percentile)
     panels = [Panel(tile.photo, "photo")]
-    shown = list(zip(labels, probabilities, made.explanations, strict=True))[: made.MOST_SHOWN]
-    for label, probability, explanation in shown:
+    for label, probability, explanation, values in zip(labels, probabilities, made.explanations, heats, strict=False):
         said = "; ".join(filter(None, (percent(probability), brief_removal(explanation.removal, label))))
-        panels.append(Panel(tile.overlay(explanation, drawing, scale=scale), label, (said,)))
-    for label, values, pair in zip(labels[1:], _differences(made, drawing), made.pairs, strict=False):
+        picture = tile.overlay(values, drawing, scale=scale, boxes=unit_boxes(explanation))
+        panels.append(Panel(picture, label, (said,)))
+    for label, values, pair in zip(labels[1:], differences, made.pairs, strict=False):
         one, other = drawing.colours.split("-")
         removal = None if pair.difference is None else pair.difference.removal
         said = brief_removal(removal, labels[0], label)
         details = (f"{one}: for {labels[0]}; {other}: for {label}", *([said] if said else []))
         panels.append(Panel(tile.overlay(values, drawing, scale=scale), f"why {labels[0]} and not {label}", details))
-    heats = [heat_of(one, drawing) for one in made.explanations[: made.MOST_SHOWN]]
-    bar = _bar(drawing, scale, [*heats, *_differences(made, drawing)])
+    bar = _bar(drawing, scale, [*heats, *differences])
     notes = [settings_line(made.explanations[0]), *([made.reason] if made.reason else [])]
     if len(made.explanations) > made.MOST_SHOWN:
         notes.append(f"The first {made.MOST_SHOWN} of {len(made.explanations)} classes; contrast.json has all.")
@@ -203,19 +206,18 @@ def contrast_sheet(
 
 def contrast_scale(made: Contrast, drawing: Drawing) -> float:
     """The one colour scale of all that a contrast shows: the classes, and how they differ."""
-    classes = [heat_of(explanation, drawing) for explanation in made.explanations[: made.MOST_SHOWN]]
-    return shared_scale([*classes, *_differences(made, drawing)], drawing.percentile)
+    heats, differences = _contrast_heats(made, drawing)
+    return shared_scale([*heats, *differences], drawing.percentile)
 
 
-def _differences(made: Contrast, drawing: Drawing) -> list[Tensor]:
-    """What is shown of the first class against each other."""
-    first, *others = made.explanations[: made.MOST_SHOWN]
-    return [
-        heat_of(first, drawing) - heat_of(other, drawing)
-        if pair.difference is None
-        else heat_of(pair.difference, drawing)
+def _contrast_heats(made: Contrast, drawing: Drawing) -> tuple[list[Tensor], list[Tensor]]:
+    """What is shown of each class, and of the first against each other."""
+    first, *others = heats = [heat_of(one, drawing) for one in made.explanations[: made.MOST_SHOWN]]
+    differences = [
+        first - other if pair.difference is None else heat_of(pair.difference, drawing)
         for other, pair in zip(others, made.pairs, strict=False)
     ]
+    return heats, differences
 
 
 def comparison_sheet(explanations: Sequence[Explanation], view: View, drawing: Drawing) -> Image.Image:

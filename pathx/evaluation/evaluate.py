@@ -24,7 +24,7 @@ from pathx.evaluation.measure import (
 )
 from pathx.evaluation.mosaics import evaluate_mosaics
 from pathx.evaluation.protocols import area, make_protocol
-from pathx.evaluation.records import DIFFERENCE, RecordFile, write_csv, write_json
+from pathx.evaluation.records import DIFFERENCE, RecordFile, read_record, write_csv, write_json
 from pathx.evaluation.removal import evaluate_removal
 from pathx.images.find import ImageFile, images_in
 from pathx.models.load import LoadedModel
@@ -112,7 +112,7 @@ def evaluate(
     name = "evaluation" if grid is None else "grid"
     if folder is not None:
         check_own(folder, (RECORDS, f"{name}.json", "images.csv"))
-    records = RecordFile(None if folder is None else folder / RECORDS)
+    records = RecordFile(None if folder is None else folder / RECORDS, read_record)
     new_evaluation(prepared, contenders, judge, batch_size)  # refuses what cannot be measured
     seconds = estimate_seconds(prepared, contenders, judge, len(files))
     if seconds >= WORTH_SAYING:

@@ -29,7 +29,6 @@ from pathx.runs.stop import Stop
 from pathx.units.files import save_units
 from pathx.units.gather import NOBODY, Channels, Gathered, wanted_channels
 from pathx.units.references import Channel, Reference, Units
-from pathx.units.units import Pass, Request
 
 if TYPE_CHECKING:
     from torch import Tensor

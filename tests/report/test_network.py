@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from pathx.report.network import MOST_UNITS, network_data, unit_picture
 from PIL import Image, ImageChops
 from support.command_line import Pathx, picture, scripted
 from support.command_line import network as file_network
@@ -19,6 +18,7 @@ from support.small import images, network
 import pathx
 from pathx.engine.freeze import freeze
 from pathx.report.build import report
+from pathx.report.saved import MOST_UNITS, network_data, unit_picture
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

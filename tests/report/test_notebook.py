@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pathx.report.notebook import explanation_report
 from support.reports import data_of
 from support.small import images, network
 
 import pathx
 from pathx import PathxError
-
-pytestmark = pytest.mark.usefixtures("one_thread")
+from pathx.report.saved import explanation_report
 
 
 def test_an_explanation_without_its_model_has_a_page_without_what_units_saw() -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pathx.report.references import MOST_CHANNELS, References
 from support.small import picture
 
 from pathx.images.read import open_image
+from pathx.report.collect import MOST_CHANNELS, References
 
 SEEN = {"input_size": (3, 10, 10), "mean": (0.5,) * 3, "std": (0.25,) * 3}
 
