@@ -27,7 +27,7 @@ from pathx.images.read import open_image
 from pathx.pipeline import prepare
 from pathx.runs.run import Settings, State, explain_files
 from pathx.units.files import save_units
-from pathx.units.folder import Pass, Request
+from pathx.units.units import Pass, Request
 
 BATCH = 8
 

@@ -97,7 +97,7 @@ class Contrast:
 
     def scale(self, drawing: Drawing) -> float:
         """The one colour scale of all that is shown."""
-        from pathx.drawing.sheets import contrast_scale
+        from pathx.drawing.figure import contrast_scale
 
         return contrast_scale(self, drawing)
 
@@ -115,8 +115,8 @@ class Contrast:
             photo, region, drawing: as for `Explanation.figure`.
             labels: of the classes; by default as the model's labels call them, or their numbers.
         """
+        from pathx.drawing.figure import contrast_sheet
         from pathx.drawing.render import Drawing
-        from pathx.drawing.sheets import contrast_sheet
         from pathx.drawing.view import View
 
         view = View.of(self.explanations[0], photo, region)

@@ -131,8 +131,8 @@ class Decomposition:
         Args:
             photo, region, label, drawing: as for `Explanation.figure`.
         """
+        from pathx.drawing.figure import decomposition_sheet
         from pathx.drawing.render import Drawing
-        from pathx.drawing.sheets import decomposition_sheet
         from pathx.drawing.view import View
 
         return decomposition_sheet(self, View.of(self.whole, photo, region, label), drawing or Drawing())
@@ -273,14 +273,7 @@ Position = tuple[str, int, tuple[int, ...] | None]
 
 def _position(unit: Unit, tensors: Sequence[LayerTensor]) -> Position:
     tensor = next(one for one in tensors if one.name == unit.tensor)
-    channel = unit.index[tensor.channel_dim]
-    if tensor.grid is None:
-        return tensor.name, channel, unit.index[1:] or None
-    flat = 0
-    for number, size in zip(unit.index, tensor.shape, strict=True):
-        flat = flat * size + number
-    cells, (_, width) = tensor.cells(torch.tensor([flat]))
-    return tensor.name, channel, divmod(int(cells[0]), width) if int(cells[0]) >= 0 else None
+    return tensor.name, unit.index[tensor.channel_dim], tensor.position(unit.index)
 
 
 def patches(positions: Sequence[Position]) -> list[list[int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pathx.decomposition import Decomposition
     from pathx.drawing.render import Drawing
-    from pathx.report.notebook import Report
+    from pathx.report.page import Report
 
     Region = tuple[float, float, float, float]
 
@@ -43,6 +43,12 @@ class Unit:
     contribution: float
     importance: float
     receptive_field: tuple[int, ...]
+
+    @staticmethod
+    def read(entry: dict[str, Any]) -> Unit:
+        """From a document."""
+        fields = {name: entry[name] for name in ("tensor", "activation", "weight", "contribution", "importance")}
+        return Unit(**fields, index=tuple(entry["index"]), receptive_field=tuple(entry["receptive_field"]))
 
 
 Places = tuple[tuple[float, float], tuple[float, float]]
@@ -114,6 +120,16 @@ class LayerTensor:
             return number % (size[0] * size[1]), size
         return number.new_tensor(self.grid.cells)[number % len(self.grid.cells)], size
 
+    def position(self, index: Sequence[int]) -> tuple[int, int] | None:
+        """The row and the column of a unit on its grid; None for a unit of a vector, and for a token without a place."""
+        from pathx.maps import unit_numbers
+
+        if self.grid is None and len(self.shape) < 3:
+            return None
+        number, _ = unit_numbers({self.name: self.shape}, [(self.name, tuple(index), 0.0)])
+        cells, (_, width) = self.cells(number)
+        return divmod(int(cells[0]), width) if int(cells[0]) >= 0 else None
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Edges:
@@ -151,6 +167,12 @@ class PathLayer:
     tensors: tuple[LayerTensor, ...]
     units: tuple[Unit, ...]
     edges: tuple[Edges, ...] = field(default=(), compare=False)
+
+    @staticmethod
+    def read(entry: dict[str, Any]) -> PathLayer:
+        """From a document, without its edges."""
+        tensors, units = map(LayerTensor.read, entry["tensors"]), map(Unit.read, entry["units"])
+        return PathLayer(entry["layer"], entry["below_alpha"], tuple(tensors), tuple(units))
 
     def __repr__(self) -> str:
         return f"<PathLayer {self.layer}: {len(self.units)} units of {', '.join(one.name for one in self.tensors)}>"
@@ -465,7 +487,7 @@ class Explanation:
             photo, region, label: as for `figure`.
             name: what the page calls the image.
         """
-        from pathx.report.notebook import explanation_report
+        from pathx.report.saved import explanation_report
 
         made = explanation_report(self, photo, region, label=label, name=name)
         if file is not None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import pathx
 from pathx import PathxError, decomposition
 from pathx.decomposition import ALIKE, decompose, group_alike, patches
-from pathx.drawing.sheets import decomposition_remarks
+from pathx.drawing.figure import decomposition_remarks
 from pathx.maps import overlaps
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -22,9 +22,8 @@ from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
 from pathx.engine.explain import decompose_frozen, explain_frozen
 from pathx.engine.freeze import freeze
 from pathx.engine.settings import check_depth
-from pathx.evaluation.methods import path_map
 from pathx.runs.compute import Settings
-from pathx.units.folder import Request
+from pathx.units.units import Request
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -60,7 +59,7 @@ def test_every_command_and_the_function_of_its_name_have_these_defaults(name: st
     assert taken == ({} if name == "ablate" else DEFAULTS)  # which takes a path that was found
 
 
-@pytest.mark.parametrize("function", [explain_frozen, decompose_frozen, path_map, Settings, Request])
+@pytest.mark.parametrize("function", [explain_frozen, decompose_frozen, Settings, Request])
 def test_what_they_call_has_them_too(function: Callable[..., object]) -> None:
     parameters = signature(function).parameters
     assert {key: parameters[key].default for key in PATH} == PATH

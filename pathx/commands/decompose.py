@@ -53,7 +53,7 @@ def _print_decomposition(known: Guide | None, done: Result, first: bool) -> None
     """The features, how they add up, where the files are."""
     from rich.text import Text
 
-    from pathx.drawing.sheets import decomposition_remarks
+    from pathx.drawing.figure import decomposition_remarks
     from pathx.results.decomposition import feature_folders
 
     console = terminal()
@@ -79,7 +79,7 @@ def _print_decomposition(known: Guide | None, done: Result, first: bool) -> None
 
 def _table(made: Decomposition, width: int) -> tuple[list[str], list[tuple[str, ...]]]:
     """Headings, and a row for each feature that is drawn."""
-    from pathx.drawing.sheets import channels_line
+    from pathx.drawing.figure import channels_line
     from pathx.drawing.words import percent
 
     headings = ["feature", "share", "units", *(["box"] if width >= _WIDE else []), "channels"]

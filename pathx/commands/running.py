@@ -44,7 +44,7 @@ from pathx.stores import Address, is_stored
 if TYPE_CHECKING:
     from pathx.models.load import LoadedModel
     from pathx.report.collect import ExplanationFiles
-    from pathx.report.network import NetworkData
+    from pathx.report.explanation import NetworkData
     from pathx.report.saved import NetworkDataOf
     from pathx.results.store import Result
     from pathx.runs.run import Plan, Settings
@@ -319,7 +319,7 @@ def _network_data_of(model: LoadedModel, settings: Settings) -> NetworkDataOf:
     from pathx.engine.freeze import freeze
     from pathx.images.read import open_image
     from pathx.pipeline import tensor_of
-    from pathx.report.network import network_data
+    from pathx.report.saved import network_data
 
     device = resolve_device(settings.device)
     dtype = resolve_dtype(settings.dtype, device)

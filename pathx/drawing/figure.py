@@ -1,16 +1,20 @@
-"""figure.png, what one opens first: the photo, where the path looks, what each pixel adds, and the rest in words."""
+"""figure.png, what one opens first, and sheets of what is compared: features of a decision, several classes, several settings."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from PIL import Image, ImageDraw
 from torch import Tensor
 
+from pathx.decomposition import LEAST_SHARE
 from pathx.drawing.page import Bar, Panel, sheet
-from pathx.drawing.render import Drawing, Overlay
-from pathx.drawing.view import View, heat_of, map_tile, pixel_map, unit_boxes, used_ends
-from pathx.drawing.words import LINE, path_line, percent, settings_line
+from pathx.drawing.render import Drawing, Overlay, shared_scale
+from pathx.drawing.view import View, field_boxes, heat_of, map_tile, pixel_map, unit_boxes, used_ends, with_inset
+from pathx.drawing.words import LINE, brief_removal, counted, path_line, percent, settings_line
 from pathx.explanation import Explanation
-from pathx.maps import plane
+from pathx.maps import plane, smooth
 
 MAPS = (
     "The path map shows where the units of the path look; the pixel map shows what each pixel adds through them, so the two can be "
@@ -89,3 +93,165 @@ def caption(explanation: Explanation, drawing: Drawing) -> tuple[str, tuple[str,
     if note is not None and not explanation.mapped:
         return "pixel map on the photo", (f"{note}.",)
     return "path map", (LINE,) if note is None else (LINE, note)
+
+
+if TYPE_CHECKING:
+    from pathx.contrast import Contrast
+    from pathx.decomposition import Decomposition, Feature
+
+
+def decomposition_sheet(made: Decomposition, view: View, drawing: Drawing) -> Image.Image:
+    """The whole path, and each feature that is drawn, in one colour scale."""
+    tile = view.tile()
+    heats = _decomposition_heats(made, drawing)
+    scale = shared_scale(heats, drawing.percentile)
+    details = (
+        f"{counted(len(made.units), 'unit')} of layer {made.layer}, in {counted(len(made.features), 'feature')}",
+    )
+    panels = [
+        Panel(tile.overlay(heats[0], drawing, scale=scale, boxes=unit_boxes(made.whole)), "the whole path", details)
+    ]
+    for feature, values in zip(made.drawn, heats[1:], strict=True):
+        units = [made.units[position] for position in feature.units]
+        picture = tile.overlay(values, drawing, scale=scale, boxes=field_boxes(units))
+        panels.append(
+            Panel(
+                with_inset(picture, tile, values) if bool(values.any()) else picture,
+                f"feature {feature.number}" + ("" if feature.share is None else f": {percent(feature.share)}"),
+                (f"{counted(len(units), 'unit')}; {channels_line(made, feature)}",),
+            )
+        )
+    notes = [settings_line(made.whole), *decomposition_remarks(made)]
+    return sheet(panels, title=view.label, more=view.more, notes=notes, bar=_bar(drawing, scale, heats, view.label))
+
+
+def channels_line(made: Decomposition, feature: Feature) -> str:
+    """A feature's strongest channel, and how many others there are: `conv5, channel 145 (6 of 25 units) and 7 others`."""
+    (tensor, channel), units = next(iter((found := made.channels(feature)).items()))
+    if len(found) == 1:
+        return f"{tensor}, channel {channel}"
+    return f"{tensor}, channel {channel} ({len(units)} of {len(feature.units)}) and {counted(len(found) - 1, 'other')}"
+
+
+def feature_heat(feature: Feature, drawing: Drawing) -> Tensor:
+    """What overlays and sheets show of a feature, (H, W): its path map, or its pixels; smoothed."""
+    if drawing.heat == "path" and feature.path_map is not None:
+        return smooth(feature.path_map, drawing.smoothing)
+    return smooth(feature.attribution, drawing.smoothing)
+
+
+def decomposition_scale(made: Decomposition, drawing: Drawing) -> float:
+    """The one colour scale of a decomposition: of the whole path, and of the features that are drawn."""
+    if made.whole.attribution.dim() != 3:
+        return 1.0
+    return shared_scale(_decomposition_heats(made, drawing), drawing.percentile)
+
+
+def _decomposition_heats(made: Decomposition, drawing: Drawing) -> list[Tensor]:
+    """What is shown of the whole path, and of each feature that is drawn."""
+    return [heat_of(made.whole, drawing), *(feature_heat(feature, drawing) for feature in made.drawn)]
+
+
+def decomposition_remarks(made: Decomposition) -> list[str]:
+    """What a reader must know of a decomposition, in sentences."""
+    if not made.units:
+        return ["No unit of this layer is on the path: there is nothing to decompose."]
+    if made.below_alpha:
+        return ["No unit of this layer is above alpha; the best one stands alone."]
+    if len(made.units) == 1:
+        return ["The layer keeps a single unit: there is one feature."]
+    sent = f"The {len(made.units)} units of layer {made.layer} send {made.contribution:.3g} to the class"
+    remarks = [f"{sent}; a feature's share is its part of that."]
+    if len(made.features) == 1:
+        remarks = [f"All {len(made.units)} units look at the same spot: there is one feature."]
+    drawn = {one.number for one in made.drawn}
+    left = [one for one in made.features if one.number not in drawn]
+    if left:
+        shares = [one.share for one in left if one.share is not None]
+        share = f", {percent(sum(shares))} together" if shares else ""
+        units = counted(sum(len(one.units) for one in left), "unit")
+        why = " below 1%" if shares and all(abs(one) < LEAST_SHARE for one in shares) else ""
+        remarks.append(f"Not drawn: {counted(len(left), 'feature')}{why} ({units}{share}).")
+    return remarks
+
+
+def contrast_sheet(
+    made: Contrast, view: View, labels: Sequence[str], probabilities: Sequence[float], drawing: Drawing
+) -> Image.Image:
+    """The photo, each class, and what supports the first and not each other, in one colour scale.
+
+    Args:
+        labels, probabilities: of the explained classes, in their order.
+    """
+    tile = view.tile()
+    heats, differences = _contrast_heats(made, drawing)
+    scale = shared_scale([*heats, *differences], drawing.percentile)
+    panels = [Panel(tile.photo, "photo")]
+    for label, probability, explanation, values in zip(labels, probabilities, made.explanations, heats, strict=False):
+        said = "; ".join(filter(None, (percent(probability), brief_removal(explanation.removal, label))))
+        picture = tile.overlay(values, drawing, scale=scale, boxes=unit_boxes(explanation))
+        panels.append(Panel(picture, label, (said,)))
+    for label, values, pair in zip(labels[1:], differences, made.pairs, strict=False):
+        one, other = drawing.colours.split("-")
+        removal = None if pair.difference is None else pair.difference.removal
+        said = brief_removal(removal, labels[0], label)
+        details = (f"{one}: for {labels[0]}; {other}: for {label}", *([said] if said else []))
+        panels.append(Panel(tile.overlay(values, drawing, scale=scale), f"why {labels[0]} and not {label}", details))
+    bar = _bar(drawing, scale, [*heats, *differences])
+    notes = [settings_line(made.explanations[0]), *([made.reason] if made.reason else [])]
+    if len(made.explanations) > made.MOST_SHOWN:
+        notes.append(f"The first {made.MOST_SHOWN} of {len(made.explanations)} classes; contrast.json has all.")
+    return sheet(panels, title=" or ".join(labels[: made.MOST_SHOWN]) + "?", notes=notes, bar=bar)
+
+
+def contrast_scale(made: Contrast, drawing: Drawing) -> float:
+    """The one colour scale of all that a contrast shows: the classes, and how they differ."""
+    heats, differences = _contrast_heats(made, drawing)
+    return shared_scale([*heats, *differences], drawing.percentile)
+
+
+def _contrast_heats(made: Contrast, drawing: Drawing) -> tuple[list[Tensor], list[Tensor]]:
+    """What is shown of each class, and of the first against each other."""
+    first, *others = heats = [heat_of(one, drawing) for one in made.explanations[: made.MOST_SHOWN]]
+    differences = [
+        first - other if pair.difference is None else heat_of(pair.difference, drawing)
+        for other, pair in zip(others, made.pairs, strict=False)
+    ]
+    return heats, differences
+
+
+def comparison_sheet(explanations: Sequence[Explanation], view: View, drawing: Drawing) -> Image.Image:
+    """One image and class explained in several ways, such as depths and widths, each in a colour scale of its own.
+
+    Settings that fill a grid of depths and widths are laid out so.
+    """
+    tile = view.tile()
+    ordered = sorted(
+        explanations, key=lambda made: (made.depth, _width_order(made), made.alpha, made.skips, made.importance)
+    )
+    depths, widths = {made.depth for made in ordered}, {made.width for made in ordered}
+    told_apart = len({(made.alpha, made.skips, made.importance) for made in ordered}) > 1
+    is_grid = len(ordered) == len(depths) * len(widths) and 1 < len(widths) <= 6
+    panels, heats = [], [heat_of(made, drawing) for made in ordered]
+    for made, values in zip(ordered, heats, strict=True):
+        how = f"alpha {made.alpha:.4g}, skips {made.skips}, importance {made.importance}"
+        details = (f"score {made.score:.4g}", *([how] if told_apart else []))
+        picture = tile.overlay(values, drawing, boxes=unit_boxes(made))
+        panels.append(Panel(picture, f"depth {made.depth}, width {made.width}", details))
+    return sheet(
+        panels,
+        title=view.label,
+        notes=["Each picture has a colour scale of its own: compare where the heat is, not how strong."],
+        bar=_bar(drawing, None, heats, view.label),
+        columns=len(widths) if is_grid else None,
+    )
+
+
+def _width_order(explanation: Explanation) -> tuple[int, float]:
+    if isinstance(explanation.width, int):
+        return 0, explanation.width
+    return (2, 0.0) if explanation.width == "all" else (1, float(explanation.width.rstrip("%")))
+
+
+def _bar(drawing: Drawing, scale: float | None, heats: Iterable[Tensor], label: str = "") -> Bar:
+    return Bar(drawing.colours, f"against {label}".strip(), f"for {label}".strip(), scale, ends=used_ends(heats))

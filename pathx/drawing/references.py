@@ -37,31 +37,35 @@ def crop(
         size: (width, height) of the model's input.
         saw: (H, W) what the unit got from every pixel of the input, or None where that is not known.
     """
-    width, height = size
-    left, top, right, bottom = field or (0, 0, width, height)
-    across, down = (region[2] - region[0]) / width, (region[3] - region[1]) / height
-    box = (region[0] + left * across, region[1] + top * down, region[0] + right * across, region[1] + bottom * down)
-    scale = CROP / max(box[2] - box[0], box[3] - box[1])
-    shown = max(1, round((box[2] - box[0]) * scale)), max(1, round((box[3] - box[1]) * scale))
-    part = _cut(photo.convert("RGB"), box, shown)
+    part = cut(photo, region, field, size, CROP)
     if saw is not None:
-        part = Image.composite(
-            part, part.point(lambda value: value * _DIM), _look_mask(saw, (left, top, right, bottom), shown)
-        )
+        dim = part.point(lambda value: value * _DIM)
+        part = Image.composite(part, dim, _look_mask(saw, field or (0, 0, *size), part.size))
     framed = Image.new("RGB", (CROP, CROP), "white")
-    framed.paste(part, ((CROP - shown[0]) // 2, (CROP - shown[1]) // 2))
+    framed.paste(part, ((CROP - part.width) // 2, (CROP - part.height) // 2))
     return framed
 
 
-def _cut(photo: Image.Image, box: Box, shown: tuple[int, int]) -> Image.Image:
-    """A box of a photo at another size; black where it reaches beyond the photo."""
+def cut(photo: Image.Image, region: Box, field: Sequence[int], size: tuple[int, int], longest: int) -> Image.Image:
+    """The part of a photo inside a receptive field, of so many pixels on its longer side; black beyond the photo.
+
+    Args:
+        region, field, size: as for `crop`.
+    """
+    left, top, right, bottom = field or (0, 0, *size)
+    across, down = (region[2] - region[0]) / size[0], (region[3] - region[1]) / size[1]
+    box = (region[0] + left * across, region[1] + top * down, region[0] + right * across, region[1] + bottom * down)
+    scale = longest / max(box[2] - box[0], box[3] - box[1])
+    shown = max(1, round((box[2] - box[0]) * scale)), max(1, round((box[3] - box[1]) * scale))
     inside = max(box[0], 0), max(box[1], 0), min(box[2], photo.width), min(box[3], photo.height)
     part = Image.new("RGB", shown)
     across, down = shown[0] / (box[2] - box[0]), shown[1] / (box[3] - box[1])
     place = [round((inside[0] - box[0]) * across), round((inside[1] - box[1]) * down)]
     end = [round((inside[2] - box[0]) * across), round((inside[3] - box[1]) * down)]
     if inside[0] < inside[2] and inside[1] < inside[3] and place[0] < end[0] and place[1] < end[1]:
-        fitting = photo.resize((end[0] - place[0], end[1] - place[1]), Image.Resampling.BILINEAR, box=inside)
+        fitting = photo.convert("RGB").resize(
+            (end[0] - place[0], end[1] - place[1]), Image.Resampling.BILINEAR, box=inside
+        )
         part.paste(fitting, (place[0], place[1]))
     return part
 

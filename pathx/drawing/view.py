@@ -11,8 +11,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from pathx.drawing.page import Panel
-from pathx.drawing.png import png
-from pathx.drawing.render import Drawing, Overlay, draw_overlay, enlarged_map, exact_map
+from pathx.drawing.render import Drawing, Overlay, draw_overlay, enlarged_map, exact_map, png
 from pathx.errors import PathxError
 from pathx.explanation import Explanation, Unit
 from pathx.maps import plane, smooth

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from inspect import signature
 from typing import Any, TypeVar
 
+from pathx.defaults import DEPTH, IMPORTANCE, SKIPS, WIDTH
 from pathx.errors import PathxError
 
 T = TypeVar("T")
@@ -24,6 +24,7 @@ class Method:
     Args:
         name: of its function in `methods`.
         title: how tables and plots call it.
+        settings: what the function takes beside the subject, with the defaults.
         captum: Captum is needed.
         passes: what it costs, roughly, in forward passes of the network: to say beforehand how long an evaluation takes.
         facts: fixed choices, for result files to name.
@@ -34,6 +35,7 @@ class Method:
     captum: bool = False
     facts: Mapping[str, Any] = field(default_factory=dict)
     passes: int = 4
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def compute(self) -> Callable[..., Any]:
@@ -41,22 +43,19 @@ class Method:
         function: Callable[..., Any] = getattr(import_module("pathx.evaluation.methods"), self.name)
         return function
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What `compute` takes beside the subject, with the defaults."""
-        parameters = list(signature(self.compute).parameters.items())[1:]
-        return {key: item.default for key, item in parameters if item.kind is item.KEYWORD_ONLY}
 
+PATH = {"depth": DEPTH, "width": WIDTH, "alpha": None, "skips": SKIPS, "importance": IMPORTANCE}
+"""The settings of a path, with the defaults."""
 
 METHODS = {
     method.name: method
     for method in (
-        Method("path_map", "path map", passes=8),
-        Method("pathx", "pathx", passes=8),
+        Method("path_map", "path map", passes=8, settings=PATH),
+        Method("pathx", "pathx", passes=8, settings=PATH),
         Method("frozen", "Input x frozen weight"),
         Method("layer_map", "map of all layers", False, {"layers": "upper half"}),
         Method("grad_cam", "GradCAM", True, {"layer": "last ReLU that makes a map", "upsampling": "bilinear"}),
-        Method("saliency", "Saliency", True),
+        Method("saliency", "Saliency", True, settings={"absolute": True}),
         Method("input_x_gradient", "Input x Gradient", True),
         Method(
             "integrated_gradients",

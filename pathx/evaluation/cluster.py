@@ -14,7 +14,7 @@ from pathx.cluster import DIED, Actors, Stages, join_cluster
 from pathx.errors import PathxError
 from pathx.evaluation.measure import Contender, Evaluation, Outcome, describe_image, measure_batch, new_evaluation
 from pathx.evaluation.protocols import Protocol
-from pathx.evaluation.records import RecordFile
+from pathx.evaluation.records import Record, RecordFile, read_record
 from pathx.images.find import ImageFile
 from pathx.models.load import LoadedModel
 from pathx.models.preprocessing import Preprocessing
@@ -35,7 +35,7 @@ def measure_on_ray(
     actors: Actors | None = None,
     device: str = "auto",
     dtype: str = "float32",
-    records: RecordFile | None = None,
+    records: RecordFile[Record] | None = None,
     batch_size: int = 8,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Evaluation:
@@ -48,7 +48,7 @@ def measure_on_ray(
         actors: how many processes measure.
         device, dtype: what they compute on and in.
     """
-    records = records or RecordFile(None)
+    records = records or RecordFile(None, read_record)
     result = new_evaluation(prepared, contenders, protocol, batch_size)
     known: dict[str, list[str]] = {}
     for record in records.known.values():

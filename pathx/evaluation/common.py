@@ -16,7 +16,7 @@ from pathx.errors import PathxError, shown
 from pathx.evaluation import plots
 from pathx.evaluation.records import write_json
 from pathx.evaluation.shortcuts import LabelledPath, comparable, suspects
-from pathx.explanation import LayerTensor
+from pathx.explanation import LayerTensor, PathLayer
 from pathx.images.find import ImageFile, find_images, images_in
 from pathx.models.labels import resolve_target, slug
 from pathx.models.load import LoadedModel
@@ -31,6 +31,24 @@ ENOUGH = 5
 
 Place = tuple[str, tuple[int, ...]]
 """A tensor's name, and an index there: of a unit, of a channel (c,), or of a position (y, x)."""
+
+
+def whole(unit: Place) -> Place | None:
+    return unit
+
+
+def channel(unit: Place) -> Place | None:
+    """The channel of a unit; a unit of a vector is a channel of its own."""
+    return unit[0], unit[1][:1]
+
+
+def position(unit: Place) -> Place | None:
+    """Where in its map a unit is; None in a vector."""
+    return (unit[0], unit[1][1:]) if len(unit[1]) > 1 else None
+
+
+Part = Callable[[Place], Place | None]
+"""What is counted of a unit: all of it, its channel or its position."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +95,7 @@ class Common:
         """The classes with enough images."""
         return [label for label, paths in self.paths.items() if len(paths) >= ENOUGH]
 
-    def shares(
-        self, label: str, layer: int, part: Callable[[Place], Place | None] = lambda unit: unit
-    ) -> dict[Place, float]:
+    def shares(self, label: str, layer: int, part: Part = whole) -> dict[Place, float]:
         """The share of a class's images whose path holds each unit, or a `channel` or `position` of units."""
         counts: Counter[Place] = Counter()
         for path in self.paths[label]:
@@ -91,7 +107,7 @@ class Common:
         """The units of a layer that are on the path of at least this share of a class's images."""
         return [unit for unit, share in self.shares(label, layer).items() if share >= threshold]
 
-    def overlap(self, first: str, second: str, layers: Iterable[int], part: Callable[[Place], Place | None]) -> float:
+    def overlap(self, first: str, second: str, layers: Iterable[int], part: Part) -> float:
         """How much two classes have in common over some layers: 1 if all shares are the same, 0 if no unit is shared."""
         least = most = 0.0
         for layer in layers:
@@ -101,9 +117,7 @@ class Common:
                 least, most = least + min(pair), most + max(pair)
         return least / most if most else 0.0
 
-    def overlaps(
-        self, layers: Sequence[int], part: Callable[[Place], Place | None], labels: Sequence[str]
-    ) -> list[list[float]]:
+    def overlaps(self, layers: Sequence[int], part: Part, labels: Sequence[str]) -> list[list[float]]:
         """The overlap of every two of some classes."""
         return [[self.overlap(one, other, layers, part) for other in labels] for one in labels]
 
@@ -169,20 +183,6 @@ def _suspects(found: Common) -> list[dict[str, Any]]:
         interval = [facts.pop("low"), facts.pop("high")]
         listed.append({"layer": layer, "tensor": tensor, "channel": number, "interval": interval, **facts})
     return listed
-
-
-def whole(unit: Place) -> Place | None:
-    return unit
-
-
-def channel(unit: Place) -> Place | None:
-    """The channel of a unit; a unit of a vector is a channel of its own."""
-    return unit[0], unit[1][:1]
-
-
-def position(unit: Place) -> Place | None:
-    """Where in its map a unit is; None in a vector."""
-    return (unit[0], unit[1][1:]) if len(unit[1]) > 1 else None
 
 
 def _entries(shares: Mapping[Place, float]) -> list[dict[str, Any]]:
@@ -345,14 +345,8 @@ def common_of_images(
         for part, frozen, explanations in prepared.explain_predictions(batch, settings, failed):
             for read, explanation in zip(part, explanations, strict=True):
                 about |= {"depth": explanation.depth, "alpha": explanation.alpha}
-                paths.append(
-                    ImagePath(
-                        read.source.name,
-                        {"prediction": prepared.labels[explanation.target], "folder": read.source.label},
-                        {layer.layer: layer.tensors for layer in explanation.path},
-                        {n.layer: frozenset((unit.tensor, unit.index) for unit in n.units) for n in explanation.path},
-                    )
-                )
+                predicted = prepared.labels[explanation.target]
+                paths.append(_image_path(read.source.name, predicted, read.source.label, explanation.path))
             progress(len(part))
             del frozen, explanations
     labels = sorted({label for path in paths if (label := path.classes["folder"]) is not None})
@@ -385,7 +379,8 @@ def common_of_results(folders: Sequence[str | Path], *, by: str = "prediction") 
             twice += 1
             continue
         seen.add(image)
-        paths.append(_image_path(document))
+        file, layers = document["image"]["file"], map(PathLayer.read, document["layers"])
+        paths.append(_image_path(file, document["target"]["label"], PurePath(file).parent.name or None, layers))
     if len(kinds) > 1:
         texts = " and ".join(sorted(_settings_line(about) for about in kinds.values())[:2])
         raise PathxError(
@@ -414,14 +409,13 @@ def _documents(folders: Sequence[str | Path], unread: dict[str, str]) -> Iterato
             yield document
 
 
-def _image_path(document: Mapping[str, Any]) -> ImagePath:
-    file = document["image"]["file"]
-    layers = document["layers"]
+def _image_path(image: str, prediction: str, folder: str | None, path: Iterable[PathLayer]) -> ImagePath:
+    layers = {layer.layer: layer for layer in path}
     return ImagePath(
-        file,
-        {"prediction": document["target"]["label"], "folder": PurePath(file).parent.name or None},
-        {n["layer"]: tuple(LayerTensor(t["name"], tuple(t["shape"])) for t in n["tensors"]) for n in layers},
-        {n["layer"]: frozenset((unit["tensor"], tuple(unit["index"])) for unit in n["units"]) for n in layers},
+        image,
+        {"prediction": prediction, "folder": folder},
+        {n: layer.tensors for n, layer in layers.items()},
+        {n: frozenset((unit.tensor, unit.index) for unit in layer.units) for n, layer in layers.items()},
     )
 
 

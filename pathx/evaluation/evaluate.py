@@ -1,27 +1,30 @@
-"""`pathx.evaluate`: images in, a document with its plots out."""
+"""`pathx.evaluate`: images in, a document with its plots out; also for paths of many depths and widths."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
+from pathx.drawing.render import heatmap
+from pathx.engine.network import Network
 from pathx.evaluation import plots
 from pathx.evaluation.choices import PATHS, method_names
-from pathx.evaluation.grid import WIDTHS, Grid, grid_document, make_grid, panels, sheet, spread
 from pathx.evaluation.measure import (
     MEASURES,
+    Contender,
     Evaluation,
     contender,
     estimate_seconds,
     in_words,
     measure_images,
     new_evaluation,
+    subject_of,
 )
 from pathx.evaluation.mosaics import evaluate_mosaics
 from pathx.evaluation.protocols import area, make_protocol
-from pathx.evaluation.records import RecordFile, write_csv, write_json
+from pathx.evaluation.records import DIFFERENCE, RecordFile, read_record, write_csv, write_json
 from pathx.evaluation.removal import evaluate_removal
 from pathx.images.find import ImageFile, images_in
 from pathx.models.load import LoadedModel
@@ -102,21 +105,21 @@ def evaluate(
     judge = make_protocol(protocol, rows, columns, steps=steps, step_pixels=step_pixels, ties=ties)
     cells: Grid = {}
     if grid is not None:
-        depths, widths = (spread(prepared.network), WIDTHS) if isinstance(grid, str) else grid
+        depths, widths = (_depths(prepared.network), WIDTHS) if isinstance(grid, str) else grid
         method = "pathx" if "pathx" in methods and "path_map" not in methods else "path_map"
-        cells = make_grid(method, depths, widths, protocol, alpha=alpha, skips=skips, importance=importance)
+        cells = _make_grid(method, depths, widths, protocol, alpha=alpha, skips=skips, importance=importance)
     contenders = [*(one for row in cells.values() for one in row), *others]
     name = "evaluation" if grid is None else "grid"
     if folder is not None:
         check_own(folder, (RECORDS, f"{name}.json", "images.csv"))
-    records = RecordFile(None if folder is None else folder / RECORDS)
+    records = RecordFile(None if folder is None else folder / RECORDS, read_record)
     new_evaluation(prepared, contenders, judge, batch_size)  # refuses what cannot be measured
     seconds = estimate_seconds(prepared, contenders, judge, len(files))
     if seconds >= WORTH_SAYING:
         note(f"this takes about {in_words(seconds)} here, less what {RECORDS} has already")
     with watch(len(files) * len(contenders)) as progress:
         result = measure(prepared, files, contenders, judge, records=records, batch_size=batch_size, progress=progress)
-    document = result.document if grid is None else grid_document(result, cells)
+    document = result.document if grid is None else _grid_document(result, cells)
     if folder is not None:
         write_csv(folder / "images.csv", result.table)
         if plots.can_plot(note) and grid is None:
@@ -141,7 +144,95 @@ def _plot_grid(result: Evaluation, cells: Grid, prepared: Prepared, files: Seque
     inside = {one.title for row in cells.values() for one in row}
     others = [one for one in result.ran if one.title not in inside]
     widths = [str(one.settings["width"]) for one in next(iter(cells.values()))]
-    both = {f"{measure} {arrow}": panels(result, cells, measure) for measure, arrow in MEASURES.items()}
+    both = {f"{measure} {arrow}": _panels(result, cells, measure) for measure, arrow in MEASURES.items()}
     plots.plot_grid(folder / "grid", both, widths)
     first = next(one for one in files if one.name == result.images[0][0])
-    plots.plot_sheet(folder / "sheet", sheet(prepared, first, cells, others))
+    plots.plot_sheet(folder / "sheet", _sheet(prepared, first, cells, others))
+
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+SCHEMA = "pathx/grid@1"
+WIDTHS: tuple[int | str, ...] = (1, 4, 16, 64, 256, 1024)
+
+Grid = dict[str, list[Contender]]
+"""Depth -> a contender for every width."""
+
+
+def _depths(network: Network) -> list[int | str]:
+    """A few depths from one layer to all of them."""
+    layers = network.depth
+    return [*sorted({depth for depth in (1, 3, layers // 3, 2 * layers // 3) if 0 < depth < layers}), "all"]
+
+
+def _make_grid(
+    method: str, depths: Sequence[int | str], widths: Sequence[int | str], protocol: str, **settings: Any
+) -> Grid:
+    """A contender for every depth and width.
+
+    Args:
+        method: a member of PATHS.
+        settings: of every path, beside these.
+    """
+    return {
+        str(depth): [
+            contender(method, protocol, f"depth {depth}, width {width}", depth=depth, width=width, **settings)
+            for width in dict.fromkeys(widths)
+        ]
+        for depth in dict.fromkeys(depths)
+    }
+
+
+def _grid_document(result: Evaluation, cells: Grid) -> dict[str, Any]:
+    """grid.json: what an evaluation says, with a list of cells in the place of the one path."""
+    evaluated = result.document
+    inside = {one.title for row in cells.values() for one in row}
+    ran = [one for one in result.ran if one.title in inside]
+    found = [
+        {key: one.settings[key] for key in ("depth", "width", "alpha", "skips", "importance")} | result.figures(one)
+        for one in ran
+    ]
+    best = {
+        measure: {key: pick(found, key=lambda cell: cell[measure]["mean"])[key] for key in ("depth", "width")}
+        for measure, pick in (("insertion", max), ("deletion", min), (DIFFERENCE, max))
+        if found
+    }
+    others = {one.name: result.figures(one) for one in result.ran if one.title not in inside}
+    kept = ("protocol", "parameters", "images", "accuracy", "not_run", "unread", "notes", "model", "created_by")
+    return {"schema": SCHEMA, "grid": found, "best": best, "methods": others} | {key: evaluated[key] for key in kept}
+
+
+def _panels(result: Evaluation, cells: Grid, measure: str) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """A measure for every depth (a list over widths) and for every other method, as plots take it."""
+    ran = {one.title: one for one in result.ran}
+
+    def mean(one: Contender) -> float:
+        areas = result.areas(one, measure)
+        return sum(areas.values()) / len(areas) if one.title in ran else float("nan")
+
+    inside = {one.title for row in cells.values() for one in row}
+    others = {title: mean(one) for title, one in ran.items() if title not in inside}
+    return {depth: [mean(one) for one in row] for depth, row in cells.items()}, others
+
+
+def _sheet(
+    prepared: Prepared, image: ImageFile, cells: Grid, others: Sequence[Contender]
+) -> dict[str, dict[str, Image.Image]]:
+    """Heatmaps of one image: a row for every depth, and one for the image itself and other methods.
+
+    The network is run once for all paths. Raises what is wrong with the image.
+    """
+    seen = prepared.see_one(image)
+    subject = subject_of(prepared, [seen])
+
+    def draw(one: Contender) -> Image.Image:
+        return heatmap(one.attribution(subject)[0])
+
+    region = prepared.model.preprocessing.region(seen.image.width, seen.image.height)
+    left, top, right, bottom = map(round, seen.image.on_pixels(region))
+    photo = seen.image.pixels.crop((left, top, right, bottom))
+    rows = {"others": {prepared.labels[seen.target]: photo} | {one.title: draw(one) for one in others}}
+    for depth, row in cells.items():
+        rows[f"depth {depth}"] = {f"width {one.settings['width']}": draw(one) for one in row}
+    return rows

@@ -19,7 +19,7 @@ from pathx.errors import PathxError
 from pathx.evaluation.choices import METHODS, PATHS, PROTOCOLS, choose
 from pathx.evaluation.methods import Subject, captum_is_missing
 from pathx.evaluation.protocols import Protocol
-from pathx.evaluation.records import DIFFERENCE, Record, RecordFile, record_key
+from pathx.evaluation.records import DIFFERENCE, Record, RecordFile, read_record, record_key
 from pathx.evaluation.statistics import bootstrap, compare
 from pathx.images.find import ImageFile
 from pathx.pipeline import Prepared, SeenImage
@@ -78,7 +78,7 @@ class Evaluation:
     unread: dict[str, str] = field(default_factory=dict)
     device: str = ""
 
-    def take(self, outcome: Outcome, records: RecordFile) -> None:
+    def take(self, outcome: Outcome, records: RecordFile[Record]) -> None:
         """Add what became of one contender on one batch."""
         if outcome.problem is not None:
             self.not_run.setdefault(outcome.title, outcome.problem)
@@ -228,7 +228,7 @@ def measure_images(
     contenders: Iterable[Contender],
     protocol: Protocol,
     *,
-    records: RecordFile | None = None,
+    records: RecordFile[Record] | None = None,
     batch_size: int = 8,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Evaluation:
@@ -240,7 +240,7 @@ def measure_images(
         records: what is known already, and where new records go.
         progress: called with the number of attributions that were measured just now.
     """
-    records = records or RecordFile(None)
+    records = records or RecordFile(None, read_record)
     result = new_evaluation(prepared, contenders, protocol, batch_size)
 
     def failed(source: ImageFile, error: PathxError) -> None:

@@ -1,14 +1,12 @@
 """Attribution methods: pathx, those it is compared with, and controls that know nothing of the network.
 
-Each function is chosen by its name (`choices.METHODS`); its keyword arguments are its settings.
+Each function is chosen by its name (`choices.METHODS`), which also has its settings: the keyword arguments.
 Captum computes the methods it has, on the replayed network, where its hooks are right whatever the model's spelling.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import import_module
@@ -18,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathx.defaults import DEPTH, IMPORTANCE, SKIPS, WIDTH
 from pathx.engine.explain import explain_frozen
 from pathx.engine.freeze import Frozen, freeze
 from pathx.engine.linear import frozen_gradients
@@ -58,36 +55,19 @@ def captum_is_missing() -> bool:
     return find_spec("captum") is None
 
 
-def pathx(
-    subject: Subject,
-    *,
-    depth: int | str = DEPTH,
-    width: int | str = WIDTH,
-    alpha: float | None = None,
-    skips: str = SKIPS,
-    importance: str = IMPORTANCE,
-) -> Tensor:
+def pathx(subject: Subject, **path: Any) -> Tensor:
     """The pixel map: the attribution of the path's linear model."""
-    explanations = _explain_subject(subject, depth=depth, width=width, alpha=alpha, skips=skips, importance=importance)
-    return torch.stack([explanation.attribution for explanation in explanations])
+    return torch.stack([explanation.attribution for explanation in _explain_subject(subject, path)])
 
 
-def path_map(
-    subject: Subject,
-    *,
-    depth: int | str = DEPTH,
-    width: int | str = WIDTH,
-    alpha: float | None = None,
-    skips: str = SKIPS,
-    importance: str = IMPORTANCE,
-) -> Tensor:
+def path_map(subject: Subject, **path: Any) -> Tensor:
     """Where the path's units look. It has no channels, so each of them gets an equal part."""
-    explanations = _explain_subject(subject, depth=depth, width=width, alpha=alpha, skips=skips, importance=importance)
-    return _planes(torch.stack([explanation.path_map() for explanation in explanations]), subject.images)
+    maps = [explanation.path_map() for explanation in _explain_subject(subject, path)]
+    return _planes(torch.stack(maps), subject.images)
 
 
-def _explain_subject(subject: Subject, **settings: Any) -> list[Explanation]:
-    return explain_frozen(subject.frozen, list(enumerate(subject.targets)), **settings)
+def _explain_subject(subject: Subject, path: dict[str, Any]) -> list[Explanation]:
+    return explain_frozen(subject.frozen, list(enumerate(subject.targets)), **path)
 
 
 def _planes(maps: Tensor, images: Tensor) -> Tensor:
@@ -105,18 +85,12 @@ def layer_map(subject: Subject) -> Tensor:
     return _planes(torch.stack(layer_maps(subject.frozen, list(enumerate(subject.targets)))), subject.images)
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without Captum's warnings about hooks, which it sets on the replay alone, and gradients, which it needs."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"captum\.")
-        yield
-
-
 def _captum(name: str, model: Any, subject: Subject, *arguments: Any, **options: Any) -> Tensor:
     kind = getattr(import_module("captum.attr"), name)
     targets = torch.tensor(subject.targets, device=subject.images.device)
-    with _quiet(), torch.enable_grad():
+    with warnings.catch_warnings(), torch.enable_grad():
+        # Hooks are set on the replay alone, and gradients are needed: nothing to warn of.
+        warnings.filterwarnings("ignore", module=r"captum\.")
         found: Tensor = kind(model, *arguments).attribute(
             subject.images.clone().requires_grad_(), target=targets, **options
         )

@@ -20,11 +20,13 @@ from pathx.errors import PathxError
 from pathx.evaluation.choices import METHODS, PATHS, PROTOCOLS
 from pathx.evaluation.measure import INSTALL, Contender
 from pathx.evaluation.methods import Subject, captum_is_missing
-from pathx.evaluation.records import KeyedLines, record_key
+from pathx.evaluation.records import RecordFile, record_key
 from pathx.evaluation.statistics import bootstrap, compare, generator_of
 from pathx.images.find import ImageFile
 from pathx.pipeline import Prepared, SeenImage
 from pathx.results.files import created_by
+from pathx.results.lines import Line
+from pathx.results.schema import misfit
 
 SCHEMA = "pathx/mosaics@1"
 CONFIDENT = 0.5
@@ -51,6 +53,16 @@ class Mosaic:
         if shrink:
             inputs = [torch.nn.functional.avg_pool2d(one[None], 2)[0] for one in inputs]
         return torch.cat([torch.cat(inputs[:2], 2), torch.cat(inputs[2:], 2)], 1)
+
+
+@dataclass(frozen=True)
+class MosaicRecord:
+    """What one method came to on one mosaic: the share of the heat for each class that lies in its quarter."""
+
+    key: str
+    mosaic: str
+    method: str
+    shares: list[float]
 
 
 def make_mosaics(images: Sequence[SeenImage]) -> list[Mosaic]:
@@ -110,7 +122,7 @@ def evaluate_mosaics(
             f"{len(seen)} are, of {len({one.target for one in seen})} classes"
         )
     classifier, shrink = _classifier(prepared, mosaics[0])
-    known = KeyedLines(records)
+    known = RecordFile(records, _read_record)
     not_run = {
         one.name: f"it needs Captum: {INSTALL}"
         for one in contenders
@@ -123,16 +135,15 @@ def evaluate_mosaics(
         subject: Subject | None = None
         for one in contenders:
             key = record_key(about, str(prepared.dtype), one.name, one.described, files)
-            values: Any = known.lines.get(key, {}).get("shares")
-            if one.name not in not_run and not _are_shares(values):
+            if one.name not in not_run and key not in known.known:
                 subject = subject or _subject(classifier, mosaic, shrink)
                 try:
                     values = shares(one.attribution(subject))
-                    known.append([{"key": key, "mosaic": mosaic.name, "method": one.name, "shares": values}])
+                    known.add([MosaicRecord(key, mosaic.name, one.name, values)])
                 except (PathxError, RuntimeError, NotImplementedError, AssertionError) as error:
                     not_run[one.name] = " ".join(str(error).split()) or type(error).__name__
             if one.name not in not_run:
-                found[one.name].append(values)
+                found[one.name].append(known.known[key].shares)
             progress(1)
     ran = [one for one in contenders if one.name not in not_run]
     return {
@@ -167,8 +178,11 @@ def _figures(found: dict[str, list[list[float]]]) -> dict[str, Any]:
     }
 
 
-def _are_shares(values: Any) -> bool:
-    return isinstance(values, list) and len(values) == 4 and all(isinstance(value, float) for value in values)
+def _read_record(line: Line) -> MosaicRecord | None:
+    shape = {"key": str, "mosaic": str, "method": str, "shares": [float]}
+    if misfit(line, shape) is not None or len(line["shares"]) != 4:
+        return None
+    return MosaicRecord(**{name: line[name] for name in shape})
 
 
 def _confident(

@@ -6,10 +6,10 @@ import csv
 import hashlib
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from pathx.errors import PathxError, as_text
 from pathx.evaluation.protocols import area
@@ -56,14 +56,25 @@ def record_key(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
 
 
-class KeyedLines:
-    """Lines of JSON by their entry `key`, to go on from. Lines are only ever added; the last one of a key counts.
+class Keyed(Protocol):
+    """A dataclass with a key."""
+
+    @property
+    def key(self) -> str: ...
+
+
+R = TypeVar("R", bound=Keyed)
+
+
+class RecordFile(Generic[R]):
+    """Records by their `key`, as lines of JSON to go on from. Lines are only ever added; the last one of a key counts.
 
     Args:
-        file: None to keep lines in memory alone.
+        file: None to keep records in memory alone.
+        read: gives the record of a line; None where it is damaged.
     """
 
-    def __init__(self, file: Path | None) -> None:
+    def __init__(self, file: Path | None, read: Callable[[Line], R | None]) -> None:
         self._lines = None if file is None else JsonLines(file)
         try:
             found = [] if self._lines is None else self._lines.read()
@@ -73,38 +84,23 @@ class KeyedLines:
             raise PathxError(
                 f"{file} cannot be read ({error.strerror}): choose another folder with `out`", usage=True
             ) from None
-        self.lines: dict[str, Line] = {line["key"]: line for line in found if isinstance(line.get("key"), str)}
+        self.known: dict[str, R] = {record.key: record for record in map(read, found) if record is not None}
 
-    def append(self, lines: Sequence[Line]) -> None:
-        """Add lines, each with its key. Raises PathxError."""
-        self.lines |= {line["key"]: line for line in lines}
-        if self._lines is None or not lines:
+    def add(self, records: Sequence[R]) -> None:
+        """Add records. Raises PathxError."""
+        self.known |= {record.key: record for record in records}
+        if self._lines is None or not records:
             return
         try:
             self._lines.file.parent.mkdir(parents=True, exist_ok=True)
             mark(self._lines.file.parent, [self._lines.file.name])
-            self._lines.append(lines)
+            self._lines.append([asdict(record) for record in records])  # type: ignore[call-overload]
         except OSError as error:
             raise unwritable(self._lines.file, error) from None
 
 
-class RecordFile:
-    """Records of attributions in a file.
-
-    Args:
-        file: None to keep records in memory alone.
-    """
-
-    def __init__(self, file: Path | None) -> None:
-        self._file = KeyedLines(file)
-        self.known = {record.key: record for record in map(_record, self._file.lines.values()) if record is not None}
-
-    def add(self, records: Sequence[Record]) -> None:
-        self.known |= {record.key: record for record in records}
-        self._file.append([asdict(record) for record in records])
-
-
-def _record(line: Line) -> Record | None:
+def read_record(line: Line) -> Record | None:
+    """The record of a line; None where it is damaged."""
     if misfit(line, _SHAPE) is not None:
         return None
     record = Record(**{name: line[name] for name in _NAMES if name in line})

@@ -23,11 +23,13 @@ from pathx.engine.freeze import Frozen, freeze
 from pathx.engine.network import Gate
 from pathx.engine.settings import class_logits
 from pathx.errors import PathxError
-from pathx.evaluation.records import KeyedLines, record_key
+from pathx.evaluation.records import RecordFile, record_key
 from pathx.evaluation.statistics import bootstrap, compare
 from pathx.explanation import Explanation
 from pathx.images.find import ImageFile
 from pathx.pipeline import Prepared
+from pathx.results.lines import Line
+from pathx.results.schema import misfit
 
 SCHEMA = "pathx/removal@1"
 OWN, RANDOM, TOGETHER = "pathx", "random", "together"
@@ -190,10 +192,12 @@ class RemovedUnits:
     """What became of one image's class.
 
     Args:
+        key: stands for everything that the figures depend on.
         units: how many the path has in each layer, by the layer's number.
         active: how many units of these layers are active.
     """
 
+    key: str
     image: str
     before: float
     units: dict[str, int]
@@ -202,7 +206,14 @@ class RemovedUnits:
 
 
 def measure_image(
-    module: torch.nn.Module, image: Tensor, target: int, name: str, *, keep: bool, settings: Mapping[str, Any]
+    module: torch.nn.Module,
+    image: Tensor,
+    target: int,
+    name: str,
+    *,
+    keep: bool,
+    settings: Mapping[str, Any],
+    key: str = "",
 ) -> RemovedUnits:
     """Remove units by every order from the decision for one image (1, …)."""
     (frozen,) = _freeze(module, image)
@@ -212,7 +223,7 @@ def measure_image(
         raise PathxError("the path has no units")
     active = Draws.of(decision.frozen, 0, explanation).active
     units = {str(layer): len(numbers) for layer, numbers in decision.paths.items()}
-    return RemovedUnits(name, explanation.probability, units, active, remove(decision, keep=keep))
+    return RemovedUnits(key, name, explanation.probability, units, active, remove(decision, keep=keep))
 
 
 def evaluate_removal(
@@ -230,7 +241,7 @@ def evaluate_removal(
         records: a file of what is known already, which is added to.
         progress: called with the number of images that were done just now.
     """
-    known = KeyedLines(records)
+    known = RecordFile(records, _read_record)
     unread: dict[str, str] = {}
     found: list[RemovedUnits] = []
 
@@ -242,16 +253,15 @@ def evaluate_removal(
     for (seen,) in prepared.see(images, 1, failed):
         preprocessing = asdict(prepared.model.preprocessing)
         key = record_key(about, preprocessing, str(prepared.dtype), seen.source.name, seen.image.sha256)
-        one = _read_record(known.lines.get(key, {}))
-        if one is None:
-            name = seen.source.name
+        if key not in known.known:
+            image, name = seen.input[None], seen.source.name
             try:
-                one = measure_image(prepared.module, seen.input[None], seen.target, name, keep=keep, settings=settings)
+                one = measure_image(prepared.module, image, seen.target, name, keep=keep, settings=settings, key=key)
+                known.add([one])
             except PathxError as error:
                 failed(seen.source, error)
                 continue
-            known.append([{"key": key, **asdict(one)}])
-        found.append(one)
+        found.append(known.known[key])
         progress(1)
     if not found:
         reason = next(iter(unread.values()), "there are none")
@@ -259,12 +269,9 @@ def evaluate_removal(
     return {"schema": SCHEMA, **about, "images": len(found), "unread": unread, **summary(found)}
 
 
-def _read_record(line: Mapping[str, Any]) -> RemovedUnits | None:
-    """A record; None where there is none, or one that is damaged."""
-    try:
-        return RemovedUnits(**{key: value for key, value in line.items() if key != "key"})
-    except TypeError:
-        return None
+def _read_record(line: Line) -> RemovedUnits | None:
+    shape = {"key": str, "image": str, "before": (int, float), "units": dict, "active": int, "figures": dict}
+    return RemovedUnits(**{name: line[name] for name in shape}) if misfit(line, shape) is None else None
 
 
 MEASURES = {"removed": "↓", "kept": "↑"}

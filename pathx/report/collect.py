@@ -1,23 +1,27 @@
-"""What a folder of results holds: whole explanations, failures, measurements, and what is not whole."""
+"""What a folder of results holds: explanations, failures, measurements, what channels look for, and what is not whole."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pathx.drawing.references import cut
 from pathx.errors import PathxError, shown
+from pathx.images.read import open_image
+from pathx.models.preprocessing import Preprocessing
 from pathx.report.explanation import path_map
-from pathx.report.references import References
-from pathx.results.files import read_document, read_names
+from pathx.report.page import encode_small
+from pathx.results.files import UNFIT, channel_key, read_document, read_names
 from pathx.results.lines import JsonLines
 from pathx.results.schema import PATH_SCHEMA, PATH_SHAPE, misfit
 
 MEASURES = ("evaluation.json", "grid.json", "common.json")
+MOST_CHANNELS, _CROPS, _SIDE = 32, 3, 72
 _NEEDED = {**PATH_SHAPE, "region": [(int, float)], "input": [int]}
 
 
@@ -115,15 +119,7 @@ def _explanation(file: Path, document: dict[str, Any]) -> ExplanationFiles:
     if wrong is None:
         try:
             path_map(document)
-        except (
-            LookupError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            ArithmeticError,
-            RuntimeError,
-            MemoryError,
-        ) as error:
+        except (*UNFIT, RuntimeError, MemoryError) as error:
             wrong = f"its units have no place: {type(error).__name__}"
     if wrong is not None:
         raise PathxError(f"{shown(file)} cannot be shown ({wrong}): explain the image again")
@@ -174,3 +170,60 @@ def _add_index_line(found: ExplanationFiles, lines: dict[Path, dict[str, Any]]) 
         top = ()
     label = line.get("label")
     return replace(found, truth=None if label is None else str(label), top=top)
+
+
+class References:
+    """What is known of the channels of networks; crops are made when a page first asks for them.
+
+    Args:
+        units: what every units.json says.
+    """
+
+    def __init__(self, units: Sequence[dict[str, Any]]) -> None:
+        self._known: dict[tuple[str, str, int], tuple[dict[str, Any], Preprocessing]] = {}
+        self._shown: dict[tuple[str, str, int], dict[str, Any]] = {}
+        for document in units:
+            with suppress(*UNFIT, PathxError):  # not written by a pathx that we know
+                self._add(document)
+
+    def _add(self, document: dict[str, Any]) -> None:
+        seen, sha256 = Preprocessing(**document["preprocessing"]), document["model"]["sha256"]
+        for layer in document["layers"]:
+            for tensor in layer["tensors"]:
+                for channel in tensor["channels"]:
+                    if channel["references"]:
+                        self._known.setdefault((sha256, tensor["name"], channel["channel"]), (channel, seen))
+
+    def of(
+        self, channels: Iterable[tuple[str, int]], sha256: str, most: int = MOST_CHANNELS
+    ) -> dict[str, dict[str, Any]]:
+        """By `tensor[channel]`, what is known of the first channels asked for.
+
+        Args:
+            sha256: of the model; what was gathered of others is left out.
+            most: how many channels at most.
+        """
+        wanted = [(sha256, *channel) for channel in dict.fromkeys(channels) if (sha256, *channel) in self._known]
+        return {channel_key(*place[1:]): self._of(place) for place in wanted[:most]}
+
+    def _of(self, place: tuple[str, str, int]) -> dict[str, Any]:
+        if place not in self._shown:
+            channel, seen = self._known[place]
+            crops = [_crop(one, seen) for one in channel["references"][:_CROPS]]
+            self._shown[place] = {"words": channel["words"], "crops": [one for one in crops if one]}
+        return self._shown[place]
+
+
+def _crop(reference: dict[str, Any], preprocessing: Preprocessing) -> dict[str, str] | None:
+    """The part of an image that a unit saw; None where the image is gone or has changed, or nothing can be made of it."""
+    try:
+        image = open_image(reference["file"])
+        if image.sha256 != reference["sha256"]:
+            return None
+        _, height, width = preprocessing.input_size
+        region = preprocessing.region(image.width, image.height)
+        picture = cut(image.pixels, region, reference["receptive_field"], (width, height), _SIDE)
+        about = {"file": str(reference["file"]), "label": str(reference.get("label") or "")}
+        return {"src": encode_small(picture, _SIDE), **about}
+    except (PathxError, *UNFIT):
+        return None

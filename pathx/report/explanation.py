@@ -13,11 +13,17 @@ from torch import Tensor
 from pathx.drawing.render import SMOOTHING, Drawing, Overlay, colour_bar, draw_overlay
 from pathx.drawing.view import used_ends
 from pathx.drawing.words import LINE, removal_line
-from pathx.explanation import LayerTensor, PathLayer, Unit
-from pathx.maps import contribution_grids, enlarge, unit_numbers
-from pathx.report.encoding import PHOTO_SIDE, encode_photo, encode_png, encode_small, shrink
-from pathx.report.network import NetworkData
+from pathx.explanation import LayerTensor, PathLayer
+from pathx.maps import contribution_grids, enlarge
+from pathx.report.page import PHOTO_SIDE, encode_photo, encode_png, encode_small, shrink
 from pathx.results.saved import read_removal
+
+NetworkData = dict[str, Any]
+"""What the network adds to a page, as report.json has it.
+
+`unit_maps`: by `layer:position` what a unit's contribution is made of, as a picture to lay on the photo.
+`effects`: what parts of the path do, as the frozen network predicts it and as removing them alone from the real one measures it.
+"""
 
 _MOST_PIXELS = 1 << 26  # of a network's input
 
@@ -131,7 +137,6 @@ def _path(document: dict[str, Any]) -> dict[str, Any]:
 def _layer(layer: dict[str, Any]) -> dict[str, Any]:
     names = {tensor["name"]: number for number, tensor in enumerate(layer["tensors"])}
     tensors = {tensor["name"]: LayerTensor.read(tensor) for tensor in layer["tensors"]}
-    shown = layer["units"][:MOST_UNITS]
     return {
         "layer": layer["layer"],
         "below_alpha": layer["below_alpha"],
@@ -142,9 +147,9 @@ def _layer(layer: dict[str, Any]) -> dict[str, Any]:
                 **unit,
                 "tensor": names[unit["tensor"]],
                 "channel": channel_of(tensors[unit["tensor"]], unit),
-                "centre": centre,
+                "centre": _centre(tensors[unit["tensor"]], unit["index"]),
             }
-            for unit, centre in zip(shown, _centres(tensors, shown), strict=True)
+            for unit in layer["units"][:MOST_UNITS]
         ],
         "kept": len(layer["units"]),
         "unlisted": math.fsum(unit["contribution"] for unit in layer["units"][MOST_UNITS:]),
@@ -156,20 +161,13 @@ def channel_of(tensor: LayerTensor, unit: dict[str, Any]) -> int:
     return int(unit["index"][tensor.channel_dim])
 
 
-def _centres(tensors: dict[str, LayerTensor], units: Sequence[dict[str, Any]]) -> list[tuple[float, float] | None]:
-    """What each unit looks at in the middle, (x, y) in pixels of the network's input; None where it has no place."""
-    centres: list[tuple[float, float] | None] = []
-    for unit in units:
-        tensor = tensors[unit["tensor"]]
-        flat, _ = unit_numbers({tensor.name: tensor.shape}, [(tensor.name, tuple(unit["index"]), 0.0)])
-        if tensor.places is None:
-            centres.append(None)
-            continue
-        cells, (_, width) = tensor.cells(flat)
-        (top, down), (left, across) = tensor.places
-        row, column = divmod(int(cells[0]), width)
-        centres.append((left + across * column, top + down * row) if row >= 0 else None)
-    return centres
+def _centre(tensor: LayerTensor, index: Sequence[int]) -> tuple[float, float] | None:
+    """What a unit looks at in the middle, (x, y) in pixels of the network's input; None where it has no place."""
+    position = None if tensor.places is None else tensor.position(index)
+    if tensor.places is None or position is None:
+        return None
+    (top, down), (left, across) = tensor.places
+    return left + across * position[1], top + down * position[0]
 
 
 def _edges(layer: dict[str, Any]) -> list[list[Any]]:
@@ -184,7 +182,7 @@ def _edges(layer: dict[str, Any]) -> list[list[Any]]:
 
 def path_map(document: dict[str, Any]) -> Tensor | None:
     """The path map (H, W) as overlay.png shows it, from path.json; None where no unit has a place."""
-    parts = [part for layer in document["layers"] for part in contribution_grids(_path_layer(layer))]
+    parts = [part for layer in document["layers"] for part in contribution_grids(PathLayer.read(layer))]
     return enlarge(parts, input_size(document), SMOOTHING) if parts else None
 
 
@@ -217,14 +215,3 @@ def _maps(document: dict[str, Any], photo: Image.Image | None, pixels: Image.Ima
 
 def _bar(ends: tuple[float, float] = (-1.0, 1.0), *, exact: bool = False) -> str:
     return encode_png(colour_bar(90, 9, Drawing().colours, exact=exact, ends=ends))
-
-
-def _path_layer(layer: dict[str, Any]) -> PathLayer:
-    tensors = tuple(map(LayerTensor.read, layer["tensors"]))
-    return PathLayer(layer["layer"], layer["below_alpha"], tensors, tuple(map(_unit, layer["units"])))
-
-
-def _unit(entry: dict[str, Any]) -> Unit:
-    known: dict[str, Any] = {name: tuple(entry[name]) for name in ("index", "receptive_field")}
-    known |= {name: entry[name] for name in ("tensor", "activation", "weight", "contribution", "importance")}
-    return Unit(**known)

@@ -1,29 +1,40 @@
-"""Pages of measurements: evaluations, grids, and what the images of a class have in common."""
+"""Pages of measurements (evaluations, grids, what classes share), and the atlas of what a network's channels look for."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
 from pathx.errors import PathxError
 from pathx.images.read import open_image
 from pathx.regular import read_regular
-from pathx.report.encoding import encode_small, read_picture
-from pathx.report.page import page
-from pathx.report.references import References
-from pathx.results.files import understood
+from pathx.report.collect import References
+from pathx.report.page import encode_small, page, read_picture
+from pathx.results.files import channel_key, read_names, understood
 
 _MOST_THUMBNAILS, _THUMBNAIL, _PLOT = 200, 88, 1100
 _LARGEST = 1 << 30  # bytes of a table that are read
 _MEASURES = ("insertion", "deletion")
-_NAMES = {"evaluation": "How good the explanations are", "grid": "Depths and widths", "common": "What classes share"}
+_NAMES = {
+    "evaluation": "How good the explanations are",
+    "grid": "Depths and widths",
+    "common": "What classes share",
+    "units": "What channels look for",
+}
+
+PICTURED = 24
+"""Channels of an activation that have pictures, the strongest; the others are listed."""
+
+Shown = Mapping[str, Sequence[tuple[str, str]]]
+"""By channel, file and address of the explanations whose path it is on."""
 
 
-def measure_title(file: Path) -> str:
-    """What the page of a measurement is called."""
+def page_title(file: Path) -> str:
+    """What the page of a document is called."""
     return f"{_NAMES.get(file.stem, file.stem)}: {file.parent.name}"
 
 
@@ -47,7 +58,7 @@ def measure_page(file: Path, document: dict[str, Any], references: References) -
             "thumbnails": _thumbnails(row["image"] for row in rows),
             "references": references.of(_channels(document), document.get("model", {}).get("sha256", "")),
         }
-        return page("measures.js", measure_title(file), data)
+        return page("measures.js", page_title(file), data)
 
 
 def _plots(file: Path) -> list[Path]:
@@ -102,3 +113,51 @@ def _thumbnails(names: Iterable[str]) -> dict[str, str]:
             except (PathxError, ValueError):
                 continue
     return made
+
+
+def atlas_page(file: Path, document: dict[str, Any], references: References, shown: Shown | None = None) -> str:
+    """The page of a units.json. Raises PathxError.
+
+    Args:
+        shown: explanations that a gallery has a page for.
+    """
+    with understood(file):
+        model = document["model"]
+        data = {
+            "kind": "units",
+            "title": page_title(file),
+            "model": {key: model[key] for key in ("name", "sha256")},
+            "images": document["images"],
+            "by": document["settings"]["by"],
+            "names": read_names([file.parent, *file.resolve().parent.parents], model["sha256"]),
+            "layers": [
+                {"layer": layer["layer"], "tensors": [_tensor(one, references, model) for one in layer["tensors"]]}
+                for layer in document["layers"]
+            ],
+            "shown": shown or {},
+        }
+        return page("atlas.js", page_title(file), data)
+
+
+def _tensor(tensor: dict[str, Any], references: References, model: dict[str, Any]) -> dict[str, Any]:
+    """An activation, its channels by what they carried in all."""
+    used = [one for one in tensor["channels"] if one["references"]]
+    used.sort(key=lambda one: -one["paths"]["images"] * one["paths"]["share"])
+    pictured = [(tensor["name"], one["channel"]) for one in used[:PICTURED]]
+    known = references.of(pictured, model["sha256"], PICTURED)
+    channels = []
+    for one in used:
+        crops = known.get(channel_key(tensor["name"], one["channel"]), {}).get("crops", [])
+        about = {key: one[key] for key in ("channel", "words", "paths")}
+        channels.append({**about, "specificity": specificity(one), "crops": crops, "files": _files(one)})
+    return {"name": tensor["name"], "channels": channels}
+
+
+def specificity(channel: dict[str, Any]) -> float | None:
+    """1 where all references of a channel are of one class, 0 where each is of another; None for a single one."""
+    count = len(channel["references"])
+    return 1 - float(channel["entropy"]) / math.log2(count) if count > 1 else None
+
+
+def _files(channel: dict[str, Any]) -> list[str]:
+    return list(dict.fromkeys(str(one["file"]) for one in channel["references"]))

@@ -5,15 +5,24 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import io
 import json
 import math
+import os
 import re
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
+from pathx.errors import PathxError, shown
+from pathx.images.read import open_image
 from pathx.regular import read_regular
+from pathx.results.files import foreign, replace_file
 
 _DATA = '<script type="application/json" id="data">'
 _IMPORT = re.compile(r'^import\s+\{[^}]*\}\s+from\s+"\./[\w-]+\.js";\n', re.MULTILINE)
@@ -98,3 +107,91 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+_HEIGHT = 900  # of the page in a notebook's cell, in pixels
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Report:
+    """A page; notebooks show it by themselves.
+
+    Args:
+        html: the page, whole.
+    """
+
+    html: str
+
+    def __repr__(self) -> str:
+        return f"<Report of {len(self.html) / 1e6:.1f} MB>"
+
+    def save(self, file: str | PathLike[str]) -> Path:
+        """Write the page to a file, at once and whole. A file of others that is called the same stays."""
+        path = Path(file)
+        if os.path.isdir(path):
+            raise PathxError(
+                f"{shown(path)} is a folder: name a file, such as {shown(path / 'report.html')}", usage=True
+            )
+        if os.path.lexists(path) and not is_page(path):
+            raise foreign(path)
+        replace_file(path, self.html.encode())
+        return path
+
+    def _repr_html_(self) -> str:
+        inside = html.escape(self.html, quote=True)
+        return (
+            f'<iframe srcdoc="{inside}" sandbox="allow-scripts" title="pathx report" width="100%" height="{_HEIGHT}" '
+            'frameborder="0"></iframe>'
+        )
+
+
+PHOTO_SIDE = 900
+"""Photos are scaled down to this on their longer side."""
+
+
+def encode_photo(image: Image.Image) -> dict[str, Any]:
+    """A photo as the page's `src`, `width` and `height`; a few pixels stay as they are."""
+    if max(image.size) <= 128:
+        return {"src": encode_png(image.convert("RGB")), "width": image.width, "height": image.height}
+    small = shrink(image, PHOTO_SIDE)
+    return {"src": encode_small(small, PHOTO_SIDE, 82), "width": small.width, "height": small.height}
+
+
+def encode_small(image: Image.Image, side: int, quality: int = 80) -> str:
+    """A small copy of a photo as a data address."""
+    return _address(encode_jpeg(image, side, quality), "jpeg")
+
+
+def encode_png(image: Image.Image) -> str:
+    """A picture as it is."""
+    return _address(_encode(image, "PNG", optimize=True), "png")
+
+
+def read_picture(file: Path) -> Image.Image | None:
+    """A picture that pathx wrote; None where there is none."""
+    try:
+        return open_image(file).pixels
+    except PathxError:
+        return None
+
+
+def encode_jpeg(image: Image.Image, side: int, quality: int = 80) -> bytes:
+    """A small copy of a photo as the bytes of a file."""
+    return _encode(shrink(image, side), "JPEG", quality=quality)
+
+
+def shrink(image: Image.Image, side: int) -> Image.Image:
+    """A picture in RGB of at most so many pixels on its longer side."""
+    small = image.convert("RGB")
+    small.thumbnail((side, side), Image.Resampling.LANCZOS)
+    return small
+
+
+def _address(data: bytes, kind: str) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def _encode(image: Image.Image, kind: str, **how: Any) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, kind, **how)
+    return stream.getvalue()

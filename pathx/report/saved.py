@@ -1,28 +1,41 @@
-"""An explanation's page from its files alone; no network is run."""
+"""The page of an explanation: from its files alone, or from an explanation at hand; and what the network adds to it."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from PIL import Image
+from torch import Tensor
 
+from pathx.drawing.render import SMOOTHING, Drawing, glow_map
+from pathx.drawing.view import Region, View, pixel_map
+from pathx.engine.ablate import part_removals
+from pathx.engine.freeze import Frozen, freeze
+from pathx.engine.units import unit_maps
 from pathx.errors import PathxError, shown
-from pathx.explanation import LayerTensor
-from pathx.images.read import open_image
+from pathx.explanation import Explanation, LayerTensor, Unit
+from pathx.images.read import UserImage, open_image
+from pathx.maps import smooth
 from pathx.regular import read_regular
 from pathx.report.collect import Collected, ExplanationFiles
-from pathx.report.encoding import encode_small, read_picture
-from pathx.report.explanation import channel_of, explanation_data
-from pathx.report.network import NetworkData
-from pathx.report.page import page
+from pathx.report.explanation import NetworkData, channel_of, explanation_data
+from pathx.report.page import Report, encode_png, encode_small, page, read_picture
+from pathx.results.explanation import ResultSubject, path_document
 from pathx.results.files import FILES, PATH, REPORT_DATA, document_bytes, read_document, replace_file, understood
 from pathx.results.schema import misfit
 
 _SHEET_SIDE, _FEATURE_SIDE = 1100, 340
+
+MOST_UNITS = 40
+"""Units whose own map a page holds."""
+
+_MAP_SIDE = 112
 
 _SHAPE = {"path": str, "unit_maps": dict, "effects": [dict]}
 
@@ -193,3 +206,68 @@ def _check(document: dict[str, Any], checks: Sequence[dict[str, Any]]) -> dict[s
         except (KeyError, TypeError, AttributeError):
             continue
     return None
+
+
+def network_data(frozen: Frozen, explanation: Explanation, image: int = 0) -> NetworkData:
+    """What the network adds to the page of an explanation.
+
+    Args:
+        frozen: the network at a batch of images.
+        image: the image of the batch that the explanation is about.
+    """
+    units = _strongest(explanation)
+    if not units:  # a network that ends in zeros keeps none
+        return {"unit_maps": {}, "effects": []}
+    maps = unit_maps(frozen, [(image, unit.tensor, unit.index) for unit in units.values()])
+    gates = {gate.name: gate for layer in frozen.network.layers for gate in layer}
+    encoded = {}
+    for (name, unit), values in zip(units.items(), maps, strict=True):
+        slopes = frozen.slopes(gates[unit.tensor]).given  # None stands for 1: a kept unit of a ReLU is active
+        slope = 1.0 if slopes is None else float(slopes[(image, *unit.index)])
+        encoded[name] = encode_png(unit_picture(unit.weight * slope * values))
+    return {"unit_maps": encoded, "effects": [asdict(part) for part in part_removals(frozen, explanation, image)]}
+
+
+def unit_picture(values: Tensor) -> Image.Image:
+    """What a unit got from every pixel (C, H, W), smoothed as overlays are, and small."""
+    smoothed = smooth(values, SMOOTHING)
+    return glow_map(torch.nn.functional.avg_pool2d(smoothed[None], math.ceil(max(smoothed.shape) / _MAP_SIDE))[0])
+
+
+def _strongest(explanation: Explanation) -> dict[str, Unit]:
+    """The units that contribute most: of every layer as many, up to a limit in all."""
+    each = max(1, MOST_UNITS // max(1, len(explanation.path)))
+    found: dict[str, Unit] = {}
+    for layer in explanation.path[:MOST_UNITS]:
+        order = sorted(range(len(layer.units)), key=lambda at: -abs(layer.units[at].contribution))
+        found |= {f"{layer.layer}:{at}": layer.units[at] for at in order[:each]}
+    return found
+
+
+def explanation_report(
+    explanation: Explanation,
+    photo: Image.Image | None = None,
+    region: Region | None = None,
+    *,
+    label: str | None = None,
+    name: str = "the image",
+) -> Report:
+    """The interactive page of an explanation.
+
+    Args:
+        photo, region, label: as for `Explanation.figure`.
+        name: what the page calls the image.
+    """
+    view = View.of(explanation, photo, region, explanation.label if label is None else label)
+    origin, classes = explanation.origin, explanation.logits.numel()
+    about = {"name": "the model" if origin is None else type(origin.model).__name__, "weights": "none", "sha256": ""}
+    labels = [f"class {index}" for index in range(classes)]
+    labels[explanation.target] = view.label
+    if explanation.against is not None:
+        labels[explanation.against] = explanation.other_label
+    device = str(explanation.attribution.device)
+    subject = ResultSubject(UserImage(name, "", view.photo), view.region, {**about, "classes": classes}, labels, device)
+    document = path_document(explanation, subject)
+    network = None if origin is None else network_data(freeze(origin.model, origin.image[None]), explanation)
+    data = explanation_data(document, view.photo, network, pixels=pixel_map(explanation.attribution, Drawing()))
+    return Report(page("explanation.js", f"{data['whole']['label']}: {name}", data))

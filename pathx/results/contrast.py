@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pathx.contrast import Contrast, Pair
-from pathx.drawing.png import png
-from pathx.drawing.sheets import contrast_sheet
+from pathx.drawing.figure import contrast_sheet
+from pathx.drawing.render import png
 from pathx.maps import Place, no_place
 from pathx.results.explanation import ResultSubject
 from pathx.results.files import CONTRAST, CONTRAST_PICTURE, document_bytes, replacing

@@ -10,10 +10,9 @@ from typing import Any
 from safetensors.torch import save as safetensors_bytes
 
 from pathx.decomposition import ALIKE, Decomposition, Feature
+from pathx.drawing.figure import decomposition_scale, decomposition_sheet, feature_heat
 from pathx.drawing.page import Panel
-from pathx.drawing.png import png
-from pathx.drawing.render import Drawing
-from pathx.drawing.sheets import decomposition_scale, decomposition_sheet, feature_heat
+from pathx.drawing.render import Drawing, png
 from pathx.drawing.view import View
 from pathx.maps import SPOT, no_place
 from pathx.results.explanation import (

@@ -16,8 +16,7 @@ from safetensors.torch import save as safetensors_bytes
 
 from pathx.drawing.figure import explanation_figure
 from pathx.drawing.page import Panel
-from pathx.drawing.png import png
-from pathx.drawing.render import Drawing
+from pathx.drawing.render import Drawing, png
 from pathx.drawing.view import View, heat_of, pixel_map, unit_boxes
 from pathx.errors import PathxError, shown
 from pathx.images.read import UserImage

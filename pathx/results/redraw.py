@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 
-from pathx.drawing.png import png
-from pathx.drawing.render import Drawing
-from pathx.drawing.sheets import comparison_sheet, contrast_sheet, decomposition_scale
+from pathx.drawing.figure import comparison_sheet, contrast_sheet, decomposition_scale
+from pathx.drawing.render import Drawing, png
 from pathx.drawing.view import View
 from pathx.errors import PathxError, shown
 from pathx.images.read import UserImage, open_image

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from pathx.contrast import Contrast
 from pathx.decomposition import Decomposition, Feature
 from pathx.errors import PathxError, parse_json, shown
-from pathx.explanation import Effect, Explanation, LayerTensor, PathLayer, Removal, Unit
+from pathx.explanation import Effect, Explanation, PathLayer, Removal, Unit
 from pathx.maps import Place
 from pathx.results.explanation import SETTINGS
 from pathx.results.files import FILES, PATH, read_document
@@ -89,7 +89,7 @@ def read_decomposition(folder: Path, document: dict[str, Any]) -> tuple[Decompos
         made = Decomposition(
             whole=whole.explanation,
             layer=document["layer"],
-            units=tuple(map(_unit, document["units"])),
+            units=tuple(map(Unit.read, document["units"])),
             paths=(),
             features=tuple(_feature(folder, entry, whole.explanation) for entry in document["features"]),
             most=sum(entry["folder"] is not None for entry in document["features"]),
@@ -146,11 +146,8 @@ def read_contrast(folder: Path, document: dict[str, Any]) -> tuple[Contrast, lis
 
 
 def _layer(entry: dict[str, Any], about: dict[str, Any]) -> PathLayer:
-    tensors = tuple(
-        LayerTensor.read({**tensor, "places": places})
-        for tensor, places in zip(entry["tensors"], about["places"], strict=True)
-    )
-    return PathLayer(entry["layer"], entry["below_alpha"], tensors, tuple(map(_unit, entry["units"])))
+    both = zip(entry["tensors"], about["places"], strict=True)
+    return PathLayer.read({**entry, "tensors": [{**tensor, "places": places} for tensor, places in both]})
 
 
 def read_removal(entry: dict[str, Any] | None) -> Removal | None:
@@ -159,8 +156,3 @@ def read_removal(entry: dict[str, Any] | None) -> Removal | None:
         return None
     against = entry.get("against")
     return Removal(**{**entry, "against": None if against is None else Effect(**against)})
-
-
-def _unit(entry: dict[str, Any]) -> Unit:
-    fields = {name: entry[name] for name in ("tensor", "activation", "weight", "contribution", "importance")}
-    return Unit(**fields, index=tuple(entry["index"]), receptive_field=tuple(entry["receptive_field"]))

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from PIL import Image
 
-from pathx.drawing.png import png
 from pathx.drawing.references import channel_sheet, crop
+from pathx.drawing.render import png
 from pathx.drawing.words import counted
 from pathx.engine.freeze import freeze
 from pathx.engine.units import unit_maps

@@ -53,16 +53,20 @@ class Guide:
 
     def strongest(self, explanation: Explanation, count: int = STRONGEST) -> list[tuple[Unit, Channel]]:
         """The units of a path with the largest shares of their layers that have references, one of each channel."""
-        ranked = []
+        ranked: list[tuple[float, Unit]] = []
         for layer in explanation.path:
             total = sum(abs(unit.contribution) for unit in layer.units)
-            for place, unit in enumerate(layer.units):
-                channel = self.units.of(unit.tensor, unit.index)
-                if channel is not None and channel.references and total:
-                    ranked.append((-abs(unit.contribution) / total, -layer.layer, place, unit, channel))
+            ranked += [(abs(unit.contribution) / total, unit) for unit in layer.units if total]
+        ranked.sort(key=lambda entry: -entry[0])  # stable: equal ones stay from the output down
+        return self._first((unit for _, unit in ranked), count)
+
+    def _first(self, units: Iterable[Unit], count: int = STRONGEST) -> list[tuple[Unit, Channel]]:
+        """The first few of some units that have references, one of each channel."""
         found: dict[tuple[str, int], tuple[Unit, Channel]] = {}
-        for *_, unit, channel in sorted(ranked, key=lambda entry: entry[:3]):
-            found.setdefault((channel.tensor, channel.channel), (unit, channel))
+        for unit in units:
+            channel = self.units.of(unit.tensor, unit.index)
+            if channel is not None and channel.references:
+                found.setdefault((channel.tensor, channel.channel), (unit, channel))
         return list(found.values())[:count]
 
     def words(self, unit: Unit) -> str:
@@ -76,12 +80,7 @@ class Guide:
 
     def panels_of(self, units: Iterable[Unit]) -> list[Panel]:
         """The same of units by themselves, the first few that have references, one of each channel."""
-        found: dict[tuple[str, int], tuple[Unit, Channel]] = {}
-        for unit in units:
-            channel = self.units.of(unit.tensor, unit.index)
-            if channel is not None and channel.references:
-                found.setdefault((channel.tensor, channel.channel), (unit, channel))
-        return self._panels(list(found.values())[:STRONGEST])
+        return self._panels(self._first(units))
 
     def _panels(self, units: Iterable[tuple[Unit, Channel]]) -> list[Panel]:
         panels = []

@@ -1,21 +1,303 @@
-"""`pathx.units`: what the channels of a network look for, found in images and written to a folder."""
+"""`pathx.units`: what the channels of a network look for, found in a folder of images, with restarts and shards."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import hashlib
+import json
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
-from pathx.images.find import images_in
+from pathx.engine.network import Gate
+from pathx.engine.settings import check_depth
+from pathx.engine.units import fields_of
+from pathx.errors import PathxError
+from pathx.images.find import ImageFile, images_in
 from pathx.models.load import LoadedModel
-from pathx.pipeline import Note, Watch, no_notes, no_progress, prepare
-from pathx.results.files import check_folder
+from pathx.pipeline import Failed, Input, Note, Prepared, Watch, no_notes, no_progress, prepare, read_batches
+from pathx.results.files import check_folder, remove, replace_file
 from pathx.runs.index import Shard
 from pathx.runs.stop import Stop
 from pathx.units.files import save_units
-from pathx.units.folder import Pass, Request
-from pathx.units.references import Units
+from pathx.units.gather import NOBODY, Channels, Gathered, wanted_channels
+from pathx.units.references import Channel, Reference, Units
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+STATE = "units{}.safetensors"
+SAVE_EVERY = 20.0
+"""Seconds between two states of a pass that are written; what comes after the last one is done again."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to gather.
+
+    Args:
+        by: what makes a channel matter: `contribution` to the predicted class along the path, or `activation`.
+        top: references per channel.
+        layers: hidden layers by number; those of the path by default.
+        channels: of each ReLU, the channels to tell of; all by default.
+    """
+
+    depth: int | str = DEPTH
+    width: int | str = WIDTH
+    alpha: float | None = None
+    skips: str = SKIPS
+    importance: str = IMPORTANCE
+    by: str = "contribution"
+    top: int = 16
+    layers: tuple[int, ...] = ()
+    channels: tuple[int, ...] = ()
+
+    @property
+    def path(self) -> dict[str, Any]:
+        """The settings that the engine takes."""
+        return {key: getattr(self, key) for key in ("depth", "width", "alpha", "skips", "importance")}
+
+
+@dataclass(eq=False)
+class Progress:
+    """How far a pass has come.
+
+    Args:
+        position: how many images of its list are behind it.
+        hashes: of the images that are references by now, by their numbers in the folder.
+        failed: images that could not be used, and why.
+    """
+
+    gathered: Gathered
+    position: int = 0
+    hashes: dict[int, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def forget(self) -> None:
+        """Drop the hashes of images that are no references any more."""
+        used = {number for own in self.gathered.channels.values() for number in own.images.unique().tolist()}
+        self.hashes = {number: digest for number, digest in self.hashes.items() if number in used}
+
+
+class Pass:
+    """One pass over the images of a folder, or over one shard of them.
+
+    Args:
+        images: all images of the folder, in order; references are told by their places in it.
+        out: where the state is kept, so that a pass that was stopped goes on.
+        shard: which part of the images to see.
+        progress: called with the number of images that were seen just now.
+    """
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        images: Sequence[ImageFile],
+        request: Request,
+        out: str | Path,
+        *,
+        shard: Shard | None = None,
+        batch_size: int = 8,
+        progress: Callable[[int], None] = lambda seen: None,
+        stop: Stop | None = None,
+    ) -> None:
+        self.prepared, self.images, self.request, self.out = prepared, images, request, Path(out)
+        self.shard, self.progress, self.stop = shard, progress, stop or Stop()
+        self.batch_size = prepared.batch_size(batch_size)
+        self.numbers = {image.name: number for number, image in enumerate(images)}
+        self.gates = self._gates()
+        self.key = self._key()
+
+    def _gates(self) -> dict[int, list[Gate]]:
+        """The ReLUs to gather, by layer."""
+        network = self.prepared.network
+        reach = check_depth(self.request.depth, network)
+        on_path = range(network.depth - reach + 1, network.depth + 1)
+        wanted = self.request.layers or tuple(on_path)
+        for layer in wanted:
+            if not 1 <= layer <= network.depth:
+                raise PathxError(f"there is no layer {layer}: the network has layers 1 to {network.depth}", usage=True)
+            if self.request.by == "contribution" and layer not in on_path:
+                raise PathxError(
+                    f"layer {layer} is not on the path, which has layers {on_path[0]} to {on_path[-1]}; choose a greater "
+                    "depth, or rank units by activation",
+                    usage=True,
+                )
+        return {layer: list(network.layers[layer - 1]) for layer in sorted(set(wanted), reverse=True)}
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What the outcome depends on, beside the images."""
+        settings = {**asdict(self.request), "layers": list(self.gates), "channels": list(self.request.channels)}
+        preprocessing = asdict(self.prepared.model.preprocessing)
+        return {"model": self.prepared.about, "preprocessing": preprocessing, "settings": settings}
+
+    def _key(self) -> str:
+        """The same for passes that would see the same."""
+        files = []
+        for image in self.images:
+            try:
+                facts = os.stat(image.file)
+                files.append([image.name, facts.st_size, facts.st_mtime_ns])
+            except OSError:
+                files.append([image.name])
+        everything = [self.about, str(self.prepared.dtype), self.batch_size, files]
+        return hashlib.sha256(json.dumps(everything, sort_keys=True).encode(errors="surrogateescape")).hexdigest()
+
+    def empty(self) -> Gathered:
+        tensors = {layer: [*map(self.prepared.network.tensor, gates)] for layer, gates in self.gates.items()}
+        classes = len(self.prepared.labels)
+        return wanted_channels(tensors, by=self.request.by, top=self.request.top, classes=classes)
+
+    def state_file(self, shard: Shard | None) -> Path:
+        return self.out / STATE.format("" if shard is None else f".{shard.number}-of-{shard.count}")
+
+    # --- the pass ----------------------------------------------------------------------------------------------------
+
+    def run(self) -> Progress:
+        """See the images that are left, and keep the state in a file on the way."""
+        state = self._joined() or self._read(self.state_file(self.shard)) or Progress(self.empty())
+        mine = [image for image in self.images if self.shard is None or self.shard.holds(image.name)]
+        self.progress(state.position)
+        left, saved = mine[state.position :], time.monotonic()
+
+        def failed(source: ImageFile, error: PathxError) -> None:
+            state.failed[source.name] = str(error)
+
+        for batch, inputs in read_batches(left, self.prepared.model.preprocessing, self.batch_size, failed):
+            self._see(state, inputs, failed)
+            state.position += len(batch)
+            self.progress(len(batch))
+            if self.stop.asked:
+                self._write(state)
+                self.stop.check()
+            if time.monotonic() - saved > SAVE_EVERY:
+                self._write(state)
+                saved = time.monotonic()
+        if not state.gathered.count and self.shard is None:
+            reason = next(iter(state.failed.values()), "there are none")
+            raise PathxError(f"none of the {len(mine)} images could be used: {reason}")
+        self._write(state)
+        return state
+
+    def _see(self, state: Progress, inputs: Sequence[Input], failed: Failed) -> None:
+        for part, frozen, explanations in self.prepared.explain_predictions(inputs, self.request.path, failed):
+            numbers = [self.numbers[read.source.name] for read in part]
+            state.gathered.see(frozen, explanations, numbers)
+            state.hashes |= {number: read.image.sha256 for number, read in zip(numbers, part, strict=True)}
+            state.forget()
+            del frozen, explanations  # before the rest of a batch that does not fit as a whole
+
+    # --- the state in a file -----------------------------------------------------------------------------------------
+
+    def _write(self, state: Progress) -> None:
+        from safetensors.torch import save
+
+        facts = {"position": state.position, "hashes": list(state.hashes.items()), "failed": state.failed}
+        data = save(state.gathered.tensors(), {"key": self.key, "facts": json.dumps(facts)})
+        replace_file(self.state_file(self.shard), data)
+
+    def _read(self, file: Path) -> Progress | None:
+        """A state that a pass of the same kind left; None where there is none."""
+        from safetensors import SafetensorError, safe_open
+
+        if not file.is_file():
+            return None
+        try:
+            with safe_open(file, "pt") as content:
+                about = content.metadata() or {}
+                if about.get("key") != self.key:
+                    return None
+                tensors: dict[str, Tensor] = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
+            facts = json.loads(about["facts"])
+            hashes = {int(number): str(digest) for number, digest in facts["hashes"]}
+            return Progress(self.empty().restored(tensors), int(facts["position"]), hashes, dict(facts["failed"]))
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError, PathxError):
+            return None  # it is made again
+
+    def _joined(self) -> Progress | None:
+        """The states of all shards together, where all of them are there and at their ends; None elsewhere."""
+        if self.shard is not None:
+            return None
+        for count in _shard_counts(self.out):
+            shards = [Shard(number, count) for number in range(1, count + 1)]
+            parts = [(shard, self._read(self.state_file(shard))) for shard in shards]
+            whole = Progress(self.empty())
+            for shard, part in parts:
+                if part is None or part.position < sum(shard.holds(image.name) for image in self.images):
+                    break
+                whole.gathered.add(part.gathered)
+                whole.hashes |= part.hashes
+                whole.failed |= part.failed
+            else:
+                whole.position = len(self.images)
+                whole.forget()
+                return whole
+        return None
+
+    def done(self) -> None:
+        """Remove the states, once the results are written, as far as they can be removed."""
+        shards = [Shard(number, count) for count in _shard_counts(self.out) for number in range(1, count + 1)]
+        remove(self.out, [self.state_file(shard).name for shard in (*shards, None)])
+
+    # --- the outcome -------------------------------------------------------------------------------------------------
+
+    def units(self, state: Progress) -> Units:
+        """What was gathered, as people read it."""
+        channels = {}
+        layers = {gate.name: layer for layer, gates in self.gates.items() for gate in gates}
+        tensors = {own.tensor.name: own.tensor for own in state.gathered.channels.values()}
+        for own in state.gathered.channels.values():
+            fields = self._fields(own)
+            for number in self.request.channels or range(len(own.values)):
+                if number < len(own.values):
+                    channels[own.tensor.name, number] = self._channel(own, number, fields[number], state)
+        return Units(self.about, tensors, layers, channels, state.gathered.count, state.failed)
+
+    def _fields(self, own: Channels) -> list[list[list[int]]]:
+        """The receptive field of every reference, by channel and place in its list."""
+        gate = next(gate for gate in self.gates[own.layer] if gate.name == own.tensor.name)
+        channel, unit = torch.arange(len(own.units))[:, None], own.units.clamp(min=0)
+        flat = channel * own.size + unit if own.tensor.channel_dim == 0 else unit * len(own.units) + channel
+        found = fields_of(self.prepared.network, gate, flat.flatten())
+        fields: list[list[list[int]]] = found.reshape(*own.units.shape, -1).tolist()
+        return fields
+
+    def _channel(self, own: Channels, number: int, fields: list[list[int]], state: Progress) -> Channel:
+        references = []
+        entries = (part[number].tolist() for part in (own.values, own.images, own.units, own.classes))
+        for value, image, unit, target, box in zip(*entries, fields, strict=True):
+            if image == NOBODY:
+                break
+            source, index = self.images[image], own.index(number, unit)
+            label = self.prepared.labels[target]
+            references.append(
+                Reference(source.file, state.hashes[image], index, tuple(box), value, label, source.label)
+            )
+        counts = own.paths[number]
+        found = sorted(((int(counts[c]), c) for c in counts.nonzero().flatten().tolist()), key=lambda p: (-p[0], p[1]))
+        images = int(counts.sum())
+        return Channel(
+            *(own.layer, own.tensor.name, number, tuple(references)),
+            images=images,
+            share=float(own.shares[number]) / images if images else 0.0,
+            classes=tuple((self.prepared.labels[c], count) for count, c in found),
+            mean=float(own.totals[number]) / max(1, state.gathered.count),
+        )
+
+
+def _shard_counts(out: Path) -> list[int]:
+    """How many shards the states in a folder were made by, where there could be one of each."""
+    named = (re.fullmatch(STATE.format(r"\.[1-9]\d{0,8}-of-([1-9]\d{0,8})"), file.name) for file in out.glob("units.*"))
+    counts = Counter(int(found[1]) for found in named if found)
+    return sorted(count for count, files in counts.items() if files == count)
 
 
 @dataclass(frozen=True, repr=False)

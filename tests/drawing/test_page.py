@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, ImageChops, ImageDraw
 from support.pages import paper_around
 
-from pathx.drawing.page import Bar, Panel, sheet
+from pathx.drawing import page
+from pathx.drawing.page import Bar, Panel, ink, legible, sheet, width, wrap
 
 captions = st.text("abc XYZ019,-", max_size=150)
 
@@ -22,14 +26,70 @@ def test_nothing_is_cut_off(tiles: list[tuple[int, int, str]], title: str, end: 
     small = Bar("red-blue", "against", "for")
     panels = [Panel(Image.new("RGB", (w, h), "black"), text, (text, "details"), small) for w, h, text in tiles]
     bar = None if end is None else Bar("red-blue", end, end, 0.5)
-    page = sheet(panels, title=title, notes=[title], words=[title, title], bar=bar)
-    assert paper_around(page)
-    black = sum(count for count, colour in page.getcolors(1 << 24) or [] if colour == (0, 0, 0))
+    made = sheet(panels, title=title, notes=[title], words=[title, title], bar=bar)
+    assert paper_around(made)
+    black = sum(count for count, colour in made.getcolors(1 << 24) or [] if colour == (0, 0, 0))
     assert black >= sum(w * h for w, h, _ in tiles)  # every picture is there, whole
-    assert page.width <= 1700
+    assert made.width <= 1700
 
 
 def test_rows_are_even_and_columns_can_be_given() -> None:
     panels = [Panel(Image.new("RGB", (340, 340)), str(number)) for number in range(6)]
     assert sheet(panels, title="").width == sheet(panels[:3], title="").width
     assert sheet(panels, title="", columns=2).width < sheet(panels, title="").width
+
+
+words = st.text("abcXYZ019,-[]", min_size=1, max_size=30)
+
+
+@given(st.lists(words, max_size=8), st.integers(40, 300))
+def test_lines_fit_and_say_everything(texts: list[str], room: int) -> None:
+    lines = wrap(" ".join(texts), 15, room, most=99)
+    assert all(width(line, 15) <= room for line in lines)
+    assert "".join(lines).replace(" ", "") == "".join(texts)
+
+
+@given(st.lists(words, min_size=6, max_size=12), st.integers(1, 3))
+def test_too_many_lines_end_in_dots_that_fit(texts: list[str], most: int) -> None:
+    lines = wrap(" ".join(texts), 15, 60, most)
+    assert len(lines) <= most
+    if len(wrap(" ".join(texts), 15, 60, 99)) > most:
+        assert lines[-1].endswith("…") and width(lines[-1], 15) <= 60
+
+
+@given(st.text(max_size=20))
+def test_any_text_can_be_written(text: str) -> None:
+    written, font = legible(text, 14)
+    assert font.getlength(written) >= 0
+    assert written.isprintable()
+    assert wrap(text, 14, 100)
+
+
+def test_a_font_elsewhere_is_taken_for_what_pillows_own_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = legible("plain", 14)[1]
+    assert legible("plain, 12 [3]", 14) == ("plain, 12 [3]", own)
+    monkeypatch.setattr(page, "_others", lambda size: ())
+    assert legible("café ж", 14) == ("cafe ?", own)
+    assert legible("tab\tand\nline", 14)[0] == "tab and line"
+
+
+def test_without_freetype_it_is_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
+    from PIL import ImageFont
+
+    if not hasattr(ImageFont, "load_default_imagefont"):
+        pytest.skip("this release of Pillow has its bitmap font only where FreeType is missing")
+    bitmap = ImageFont.load_default_imagefont()
+    monkeypatch.setattr(page, "_own", lambda size: bitmap)
+    monkeypatch.setattr(page, "_others", lambda size: ())
+    written, font = legible("naïve 猫", 14)
+    assert (written, font) == ("naive ?", bitmap)
+    assert font.getlength(written) > 0
+
+
+@given(words, st.sampled_from([13, 15, 22]), st.floats(20, 60), st.floats(20, 60))
+def test_ink_that_is_kept_is_what_is_written_each_time(text: str, size: int, left: float, top: float) -> None:
+    written, pasted = Image.new("RGB", (900, 120), "white"), Image.new("RGB", (900, 120), "white")
+    ImageDraw.Draw(written).text((left, top), text, fill="#1a1a1a", font=legible(text, size)[1])
+    mask, right, below = ink(text, size, math.modf(left)[0], math.modf(top)[0])
+    pasted.paste("#1a1a1a", (int(left) + right, int(top) + below), mask)
+    assert ImageChops.difference(written, pasted).getbbox() is None

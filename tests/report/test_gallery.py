@@ -11,8 +11,6 @@ from PIL import Image, ImageChops
 from support.command_line import Pathx, network, picture, scripted
 from support.reports import data_of
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def test_the_gallery_knows_labels_predictions_and_failures(here: Path, pathx_: Pathx) -> None:
     model = scripted(network())

@@ -9,8 +9,8 @@ import pytest
 from support.reports import data_of
 from support.small import picture
 
-from pathx.report.measures import measure_page, measure_title
-from pathx.report.references import References
+from pathx.report.collect import References
+from pathx.report.measures import measure_page, page_title
 
 
 @pytest.fixture
@@ -35,4 +35,4 @@ def test_rows_have_numbers_or_nothing_and_pictures_that_are_there(folder: Path) 
         ("c.png", True),
     ]
     assert list(data["thumbnails"]) == ["a.png"]
-    assert measure_title(folder / "grid.json") == f"Depths and widths: {folder.name}"
+    assert page_title(folder / "grid.json") == f"Depths and widths: {folder.name}"

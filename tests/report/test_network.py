@@ -18,7 +18,7 @@ from support.small import images, network
 import pathx
 from pathx.engine.freeze import freeze
 from pathx.report.build import report
-from pathx.report.network import MOST_UNITS, network_data, unit_picture
+from pathx.report.saved import MOST_UNITS, network_data, unit_picture
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -10,9 +10,7 @@ from support.small import images, network
 
 import pathx
 from pathx import PathxError
-from pathx.report.notebook import explanation_report
-
-pytestmark = pytest.mark.usefixtures("one_thread")
+from pathx.report.saved import explanation_report
 
 
 def test_an_explanation_without_its_model_has_a_page_without_what_units_saw() -> None:

@@ -9,7 +9,7 @@ import pytest
 from support.small import picture
 
 from pathx.images.read import open_image
-from pathx.report.references import MOST_CHANNELS, References
+from pathx.report.collect import MOST_CHANNELS, References
 
 SEEN = {"input_size": (3, 10, 10), "mean": (0.5,) * 3, "std": (0.25,) * 3}
 

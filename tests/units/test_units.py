@@ -71,7 +71,7 @@ def test_words_and_entropy_count_the_classes_of_references(pathx_: Pathx, folder
 def test_a_pass_that_was_stopped_goes_on_and_ends_the_same(
     pathx_: Pathx, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pathx.units import folder as passes
+    from pathx.units import units as passes
 
     pathx_("units", folder, *OPTIONS, "--out", "whole", "--no-pictures")
     monkeypatch.setattr(passes, "SAVE_EVERY", -1.0)
