@@ -1,4 +1,4 @@
-"""One call in a process of its own: `python -m benchmarks.memory NAME saliency|path [WIDTH|default] [once]`.
+"""One call in a process of its own: `python -m benchmarks.memory NAME saliency|path [WIDTH|all|default] [once]`.
 
 Prints JSON: MiB of the process with its model loaded (`model`), the peak above that of the `first` call (which analyses the
 network) and of `later` ones, and the CPU time of the first call (`seconds`).
@@ -11,6 +11,7 @@ import resource
 import sys
 from pathlib import Path
 from time import process_time
+from typing import Any
 
 import torch
 
@@ -26,7 +27,9 @@ def main(name: str, method: str, width: str = "5", once: str = "") -> None:
     if method == "saliency":
         call = measured.saliency()
     else:
-        settings = {} if width == "default" else {"depth": "all", "width": "all" if width == "all" else int(width)}
+        settings: dict[str, Any] = {"depth": "all", "width": int(width)} if width.isdigit() else {}
+        if width == "all":  # adjacent, as in version 0.2: rows that jump need W of a whole dense block
+            settings = {"depth": "all", "width": "all", "skips": "adjacent"}
         call = measured.path(**settings)
         pathx.explain(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()), torch.ones(1, 4), depth=1)  # imports
     model = resident()

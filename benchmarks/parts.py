@@ -149,7 +149,7 @@ def memory(effort: Effort) -> Iterator[Row]:
             yield Row(what, path["first"], "Saliency", saliency["first"], "MiB", limit, note)
 
 
-@part("everything", "Peak memory of a complete path that keeps every active unit, 1000 classes")
+@part("everything", "Peak memory of a complete path that keeps every active unit, skips adjacent, 1000 classes")
 def everything(effort: Effort) -> Iterator[Row]:
     name = "squeezenet1_1" if effort.quick else "densenet121"
     used = in_process(name, "path", "all", "once")

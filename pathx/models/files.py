@@ -73,7 +73,7 @@ def open_regular(path: Path) -> IO[bytes]:
 
 
 def kind_of(path: Path) -> str:
-    """What a file is, by its content: torchscript, export, pickle, safetensors, onnx or unknown."""
+    """What a file is, by its content: torchscript, export, old export, pickle, safetensors, onnx or unknown."""
     with open_regular(path) as stream:
         try:
             found = _kind(stream)
@@ -87,6 +87,8 @@ def kind_of(path: Path) -> str:
 def _kind(stream: IO[bytes]) -> str:
     start = stream.read(64)
     if start.startswith(b"PK"):
+        if b"serialized_exported_program.json" in start:
+            return "old export"
         try:
             archive = Archive(stream)
             archive.check_sizes()
@@ -121,6 +123,11 @@ def load_network(path: Path) -> tuple[nn.Module, str]:
         return _load_torchscript(path)
     if kind == "export":
         return _load_export(path)
+    if kind == "old export":
+        remedy = "export it again with torch 2.9 or newer, or save it with torch.jit.save"
+        raise PathxError(
+            f"{path} was exported by torch 2.8 or older, whose files pathx cannot read: {remedy}", usage=True
+        )
     if kind == "pickle":
         remedy = f"export the model with torch.export.save, or for a state dict use `model` NAME `weights` {path}"
         raise PathxError(f"{path} is a pickle, a program that pathx never runs: {remedy}", usage=True)

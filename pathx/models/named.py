@@ -217,10 +217,10 @@ class no_initialisation(TorchFunctionMode):
             tensor = args[0] if args else kwargs["tensor"]
             tensor.detach().zero_()
             return tensor
-        return args[0] if func is Tensor.uniform_ else func(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
 
 
-_DRAWN = frozenset([Tensor.normal_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_])
+_DRAWN = frozenset([Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_])
 
 
 def architecture(name: str) -> tuple[nn.Module, tuple[int, int, int]]:

@@ -200,7 +200,7 @@ SEQUENCES: dict[str, tuple[nn.Module, str]] = {
     "LSTM": (nn.LSTM(4, 5, batch_first=True), "in cell"),
     "GRU": (nn.GRU(4, 5, batch_first=True), "in cell"),
     "two ways": (nn.GRU(4, 5, 2, batch_first=True, bidirectional=True), "in cell"),
-    "RNN": (nn.RNN(4, 5, batch_first=True), "in cell"),
+    "RNN": (nn.RNN(4, 5, batch_first=True), "no rule for recurrent layers"),
 }
 
 

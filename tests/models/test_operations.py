@@ -7,6 +7,7 @@ import json
 import re
 import warnings
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,7 @@ class Overwrites(nn.Module):
 
 
 FAR = 400_000_000
+READS_EXPORTS = find_spec("torch.export.pt2_archive") is not None
 
 
 class Prints(nn.Module):
@@ -201,14 +203,15 @@ def test_a_hostile_file_is_refused_by_a_command() -> None:
     """In a process of its own, which such a file would end."""
     picture()
     files = {}
-    for name, (make, _) in FILES.items():
+    readable = {name: file for name, file in FILES.items() if READS_EXPORTS or not name.startswith("export")}
+    for name, (make, _) in readable.items():
         made = Path(make())
         files[name] = made.rename(f"{name}{made.suffix}").name
     done = process("-c", REFUSED, json.dumps(list(files.values())))
-    assert (done.status, done.out) == (0, "[2, 2, 2, 2]\n"), done
+    assert (done.status, done.out) == (0, f"{[2] * len(files)}\n"), done
     said = done.err.splitlines()
-    assert len(said) == len(FILES) and "\x1b" not in done.err
-    assert all(operation in line for line, (_, operation) in zip(said, FILES.values(), strict=True))
+    assert len(said) == len(files) and "\x1b" not in done.err
+    assert all(operation in line for line, (_, operation) in zip(said, readable.values(), strict=True))
 
 
 REFUSED = """

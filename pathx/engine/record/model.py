@@ -308,7 +308,11 @@ def _explain_failure(mode: Recorder, error: Exception) -> NoReturn:
     remedy = "check the size and number of channels it is made for"
     if not isinstance(reason, (RuntimeError, ValueError, TypeError, IndexError, AssertionError)):
         line, remedy = f"{type(reason).__name__}: {line}", "it is the model's own code that fails"
-    if re.search(r"missing \d+ required|missing value for argument|same number and type of args", line):
+    if "exported input tree spec" in str(reason):  # as older releases of torch say it
+        line = "it was exported with inputs other than one image"
+    if re.search(
+        r"missing \d+ required|missing value for argument|same number and type of args|other than one image", line
+    ):
         remedy = "pathx explains networks of one input: wrap it so that its forward takes the image alone"
     if "'indices' to have one of the following scalar types" in line:
         line, remedy = (

@@ -197,7 +197,9 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     F.pad: _circular_pad,
     aten.pad.default: _circular_pad,
     torch.rnn_relu: _refuse_recurrent,
+    torch.rnn_tanh: _refuse_recurrent,
     aten.rnn_relu.input: _refuse_recurrent,
+    aten.rnn_tanh.input: _refuse_recurrent,
 }
 
 
