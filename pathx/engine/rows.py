@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
@@ -211,13 +211,23 @@ def pull_back(
     return landed
 
 
+MOST_WINDOWS = 4
+"""Windows of one value that are carried on side by side. Without a limit, each block of linear skips would multiply them."""
+
+
 def add_window(windows: list[Window], window: Window) -> None:
-    """Add a cotangent to those of the same value: into one of them where both are whole maps of the same rows."""
-    for number, other in enumerate(windows):
-        if other.is_full and window.is_full and other.row is window.row:
-            windows[number] = replace(other, data=other.data + window.data)
+    """Add a cotangent to those of the same value: into a window of the same rows where one box can hold both."""
+    same_rows = [n for n, other in enumerate(windows) if other.row is window.row]
+    for number in same_rows:
+        union = windows[number].union(window)
+        if union is not None:
+            windows[number] = union
             return
-    windows.append(window)
+    if len(same_rows) < MOST_WINDOWS:
+        windows.append(window)
+        return
+    dense = [windows.pop(number).dense().data for number in reversed(same_rows)]
+    windows.append(window.whole(add([window.dense().data, *dense])))
 
 
 def sum_into(maps: Tensor, window: Window, owner: Tensor) -> None:

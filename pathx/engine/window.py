@@ -231,6 +231,37 @@ class Window:
         maps.scatter_add_(1, index.flatten(1), source.data.flatten(1))
         return self.whole(maps.reshape(-1, *self.shape))
 
+    def union(self, other: Window) -> Window | None:
+        """The sum of cotangents of the same rows as one window, where a box that is not much larger holds both; else None."""
+        origin: list[Origin] = []
+        extent, places = [], []
+        for mine, its, length, its_length in zip(self.origin, other.origin, self.extent, other.extent, strict=True):
+            if (
+                isinstance(mine, Corners)
+                and isinstance(its, Corners)
+                and mine.base is its.base
+                and mine.step == its.step
+            ):
+                first, second = mine.offset, its.offset
+            elif isinstance(mine, int) and isinstance(its, int):
+                first, second = mine, its
+            else:
+                return None
+            start = min(first, second)
+            origin.append(Corners(mine.base, mine.count, mine.step, start) if isinstance(mine, Corners) else start)
+            extent.append(max(first + length, second + its_length) - start)
+            places.append((first - start, second - start))
+        if self.extent == other.extent == tuple(extent):
+            data = self.data + other.data
+        elif prod(extent) > 2 * max(prod(self.extent), prod(other.extent)):
+            return None
+        else:
+            data = self.data.new_zeros(len(self.data), *extent)
+            for window, at in zip((self, other), zip(*places, strict=True), strict=True):
+                box = [slice(start, start + length) for start, length in zip(at, window.extent, strict=True)]
+                data[(slice(None), *box)] += window.data
+        return replace(self, data=data, origin=tuple(origin), clean=self.clean and other.clean)
+
     def rows(self, keep: Tensor) -> Window:
         """Only the cotangents whose numbers are in `keep`."""
         origin = tuple(one if isinstance(one, int) else one.rows(keep) for one in self.origin)

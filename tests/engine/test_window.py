@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 from support.windows import corners
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+import pathx
 from pathx.engine.window import MOST_REMEMBERED, Corners, Origin, Window, cached_arange, spread, unravel
 
 SHAPE = (3, 7, 6)
@@ -54,6 +55,23 @@ def literal(window: Window) -> Tensor:
 def test_dense_is_the_map_with_zeros_around_the_box(name: str) -> None:
     window = WINDOWS[name]
     assert torch.equal(window.dense().data, literal(window)) and window.dense().is_full
+
+
+@pytest.mark.parametrize(("step", "length"), [(0, 3), (1, 3), (2, 3), (-1, 5), (-2, 2), (7, 1)])
+@pytest.mark.parametrize("name", WINDOWS)
+def test_a_union_is_the_sum_of_the_maps(name: str, step: int, length: int) -> None:
+    """With a box of another length that starts beside or inside of the first."""
+    window = WINDOWS[name]
+    start = window.origin[1]
+    moved = start.move(1, step) if isinstance(start, Corners) else max(0, min(start + step, SHAPE[1] - length))
+    data = torch.randn(4, window.extent[0], length, window.extent[2], dtype=torch.float64)
+    origin = (window.origin[0], moved, window.origin[2])
+    other = Window(data, origin, SHAPE, window.row, window.image, clean=False)
+    union = window.union(other)
+    if union is None:
+        assert step == 7 or length != window.extent[1] or abs(step) >= length
+    else:
+        torch.testing.assert_close(union.dense().data, literal(window) + literal(other))
 
 
 @pytest.mark.parametrize("name", WINDOWS)
@@ -163,3 +181,28 @@ def test_what_was_made_for_pretended_tensors_is_not_remembered() -> None:
     with FakeTensorMode():
         assert all(isinstance(one, FakeTensor) for one in unravel(torch.arange(5), shape))
     assert [one.tolist() for one in unravel(torch.tensor([0, 560]), shape)] == [[0, 2], [0, 10], [0, 16]]
+
+
+class _LinearSkips(nn.Module):
+    """Blocks x + scale * (pool(x) - x) without a gate, as PoolFormer has them: each would multiply a row's windows by three."""
+
+    def __init__(self, blocks: int) -> None:
+        super().__init__()
+        self.first, self.last, self.head = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nn.Linear(4, 3)
+        self.pool, self.scale = nn.AvgPool2d(3, 1, 1), nn.Parameter(torch.rand(blocks, 4, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x).relu()
+        for scale in self.scale:
+            x = x + scale * (self.pool(x) - x)
+        result: Tensor = self.head(self.last(x).relu().mean((2, 3)))
+        return result
+
+
+def test_windows_do_not_multiply_in_linear_skips() -> None:
+    model, images = _LinearSkips(12).double().eval(), torch.randn(1, 3, 12, 12, dtype=torch.float64)
+    (found,) = pathx.explain(model, images, target=1, depth="all", width="all", alpha=0.0)
+    given = images.clone().requires_grad_()
+    model(given)[0, 1].backward()
+    assert given.grad is not None
+    torch.testing.assert_close(found.weight, given.grad[0])
