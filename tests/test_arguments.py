@@ -19,8 +19,6 @@ import pathx
 from pathx import Contrast, Decomposition, Explanation, PathxError
 from pathx.engine.ablate import ablate
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 IMAGES = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(2))
 
 

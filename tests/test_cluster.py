@@ -14,7 +14,7 @@ from support.command_line import Pathx
 from pathx import PathxError
 from pathx.cluster import Actors, Cluster, parse_actors
 
-pytestmark = pytest.mark.usefixtures("one_thread", "here")
+pytestmark = pytest.mark.usefixtures("here")
 
 
 @pytest.fixture

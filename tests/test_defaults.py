@@ -25,8 +25,6 @@ from pathx.engine.settings import check_depth
 from pathx.runs.compute import Settings
 from pathx.units.units import Request
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @settings(max_examples=60)
 @given(networks(), st.integers(1, 4))

@@ -6,15 +6,12 @@ import re
 from threading import Barrier, Thread
 from types import SimpleNamespace
 
-import pytest
 import torch
 from support.small import images, network
 from torch.testing import assert_close
 
 import pathx
 from pathx.explanation import Explanations, PathLayer, Unit
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_its_text_is_short_whatever_it_holds() -> None:

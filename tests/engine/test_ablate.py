@@ -18,7 +18,6 @@ import pathx
 from pathx import PathxError
 from pathx.engine.freeze import freeze
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 RELUS = {"1": (5, 8, 8), "3": (6, 6, 6), "6": (12,)}
 
 

@@ -24,8 +24,6 @@ from pathx.engine.device import (
     resolve_dtype,
 )
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 READ: dict[str, Callable[[], Any]] = {
     "products": torch.get_float32_matmul_precision,
     "everything": lambda: torch.backends.fp32_precision,

@@ -18,8 +18,6 @@ import pathx
 from pathx import PathxError
 from pathx.engine.freeze import network_of
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:

@@ -25,7 +25,6 @@ from pathx.engine.network import Network
 from pathx.engine.record.operations import Value
 from pathx.engine.replay import Replay
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 aten = torch.ops.aten
 
 

@@ -18,7 +18,6 @@ import pathx
 from pathx import PathxError
 
 pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
     pytest.mark.filterwarnings("ignore:.*torch.ao.quantization.*:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*quantize.*:UserWarning"),
 ]

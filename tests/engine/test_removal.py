@@ -19,7 +19,6 @@ from pathx.engine.explain import explain_frozen
 from pathx.engine.freeze import freeze
 from pathx.explanation import Removal
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 LAYERS = {1: "1", 2: "3", 3: "6"}
 """The ReLUs of `network` by their layers."""
 

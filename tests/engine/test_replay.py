@@ -20,8 +20,6 @@ from pathx.engine.replay import Classifier, Replay
 from pathx.evaluation.choices import METHODS
 from pathx.evaluation.methods import Subject
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @settings(max_examples=25)
 @given(network=networks(), seed=st.integers(0, 100))

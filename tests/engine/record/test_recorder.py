@@ -31,8 +31,6 @@ from pathx.engine.freeze import freeze
 from pathx.engine.record.recorder import Recorder
 from pathx.engine.replay import Classifier
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 IMAGES = torch.randn(2, 3, 9, 9, generator=torch.Generator().manual_seed(4))
 GLOBAL = {"scale": 1.0}
 

@@ -24,7 +24,6 @@ from pathx.engine.record.spellings import (
 from pathx.errors import PathxError
 
 aten = torch.ops.aten
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def numbers(*shape: int) -> Tensor:

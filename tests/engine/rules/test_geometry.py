@@ -18,7 +18,6 @@ from pathx.engine.rules.pooling import FORMS
 from pathx.engine.window import Window, unravel
 
 aten = torch.ops.aten
-pytestmark = pytest.mark.usefixtures("one_thread")
 MAPS = (2, 3, 7, 6)
 Geometry = tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]  # of the images and of the kernel, and its settings
 

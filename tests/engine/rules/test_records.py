@@ -30,8 +30,6 @@ from pathx.engine.rules.norms import rms_norm
 from pathx.engine.rules.table import OPERATIONS, Call, record_of
 from pathx.engine.window import Window
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 MAP = (2, 4, 7, 6)
 
 

@@ -19,8 +19,6 @@ from pathx.engine import network as networks
 from pathx.engine.freeze import freeze
 from pathx.engine.rules.table import OPERATIONS, Trait
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 HANDED_ON: dict[str, Callable[[Tensor], Tensor]] = {
     "pooled": lambda x: F.max_pool2d(x, 2),
     "averaged": lambda x: x.mean((2, 3)),

@@ -19,7 +19,6 @@ from pathx.engine.rules.arithmetic import batch_norm, batch_norm_constant
 from pathx.engine.rules.table import OPERATIONS, Call, Operation
 from pathx.engine.window import Window
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 aten = torch.ops.aten
 PLACE = torch.tensor([[1, 0, 2], [2, 0, 1]])[:, None].expand(2, 3, 3)
 SOME = torch.tensor([2, 0])
