@@ -423,7 +423,7 @@ def logits_without(network: Network, image: Tensor, units: set[tuple[int, int]])
 def edges(
     network: Network, position: int, element: int, values: list[Tensor]
 ) -> tuple[list[tuple[int, int, float]], float]:
-    """Where one number of the frozen network comes from: (node, element, factor) each, and a constant."""
+    """Where one number of a tiny network comes from: (node, element, factor) each, and a constant."""
     node = network.nodes[position]
     source = node.inputs[0]
     came, here = network.nodes[source].shape, network.nodes[position].shape
@@ -459,10 +459,7 @@ def edges(
             if "max" in node.op:
                 return [(source, max(window, key=lambda i: (values[source][i], -i)), 1.0)], 0.0
             return [(source, i, 1 / _divisor(node, came, at, len(window))) for i in window], 0.0
-        case "mean":
-            size = came[1] * came[2]
-            return [(source, at[0] * size + i, 1 / size) for i in range(size)], 0.0
-        case "flatten" | "dropout":
+        case "flatten":
             return [(source, element, 1.0)], 0.0
         case "add":
             return [(i, element, 1.0) for i in node.inputs], 0.0
@@ -472,30 +469,6 @@ def edges(
                 if element < size:
                     return [(i, element, 1.0)], 0.0
                 element -= size
-        case "crop":
-            left, _, top, _ = node.options["sides"]
-            return [(source, flat(at[0], at[1] + top, at[2] + left), 1.0)], 0.0
-        case "pad":
-            left, _, top, _ = node.options["pad"]
-            y, x = at[1] - top, at[2] - left
-            inside = 0 <= y < came[1] and 0 <= x < came[2]
-            return ([(source, flat(at[0], y, x), 1.0)], 0.0) if inside else ([], node.options["value"])
-        case "constant":
-            k = float(node.weights["constant"].flatten()[at[0]])
-            factor, constant = {
-                "x - constant": (1.0, -k),
-                "constant - x": (-1.0, k),
-                "x + constant": (1.0, k),
-                "x * constant": (k, 0.0),
-                "x / constant": (1 / k, 0.0),
-                "x - 2 * constant": (1.0, -2 * k),
-                "constant - 2 * x": (-2.0, k),
-            }[node.options["kind"]]
-            return [(source, element, factor)], constant
-        case "move" | "conv_transpose" | "infinitely padded maxpool":
-            row = matrix(network, node, 0, values)[element]
-            constant = float(evaluate(node, values[source].view(1, *came)).flatten()[element] - row @ values[source])
-            return [(source, i, float(row[i])) for i in row.nonzero().flatten().tolist()], constant
         case "relu":
             h = values[source][element]
             factor = float(slope(node, h))
