@@ -26,7 +26,7 @@ from pathx.runs.compute import Settings
 from pathx.units.units import Request
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(networks(), st.integers(1, 4))
 def test_a_depth_has_its_maps_if_the_network_has_them(network: Network, count: int) -> None:
     traced = freeze(network.module(), network.images(1, 0)).network
@@ -50,10 +50,8 @@ def test_every_command_and_the_function_of_its_name_have_these_defaults(name: st
     options = {one.name: one.default for one in COMMANDS[name].params if one.name in DEFAULTS}
     named = {"skips": Skips(SKIPS), "exact": Exact(EXACT)}
     assert {**options, "importance": PathOptions().importance} == {**DEFAULTS, "width": str(WIDTH), **named}
-    home = import_module(pathx._HOME_OF[name])
-    taken = {
-        one.name: one.default for one in signature(getattr(home, name)).parameters.values() if one.name in DEFAULTS
-    }
+    function = vars(import_module(pathx.units.home))[name] if name == "units" else getattr(pathx, name)
+    taken = {one.name: one.default for one in signature(function).parameters.values() if one.name in DEFAULTS}
     assert taken == ({} if name == "ablate" else DEFAULTS)  # which takes a path that was found
 
 

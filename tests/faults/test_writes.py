@@ -12,6 +12,7 @@ from support.command_line import network, scripted
 from support.faults import (
     COMMANDS,
     ERRORS,
+    MARKED_COMMANDS,
     Refusal,
     call,
     check_nothing_is_half_written,
@@ -27,7 +28,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", MARKED_COMMANDS)
 def test_a_write_that_fails(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     photos(3)
     scripted(network())
