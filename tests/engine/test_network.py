@@ -197,10 +197,6 @@ HEADS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         ),
         (3, 3, 7, 7),
     ),
-    "what a ReLU was given is read again": (
-        lambda: Model(lambda m, x: m.b(F.relu(h := m.a(x)) + h), **hidden()),
-        (3, 5),
-    ),
     "the sign of what is taken away": (
         lambda: Holding(lambda m, x: m.b(F.relu(m.a(x) - m.w) - m.w), 4, **hidden()),
         (3, 5),
@@ -379,17 +375,11 @@ OUTPUTS: dict[str, Callable[[Any, Tensor], Any]] = {
     "logits and loss": lambda m, x: {"loss": m.n(x).sum(), "scores": m.n(x)},
     "logits and probabilities": lambda m, x: (y := m.n(x), {"probabilities": y.softmax(1), "scores": y})[1],
     "features, then logits made of them": both,
-    "logits, then the features": lambda m, x: both(m, x)[::-1],
     "named logits": lambda m, x: Named(m.n(x), m.n[:-1](x)),
-    "a dict with logits": lambda m, x: OrderedDict(features=m.n[:-1](x), logits=m.n(x), out=2 * m.n(x)),
-    "a dict with out": lambda m, x: {"aux": m.n(x), "output": 2 * m.n(x), "out": m.n(x)},
-    "a dict with output": lambda m, x: {"more": 2 * m.n(x), "output": m.n(x)},
+    "a dict with logits": lambda m, x: OrderedDict(features=m.n[:-1](x), logits=m.n(x)),
+    "a dict with out": lambda m, x: {"aux": m.n(x), "out": m.n(x)},
     "a dataclass": lambda m, x: Output(m.n[:-1](x), m.n(x)),
     "nested": lambda m, x: {"heads": [{"only": m.n(x)}]},
-    "with whole numbers": lambda m, x: {"class": m.n(x).argmax(1), "scores": m.n(x)},
-    "with what has another batch": lambda m, x: {"rows": m.n[:-1](x).t(), "scores": m.n(x)},
-    "twice the same": lambda m, x: [y := m.n(x), y],
-    "dimensions of one": lambda m, x: m.n(x)[:, None, :, None],
 }
 
 

@@ -52,6 +52,16 @@ def test_an_importance_that_is_alpha_is_not_above_it(classes: int, alpha: float 
     assert layer.units[0].importance == pytest.approx(1 / classes)
 
 
+@pytest.mark.parametrize("others", [8, 100, 700])
+def test_the_best_unit_is_found_behind_any_number_of_better_bounds(others: int) -> None:
+    """A unit that sends as much to another class looks good by the mean of all classes, and is not."""
+    model = network([[3.0, 3.0, -20.0]] * others + [[2.0, 0.0, 0.0]])
+    layer = kept(model, width=1)
+    assert [unit.index for unit in layer.units] == [(others,)]
+    assert layer.units[0].importance == pytest.approx(float(torch.tensor([2.0, 0.0, 0.0]).softmax(0)[0]))
+    assert [unit.index[0] for unit in kept(model, width=3).units] == [others, 0, 1]
+
+
 class TwoBranches(nn.Module):
     """Two ReLUs of one layer with the same values: the first to be executed has the lower indices."""
 
