@@ -349,8 +349,8 @@ def test_law_12_fields(case: Case) -> None:
             places = torch.arange(len(frozen.values[relu])).view(case.network.nodes[relu].shape)
             seen = frozen.weight[frozen.before(relu)][places[unit.index]].view_as(image).abs().sum(0)
             left, top, right, bottom = unit.receptive_field
-            assert 0 <= left < right <= image.shape[2]
-            assert 0 <= top < bottom <= image.shape[1]
+            assert 0 <= left <= right <= image.shape[2]  # empty where a unit sees padding alone
+            assert 0 <= top <= bottom <= image.shape[1]
             seen[top:bottom, left:right] = 0
             assert not seen.any()
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.windows import corners
+from support.pulled import corners
 from torch import Tensor, nn
 
 import pathx
