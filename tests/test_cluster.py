@@ -96,13 +96,6 @@ def test_an_actor_has_a_gpu_where_there_are_any_unless_told_otherwise() -> None:
     assert Cluster(Machines(CPU=8), Actors(), "auto", grows=False).gpus == 0
 
 
-@pytest.mark.parametrize(("cpus", "most"), [(1, 1), (2, 2), (3, 2), (16, 15)])
-def test_as_many_actors_as_cores_compute_and_one_core_for_those_who_read_where_there_are_many(
-    cpus: int, most: int
-) -> None:
-    assert Cluster(Machines(CPU=cpus), Actors(), "auto", grows=False)._most == most
-
-
 @pytest.mark.parametrize(
     ("cpus", "actors"), [(1, Actors()), (2, Actors()), (2, Actors(2, 2)), (8, Actors()), (4, Actors(1, 16))]
 )

@@ -126,13 +126,6 @@ def test_a_module_imports_only_what_its_room_may() -> None:
     assert not [problem for module in inside for problem in problems(module, source_of(module))]
 
 
-def test_what_breaks_the_rule_is_found() -> None:
-    assert problems("engine.path", "import pathx.runs.run")
-    assert problems("results.saved", "def f():\n    from pathx.runs.run import explain_files")
-    assert problems("explanation", "from pathx.drawing.render import heatmap")
-    assert problems("commands.explain", "from pathx.commands.decompose import decompose")
-
-
 def messages(source: str) -> Iterator[str]:
     """Texts of a module that are no docstrings."""
     for node in ast.walk(ast.parse(source)):
