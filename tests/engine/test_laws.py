@@ -28,7 +28,7 @@ from pathx import PathxError
 from pathx.maps import contribution_grids, plane
 
 
-@settings(max_examples=120)
+@settings(max_examples=100)  # the nightly run draws others
 @given(cases())
 def test_the_engine_equals_the_literal_method(case: Case) -> None:
     layers, options = len(reference.hidden_layers(case.network)), case.options
@@ -63,7 +63,7 @@ def test_law_1_completeness(dtype: torch.dtype, tolerance: float, case: Case) ->
             assert abs(in_the_deepest_layer - found.score) <= tolerance * scale
 
 
-@settings(max_examples=50)
+@settings(max_examples=40)
 @given(cases())
 def test_law_2_unwrapping(case: Case) -> None:
     """With every multiplier detached, autograd gives the weight; in a ReLU network there is none, and it is Saliency."""
@@ -268,7 +268,7 @@ def test_law_8_the_negative_class_is_explained_by_minus_y() -> None:
 # --- Laws 9 to 13 -----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(cases())
 def test_law_9_edges(case: Case) -> None:
     """Each is that of the literal method; those of a unit sum to its contribution."""
@@ -287,7 +287,7 @@ def test_law_9_edges(case: Case) -> None:
             assert not any(value.any() for value in shown.values())
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(cases())
 def test_law_10_path_map(case: Case) -> None:
     """Each layer's part sums to its contributions, before and after enlarging; the map is the sum of the parts."""
