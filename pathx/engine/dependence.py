@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathx.engine.record.operations import Graph, Node, Value
+from pathx.engine.record.operations import Graph, Node, Value, values_in
 from pathx.engine.rules.geometry import Shapes
 from pathx.engine.rules.table import (
     BATCH_REMEDIES,
@@ -291,7 +291,7 @@ class _Reader:
         self._refuse_by_record(node)
         if operation.transpose is None:
             raise PathxError(self._refusal(node), usage=True)
-        if any(_values_in(arg) for arg in node.kwargs.values()):
+        if any(values_in(arg) for arg in node.kwargs.values()):
             raise PathxError(_no_rule(node, " with these arguments computed from the image"), usage=True)
         linear = [position for position in positions if position in operation.linear_in]
         if operation.factors is not None and {*operation.factors} <= {*linear}:
@@ -308,7 +308,7 @@ class _Reader:
                 f"the model computes an operand of {node.place} from the image: it must be the same for every image",
                 usage=True,
             )
-        inputs = dict.fromkeys(v for p in linear for v in _values_in(node.args[p]) if v in varying)
+        inputs = dict.fromkeys(v for p in linear for v in values_in(node.args[p]) if v in varying)
         return tuple(inputs)
 
     def _refuse_by_record(self, node: Node) -> None:
@@ -347,7 +347,7 @@ def _positions(node: Node, states: dict[Value, Dependence]) -> list[int]:
     return [
         position
         for position, arg in enumerate(node.args)
-        if any(states.get(value) is Dependence.VARIES for value in _values_in(arg))
+        if any(states.get(value) is Dependence.VARIES for value in values_in(arg))
     ]
 
 
@@ -357,12 +357,6 @@ def _no_rule(node: Node, how: str = "") -> str:
 
 def _is_integer(dtype: Any) -> bool:
     return isinstance(dtype, torch.dtype) and not dtype.is_floating_point
-
-
-def _values_in(arg: Any) -> list[Value]:
-    if isinstance(arg, Value):
-        return [arg]
-    return [v for item in arg for v in _values_in(item)] if isinstance(arg, (list, tuple)) else []
 
 
 # --- The batch ----------------------------------------------------------------------------------------------------------
