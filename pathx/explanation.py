@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -166,7 +166,7 @@ class PathLayer:
     below_alpha: bool
     tensors: tuple[LayerTensor, ...]
     units: tuple[Unit, ...]
-    edges: tuple[Edges, ...] = field(default=(), compare=False)
+    edges: tuple[Edges, ...] = field(default_factory=tuple, compare=False)
 
     @staticmethod
     def read(entry: dict[str, Any]) -> PathLayer:
@@ -179,46 +179,40 @@ class PathLayer:
 
     @classmethod
     def later(
-        cls,
-        layer: int,
-        below_alpha: bool,
-        tensors: tuple[LayerTensor, ...],
-        units: Callable[[], tuple[Unit, ...]],
-        edges: Callable[[], tuple[Edges, ...]],
-        contributions: Callable[[], tuple[Tensor, Tensor]],
+        cls, layer: int, below_alpha: bool, tensors: tuple[LayerTensor, ...], **make: Callable[[], Any]
     ) -> PathLayer:
         """A layer whose units and edges are written out when first looked at: a wide path has tens of thousands.
 
         Args:
-            contributions: what `contributions` returns, without writing them out.
+            make: `units` and `edges`, and what `contributions` returns without writing them out.
         """
         made = cls.__new__(cls)
-        made.__dict__.update(layer=layer, below_alpha=below_alpha, tensors=tensors)
-        made.__dict__.update(_units=units, _edges=edges, _contributions=contributions)
+        made.__dict__.update(layer=layer, below_alpha=below_alpha, tensors=tensors, _later=make)
         return made
+
+    def __getattr__(self, name: str) -> Any:
+        """Units and edges that nobody has looked at yet."""
+        later = self.__dict__.get("_later", {})
+        make = later.get(name) if name in ("units", "edges") else None
+        if make is not None:
+            self.__dict__[name] = make()  # first, as another thread may be looking
+            later.pop(name, None)
+        if name not in self.__dict__:
+            raise AttributeError(f"a PathLayer has no attribute {name!r}")
+        return self.__dict__[name]
 
     def contributions(self) -> tuple[Tensor, Tensor]:
         """(units,) numbers in the layer, counted through its tensors in order, and (units,) what each contributes."""
-        if "_contributions" in self.__dict__:
-            found: tuple[Tensor, Tensor] = self.__dict__["_contributions"]()
-            return found
+        if "_later" in self.__dict__:
+            numbers, values = self._later["contributions"]()
+            return numbers, values
         from pathx.maps import unit_numbers
 
         shapes = {tensor.name: tensor.shape for tensor in self.tensors}
         return unit_numbers(shapes, [(unit.tensor, unit.index, unit.contribution) for unit in self.units])
 
-    def __getattribute__(self, name: str) -> Any:
-        if name in ("units", "edges"):
-            known = self.__dict__
-            make = known.get(f"_{name}")
-            if make is not None:
-                known[name] = make()  # first, as another thread may be looking
-                known.pop(f"_{name}", None)
-        return super().__getattribute__(name)
-
     def __getstate__(self) -> dict[str, Any]:
-        written = {"units": self.units, "edges": self.edges}
-        return {**{name: kept for name, kept in self.__dict__.items() if name[0] != "_"}, **written}
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,16 @@ from math import prod
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pathx.compat import outside_modes
 from pathx.engine.dependence import Dependence, Reading, check_batch, read_graph
-from pathx.engine.fields import fields_above, find_places, reach
+from pathx.engine.fields import boxes, fields_above, find_places, reach
 from pathx.engine.record.operations import Graph, Node, Value, map_leaves, values_in
 from pathx.engine.record.spellings import fold
 from pathx.engine.rules.geometry import Field
 from pathx.engine.rules.table import has, is_norm, is_pointwise, record_of
+from pathx.engine.window import unravel
 from pathx.errors import PathxError, kind_in_words
 from pathx.explanation import LayerTensor
 
@@ -160,6 +162,10 @@ class Network:
             found = find_places(self.fields.get(gate.source), gate.shape, self.shape(self.graph.input))
             self._tensors[gate.node.index] = LayerTensor(gate.name, gate.shape, *(found or ()))
         return self._tensors[gate.node.index]
+
+    def boxes(self, gate: Gate, units: Tensor) -> Tensor:
+        """(n, 4) the receptive fields of units of an activation, by their flat indices; (n, 0) where inputs are no images."""
+        return boxes(self.fields.get(gate.source), unravel(units, gate.shape), self.shape(self.graph.input))
 
     @cached_property
     def needed(self) -> frozenset[Value]:
