@@ -342,6 +342,11 @@ class Explanation:
         return known[index] if index < len(known) else f"class {index}"
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """What the path was asked for, but for alpha, which may follow from the number of classes."""
+        return {name: getattr(self, name) for name in ("depth", "width", "skips", "importance")}
+
+    @property
     def complete(self) -> bool:
         """Whether the path reaches from the output to the first hidden layer."""
         return self.depth == self.hidden_layers
@@ -414,17 +419,15 @@ class Explanation:
                 "this explanation was not made by pathx.explain, and keeps no model and no input: call pathx.decompose",
                 usage=True,
             )
+        model, image = self.origin.model, self.origin.image[None]
         (made,) = decompose(
-            self.origin.model,
-            self.origin.image[None],
+            model,
+            image,
             target=self.target,
             from_layer=from_layer,
             features=features,
-            depth=self.depth,
-            width=self.width,
             alpha=self.alpha,
-            skips=self.skips,
-            importance=self.importance,
+            **self.settings,
         )
         return replace(made, whole=replace(made.whole, origin=self.origin))
 

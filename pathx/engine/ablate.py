@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from pathx.engine.device import engine_precision, is_out_of_memory
-from pathx.engine.explain import Loaded, open_model, read_images
-from pathx.engine.freeze import Frozen, freeze
+from pathx.engine.explain import Loaded, freeze_model
+from pathx.engine.freeze import Frozen
 from pathx.engine.network import Gate
 from pathx.engine.record.operations import Node, Value, by_value, run_node
 from pathx.engine.settings import Target, check_classes, class_logits, class_numbers, targets_of
@@ -390,10 +390,8 @@ def ablate(
         means: what the units are set to instead of zero: by the tensor's name, a value per channel or per unit.
         target: the class to follow, as for `pathx.explain`.
     """
-    module, _ = open_model(model)
     target = class_numbers(model, target)
-    images, _ = read_images(model, images)
-    frozen = freeze(module, images)
+    frozen, _ = freeze_model(model, images)
     before = class_logits(frozen.logits)
     targets = targets_of(before, target)
     check_classes(list(enumerate(targets)), None, before.shape[1])

@@ -101,35 +101,35 @@ def explain(
         removal: also see what becomes of the class without the path's units, and without as many others at random
             (`Explanation.removal`). The upper part of the network is run nine more times for that.
     """
-    module, labels = open_model(model)
     target, against = class_numbers(model, target), class_numbers(model, against, "against")
-    images, photos = read_images(model, images)
-    frozen = freeze(module, images)
-    check_exact(frozen.network, exact)
-    targets = [None] * len(images) if target is against is None else targets_of(frozen.logits, target)
+    frozen, origins = freeze_model(model, images, exact)
+    targets = [None] * len(origins) if target is against is None else targets_of(frozen.logits, target)
     others = None if against is None else targets_of(frozen.logits, against, "against")
     how: dict[str, Any] = {"depth": depth, "width": width, "alpha": alpha, "skips": skips, "importance": importance}
     explanations = explain_frozen(frozen, list(enumerate(targets)), **how, against=others)
     if removal:
         from pathx.engine.ablate import removals
 
-        found = removals(frozen, explanations)
-        explanations = [replace(made, removal=one) for made, one in zip(explanations, found, strict=True)]
+        proofs = removals(frozen, explanations)
+        explanations = [replace(made, removal=one) for made, one in zip(explanations, proofs, strict=True)]
+    return Explanations(replace(made, origin=origin) for made, origin in zip(explanations, origins, strict=True))
+
+
+def freeze_model(model: nn.Module | Loaded, images: Any, exact: str = EXACT) -> tuple[Frozen, list[Origin]]:
+    """A model frozen at images, both as `explain` takes them; and what the explanation of each image is made from."""
+    module, labels = open_model(model)
+    images, photos = read_images(model, images)
+    frozen = freeze(module, images)
+    check_exact(frozen.network, exact)
     own = images.detach().clone()  # the caller's buffer may hold other images later
-    return Explanations(
-        replace(made, origin=Origin(module, image, labels, *photo))
-        for made, image, photo in zip(explanations, own, photos, strict=True)
-    )
+    return frozen, [Origin(module, image, labels, *photo) for image, photo in zip(own, photos, strict=True)]
 
 
 def read_images(model: object, images: Any) -> tuple[Any, list[tuple[Any, ...]]]:
     """The network's inputs; and of each the photo and the region that the network saw of it, where a photo was given."""
-    reading = (
-        None if isinstance(images, Tensor) or isinstance(model, nn.Module) else getattr(model, "read_images", None)
-    )
-    if reading is not None:
-        found: tuple[Any, list[tuple[Any, ...]]] = reading(images)
-        return found
+    if not isinstance(images, Tensor) and not isinstance(model, nn.Module) and hasattr(model, "read_images"):
+        inputs, photos = model.read_images(images)
+        return inputs, photos
     whole = isinstance(images, Tensor) and not images.is_nested and images.dim() > 0
     seen = tuple(getattr(getattr(model, "preprocessing", None), "input_size", ()))
     if whole and tuple(images.shape) == seen:
