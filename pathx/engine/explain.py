@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MethodType
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
@@ -239,15 +239,15 @@ def _explain_pairs(
     valid = {kept.layer: kept.valid for kept in paths.layers}
     explanations = [
         Explanation(
-            target=row.target,
+            target=target,
             path=tuple(
                 path_layer(network, paths.branches, kept, valid, number, best <= threshold)
-                for kept, best in zip(paths.layers, row.best_margins, strict=True)
+                for kept, best in zip(paths.layers, margins, strict=True)
             ),
             attribution=attribution[number],
             weight=model.weight[number],
-            bias=row.bias,
-            score=row.score,
+            bias=bias,
+            score=score,
             logits=logits[pairs[number // parts][0]],
             depth=depth,
             width=how.width if isinstance(how.width, str) else int(how.width),
@@ -258,29 +258,21 @@ def _explain_pairs(
             exact=network.reading.exact,
             against=None if against is None else against[number // parts],
         )
-        for number, row in enumerate(rows)
+        for number, (target, bias, score, margins) in enumerate(rows)
     ]
     return [explanations[first : first + parts] for first in range(0, len(explanations), parts)]
 
 
-@dataclass(frozen=True)
-class _Row:
-    """What the host reads of one branch; `best_margins` is the highest margin of every layer."""
-
-    target: int
-    bias: float
-    score: float
-    best_margins: list[float]
-
-
 def _read_numbers(
     paths: Paths, model: LinearModel, attribution: Tensor, logits: Tensor, classes: Tensor, parts: int
-) -> list[_Row]:
+) -> list[tuple[int, float, float, list[float]]]:
     """Read everything that the host needs in one transfer, and refuse NaN and infinite numbers.
 
     Args:
         logits, classes: of every pair, (pairs, C) and (pairs,).
         parts: how many branches each pair was split into.
+
+    Returns: of every branch the target, the bias, the score, and the highest margin of every layer.
     """
     dtype = precise(attribution)
     columns = [
@@ -302,7 +294,7 @@ def _read_numbers(
                 "the explanation holds NaN or infinite numbers: the input, the weights or a constant of the model are too "
                 "large for their type; try float64"
             )
-    return [_Row(int(target), bias, score, margins) for target, _, bias, score, _, _, *margins in rows]
+    return [(int(target), bias, score, margins) for target, _, bias, score, _, _, *margins in rows]
 
 
 def _classes(pairs: Pairs, logits: Tensor) -> Tensor:
