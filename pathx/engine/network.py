@@ -15,7 +15,7 @@ from torch import Tensor
 from pathx.compat import outside_modes
 from pathx.engine.dependence import Dependence, Reading, check_batch, read_graph
 from pathx.engine.fields import boxes, fields_above, find_places, reach
-from pathx.engine.record.operations import Graph, Node, Value, map_leaves, values_in
+from pathx.engine.record.operations import Graph, Node, Value
 from pathx.engine.record.spellings import fold
 from pathx.engine.rules.geometry import Field
 from pathx.engine.rules.table import has, is_norm, is_pointwise, record_of
@@ -45,23 +45,6 @@ class Gate:
 
 
 @dataclass(frozen=True, eq=False)
-class Form:
-    """What is the same of a node's call whatever the images are.
-
-    Args:
-        args: its arguments, and whether there are values in each.
-        shapes: of its values, without the batch.
-        frozen: those of its values that are frozen at the images.
-        read: those of its inputs that its rule asks for as they were in the forward pass.
-    """
-
-    args: tuple[tuple[Any, bool], ...]
-    shapes: dict[Value, tuple[int, ...]]
-    frozen: tuple[Value, ...]
-    read: tuple[Value, ...]
-
-
-@dataclass(frozen=True, eq=False)
 class Network:
     """A graph that is linear for a given image.
 
@@ -83,21 +66,19 @@ class Network:
     class_gates: dict[int, Gate]
     whole: frozenset[int]
     lands: dict[Value, int]
-    _forms: dict[int, Form] = field(default_factory=dict, repr=False)
+    _forms: dict[int, tuple[dict[Value, tuple[int, ...]], list[Value]]] = field(default_factory=dict, repr=False)
     _tensors: dict[int, LayerTensor] = field(default_factory=dict, repr=False)
     _class_reach: dict[tuple[int, int], tuple[tuple[int, int] | None, ...] | None] = field(
         default_factory=dict, repr=False
     )
 
-    def form(self, node: Node) -> Form:
-        """What is known of a node's call without any numbers."""
+    def form(self, node: Node) -> tuple[dict[Value, tuple[int, ...]], list[Value]]:
+        """The shapes of a node's values, without the batch; and those of them that are frozen at the images."""
         if node.index not in self._forms:
             values = [*node.inputs, *(value for value in node.outputs if value is not None)]
-            self._forms[node.index] = Form(
-                tuple((map_leaves(arg, lambda leaf: leaf), bool(values_in(arg))) for arg in node.args),
+            self._forms[node.index] = (
                 {v: self.shape(v) for v in values},
-                tuple(v for v in values if self._is_frozen(v, node)),
-                tuple(node.inputs) if record_of(node).saves == "inputs" else (),
+                [v for v in values if self._is_frozen(v, node)],
             )
         return self._forms[node.index]
 
@@ -159,8 +140,8 @@ class Network:
     def tensor(self, gate: Gate) -> LayerTensor:
         """An activation, with where its units are in the image."""
         if gate.node.index not in self._tensors:
-            found = find_places(self.fields.get(gate.source), gate.shape, self.shape(self.graph.input))
-            self._tensors[gate.node.index] = LayerTensor(gate.name, gate.shape, *(found or ()))
+            places = find_places(self.fields.get(gate.source), gate.shape, self.shape(self.graph.input))
+            self._tensors[gate.node.index] = LayerTensor(gate.name, gate.shape, *(places or ()))
         return self._tensors[gate.node.index]
 
     def boxes(self, gate: Gate, units: Tensor) -> Tensor:
@@ -346,7 +327,7 @@ def _rounded(graph: Graph, nodes: Iterable[Node], reading: Reading) -> str:
 def find_logits(graph: Graph) -> Value:
     """The logits among what the model returned: by name, or else the one candidate that no other is computed from."""
     producers = _producers(graph)
-    found = _flat_outputs(graph.outputs)
+    returned = _flat_outputs(graph.outputs)
     batch = graph.shapes[graph.input.index][0]
 
     def is_logits(value: Any) -> bool:
@@ -355,7 +336,7 @@ def find_logits(graph: Graph) -> Value:
         shape = graph.shapes[value.index]
         return shape[:1] == (batch,) and sum(size != 1 for size in shape[1:]) <= 1
 
-    candidates = {name: _strip_final(graph, value, producers) for name, value in found.items() if is_logits(value)}
+    candidates = {name: _strip_final(graph, value, producers) for name, value in returned.items() if is_logits(value)}
     for name in ("logits", "out", "output"):
         if name in candidates:
             return candidates[name]
@@ -364,13 +345,13 @@ def find_logits(graph: Graph) -> Value:
     last = [v for v in distinct if not any(v in producers and producers[v].index in used[w] for w in distinct - {v})]
     if len(last) == 1:
         return last[0]
-    shapes = ", ".join(f"{n or 'output'} {_shape_of(graph, v)}" for n, v in found.items()) or "nothing"
+    shapes = ", ".join(f"{n or 'output'} {_shape_of(graph, v)}" for n, v in returned.items()) or "nothing"
     if candidates:
         raise PathxError(
             f"the model returns several outputs that could be logits ({shapes}); wrap it so that it returns one",
             usage=True,
         )
-    maps = any(isinstance(v, Value) and len(graph.shapes[v.index]) == 4 for v in found.values())
+    maps = any(isinstance(v, Value) and len(graph.shapes[v.index]) == 4 for v in returned.values())
     row = "such a row (of maps of logits, one pixel or their mean)" if maps else "one"
     raise PathxError(
         f"the model returns {shapes}, not one row of class logits per image, (batch, classes); wrap it so that it returns {row}",

@@ -68,13 +68,13 @@ def targets_of(logits: Tensor, target: Target, name: str = "target") -> list[int
             f"{name} must be the number of a class, or one number per image, not {in_one_line(target)}", usage=True
         )
     entries = list(cast(Sequence[int], target))
-    found = [whole_number(entry) for entry in entries]
-    if None in found:
-        wrong = entries[found.index(None)]
+    numbers = [whole_number(entry) for entry in entries]
+    if None in numbers:
+        wrong = entries[numbers.index(None)]
         raise PathxError(f"{name} must hold numbers of classes, not {in_one_line(wrong)}", usage=True)
-    if len(found) != len(logits):
-        raise PathxError(f"{name} has {len(found)} entries for {len(logits)} images; give one per image", usage=True)
-    return cast("list[int]", found)
+    if len(numbers) != len(logits):
+        raise PathxError(f"{name} has {len(numbers)} entries for {len(logits)} images; give one per image", usage=True)
+    return cast("list[int]", numbers)
 
 
 def in_one_line(value: object) -> str:

@@ -41,12 +41,12 @@ def path_layer(
         return units, values[:, 2]
 
     def edges() -> tuple[Edges, ...]:
-        found = []
+        written = []
         for link in links:
             sent = link.through(branch, place[branch]) * tensors[2][branch]
             sent = sent if link.layer is None else sent[valid[link.layer][branch]]
-            found.append(Edges(link.layer, sent[:, tensors[1][branch]].t()))
-        return tuple(found)
+            written.append(Edges(link.layer, sent[:, tensors[1][branch]].t()))
+        return tuple(written)
 
     return PathLayer.later(
         kept.layer,
