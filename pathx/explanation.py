@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import accumulate
+from math import prod
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -122,13 +124,19 @@ class LayerTensor:
 
     def position(self, index: Sequence[int]) -> tuple[int, int] | None:
         """The row and the column of a unit on its grid; None for a unit of a vector, and for a token without a place."""
-        from pathx.maps import unit_numbers
+        import torch
 
         if self.grid is None and len(self.shape) < 3:
             return None
-        number, _ = unit_numbers({self.name: self.shape}, [(self.name, tuple(index), 0.0)])
-        cells, (_, width) = self.cells(number)
+        cells, (_, width) = self.cells(torch.tensor([self.number(index)]))
         return divmod(int(cells[0]), width) if int(cells[0]) >= 0 else None
+
+    def number(self, index: Sequence[int]) -> int:
+        """The flat index of a unit."""
+        number = 0
+        for place, size in zip(index, self.shape, strict=True):
+            number = number * size + place
+        return number
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -206,10 +214,13 @@ class PathLayer:
         if "_later" in self.__dict__:
             numbers, values = self._later["contributions"]()
             return numbers, values
-        from pathx.maps import unit_numbers
+        import torch
 
-        shapes = {tensor.name: tensor.shape for tensor in self.tensors}
-        return unit_numbers(shapes, [(unit.tensor, unit.index, unit.contribution) for unit in self.units])
+        firsts = accumulate((prod(tensor.shape) for tensor in self.tensors), initial=0)
+        known = {tensor.name: (tensor, first) for tensor, first in zip(self.tensors, firsts, strict=False)}
+        numbers = [known[unit.tensor][0].number(unit.index) + known[unit.tensor][1] for unit in self.units]
+        values = [unit.contribution for unit in self.units]
+        return torch.tensor(numbers, dtype=torch.long), torch.tensor(values, dtype=torch.float64)
 
     def __getstate__(self) -> dict[str, Any]:
         return {one.name: getattr(self, one.name) for one in fields(self)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import prod
 
 import torch
 from torch import Tensor
@@ -91,7 +90,7 @@ def unit_maps(frozen: Frozen, units: Sequence[tuple[int, str, Sequence[int]]]) -
             own = [(row, index) for row, (_, name, index) in enumerate(units) if name == gate.name]
             if not own:
                 continue
-            flat = [sum(at * prod(gate.shape[d + 1 :]) for d, at in enumerate(index)) for _, index in own]
+            flat = [frozen.network.tensor(gate).number(index) for _, index in own]
             rows = torch.tensor([row for row, _ in own], device=device)
             ones = torch.ones(len(own), dtype=frozen.images.dtype, device=device)
             window = Window.one_hot(ones, torch.tensor(flat, device=device), gate.shape, rows, image[rows])
