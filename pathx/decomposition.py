@@ -112,11 +112,11 @@ class Decomposition:
 
     def channels(self, feature: Feature) -> dict[tuple[str, int], list[Unit]]:
         """The units of a feature by tensor and channel, the channels first that send most."""
-        tensors, found = _layer(self.whole, self.layer).tensors, dict[tuple[str, int], list[Unit]]()
+        tensors, by_channel = _layer(self.whole, self.layer).tensors, dict[tuple[str, int], list[Unit]]()
         for unit in (self.units[number] for number in feature.units):
-            found.setdefault(_position(unit, tensors)[:2], []).append(unit)
-        sent = {key: math.fsum(unit.contribution for unit in units) for key, units in found.items()}
-        return {key: found[key] for key in sorted(found, key=lambda key: -sent[key])}
+            by_channel.setdefault(_position(unit, tensors)[:2], []).append(unit)
+        sent = {key: math.fsum(unit.contribution for unit in units) for key, units in by_channel.items()}
+        return {key: by_channel[key] for key in sorted(by_channel, key=lambda key: -sent[key])}
 
     def figure(
         self,
@@ -241,9 +241,9 @@ def _feature(
 
 def _group(positions: Sequence[Position], paths: Sequence[Explanation]) -> list[list[int]]:
     """Units by channel and by spot: first what one channel sees over one patch, then patches that look at the same spot."""
-    found = patches(positions)
-    together = overlaps([torch.stack([paths[number].attribution for number in patch]).sum(0) for patch in found])
-    return [sorted(number for patch in group for number in found[patch]) for group in group_alike(together)]
+    parts = patches(positions)
+    together = overlaps([torch.stack([paths[number].attribution for number in patch]).sum(0) for patch in parts])
+    return [sorted(number for patch in group for number in parts[patch]) for group in group_alike(together)]
 
 
 Position = tuple[str, int, tuple[int, ...] | None]
@@ -257,7 +257,7 @@ def _position(unit: Unit, tensors: Sequence[LayerTensor]) -> Position:
 
 def patches(positions: Sequence[Position]) -> list[list[int]]:
     """A partition of units: those of one channel whose places touch each other, directly or through others, are one."""
-    left, found = set(range(len(positions))), []
+    left, parts = set(range(len(positions))), []
     while left:
         patch, edge = [], [min(left)]
         left.discard(edge[0])
@@ -266,8 +266,8 @@ def patches(positions: Sequence[Position]) -> list[list[int]]:
             near = {number for number in left if _touch(positions[patch[-1]], positions[number])}
             left -= near
             edge += sorted(near)
-        found.append(sorted(patch))
-    return found
+        parts.append(sorted(patch))
+    return parts
 
 
 def _touch(one: Position, other: Position) -> bool:

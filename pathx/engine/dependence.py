@@ -204,25 +204,18 @@ class _Reader:
     # What is known of a value from how it was made: used to choose between factors.
 
     def _describe(self, node: Node) -> None:
+        """Note how clearly what a node makes is a factor, and what it is an element-by-element function or a multiple of."""
         output = node.outputs[0]
+        depending = [v for v in node.inputs if self.states[v] is not Dependence.FIXED]
         if output is None or self.states[output] is Dependence.FIXED:
             return
-        varying = self._varying(node)
-        self._describe_base(node, output)
-        rank = self._rank(node, varying)
-        for value in node.outputs:
-            if value is not None:
-                self.ranks[value] = rank
-
-    def _describe_base(self, node: Node, output: Value) -> None:
-        """Which values an element-by-element function was computed from alone, and which it is merely a multiple of."""
-        depending = [v for v in node.inputs if self.states[v] is not Dependence.FIXED]
         shapes = {self.graph.shapes[v.index] for v in (*depending, output)}
         if is_pointwise(node) and depending and len(shapes) == 1:
-            shared = frozenset.intersection(*(self._functions_of(v) for v in depending))
-            self.functions[output] = shared | {output}
+            self.functions[output] = frozenset.intersection(*map(self._functions_of, depending)) | {output}
             if has(node, "copy", "scale") and depending == node.inputs[:1]:
                 self.multiples[output] = self._multiples_of(depending[0]) | {output}
+        rank = self._rank(node, self._varying(node))
+        self.ranks.update({value: rank for value in node.outputs if value is not None})
 
     def _functions_of(self, value: Value) -> frozenset[Value]:
         """The values that a value is an element-by-element function of, itself among them."""
