@@ -65,9 +65,9 @@ class Rerun:
         for node in reversed(below):
             values.update(by_value(node, run_node(node, values)))
         self._above = above[::-1]
-        made = {value for node in above for value in node.outputs}
+        computed = {value for node in above for value in node.outputs}
         read = {value for node in above for value in node.inputs}
-        self._entering = {value: values[value] for value in (read | self._edited.keys()) - made}
+        self._entering = {value: values[value] for value in (read | self._edited.keys()) - computed}
         self._last = {value: node.index for node in self._above for value in (*node.inputs, *node.outputs) if value}
 
     def logits(self, masks: Sequence[Tensor], fillings: Sequence[Tensor] | None = None) -> Tensor:

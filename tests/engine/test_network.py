@@ -57,22 +57,7 @@ SHAPES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         (3, 4, 5),
     ),
     "view": (lambda: Model(lambda m, x: m.c(m.n(x).view(x.size(0), -1)), n=cnn()[:5], c=nn.Linear(54, 4)), (3, 3, 10, 10)),
-    "view of a known size": (
-        lambda: Model(lambda m, x: m.c(m.n(x).view(-1, 54)), n=cnn()[:5], c=nn.Linear(54, 4)), (3, 3, 10, 10),
-    ),
-    "flatten": (
-        lambda: Model(lambda m, x: m.c(torch.flatten(m.n(x), 1)), n=cnn()[:5], c=nn.Linear(54, 4)), (3, 3, 10, 10),
-    ),
     "squeezed maps": (lambda: Model(lambda m, x: m.c(m.n(x).squeeze()), n=cnn()[:6], c=nn.Linear(6, 4)), (2, 3, 9, 9)),
-    "global maximum": (lambda: Model(lambda m, x: m.c(m.n(x).amax((2, 3))), n=cnn()[:5], c=nn.Linear(6, 4)), (2, 3, 9, 9)),
-    "maximum along a dimension": (
-        lambda: Model(lambda m, x: m.c(m.n(x).max(3)[0].min(2).values), n=cnn()[:5], c=nn.Linear(6, 4)), (2, 3, 9, 9),
-    ),
-    "stacked": (
-        lambda: Model(lambda m, x: m.c(torch.stack([F.relu(m.a(x)), m.a(x), m.a.weight.mean(1).expand(len(x), -1)], 1).sum(1)),
-                      a=nn.Linear(5, 4), c=nn.Linear(4, 3)),
-        (3, 5),
-    ),
     "channels last": (lambda: cnn().to(memory_format=torch.channels_last), (2, 3, 10, 10)),
 }  # fmt: skip
 
@@ -109,10 +94,6 @@ HEADS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         ),
         (3, 3, 7, 7),
     ),
-    "einsum, vectors": (
-        lambda: Holding(lambda m, x: m.b(torch.einsum("bc,dc->bd", F.relu(m.a(x)), m.w)), 4, 4, **hidden()),
-        (3, 5),
-    ),
     "einsum, channels": (
         lambda: Holding(
             lambda m, x: m.b(torch.einsum("bchw,cd->bdhw", F.relu(m.a(x)), m.w).mean((2, 3))), 4, 4, **maps()
@@ -123,10 +104,6 @@ HEADS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         lambda: Holding(
             lambda m, x: m.b(torch.einsum("bchw,cd->bdhw", [F.relu(m.a(x)), m.w]).mean((2, 3))), 4, 4, **maps()
         ),
-        (3, 3, 7, 7),
-    ),
-    "einsum, places": (
-        lambda: Holding(lambda m, x: m.b(torch.einsum("bchw,hw->bc", F.relu(m.a(x)), m.w)), 5, 5, **maps()),
         (3, 3, 7, 7),
     ),
     "einsum, summed up, of one picture": (
