@@ -19,8 +19,8 @@ import pathx
 from pathx.cli import app
 from pathx.commands.options import Exact, PathOptions, Skips
 from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
-from pathx.engine.explain import decompose_frozen, explain_frozen
 from pathx.engine.freeze import freeze
+from pathx.engine.settings import PathOptions as Options
 from pathx.engine.settings import check_depth
 from pathx.runs.compute import Settings
 from pathx.units.units import Request
@@ -55,7 +55,7 @@ def test_every_command_and_the_function_of_its_name_have_these_defaults(name: st
     assert taken == ({} if name == "ablate" else DEFAULTS)  # which takes a path that was found
 
 
-@pytest.mark.parametrize("function", [explain_frozen, decompose_frozen, Settings, Request])
+@pytest.mark.parametrize("function", [Options, Settings, Request])
 def test_what_they_call_has_them_too(function: Callable[..., object]) -> None:
     parameters = signature(function).parameters
     assert {key: parameters[key].default for key in PATH} == PATH

@@ -59,16 +59,17 @@ class Frozen:
     def call(self, node: Node) -> Call:
         """A node with the tensors that its rules need."""
         if node.index not in self._calls:
-            form = self.network.form(node)
+            shapes, frozen = self.network.form(node)
+            read = node.inputs if record_of(node).saves == "inputs" else ()
             self._calls[node.index] = Call(
                 node,
-                tuple(map_leaves(arg, self._fixed) if values else arg for arg, values in form.args),
+                tuple(map_leaves(arg, self._fixed) for arg in node.args),
                 {name: map_leaves(arg, self._fixed) for name, arg in node.kwargs.items()},
-                form.shapes,
-                {v: self._saved(v, node) for v in form.frozen if v in self.kept},
+                shapes,
+                {v: self._saved(v, node) for v in frozen if v in self.kept},
                 self._batch,
                 self.compact,
-                inputs={v: self.kept[v] for v in form.read if v in self.kept},
+                inputs={v: self.kept[v] for v in read if v in self.kept},
             )
         return self._calls[node.index]
 

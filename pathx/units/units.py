@@ -18,7 +18,6 @@ import torch
 from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
 from pathx.engine.network import Gate
 from pathx.engine.settings import check_depth
-from pathx.engine.units import fields_of
 from pathx.errors import PathxError
 from pathx.images.find import ImageFile, images_in
 from pathx.models.load import LoadedModel
@@ -266,7 +265,7 @@ class Pass:
         gate = next(gate for gate in self.gates[own.layer] if gate.name == own.tensor.name)
         channel, unit = torch.arange(len(own.units))[:, None], own.units.clamp(min=0)
         flat = channel * own.size + unit if own.tensor.channel_dim == 0 else unit * len(own.units) + channel
-        found = fields_of(self.prepared.network, gate, flat.flatten())
+        found = self.prepared.network.boxes(gate, flat.flatten())
         fields: list[list[list[int]]] = found.reshape(*own.units.shape, -1).tolist()
         return fields
 

@@ -113,8 +113,9 @@ def test_weights_too_large_for_their_type_are_refused_though_the_answer_is_finit
         pathx.explain(model, tiny, target=1, depth=1)
 
 
-@pytest.mark.parametrize("alpha", [0, 0.0, 0.5, 0.999, None, Fraction(1, 3)])
-@pytest.mark.parametrize("skips", ["adjacent", "all"])
+@pytest.mark.parametrize(
+    ("alpha", "skips"), [(0, "all"), (0.5, "adjacent"), (0.999, "all"), (None, "adjacent"), (Fraction(1, 3), "all")]
+)
 def test_settings_that_can_be_honoured(alpha: float | None, skips: str) -> None:
     (found,) = pathx.explain(network(), images(1), alpha=alpha, skips=skips, depth=1)
     assert (found.alpha, found.skips) == (0.25 if alpha is None else float(alpha), skips)

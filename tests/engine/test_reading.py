@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -59,11 +61,23 @@ def named(outputs: Callable[[Tensor, Tensor], object]) -> Model:
     return Model(forward, body=nn.Linear(12, 5), head=nn.Linear(5, 3)).double()
 
 
+Named = namedtuple("Named", "features logits")
+
+
+@dataclass
+class Output:
+    features: Tensor
+    logits: Tensor
+
+
 # What a model returns beside its logits (B, 3), made of features (B, 5).
 RETURNED: dict[str, Callable[[Tensor, Tensor], object]] = {
     "by the name of logits": lambda f, y: {"logits": y, "out": 2 * y, "output": 3 * y},
     "by the name of out": lambda f, y: {"more": 2 * y, "output": 3 * y, "out": y},
     "by the name of output": lambda f, y: {"more": 2 * y, "output": y},
+    "a named tuple": lambda f, y: Named(2 * f, y),
+    "a dataclass": lambda f, y: Output(2 * f, y),
+    "with nothing": lambda f, y: [None, y],
     "what was made last": lambda f, y: [f, y],
     "what was made last, first": lambda f, y: [y, f],
     "with whole numbers": lambda f, y: {"class": y.argmax(1), "scores": y},

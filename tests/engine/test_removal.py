@@ -216,21 +216,6 @@ def without(value: Tensor, numbers: Tensor) -> Tensor:
     return flat.reshape(value.shape)
 
 
-@pytest.mark.parametrize("kind", ["eager", "traced for one image", "scripted", "exported"])
-def test_every_kind_of_model_gives_the_same_numbers(kind: str) -> None:
-    model, inputs = network(), images(2, 9)
-    made = {
-        "eager": lambda: model,
-        "traced for one image": lambda: torch.jit.trace(model, inputs[:1]),
-        "scripted": lambda: torch.jit.script(model),
-        "exported": lambda: torch.export.export(model, (inputs[:1],)).module(),
-    }[kind]()
-    for number in range(2):
-        (one,) = pathx.explain(made, inputs[number : number + 1], width=5, removal=True)
-        (expected,) = pathx.explain(model, inputs[number : number + 1], width=5, removal=True)
-        assert_close(vars_of(one.removal), vars_of(expected.removal))
-
-
 class Attention(nn.Module):
     """A residual block of attention and a gated product, whose multipliers all depend on what is below."""
 

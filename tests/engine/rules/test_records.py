@@ -26,7 +26,7 @@ from torch.testing import assert_close
 from pathx import PathxError
 from pathx.engine.freeze import freeze
 from pathx.engine.record.operations import Node, Scope, Value
-from pathx.engine.rules.norms import rms_norm
+from pathx.engine.rules.arithmetic import rms_norm
 from pathx.engine.rules.table import OPERATIONS, Call, record_of
 from pathx.engine.window import Window
 
