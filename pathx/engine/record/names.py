@@ -7,7 +7,6 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -58,12 +57,11 @@ class ModuleFinder:
     def _scope(self, key: int) -> Scope | None:
         if key not in self._scopes and key in self._modules:
             path, module = self._modules[key]
-            self._scopes[key] = _scope_at(path, is_leaf(module))
+            self._scopes[key] = Scope(path, is_leaf(module))
         return self._scopes.get(key)
 
 
 _CALL = nn.Module._call_impl.__code__
-_scope_at = cache(Scope)  # one object for each, which is quicker to compare
 
 
 def is_leaf(module: nn.Module) -> bool:
