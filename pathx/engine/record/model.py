@@ -125,15 +125,17 @@ def eval_mode(modules: list[tuple[str, nn.Module]], convert: Callable[[Tensor, s
         for module in training:
             module.training = True
         for _, module, store, before in held:
-            for name in [name for name, _ in store.items() if name not in before]:
-                del store[name]
-            for name, tensor in before.items():
-                if store[name] is not tensor:
+            if len(store) != len(before) or any(
+                name not in store or store[name] is not tensor for name, tensor in before.items()
+            ):
+                if isinstance(store, dict):
+                    store.clear()
+                for name, tensor in before.items():
                     _set_tensor(module, store, name, tensor)
 
 
 def _set_tensor(module: nn.Module, store: Any, name: str, tensor: Tensor | None) -> None:
-    """Give a module a tensor. TorchScript stores its tensors in no dict."""
+    """Give a module a tensor. TorchScript has no dict of them, and lets none be added or deleted."""
     if isinstance(store, dict):
         store[name] = tensor
     else:

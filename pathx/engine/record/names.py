@@ -66,7 +66,7 @@ _CALL = nn.Module._call_impl.__code__
 
 def is_leaf(module: nn.Module) -> bool:
     """Whether a module is one of torch.nn's building blocks."""
-    return type(module).__module__.startswith("torch.nn.") and not any(module.children())
+    return not module._modules and type(module).__module__.startswith("torch.nn.")
 
 
 # --- Programs of torch.fx and torch.export ---------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from threading import RLock
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
@@ -174,7 +174,7 @@ class Recorder(DispatchMode):
         self.by_expression: dict[Hashable, Step] = {}
         # Tensors
         self.writes = WriteLog()
-        self.names: dict[int, tuple[str, str]] = {}  # module and name of parameters and buffers, by id
+        self.names: dict[int, frozenset[str]] = {}  # of parameters and buffers, by id
         self.tensors: dict[Value, Tensor] = {}  # saved
         self.saved_on: dict[int, list[Value]] = {}  # the saved values by their memory
         self.entries: dict[int, _Entry] = {}  # by the ids of tensors
@@ -276,11 +276,11 @@ class Recorder(DispatchMode):
         else:
             memory = memory_of(tensor)
             self.model_memory.add(memory)
-            known = self.names.get(id(tensor))
-            name = ".".join(filter(None, known)) if known is not None else self.all_names.get(id(tensor))
-            if known is None:  # parameters and buffers were checked before the model ran
+            names = self.names.get(id(tensor))
+            if names is None:  # parameters and buffers were checked before the model ran
+                name = self.all_names.get(id(tensor))
                 check_tensor(tensor, name)
-            names = None if name is None else frozenset([name])
+                names = None if name is None else frozenset([name])
         if memory in self.image_memory:
             raise _AliasedWrite
         return names, memory
@@ -288,9 +288,9 @@ class Recorder(DispatchMode):
     def convert_parameter(self, tensor: Tensor, path: str, name: str) -> Tensor:
         """What is computed with in place of a parameter or buffer of the model."""
         if tensor.dtype is not self.dtype or tensor.device != self.device or tensor.layout is not torch.strided:
-            check_tensor(tensor, f"{path}.{name}".strip("."))
+            check_tensor(tensor, *_names(path, name))
             tensor = self._convert(tensor.detach())
-        self.names.setdefault(id(tensor), (path, name))
+        self.names.setdefault(id(tensor), _names(path, name))
         return tensor
 
     def rebind(self, tensor: Tensor, other: Tensor) -> None:
@@ -361,7 +361,7 @@ class Recorder(DispatchMode):
         known = [self._names_of(tensor)[0] for tensor in _tensors_in((*args, *kwargs.values()))]
         converted = tuple(map(self._converted, args))  # also refuses numbers from outside of torch
         if traits.writes:
-            self._prepare_write(func, traits, args, kwargs)
+            self._prepare_write(traits, args, kwargs)
         if not traits.is_mutable:
             args, kwargs = converted, {name: self._converted(arg) for name, arg in kwargs.items()}
         out = func(*args, **kwargs)
@@ -408,7 +408,7 @@ class Recorder(DispatchMode):
             if entry is None or entry.value is None:
                 self.image_memory.add(memory_of(given[0]))
         if traits.writes:
-            self._prepare_write(func, traits, given, options)
+            self._prepare_write(traits, given, options)
         form = self.forms.get(func) if self.forms else None
         out = None if form is None else form(*args, **kwargs)
         out = func(*args, **kwargs) if out is None else out
@@ -475,9 +475,9 @@ class Recorder(DispatchMode):
                 key.append(repr(arg))  # numbers are equal only if they are of one type; NaN equals itself
         return args, tuple(recorded), tuple(key)
 
-    def _prepare_write(self, func: Any, traits: _Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _prepare_write(self, traits: _Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before an operation writes: remember what the model's tensors hold, and copy what is saved there."""
-        if func.overloadpacket in MEMORY_RESETS:
+        if traits.resets_memory:
             self.writes.remember_memory(args[0])
             self.constants.pop(id(args[0]), None)
             return
@@ -528,6 +528,12 @@ class Recorder(DispatchMode):
             outputs=_map(outputs, _without_contents),
         )
         return Step(graph=graph)
+
+
+@lru_cache(maxsize=10_000)
+def _names(path: str, name: str) -> frozenset[str]:
+    """The name of a module's tensor; one object for each, which is quick to compare."""
+    return frozenset([f"{path}.{name}" if path else name])
 
 
 class _Constant(NamedTuple):
@@ -591,6 +597,7 @@ class _Traits:
         written: positions and names of the arguments that it writes to, by its schema.
         hidden_writes: which arguments it writes to without its schema saying so.
         writes: it writes to any.
+        resets_memory: it gives a tensor other memory.
     """
 
     op: Any
@@ -603,6 +610,7 @@ class _Traits:
     written: tuple[tuple[int, str], ...]
     hidden_writes: Callable[..., Any] | None
     writes: bool
+    resets_memory: bool
 
 
 _TRAITS: dict[int, _Traits] = {}  # by the ids of operations, whose own hash is slow
@@ -627,6 +635,7 @@ def _traits_of(func: Any) -> _Traits:
         written=tuple(written),
         hidden_writes=HIDDEN_WRITES.get(func),
         writes=schema.is_mutable or func in HIDDEN_WRITES,
+        resets_memory=func.overloadpacket in MEMORY_RESETS,
     )
     return traits
 
