@@ -27,7 +27,7 @@ class ModuleFinder:
 
     def __init__(self, model: nn.Module, modules: list[tuple[str, nn.Module]], outermost: Any) -> None:
         self._modules = {id(module): (path, module) for path, module in modules}
-        self._scopes: dict[int, Scope] = {}
+        self._scopes: dict[int, Scope | None] = {}
         self._outermost = outermost
         self.last = Scope()  # the last answer
         self._generated: Any = None  # code that torch.fx wrote: each line is a call
@@ -37,28 +37,27 @@ class ModuleFinder:
 
     def find(self) -> Scope:
         """The innermost module of the model whose code is running."""
-        self.last = self._find_from(sys._getframe(2)) or Scope()
-        return self.last
-
-    def _find_from(self, frame: Any) -> Scope | None:
-        while frame is not None:
-            code = frame.f_code
+        self.last = Scope()
+        frame: Any = sys._getframe(2)
+        while frame is not None and (code := frame.f_code) is not self._outermost:
+            scope = None
             if code is _CALL:
-                scope = self._scope(id(frame.f_locals["self"]))
-                if scope is not None:
-                    return scope
-            elif code is self._generated and (scope := self._lines.get(frame.f_lineno - code.co_firstlineno)):
-                return scope
-            elif code is self._outermost:
+                scope = self._scope(frame.f_locals["self"])
+            elif code is self._generated:
+                scope = self._lines.get(frame.f_lineno - code.co_firstlineno)
+            if scope is not None:
+                self.last = scope
                 break
             frame = frame.f_back
-        return None
+        return self.last
 
-    def _scope(self, key: int) -> Scope | None:
-        if key not in self._scopes and key in self._modules:
-            path, module = self._modules[key]
-            self._scopes[key] = Scope(path, is_leaf(module))
-        return self._scopes.get(key)
+    def _scope(self, module: nn.Module) -> Scope | None:
+        """The scope of a module; None if it is not in the model."""
+        key = id(module)
+        if key not in self._scopes:
+            path, known = self._modules.get(key, ("", None))
+            self._scopes[key] = None if known is None else Scope(path, is_leaf(known))
+        return self._scopes[key]
 
 
 _CALL = nn.Module._call_impl.__code__

@@ -424,7 +424,8 @@ class Recorder(DispatchMode):
                 self._bind(tensor, value)
                 if value is not None:
                     tensors[value] = tensor
-        self._save_needed(step, tensors)
+        if step.saved:
+            self._save_needed(step, tensors)
         return type(out)(made) if several else made[0]
 
     def _take_call(self, op: Any, args: Any, kwargs: dict[str, Any], key: Hashable, made: list[Any]) -> Step:
