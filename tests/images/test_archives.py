@@ -259,7 +259,7 @@ def test_labels_in_a_tar_file(name: str, content: bytes, label: str | None) -> N
 
 
 def test_a_label_as_large_as_a_book_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archives, "LONGEST_LABEL", 3)
+    monkeypatch.setattr(archives, "_LONGEST_LABEL", 3)
     (member,) = members_in(write_tar("x.tar", {"1.png": ONE, "1.cls": b"long"}))
     assert member.label is None
 

@@ -290,7 +290,7 @@ def test_unreadable_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(os, "open", refuse)
-    assert "permission denied" in error_of(tmp_path / "x.png")
+    assert "cannot be read: Permission denied" in error_of(tmp_path / "x.png")
 
 
 def test_files_beyond_the_byte_limit_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
