@@ -21,7 +21,7 @@ from pathx.models.named import model_names
 from pathx.models.torchvision import torchvision
 
 ROOT = Path(__file__).resolve().parents[2]
-SAMPLE = ["alexnet", "squeezenet1_1", "shufflenet_v2_x0_5"]
+SAMPLE = ["squeezenet1_1", "shufflenet_v2_x0_5"]
 
 
 def known(source: str) -> dict[str, Any]:
