@@ -216,6 +216,15 @@ def test_weights_of_a_file_are_prepared_for_as_it_says_or_else_that_is_said(tmp_
     assert "nor is that a file" in str(refusal("mobilenet_v2", weights="IMAGENET1K_V1=nowhere.pth"))
 
 
+@pytest.mark.slow
+def test_a_transformer_is_built_for_the_size_of_its_weights(tmp_path: Path) -> None:
+    available = torchvision.models.get_model_weights("vit_b_16")
+    save_file(checkpoint("vit_b_16", image_size=384)[1], tmp_path / "weights")
+    loaded = load_model("vit_b_16", weights=f"{available.IMAGENET1K_SWAG_E2E_V1.name}={tmp_path / 'weights'}")
+    assert loaded.preprocessing.input_size == (3, 384, 384)
+    assert loaded.module(torch.zeros(1, 3, 384, 384)).shape == (1, 1000)
+
+
 # Downloads
 
 
