@@ -17,7 +17,7 @@ from signal import SIGINT
 import torch
 
 from pathx.errors import PathxError, shown
-from pathx.images.find import ImageFile, find_images
+from pathx.images.find import ImageFile, PipedImage, find_images
 from pathx.models.load import LoadedModel
 from pathx.models.preprocessing import Preprocessing
 from pathx.pipeline import Input, Unreadable, in_batches, read_input
@@ -59,7 +59,7 @@ class Plan:
     ) -> Plan:
         """What files, folders, patterns and lists lead to (see `find_images`)."""
         found = tuple(find_images(inputs, out=out, every=every))
-        named = found and (found[0].piped is not None or found[0].source == str(inputs[0]))
+        named = found and (isinstance(found[0].source, PipedImage) or found[0].source == str(inputs[0]))
         if len(found) == len(inputs) == 1 and named and found[0].error is None:
             return cls(found, indexed=False, overwrite=True)
         return cls(tuple(one for one in found if shard is None or shard.holds(one.name)), shard, overwrite=overwrite)

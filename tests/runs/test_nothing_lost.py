@@ -240,7 +240,7 @@ def test_pipes_in_the_place_of_files(pathx_: Pathx) -> None:
     Path("photos/1.png").unlink()
     os.mkfifo("photos/1.png")  # in the place of an image that was done
     done = pathx_(*arguments)
-    assert done.status == 1 and "photos/1.png is not a regular file" in done.err
+    assert done.status == 1 and "photos/1.png cannot be read: it is not a regular file" in done.err
     Path("pathx-out/run.json").unlink()
     os.mkfifo("pathx-out/run.json")
     assert pathx_(*arguments).err.startswith("pathx: pathx-out/run.json was not written by pathx")
