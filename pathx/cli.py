@@ -21,7 +21,7 @@ from pathx.commands.evaluate import evaluate
 from pathx.commands.explain import explain
 from pathx.commands.merge import merge
 from pathx.commands.models import models
-from pathx.commands.output import complain, harmless_output
+from pathx.commands.output import harmless_output, print_error
 from pathx.commands.redraw import redraw
 from pathx.commands.report import report
 from pathx.commands.units import units
@@ -77,7 +77,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115, as long as the process lives
     if sys.stdout is None:
-        complain("standard output is closed: redirect it to /dev/null to see nothing of it")
+        print_error("standard output is closed: redirect it to /dev/null to see nothing of it")
         sys.exit(2)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names need not be text
@@ -89,12 +89,12 @@ def run(arguments: Sequence[str] | None = None) -> None:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "pathx"
         problem = error.format_message().replace("Value error, ", "").rstrip(".")  # type: ignore[attr-defined]
-        complain(f"{problem}; see {command} --help", error)
+        print_error(f"{problem}; see {command} --help", error)
         status = 2
     except BrokenPipeError:  # the reader, such as head, has seen enough
         status = _give_up_stdout()
     except OSError as error:
-        complain(f"cannot write to standard output ({error.strerror or error}): results are in their files")
+        print_error(f"cannot write to standard output ({error.strerror or error}): results are in their files")
         status = _give_up_stdout()
     sys.exit(status)
 

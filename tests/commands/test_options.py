@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("one_thread", "here")
             for width in ("0", "-3", "--3", "0%", "101%", "nan%", "foo", "²")
         ),
         *((("--alpha", alpha), f"alpha {alpha} is out of range; use 0 or more") for alpha in ("-0.1", "1.5", "nan")),
-        (("--alpha", "some"), "alpha 'some' is not a number"),
+        (("--alpha", "some"), "--alpha takes a number, not 'some'"),
         (("--target", "red fix"), "no class is called 'red fix': did you mean 'red fox'?"),
         (("--target", "bicycle"), "no class is called 'bicycle': give a label or an index from 0 to 2"),
         (("--target", 3), "target 3 is out of range: the classes are 0 to 2"),
@@ -48,7 +48,7 @@ pytestmark = pytest.mark.usefixtures("one_thread", "here")
         (("--std", "0,1,1"), "model.pt: std must be 3 numbers above 0, one per channel, not [0.0, 1.0, 1.0]"),
         (("--labels", "none.txt"), "the labels in none.txt cannot be read (No such file or directory): give a text"),
         (("--weights", "DEFAULT"), "model.pt brings its own weights: leave --weights out"),
-        (("--format", "xml"), "Invalid value for '--format': 'xml' is not one of 'text', 'json'; see pathx explain"),
+        (("--format", "xml"), "--format takes text or json, not 'xml'"),
         (("--colour", "red"), "No such option"),  # the rest of the line is that of the typer at hand
         (("--width",), "Option '--width' requires an argument"),
     ],
@@ -89,13 +89,13 @@ def test_an_output_folder_without_permission(pathx_: Pathx, monkeypatch: pytest.
     [
         (("redraw", "nowhere"), "nowhere is not a folder: give one with results of pathx"),
         (("redraw", "."), ". holds no results of pathx: no path.json anywhere in it"),
-        (("redraw", ".", "--smoothing", "x"), "--smoothing takes a number such as 0.025, not 'x'"),
+        (("redraw", ".", "--smoothing", "x"), "--smoothing takes a number, not 'x'"),
         (
             ("redraw", ".", "--smoothing", "nan"),
             "smoothing nan is out of range; use 0 for none, up to 1, such as 0.025",
         ),
         (("redraw", ".", "--percentile", "0"), "percentile 0.0 is out of range; use above 0, up to 100, such as 99"),
-        (("redraw", ".", "--colours", "rainbow"), "colours are red-blue or orange-purple, not 'rainbow'"),
+        (("redraw", ".", "--colours", "rainbow"), "--colours takes red-blue or orange-purple, not 'rainbow'"),
         (("decompose", "a.png", "--features", "many"), "--features takes a whole number, not 'many'"),
         (("decompose", "a.png", "--from-layer", "1.5"), "--from-layer takes a whole number, not '1.5'"),
     ],

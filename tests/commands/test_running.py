@@ -35,7 +35,7 @@ def test_progress_in_plain_lines(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch)
     assert progress[2].startswith("pathx: images: 3 of 13, ") and progress[2].endswith(" left")
     assert ", 1 failed" in progress[-1]
     *_, summary, last = done.err.splitlines()
-    assert summary.startswith("pathx: 12 explained, 1 failed (1 no such file) in ")
+    assert summary.startswith("pathx: 12 explained, 1 failed in ")
     assert last == "pathx: 1 of 13 images failed; the rest is in pathx-out"
     assert pathx_(*arguments, "--quiet", "--overwrite").err.splitlines() == [
         "pathx: none.png: no such file; check the path",
@@ -86,19 +86,18 @@ def test_images_are_counted_and_not_their_results() -> None:
     tally = Tally(4)
     firsts = [tally.add(one) for one in (result("a"), result("a"), result("b", State.kept), result("c", State.failed))]
     assert firsts == [True, False, True, True] and tally.seen == 3
-    assert str(tally) == "1 explained, 1 done before, 1 failed (1 no such file)"
+    assert str(tally) == "1 explained, 1 done before, 1 failed"
 
 
 def test_an_image_that_fails_after_its_first_result_has_failed() -> None:
     tally = Tally(1)
     tally.add(result("a"))
     tally.add(result("a", State.failed))
-    assert (tally.made, list(tally.failed)) == (0, ["a"])
+    assert (tally.made, tally.failed) == (0, {"a"})
 
 
-def test_wrong_predictions_are_those_with_another_label() -> None:
+def test_right_predictions_are_those_of_the_label() -> None:
     tally = Tally(3)
     for file, truth in (("a", "cat"), ("b", "dog"), ("c", None)):
         tally.add(result(file, truth=truth, predictions=(("cat", 0.9), ("dog", 0.1)), folder=Path("out", file, "cat")))
-    assert tally.labelled == 2
-    assert tally.wrong == [f"b is dog, the network says cat: {Path('out', 'b')}"]
+    assert (tally.labelled, tally.right) == (2, 1)
