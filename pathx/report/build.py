@@ -143,7 +143,7 @@ def _write_gallery(found: Collected, file: Path, note: Note, advance: Callable[[
                 continue
             links.append({"title": page_title(path), "page": quote(name)})
         rows += [{"file": name, "error": reason} for name, reason in found.failures]
-        data = {"kind": "gallery", "rows": rows, "links": links, "notes": problems[:50]}
+        data = {"rows": rows, "links": links, "notes": problems[:50]}
         new.put(file.name, page("gallery.js", "pathx report", data, pictures="'self' file: data:").encode())
         written = {image.thumbnail for image in images} | {name for image in images for name in image.pages}
         new.commit(_stale(file.parent, base, written | {unquote(link["page"]) for link in links}))
@@ -230,5 +230,4 @@ def _row(image: _Image, thumbnail: bool) -> dict[str, Any]:
         "margin": top[0][1] - top[1][1] if len(top) > 1 else None,
         "removal": {key: removal.get(key) for key in ("before", "after", "at_random")} if removal else None,
         "wrong": image.wrong,
-        "classes": [whole(one.document)["label"] for one in image.found],
     }

@@ -12,7 +12,7 @@ from pathx.cli import app
 from pathx.commands.options import PANELS, SELDOM
 
 COMMANDS = get_command(app).commands  # type: ignore[attr-defined]
-NAMES = (
+NAMES = [
     "explain",
     "decompose",
     "ablate",
@@ -24,7 +24,7 @@ NAMES = (
     "redraw",
     "models",
     "merge",
-)
+]
 
 
 # --help
@@ -34,15 +34,11 @@ def test_the_commands_stand_in_groups_with_one_whole_line_each(pathx_: Pathx) ->
     text = pathx_("--help").out
     listed = text[text.index("Explain:") :]
     lines = [line.split(maxsplit=1) for line in listed.splitlines() if line.startswith("  ")]
-    assert tuple(name for name, _ in lines) == NAMES == tuple(COMMANDS)
+    assert [name for name, _ in lines] == NAMES == [*COMMANDS]
     assert all(said.endswith(".") and "..." not in said for _, said in lines)
     assert max(map(len, listed.splitlines())) <= 80
-    assert [line for line in listed.splitlines() if line.endswith(":")] == [
-        "Explain:",
-        "Understand:",
-        "Measure:",
-        "Manage:",
-    ]
+    headings = [line for line in listed.splitlines() if line.endswith(":")]
+    assert headings == ["Explain:", "Understand:", "Measure:", "Manage:"]
 
 
 @pytest.mark.parametrize("command", ["explain", "decompose"])
@@ -78,11 +74,11 @@ def test_an_option_means_one_thing_in_all_commands() -> None:
 @pytest.mark.usefixtures("one_thread", "here")
 def test_a_settings_file_is_as_its_options_and_the_command_line_wins(pathx_: Pathx) -> None:
     explain = ("explain", picture(), "--model", scripted(network()), "--format", "json")
-    given = (
+    given = [
         "--depth",
-        2,
+        "2",
         "--width",
-        3,
+        "3",
         "--target",
         "cat",
         "--target",
@@ -90,7 +86,7 @@ def test_a_settings_file_is_as_its_options_and_the_command_line_wins(pathx_: Pat
         "--mean",
         "0.5,0.4,0.3",
         "--save-tensors",
-    )
+    ]
     wanted = pathx_(*explain, *given).documents
     filed = config(depth=2, width=3, target=["cat", "dog"], mean=[0.5, 0.4, 0.3], save_tensors=True, heat="pixels")
     assert pathx_(*explain, *filed).documents == wanted and len(wanted) == 2

@@ -6,17 +6,7 @@ import os
 
 import pytest
 import torch
-from support.command_line import (
-    Finished,
-    Pathx,
-    network,
-    picture,
-    refused,
-    scripted,
-)
-from typer.main import get_command
-
-from pathx.cli import app
+from support.command_line import Finished, Pathx, network, picture, refused, scripted
 
 pytestmark = pytest.mark.usefixtures("one_thread", "here")
 
@@ -102,14 +92,3 @@ def test_an_output_folder_without_permission(pathx_: Pathx, monkeypatch: pytest.
 )
 def test_wrong_calls_about_pictures(pathx_: Pathx, arguments: tuple[str, ...], message: str) -> None:
     assert pathx_(*arguments) == Finished(2, "", f"pathx: {message}\n")
-
-
-@pytest.mark.parametrize("width", [80, 120])
-def test_every_command_has_one_plain_line_that_is_not_cut_off(
-    pathx_: Pathx, width: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    shown = " ".join(pathx_("--help").out.split())
-    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
-        first = " ".join((command.help or "").split("\n\n")[0].split())
-        assert f"{name} {first}" in shown and first.endswith(".") and "…" not in first and len(first) <= 100

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.command_line import Pathx, config, network, scripted
-from support.many import lines, photos, started
+from support.many import lines, photos
 
 from pathx.commands import output
 from pathx.commands.running import Tally
@@ -43,24 +46,27 @@ def test_progress_in_plain_lines(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch)
     ]
 
 
-def test_a_bar_where_there_is_a_terminal() -> None:
-    photos(40)
+def test_a_bar_where_there_is_a_terminal(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
+    photos(12)
     Path("photos/a/bad.jpg").write_text("no picture")
     ours, theirs = pty.openpty()
-    process = started("photos", "--model", scripted(network()), "--no-pictures", "--batch-size", 1, stderr=theirs)
-    os.close(theirs)
-    shown = b""
-    while True:
-        try:
-            data = os.read(ours, 1 << 16)
-        except OSError:  # the other end is closed
-            break
-        if not data:
-            break
-        shown += data
-    assert process.wait(60) == 1
-    text = shown.decode()
-    assert "━" in text and "/41" in text and " per second" in text and "1 failed" in text
+    shown: list[bytes] = []
+
+    def listen() -> None:
+        with contextlib.suppress(OSError):  # the other end is closed
+            while data := os.read(ours, 1 << 16):
+                shown.append(data)
+
+    listener = threading.Thread(target=listen)
+    listener.start()
+    with os.fdopen(theirs, "w") as terminal, monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", terminal)
+        done = pathx_("explain", "photos", "--model", scripted(network()), "--no-pictures", "--batch-size", 1)
+    listener.join(10)
+    os.close(ours)
+    text = b"".join(shown).decode()
+    assert done.status == 1
+    assert "━" in text and "/13" in text and " per second" in text and "1 failed" in text
     assert "pathx: photos/a/bad.jpg is not an image" in text
 
 

@@ -73,10 +73,3 @@ def test_the_index_tells_labels_and_best_classes(tmp_path: Path) -> None:
     assert len(found.explanations) == len(list(folder.rglob("path.json")))
     assert {(one.truth, one.top) for one in found.explanations} == {("cat", (("dog", 0.75),))}
     assert found.failures == [("gone.png", "no such file")]
-
-
-def test_folders_that_are_not_there_or_hold_nothing(tmp_path: Path) -> None:
-    for place, text in ((tmp_path / "nowhere", "no such file or folder"), (tmp_path, "holds no results of pathx")):
-        with pytest.raises(PathxError, match=text) as refused:
-            collect([place])
-        assert refused.value.usage

@@ -18,7 +18,7 @@ from support.small import images, network
 import pathx
 from pathx.engine.freeze import freeze
 from pathx.report.build import report
-from pathx.report.saved import MOST_UNITS, network_data, unit_picture
+from pathx.report.saved import network_data, unit_picture
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -47,17 +47,6 @@ def test_a_path_without_units_has_a_page() -> None:
     (made,) = pathx.explain(module, images(), depth=3)
     assert sum(len(layer.units) for layer in made.path) == 0
     assert data_of(made.report().html)["unit_maps"] == {}
-
-
-def test_the_strongest_units_come_from_every_layer() -> None:
-    module, batch = network(), images()
-    (made,) = pathx.explain(module, batch, depth=3, width="all", alpha=0.0)
-    chosen = [tuple(map(int, name.split(":"))) for name in network_data(freeze(module, batch), made)["unit_maps"]]
-    assert len(chosen) <= MOST_UNITS and {layer for layer, _ in chosen} == {1, 2, 3}
-    for layer in made.path:
-        own = [abs(layer.units[at].contribution) for number, at in chosen if number == layer.layer]
-        others = sorted((abs(unit.contribution) for unit in layer.units), reverse=True)
-        assert own == others[: len(own)]
 
 
 def test_a_gallery_keeps_what_took_the_network(here: Path, pathx_: Pathx) -> None:

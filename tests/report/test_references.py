@@ -9,7 +9,7 @@ import pytest
 from support.small import picture
 
 from pathx.images.read import open_image
-from pathx.report.collect import MOST_CHANNELS, References
+from pathx.report.collect import References
 
 SEEN = {"input_size": (3, 10, 10), "mean": (0.5,) * 3, "std": (0.25,) * 3}
 
@@ -40,12 +40,6 @@ def test_what_is_of_another_model_is_left_out(tmp_path: Path) -> None:
 def test_an_image_that_is_gone_or_another_has_no_crop(tmp_path: Path, change: dict[str, str]) -> None:
     found = References([units(picture(tmp_path / "photo.png"), **change)]).of([("relu", 0)], "ours")
     assert found == {"relu[0]": {"words": "cat 0", "crops": []}}
-
-
-def test_a_page_holds_no_more_channels_than_it_can_show(tmp_path: Path) -> None:
-    several = References([units(picture(tmp_path / "photo.png"), MOST_CHANNELS + 5, file="nowhere.png")])
-    found = several.of([("relu", number) for number in range(MOST_CHANNELS + 5)], "ours")
-    assert list(found) == [f"relu[{number}]" for number in range(MOST_CHANNELS)]
 
 
 def test_a_document_that_is_none_adds_nothing(tmp_path: Path) -> None:

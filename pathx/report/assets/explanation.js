@@ -106,7 +106,7 @@ function bar(name, share) {
 
 function settings() {
   const { model, target, image } = DATA;
-  const { depth, width, alpha, skips } = DATA.settings;
+  const { depth, width, alpha, skips, importance } = DATA.settings;
   return [
     ["class", `${target.index} of ${model.classes}`],
     ["depth", `${depth} of ${counted(model.hidden_layers, "layer")}`],
@@ -115,7 +115,7 @@ function settings() {
     ["weights", model.weights],
     ["alpha", number(alpha)],
     ["skips", skips],
-    ["importance", DATA.importance],
+    ["importance", importance],
     ["image", `${image.width} × ${image.height}`],
     ["made by", DATA.created_by],
   ].map(([name, value]) => [name, text(value)]);
