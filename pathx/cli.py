@@ -7,14 +7,15 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Annotated, ClassVar
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from pathx import __version__
 from pathx.commands.ablate import ablate
 from pathx.commands.check import check
-from pathx.commands.command import GroupedCommand, GroupedCommands
+from pathx.commands.command import GroupedCommand
 from pathx.commands.common import common
 from pathx.commands.decompose import decompose
 from pathx.commands.evaluate import evaluate
@@ -34,8 +35,13 @@ _COMMANDS = {
 }
 
 
-class Pathx(GroupedCommands):
-    groups: ClassVar = {title: tuple(command.__name__ for command in group) for title, group in _COMMANDS.items()}
+class Pathx(TyperGroup):
+    """The commands, whose help shows them in groups with one line each."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for title, commands in _COMMANDS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{one.__name__:9}", str(one.__doc__).partition("\n")[0]) for one in commands])
 
 
 app = typer.Typer(

@@ -42,7 +42,7 @@ def ablate(
 ) -> None:
     """Set units to zero in the real network and compare its answers.
 
-    With --keep, everything else in the layers of these units is set to zero: what can they do alone?
+    With --keep, all other units of their layers are set to zero: what can these units do alone?
     """
     places = [_place(text, "--unit") for text in unit] + [_place(text, "--channel") for text in channel]
     if not places and not path:

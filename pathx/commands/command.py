@@ -8,10 +8,10 @@ from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
 from inspect import Parameter, Signature, signature
 from types import UnionType
-from typing import Annotated, Any, ClassVar, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
 from pathx.commands.options import PANELS, RUN, Option, parse
 from pathx.commands.output import keep_stdout_for_results, print_errors
@@ -72,6 +72,8 @@ class _Setting:
         if self.kind is not bool and origin is not tuple:
             kind = (list[str] if origin is list else str) | None
         default = self.default if self.default in (None, False) else str(self.default or "") or None
+        if isinstance(self.default, float):
+            default = f"{self.default:g}"
         annotation: Any = cast("Any", Annotated)[kind, declared]
         return Parameter(self.name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
@@ -187,25 +189,16 @@ class GroupedCommand(TyperCommand):
     """A command whose help shows its options under the headings that they were declared with."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        groups: dict[str, list[tuple[str, str]]] = {title: [] for title in ("Arguments", *PANELS, "Options")}
+        groups: dict[str, list[tuple[str, str]]] = {title: [] for title in ("Arguments", "Options", *PANELS, "Help")}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None:
-                title = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                title = "Help" if parameter.name == "help" else "Options"
+                if parameter.param_type_name == "argument":
+                    title, record = "Arguments", (str(parameter.metavar), record[1])
                 groups[getattr(parameter, "rich_help_panel", None) or title].append(record)
         groups[FILE] = list(SETTINGS.get(str(self.name), {}).items())
         for title, records in groups.items():
             if records:
                 with formatter.section(title):
                     formatter.write_dl(records)
-
-
-class GroupedCommands(TyperGroup):
-    """The commands in groups: `groups` names them."""
-
-    groups: ClassVar[dict[str, tuple[str, ...]]] = {}
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        for title, names in self.groups.items():
-            with formatter.section(title):
-                formatter.write_dl([(f"{name:9}", str(self.commands[name].help).partition("\n")[0]) for name in names])

@@ -49,7 +49,7 @@ def common(
 ) -> None:
     """Find the units, channels and places that a class's paths share.
 
-    OUT gets common.json and plots. From a folder that pathx explain wrote, the network is not run again.
+    OUT gets common.json and plots. If a folder holds results of pathx explain, the network is not run again.
     """
     from pathx.evaluation.common import common, is_finished
 

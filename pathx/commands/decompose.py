@@ -45,7 +45,7 @@ def decompose(
 ) -> None:
     """Split a decision into features: groups of units at the same spot.
 
-    Besides the files of explain, OUT/IMAGE/CLASS gets sheet.png, a folder feature-01, … for each feature that is drawn, and
+    Besides the files of explain, OUT/IMAGE/CLASS gets sheet.png, a folder for each feature that is drawn (feature-01, …), and
     decomposition.json, which lists all features and their units.
     """
     groups = (model, path, drawing, results, device, run, ray)

@@ -28,7 +28,7 @@ def models(
     *,
     name: str | None = typer.Argument(
         None,
-        metavar="[NAME|FILE|PATTERN]",
+        metavar="NAME|FILE|PATTERN",
         help="A model as --model takes it, to describe; or a pattern such as 'resnet*', to list. [default: list all]",
     ),
     source: str = option("torchvision", "Whose models to list.", names=("--from",), choices=("torchvision", "timm")),

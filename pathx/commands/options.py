@@ -182,7 +182,7 @@ SHARD = option(
 AT_ONCE = option("auto", "Images explained at once.", "N|auto", parse=partial(parse_batch_size, 8), panel=RUN)
 NO_PICTURES = option(False, "Write JSON only.", panel=PICTURES)
 FORMAT = option("text", "Text for people, or one JSON document.", choices=("text", "json"), panel=RESULTS)
-QUIET = option(False, "Print only errors, and what --format json prints.", names=("--quiet", "-q"), panel=RESULTS)
+QUIET = option(False, "Print only errors and JSON.", names=("--quiet", "-q"), panel=RESULTS)
 
 
 def out_folder(default: str) -> Any:
@@ -346,7 +346,7 @@ class DrawingOptions:
     )
     colours: str = option(
         "red-blue",
-        "Both can be told apart with any colour vision.",
+        "The two colours of each pair differ for any colour vision.",
         names=("--colours", "--colors"),
         choices=COLOURS,
         rare=True,
@@ -398,7 +398,7 @@ class ResultOptions:
     no_pictures: bool = NO_PICTURES
     out: str = option("pathx-out", "Folder for the results, or its address in a store.", "FOLDER")
     pack: str | None = option(
-        None, "Pack results into shards, instead of a folder for each explanation.", "tar|parquet"
+        None, "Pack results into such files, instead of a folder for each explanation.", "tar|parquet"
     )
     save_tensors: bool = option(False, "Also write tensors.safetensors.")
     report: bool = option(False, "Also write an interactive page, report.html.")

@@ -170,7 +170,8 @@ def keep_stdout_for_results() -> None:
 def say(text: str = "", *, head: str = "") -> None:
     """A line of results on stdout; on a terminal its head is bold."""
     stream, head, text = sys.stdout, harmless(head), _harmless_lines(text)
-    if head and stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or os.name == "nt"  # whose consoles differ
+    if head and stream.isatty() and not plain:
         head = f"\x1b[1m{head}\x1b[0m"
     if isinstance(stream, _ResultStream):
         stream.write_result(f"{head}{text}\n")

@@ -15,9 +15,7 @@ from pathx.commands.output import note_printer, say
 @command()
 def report(
     *,
-    results: list[str] = typer.Argument(
-        metavar="RESULTS...", help="Folders of results, or documents such as path.json."
-    ),
+    results: list[str] = typer.Argument(metavar="RESULTS", help="Folders of results, or documents such as path.json."),
     out: str | None = option(None, "Page to write. [default: report.html, or report/index.html for several]", "FILE"),
     units: str | None = options.UNITS,
     open: bool = option(False, "Open it in the browser."),

@@ -59,9 +59,9 @@ def units(
 ) -> None:
     """Find the images and places where each channel matters most.
 
-    OUT gets units.json, tensors.safetensors and a contact sheet per ReLU, with the part of each image that the unit can
-    see, bright where it looked. A pass that was stopped goes on where it was; passes over shards are joined by the same
-    command without --shard.
+    OUT gets units.json, tensors.safetensors and a contact sheet per activation: for each channel, the parts of images that
+    its units can see, bright where they looked. Run the same command again to go on with a pass that was stopped, and
+    without --shard to join the passes over shards.
     """
     if show is not None:
         _show(*show, out, format)
