@@ -171,7 +171,9 @@ TARGETS = option(
     names=("--target",),
     panel=PATH,
 )
-UNITS = option(None, "Also show what units look for elsewhere: a folder that pathx units wrote.", "FOLDER")
+UNITS = option(
+    None, "Also show what units look for elsewhere: a folder that pathx units wrote.", "FOLDER", panel=PICTURES
+)
 SHARD = option(
     None,
     "Do one of N parts only. [default: the part given by SLURM or torchrun, or everything]",
@@ -181,7 +183,7 @@ SHARD = option(
 )
 AT_ONCE = option("auto", "Images explained at once.", "N|auto", parse=partial(parse_batch_size, 8), panel=RUN)
 NO_PICTURES = option(False, "Write JSON only.", panel=PICTURES)
-FORMAT = option("text", "Text for people, or one JSON document.", choices=("text", "json"), panel=RESULTS)
+FORMAT = option("text", "Text for people, or JSON documents.", choices=("text", "json"), panel=RESULTS)
 QUIET = option(False, "Print only errors and JSON.", names=("--quiet", "-q"), panel=RESULTS)
 
 
@@ -386,9 +388,7 @@ class ResultOptions:
         "[default: the image's folder, if it is named after a class]",
         rare=True,
     )
-    units: str | None = option(
-        None, "Also show what units look for elsewhere: a folder that pathx units wrote.", "FOLDER", panel=PICTURES
-    )
+    units: str | None = UNITS
     removal: bool | None = option(
         None,
         "Measure the class's probability without the path's units. "
@@ -402,7 +402,7 @@ class ResultOptions:
     )
     save_tensors: bool = option(False, "Also write tensors.safetensors.")
     report: bool = option(False, "Also write an interactive page, report.html.")
-    format: str = option("text", "Text for people, or one JSON document per explanation.", choices=("text", "json"))
+    format: str = FORMAT
     quiet: bool = QUIET
 
 
