@@ -40,12 +40,12 @@ from pathx.runs.index import index_name
 from pathx.stores import Address, is_stored
 
 if TYPE_CHECKING:
-    from pathx.models.load import LoadedModel
+    from pathx.pipeline import Prepared
     from pathx.report.collect import ExplanationFiles
     from pathx.report.explanation import NetworkData
     from pathx.report.saved import NetworkDataOf
     from pathx.results.store import Result
-    from pathx.runs.run import Plan, Settings
+    from pathx.runs.run import Plan
     from pathx.runs.stop import Stop
     from pathx.units.guide import Guide
 
@@ -131,7 +131,7 @@ def run_images(
         made = explain_on_ray(load, plan, out, **ray.where, **how, documents=documents)
     tally = _follow(made, plan, results, stop, run.fail_fast, partial(show, guide), verb)
     if results.report and tally.folders:  # where some images failed, the others have their pages
-        _write_report(tally.folders, loaded, chosen, results)
+        _write_report(tally.folders, device.prepare(loaded), results)
     if tally.failed:
         raise typer.Exit(1)
 
@@ -254,7 +254,7 @@ def _print(result: Result, first: bool, show: Callable[[Result, bool], None]) ->
         say(f"{result.file}: {before}{target['label']} {target['probability']:.1%}, in {result.folder}")
 
 
-def _write_report(folders: list[Path], model: LoadedModel, settings: Settings, results: ResultOptions) -> None:
+def _write_report(folders: list[Path], ready: Prepared, results: ResultOptions) -> None:
     from pathx.report.build import report
 
     units, quiet = results.units, results.quiet
@@ -263,25 +263,20 @@ def _write_report(folders: list[Path], model: LoadedModel, settings: Settings, r
     few, note = len(folders) <= FEW, note_printer(quiet)
     if not few:
         note(f"pages of more than {FEW} explanations do not show what single units saw")
-    network = _network_data_of(model, settings) if few else (lambda found: None)
+    network = _network_data_of(ready) if few else (lambda found: None)
     with progress_bar("writing the report", len(folders), quiet) as advance:
         made = report([where, *([] if units is None else [units])], network=network, note=note, advance=advance)
     if not quiet:
         print_error(f"the report is {made}")  # stdout may be JSON
 
 
-def _network_data_of(model: LoadedModel, settings: Settings) -> NetworkDataOf:
+def _network_data_of(ready: Prepared) -> NetworkDataOf:
     """What the network adds to the page of an explanation: it is frozen at the image once more."""
-    from pathx.engine.device import resolve_device, resolve_dtype
     from pathx.engine.explain import explain_frozen
     from pathx.engine.freeze import freeze
     from pathx.images.read import open_image
     from pathx.pipeline import tensor_of
     from pathx.report.saved import network_data
-
-    device = resolve_device(settings.device)
-    dtype = resolve_dtype(settings.dtype, device)
-    module = model.on(device)
 
     def data_of(found: ExplanationFiles) -> NetworkData | None:
         document = found.document
@@ -289,7 +284,8 @@ def _network_data_of(model: LoadedModel, settings: Settings) -> NetworkDataOf:
             image = open_image(document["image"]["file"])
         except PathxError:
             return None  # the page says that the photo is gone
-        frozen = freeze(module, tensor_of(image, model.preprocessing)[None].to(device, dtype))
+        inputs = tensor_of(image, ready.model.preprocessing)[None].to(ready.device, ready.dtype)
+        frozen = freeze(ready.module, inputs)
         how = {key: document[key] for key in ("depth", "width", "alpha", "skips", "importance")}
         how["against"] = [document["against"]["index"]] if document.get("against") else None
         (explanation,) = explain_frozen(frozen, [(0, document["target"]["index"])], **how)
