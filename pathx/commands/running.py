@@ -79,9 +79,9 @@ def run_images(
     """
     out, quiet, pack = results.out, results.quiet, results.pack
     if results.report and (pack is not None or is_stored(out)):
-        raise PathxError("a report is made of results in a folder: leave out --report, --pack and stores", usage=True)
+        raise PathxError("a report needs results in a folder: leave out --report, or --pack and stores", usage=True)
     if ray.ray is not None and results.units is not None:
-        raise PathxError("references are shown by runs on this machine: leave out --units or --ray", usage=True)
+        raise PathxError("--units works without a cluster only: leave out --units or --ray", usage=True)
     load, shard = model.loader(), options.choose_shard(run.shard, quiet)
 
     with loading(f"torch and {model.model}", quiet):

@@ -67,7 +67,7 @@ def units(
         _show(*show, out, format)
         return
     if not images:
-        raise PathxError("there is nothing to see: give images or folders of them, or --show LAYER CHANNEL", usage=True)
+        raise PathxError("no images are given: give images or folders of them, or --show LAYER CHANNEL", usage=True)
     part = options.choose_shard(shard, quiet)
     how: dict[str, Any] = {
         **vars(path),

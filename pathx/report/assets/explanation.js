@@ -214,7 +214,7 @@ function told() {
     (path.layers.some((layer) => layer.below_alpha)
       ? " * no unit of that layer was above alpha; the best one was kept."
       : "") +
-    (listed < 0.995 ? ` Of the ribbons the strongest are drawn, ${percent(listed)} of all at least.` : "")
+    (listed < 0.995 ? ` The strongest ribbons are drawn, at least ${percent(listed)} of all.` : "")
   );
 }
 
