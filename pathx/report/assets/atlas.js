@@ -69,7 +69,10 @@ function update(changes = {}) {
   const all = layer.tensors.flatMap((tensor) => tensor.channels.map((one) => ({ tensor: tensor.name, one })));
   const said = ({ tensor, one }) =>
     [one.channel, one.words, nameOf(tensor, one.channel), ...one.files].join(" ").toLowerCase();
-  const found = all.filter((entry) => said(entry).includes(state.words));
+  const carried = ({ one }) => one.paths.images * one.paths.share;
+  const found = all
+    .filter((entry) => said(entry).includes(state.words))
+    .sort((one, other) => carried(other) - carried(one));
   status.textContent = `${counted(found.length, "channel")} of ${all.length} that were on paths`;
   const more = make("button", { type: "button", click: () => update({ most: state.most + STEP }) }, "Show more");
   list.replaceChildren(...found.slice(0, state.most).map(channelCard), ...(found.length > state.most ? [more] : []));
