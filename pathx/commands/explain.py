@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -96,7 +95,7 @@ def _path_rows(explanation: Explanation, classes: int | None, names: Mapping[str
     rows: list[tuple[str, ...]] = []
     for layer in explanation.path:
         total = sum(unit.contribution for unit in layer.units)
-        lines = [("", channel.contribution, channel.name(room, names)) for channel in _strongest_channels(layer)[:most]]
+        lines = [("", contribution, name) for contribution, name in _channels(layer, room, names)[:most]]
         indent = "  " if lines else ""
         for unit in layer.units[:most]:
             given = names.get(f"{unit.tensor}[{unit.index[0]}]", "") if len(unit.index) == 1 else ""
@@ -118,30 +117,19 @@ def _relative(importance: float, classes: int | None) -> str:
     return f"{times:.3f}x" if times < 100 else f"{times:.0f}x"
 
 
-@dataclass(frozen=True)
-class _Channel:
-    """The kept units of one channel."""
-
-    tensor: str
-    number: int
-    units: int
-    contribution: float
-
-    def name(self, room: int, names: Mapping[str, str]) -> str:
-        given = names.get(f"{self.tensor}[{self.number}]", "")
-        called = f" {given}" if given else ""
-        return place_name(self.tensor, f" [{self.number}]{called}, {counted(self.units, 'unit')}", room)
-
-
-def _strongest_channels(layer: PathLayer) -> list[_Channel]:
-    """The channels that a layer keeps units of, by falling contribution; none where units are in vectors."""
+def _channels(layer: PathLayer, room: int, names: Mapping[str, str]) -> list[tuple[float, str]]:
+    """What the kept units of each channel contribute, and its name, strongest first; none where units are in vectors."""
     dims = {tensor.name: tensor.channel_dim for tensor in layer.tensors if len(tensor.shape) > 1}
     members: dict[tuple[str, int], list[float]] = {}
     for unit in layer.units:
         if unit.tensor in dims:
             members.setdefault((unit.tensor, unit.index[dims[unit.tensor]]), []).append(unit.contribution)
-    found = [_Channel(*place, len(parts), math.fsum(parts)) for place, parts in members.items()]
-    return sorted(found, key=lambda channel: -channel.contribution)
+    channels = []
+    for (tensor, number), parts in members.items():
+        given = f" {names.get(f'{tensor}[{number}]', '')}".rstrip()
+        name = place_name(tensor, f" [{number}]{given}, {counted(len(parts), 'unit')}", room)
+        channels.append((math.fsum(parts), name))
+    return sorted(channels, key=lambda channel: -channel[0])
 
 
 _HEADINGS = ("layer", "kept", "importance", "share", "strongest channels and units")
