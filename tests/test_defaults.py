@@ -17,7 +17,7 @@ from typer.main import get_command
 
 import pathx
 from pathx.cli import app
-from pathx.commands.options import Exact, PathOptions, Skips
+from pathx.commands.options import PathOptions
 from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
 from pathx.engine.freeze import freeze
 from pathx.engine.settings import PathOptions as Options
@@ -48,8 +48,7 @@ COMMANDS = get_command(app).commands  # type: ignore[attr-defined]
 )
 def test_every_command_and_the_function_of_its_name_have_these_defaults(name: str) -> None:
     options = {one.name: one.default for one in COMMANDS[name].params if one.name in DEFAULTS}
-    named = {"skips": Skips(SKIPS), "exact": Exact(EXACT)}
-    assert {**options, "importance": PathOptions().importance} == {**DEFAULTS, "width": str(WIDTH), **named}
+    assert options == {**DEFAULTS, "width": str(WIDTH)} and vars(PathOptions()) == DEFAULTS
     function = vars(import_module(pathx.units.home))[name] if name == "units" else getattr(pathx, name)
     taken = {one.name: one.default for one in signature(function).parameters.values() if one.name in DEFAULTS}
     assert taken == ({} if name == "ablate" else DEFAULTS)  # which takes a path that was found
