@@ -227,9 +227,3 @@ def test_the_papers_table_comes_out(pathx_: Pathx, shared_data: Path) -> None:
             assert figure["mean"] == pytest.approx(of_these, abs=0.002), (name, measure)
             error = (figure["high"] - figure["low"]) / (2 * 1.96)
             assert abs(figure["mean"] - of_all) < 3 * error, (name, measure)
-
-
-def test_a_long_evaluation_says_beforehand_how_long_it_takes(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pathx.evaluation.evaluate, "WORTH_SAYING", 0)
-    done = pathx_("evaluate", "pictures", "--model", "model.pt", "--methods", "random", "--out", "out")
-    assert done.status == 0 and "this takes about 1 seconds here, less what records.jsonl has already" in done.err
