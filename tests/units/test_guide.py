@@ -132,7 +132,7 @@ def damaged(key: str) -> None:
     ("change", "message"),
     [
         *((partial(damaged, key), "is damaged") for key in ("model", "layers")),
-        (other_weights, "model.pt has other weights or layers than when the units in units were gathered"),
+        (other_weights, "the units in units are of another model (model.pt, weights "),
         (other_preprocessing, "the units in units were gathered with other preprocessing (mean)"),
         (lambda: Path("units/units.json").write_text('{"schema": "pathx/units@2"}'), "not of the schema pathx/units@1"),
         (lambda: Path("units/units.json").write_text('{"schema": "pathx/units@1"}'), "is damaged"),
