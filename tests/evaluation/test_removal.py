@@ -73,19 +73,6 @@ def test_the_probabilities_are_those_of_ablate(importance: str) -> None:
     assert found["figures"][TOGETHER]["random"][0] == pytest.approx(sum(after) / len(after))
 
 
-def test_every_order_gets_as_many_units_of_each_layer_as_the_path_keeps() -> None:
-    one = decision(network())
-    for name, choices in chosen_units(one).items():
-        for choice in choices:
-            for layer, units in choice.items():
-                active = int((removal.activations(one.frozen, one.gates(layer)) != 0).sum())
-                others = active - len(one.paths[layer])
-                wanted = len(one.paths[layer]) if name != "random" else min(len(one.paths[layer]), others)
-                assert len(set(units.tolist())) == len(units) == wanted
-                if name == "random":
-                    assert not set(units.tolist()) & set(one.paths[layer].tolist())
-
-
 class Attending(nn.Module):
     """Attention that folds the heads into the batch, so that images are frozen one by one."""
 
