@@ -26,7 +26,7 @@ from pathx.results.files import check_folder, remove, replace_file
 from pathx.runs.index import Shard
 from pathx.runs.stop import Stop
 from pathx.units.files import save_units
-from pathx.units.gather import NOBODY, Channels, Gathered, wanted_channels
+from pathx.units.gather import NOBODY, Channels, Gathered
 from pathx.units.references import Channel, Reference, Units
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class Pass:
     def empty(self) -> Gathered:
         tensors = {layer: [*map(self.prepared.network.tensor, gates)] for layer, gates in self.gates.items()}
         classes = len(self.prepared.labels)
-        return wanted_channels(tensors, by=self.request.by, top=self.request.top, classes=classes)
+        return Gathered.empty(tensors, by=self.request.by, top=self.request.top, classes=classes)
 
     def state_file(self, shard: Shard | None) -> Path:
         return self.out / STATE.format("" if shard is None else f".{shard.number}-of-{shard.count}")
