@@ -90,7 +90,6 @@ def run_images(
     every, shard = options.parse_every(results.every), options.choose_shard(run.shard, quiet)
 
     with loading(f"torch and {model.model}", quiet):
-        from pathx.runs.compute import decompose_task
         from pathx.runs.run import Plan, Settings, explain_files
         from pathx.runs.stop import Stop
 
@@ -120,19 +119,16 @@ def run_images(
     how: dict[str, Any] = {
         "targets": targets or (),
         "settings": chosen,
+        "decompose": decompose,
         "pack": pack,
         "note": notes(quiet),
         "stop": stop,
     }
-    if decompose is not None:
-        how["task"] = decompose_task(**decompose)
-    if ray.ray is None or not plan.indexed:  # an image that is named by itself
-        made = explain_files(loaded, plan, out, **how)
-    else:
-        from pathx.runs.cluster import explain_on_ray
+    if ray.ray is not None and plan.indexed:  # an image that is named by itself is explained here
+        from pathx.runs.cluster import OnRay
 
-        documents = results.report or results.format is Format.json
-        made = explain_on_ray(load, plan, out, **ray.where, **how, documents=documents)
+        how["ray"] = OnRay(load, **ray.where, documents=results.report or results.format is Format.json)
+    made = explain_files(loaded, plan, out, **how)
     told: dict[str, Any] = {"format": results.format, "quiet": quiet, "fail_fast": run.fail_fast}
     tally = follow(made, plan, out, stop=stop, **told, show=partial(show, guide), verb=verb)
     if results.report and tally.folders:  # where some images failed, the others have their pages
