@@ -85,7 +85,6 @@ def run_images(
     load, shard = model.loader(), options.choose_shard(run.shard, quiet)
 
     with loading(f"torch and {model.model}", quiet):
-        from pathx.runs.compute import decompose_task
         from pathx.runs.run import Plan, Settings, explain_files
         from pathx.runs.stop import Stop
 
@@ -116,19 +115,16 @@ def run_images(
     how: dict[str, Any] = {
         "targets": targets,
         "settings": chosen,
+        "decompose": decompose,
         "pack": pack,
         "note": note_printer(quiet),
         "stop": stop,
     }
-    if decompose is not None:
-        how["task"] = decompose_task(**decompose)
-    if ray.ray is None or not plan.indexed:  # an image that is named by itself
-        made = explain_files(loaded, plan, out, **how)
-    else:
-        from pathx.runs.cluster import explain_on_ray
+    if ray.ray is not None and plan.indexed:  # an image that is named by itself is explained here
+        from pathx.runs.cluster import OnRay
 
-        documents = results.report or results.format == "json"
-        made = explain_on_ray(load, plan, out, **ray.where, **how, documents=documents)
+        how["ray"] = OnRay(load, **ray.where, documents=results.report or results.format == "json")
+    made = explain_files(loaded, plan, out, **how)
     tally = _follow(made, plan, results, stop, run.fail_fast, partial(show, guide), verb)
     if results.report and tally.folders:  # where some images failed, the others have their pages
         _write_report(tally.folders, device.prepare(loaded), results)
