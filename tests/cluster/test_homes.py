@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.archives import shard
 from support.cluster import SETTINGS, documents, lines
-from support.command_line import config, process
+from support.command_line import config, process, same
 from support.stores import content, s3_server, upload
 
 from pathx.cluster import Actors
@@ -50,8 +50,8 @@ def test_a_store_on_both_sides(load: Any, here: Path) -> None:
             ended = process(*arguments, seconds=500)  # whose children know of the server by their environment
             assert ended.status == 0, ended.err
         stored = content(f"{place}/out")
-        found = {name: data for name, data in stored.items() if os.path.basename(name) == "path.json"}
-        assert found == documents(here / "local")
+        found = {name: json.loads(data) for name, data in stored.items() if os.path.basename(name) == "path.json"}
+        assert same(found, documents(here / "local"))
         index = [json.loads(line) for line in stored["index.jsonl"].splitlines()]
         assert {line["name"] for line in index} == set(lines(here / "local"))
         assert not [name for name in stored if name.endswith(".part")]
