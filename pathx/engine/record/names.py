@@ -119,14 +119,15 @@ def script_scopes(model: torch.jit.ScriptModule, calls: list[Node]) -> dict[int,
 def _calls_in_code(model: torch.jit.ScriptModule) -> dict[str, list[Scope]]:
     """The scopes of the calls of each operation, in the order of the code. Read again if a setting changed."""
     if model not in _CODE or any(getattr(module, name, None) != value for module, name, value in _CODE[model][0]):
-        code = _Code(model)
+        code = _Code()
         calls: dict[str, list[Scope]] = defaultdict(list)
-        for kind, scope in code.calls(code.graph):
+        for kind, scope in code.calls(model, "forward", ""):
             calls[kind].append(scope)
         _CODE[model] = code.settings, calls
     return _CODE[model][1]
 
 
+Setting = tuple[Any, str, Any]
 _CODE: WeakKeyDictionary[nn.Module, tuple[list[Setting], dict[str, list[Scope]]]] = WeakKeyDictionary()
 
 
@@ -137,24 +138,28 @@ def _canonical_name(name: str) -> str:
 
 
 class _Code:
-    """Reads the inlined code of a script module. `settings` are the attributes of modules that it read."""
+    """Reads the code of a script module. `settings` are the attributes of modules that it read."""
 
-    def __init__(self, model: torch.jit.ScriptModule) -> None:
+    def __init__(self) -> None:
         self.settings: list[Setting] = []
-        graph = model.inlined_graph
-        self.known: dict[str, Any] = {next(graph.inputs()).debugName(): model}  # values that are no tensors, by name
-        self.model, self.graph = model, graph
 
-    def calls(self, block: Any) -> Iterator[tuple[str, Scope]]:
-        """(operation, scope) of every call of a block, in order. A branch is followed if a constant or a setting decides it."""
-        known = self.known
+    def calls(self, module: Any, method: str, path: str) -> Iterator[tuple[str, Scope]]:
+        """(operation, scope) of every call in a method of a script module, in the order of its code."""
+        own = getattr(module, "original_name", "")
+        scope = Scope(path, hasattr(nn, own) and not any(module.children()))
+        yield from self._block(module._c._get_method(method).graph, module, path, scope, {}, {})
+
+    def _block(
+        self, block: Any, module: Any, path: str, scope: Scope, paths: dict[str, str], known: dict[str, Any]
+    ) -> Iterator[tuple[str, Scope]]:
+        """The calls of one block. A branch is followed if a constant or a setting of the module decides it."""
         for node in block.nodes():
             kind = node.kind()
             if kind == "prim::GetAttr":
-                module, name = known.get(node.input().debugName()), node.s("name")
-                value = known[node.output().debugName()] = getattr(module, name, _UNKNOWN)
-                if isinstance(value, (bool, int, float, str)):
-                    self.settings.append((module, name, value))
+                above = paths.get(node.input().debugName(), path)
+                name = node.output().debugName()
+                paths[name] = f"{above}.{node.s('name')}".strip(".")
+                known[name] = self._setting(_submodule(module, path, above), node.s("name"))
             elif kind == "prim::Constant":
                 known[node.output().debugName()] = node.output().toIValue()
             elif kind in _DECISIONS:
@@ -165,22 +170,25 @@ class _Code:
                 chosen = known.get(node.input().debugName(), _UNKNOWN)
                 if isinstance(chosen, bool):
                     taken = list(node.blocks())[0 if chosen else 1]
-                    yield from self.calls(taken)
+                    yield from self._block(taken, module, path, scope, paths, known)
                     for outer, inner in zip(node.outputs(), taken.outputs(), strict=True):
                         known[outer.debugName()] = known.get(inner.debugName(), _UNKNOWN)
+            elif kind == "prim::CallMethod":
+                receiver = next(iter(node.inputs())).debugName()
+                below = paths.get(receiver, path)
+                yield from self.calls(_submodule(module, path, below), node.s("name"), below)
+            elif kind == "prim::CallFunction":
+                yield _canonical_name(next(iter(node.inputs())).node().s("name")), scope
             elif kind.startswith("aten::"):
-                yield _canonical_name(kind.removeprefix("aten::")), self._scope(node)
+                yield _canonical_name(kind.removeprefix("aten::")), scope
 
-    def _scope(self, node: Any) -> Scope:
-        """The module that a call was inlined from. torch writes `blocks(Sequential).0(Block).relu(ReLU).UNKNOWN_INSTANCE(…)`."""
-        module, names = self.model, re.findall(r"(?:^|\.)([^.()]+)\(", node.getModuleHierarchy())
-        path = [name for name in names if name not in ("SELF", "UNKNOWN_INSTANCE")]
-        for name in path:
-            module = getattr(module, name)
-        return Scope(".".join(path), hasattr(nn, getattr(module, "original_name", "")) and not any(module.children()))
+    def _setting(self, module: Any, name: str) -> Any:
+        value = getattr(module, name, None)
+        if isinstance(value, (bool, int, float, str)):
+            self.settings.append((module, name, value))
+        return value
 
 
-Setting = tuple[Any, str, Any]
 _UNKNOWN = object()
 _DECISIONS: dict[str, Callable[..., Any]] = {
     "aten::eq": operator.eq,
@@ -193,3 +201,9 @@ _DECISIONS: dict[str, Callable[..., Any]] = {
     "aten::__is__": operator.is_,
     "aten::__isnot__": operator.is_not,
 }
+
+
+def _submodule(module: Any, path: str, below: str) -> Any:
+    for name in below.removeprefix(path).strip(".").split("."):
+        module = getattr(module, name) if name else module
+    return module

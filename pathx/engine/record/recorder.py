@@ -182,7 +182,7 @@ class Recorder(DispatchMode):
         self.writes_to: Counter[int] = Counter()  # how often memory was written
         self.image_memory: set[int] = set()  # of constants that were written with what depends on the image
         self.model_memory: set[int] = set()  # of tensors that no operation made
-        image = self._take((str(images.device), images.shape, images.dtype), self._new_values, [self.images])
+        image = self._take((str(images.device), images.shape, images.dtype), self._new_value, self.images)
         self._bind(self.images, image.outputs[0])
 
     @cached_property
@@ -206,11 +206,10 @@ class Recorder(DispatchMode):
         self.steps.append(step)
         return step
 
-    def _new_values(self, made: list[Any], names: frozenset[str] | None = None) -> Step:
+    def _new_value(self, tensor: Tensor, names: frozenset[str] | None = None) -> Step:
         """The step of the image or of a constant."""
         nodes, values = self.step.count
-        outputs = [value_at(values + number) for number in range(len(made))]
-        return Step(tuple(outputs), (nodes, values + len(made)), made=_described(made), names=names)
+        return Step((value_at(values),), (nodes, values + 1), made=_described([tensor]), names=names)
 
     def _new_call(self, expression: Hashable, op: Any, args: Any, kwargs: Any, scope: Scope, made: list[Any]) -> Step:
         """The step of an operation. Common-subexpression elimination: equal calls share a node."""
@@ -259,7 +258,7 @@ class Recorder(DispatchMode):
     def _constant(self, tensor: Tensor) -> _Constant:
         names, memory = self._names_of(tensor)
         computed = self._convert(tensor)
-        step = self._take((names, computed.shape, computed.dtype), self._new_values, [computed], names)
+        step = self._take((names, computed.shape, computed.dtype), self._new_value, computed, names)
         (value,) = step.outputs
         assert value is not None
         constant = _Constant(tensor, computed, value, memory, self.writes_to.get(memory, 0))
