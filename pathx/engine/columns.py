@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from math import prod
 
 import torch
 from torch import Tensor
@@ -20,9 +19,10 @@ from torch import Tensor
 from pathx.engine.branches import split_by_gate
 from pathx.engine.freeze import Frozen
 from pathx.engine.network import Gate, Network
-from pathx.engine.record.operations import Node, Value
+from pathx.engine.record.operations import Value
 from pathx.engine.rows import Rows, Start, add, join, pull_back, read_window
-from pathx.engine.rules.table import LAST_PRODUCTS, has
+from pathx.engine.rules.pushing import fixed_matrix
+from pathx.engine.rules.table import has
 from pathx.engine.window import Corners, Origin, Window, cached_arange, unravel
 
 UnitsOfGate = tuple[Gate, Tensor, Tensor | None]
@@ -45,10 +45,13 @@ def push_columns(sources: Sequence[Rows], gates: tuple[Gate, ...], units: Tensor
 
 
 def _push(sources: Sequence[Rows], units: Sequence[UnitsOfGate]) -> list[Tensor]:
-    frozen, network = sources[0].frozen, sources[0].frozen.network
+    frozen, network, like = sources[0].frozen, sources[0].frozen.network, sources[0].weight
     branches, count = units[0][1].shape
-    image = sources[0].image.repeat_interleave(count)
-    tangents = dict(_first_tangents(frozen, one, sources[0].weight) for one in units)
+    image, row = sources[0].image.repeat_interleave(count), cached_arange(branches * count, like.device)
+    tangents: dict[Value, Window] = {}
+    for gate, index, here in units:
+        ones = like.new_ones(()).expand(len(row)) if here is None else here.reshape(-1).to(like.dtype)
+        tangents[gate.output] = Window.one_hot(ones, index.reshape(-1), gate.shape, row, image)
     products = {start: _product_below(frozen, start, tangents) for rows in sources for start in rows.starts}
     ends = {start.value if product is None else product[0] for start, product in products.items()}
     needed, last = _between(network, ends)
@@ -57,7 +60,7 @@ def _push(sources: Sequence[Rows], units: Sequence[UnitsOfGate]) -> list[Tensor]
         if inputs and node.index in needed:
             for output, value in enumerate(node.outputs):
                 if value is not None and value in last:
-                    tangents[value] = frozen.push(node, output, {v: tangents[v] for v in inputs}, image)
+                    tangents[value] = frozen.push(node, output, {v: tangents[v] for v in inputs})
             for value in inputs:
                 if last[value] == node.index and value not in ends:
                     del tangents[value]
@@ -68,42 +71,9 @@ def _push(sources: Sequence[Rows], units: Sequence[UnitsOfGate]) -> list[Tensor]
             product = products[start]
             end, matrix = (start.value, None) if product is None else product
             if end in tangents:
-                parts.append(_read_start(rows, start, matrix, tangents[end].reshape(branches, count, -1)))
+                parts.append(_read_start(rows, start, matrix, tangents[end].dense().data.reshape(branches, count, -1)))
         found.append(add(parts) if parts else rows.weight.new_zeros(branches, rows.count, count))
     return found
-
-
-def _first_tangents(frozen: Frozen, units: UnitsOfGate, like: Tensor) -> tuple[Value, Tensor]:
-    """A value that units of a gate reach, and (Q * n, …) what each adds to it.
-
-    Where all that reads a layer of tokens is a product with a fixed matrix, as in the MLP of a transformer, that is its result: a
-    unit adds a row of the matrix to one place of it.
-    """
-    gate, index, here = units
-    flat = index.reshape(-1, 1)
-    ones = like.new_ones(()).expand(flat.shape) if here is None else here.reshape(-1, 1).to(like.dtype)
-    product = _product_above(frozen, gate)
-    if product is None:
-        return gate.output, like.new_zeros(len(flat), gate.units).scatter_(1, flat, ones).reshape(-1, *gate.shape)
-    value, shape, matrix = product
-    maps = like.new_zeros(len(flat), prod(shape[:-1]), shape[-1])
-    row = cached_arange(len(flat), flat.device)
-    maps[row, flat[:, 0] // len(matrix)] = matrix[flat[:, 0] % len(matrix)] * ones
-    return value, maps.reshape(-1, *shape)
-
-
-def _product_above(frozen: Frozen, gate: Gate) -> tuple[Value, tuple[int, ...], Tensor] | None:
-    """The product with a fixed matrix (in, out) that is all that reads a gate: its result, the shape of that, and the matrix.
-
-    None where there is none, or its result is no smaller.
-    """
-    readers = frozen.network.readers.get(gate.output, [])
-    matrix = _fixed_matrix(frozen, readers[0]) if len(readers) == 1 and len(gate.shape) > 1 else None
-    if matrix is None or readers[0].args[0] != gate.output or matrix.shape[1] >= matrix.shape[0]:
-        return None
-    value = readers[0].outputs[0]
-    assert value is not None
-    return value, frozen.call(readers[0]).shapes[value], matrix
 
 
 def _product_below(frozen: Frozen, start: Start, tangents: Iterable[Value]) -> tuple[Value, Tensor] | None:
@@ -119,18 +89,8 @@ def _product_below(frozen: Frozen, start: Start, tangents: Iterable[Value]) -> t
         node = None if is_sum else producers[value]
     if node is None or {value, start.value} & {*tangents} or start.seed is not None or len(start.shape) < 2:
         return None
-    matrix = _fixed_matrix(frozen, node)
-    return None if matrix is None or matrix.shape[0] >= matrix.shape[1] else (node.args[0], matrix)
-
-
-def _fixed_matrix(frozen: Frozen, node: Node) -> Tensor | None:
-    """The matrix (in, out) that a node multiplies places (…, in) by; None where it does something else."""
-    if node.kind not in LAST_PRODUCTS or node.index in frozen.network.whole or not isinstance(node.args[0], Value):
-        return None
-    matrix = frozen.call(node).args[1]
-    if not isinstance(matrix, Tensor) or matrix.dim() != 2:
-        return None
-    return matrix.t() if LAST_PRODUCTS[node.kind] else matrix
+    product = fixed_matrix(frozen.call(node))
+    return product if product is not None and product[1].shape[0] < product[1].shape[1] else None
 
 
 def _between(network: Network, starts: set[Value]) -> tuple[set[int], dict[Value, int]]:

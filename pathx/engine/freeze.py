@@ -9,7 +9,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Lock
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
@@ -22,8 +22,9 @@ from pathx.engine.record.model import unwrap
 from pathx.engine.record.operations import Node, Value, by_value, map_leaves, run_node
 from pathx.engine.record.recorder import Recording, record
 from pathx.engine.rules.pooling import FORMS
-from pathx.engine.rules.shared import constant_of_one, push, push_of_one, vjp_of_one
-from pathx.engine.rules.table import Call, Cotangents, Slopes, has, record_of
+from pathx.engine.rules.pushing import push
+from pathx.engine.rules.shared import constant_of_one, reshape_window, vjp_of_one
+from pathx.engine.rules.table import Call, Cotangents, Slopes, record_of
 from pathx.engine.window import Window
 from pathx.errors import PathxError, kind_in_words
 
@@ -65,17 +66,13 @@ class Frozen:
                 tuple(map_leaves(arg, self._fixed) if values else arg for arg, values in form.args),
                 {name: map_leaves(arg, self._fixed) for name, arg in node.kwargs.items()},
                 form.shapes,
-                {v: self._saved(v, node) for v in form.frozen if v in self.kept},
+                {v: self.kept[v][None] if form.lifted else self.kept[v] for v in form.frozen if v in self.kept},
                 self._batch,
                 self.compact,
                 inputs={v: self.kept[v] for v in form.read if v in self.kept},
+                whole=form.whole,
             )
         return self._calls[node.index]
-
-    def _saved(self, value: Value, node: Node) -> Tensor:
-        """A tensor that a node's rule asks for, (B, …); of one image whole, as it is."""
-        tensor = self.kept[value]
-        return tensor[None] if node.index in self.network.whole and has(node, "last dimensions") else tensor
 
     def _fixed(self, leaf: Any) -> Any:
         """The tensor behind a value that does not depend on the image; anything else as it is."""
@@ -104,37 +101,31 @@ class Frozen:
         if node.index in self.network.class_gates:
             gate = self.network.class_gates[node.index]
             return [(gate.source, self.slopes(gate).pull_back(cotangent))]
-        if self._is_whole(node):
-            return vjp_of_one(self.call(node), output, cotangent, self._recorded_shapes(node))
-        rule = record_of(node).transpose
+        call = self.call(node)
+        rule = vjp_of_one if call.whole else record_of(node).transpose
         assert rule is not None  # the network was read
-        return [(value, window) for value, window in rule(self.call(node), output, cotangent) if window.data.numel()]
+        if node.index in self.network.whole:
+            below = rule(call, output, reshape_window(cotangent, call.shapes[cast(Value, node.outputs[output])]))
+            return [(value, reshape_window(window, self.network.shape(value))) for value, window in below]
+        return [(value, window) for value, window in rule(call, output, cotangent) if window.data.numel()]
 
-    def push(self, node: Node, output: int, tangents: Mapping[Value, Tensor], image: Tensor) -> Tensor:
-        """(P, …) what a linear node makes of tangents (P, …) of its inputs, which are about images (P,)."""
+    def push(self, node: Node, output: int, tangents: Mapping[Value, Window]) -> Window:
+        """What a linear node makes of tangents of its inputs."""
         if node.index in self.network.class_gates:
             gate = self.network.class_gates[node.index]
-            slopes = self.slopes(gate)
-            slope = (slopes.gain > 0).to(slopes.gain) if slopes.given is None else slopes.given
-            return tangents[gate.source] * slope.index_select(0, image)
-        if self._is_whole(node):
-            return push_of_one(self.call(node), output, tangents, self._recorded_shapes(node))
-        return push(self.call(node), output, tangents, image)
-
-    def _is_whole(self, node: Node) -> bool:
-        """Whether a node is read with the tensors of one image whole; norms have rules that ask for no batch."""
-        return node.index in self.network.whole and not has(node, "last dimensions")
-
-    def _recorded_shapes(self, node: Node) -> dict[Value, tuple[int, ...]]:
-        values = (value for value in (*node.inputs, *node.outputs) if value is not None)
-        return {value: self.network.graph.shapes[value.index] for value in values}
+            return self.slopes(gate).pull_back(tangents[gate.source])  # its own transpose
+        call = self.call(node)
+        given = {value: reshape_window(tangent, call.shapes[value]) for value, tangent in tangents.items()}
+        return reshape_window(push(call, output, given), self.network.shape(cast(Value, node.outputs[output])))
 
     def constant(self, node: Node, cotangent: Window) -> Tensor | None:
         """(P,) what the constant part of a linear node adds under these cotangents; None where it has none."""
         rule = record_of(node).constant
-        if rule is not None and self._is_whole(node):
-            return constant_of_one(self.call(node), cotangent, self._recorded_shapes(node))
-        return None if rule is None else rule(self.call(node), cotangent)
+        if rule is None:
+            return None
+        call = self.call(node)
+        rule = constant_of_one if call.whole else rule
+        return rule(call, reshape_window(cotangent, call.shapes[cast(Value, node.outputs[0])]))
 
 
 def freeze(model: nn.Module, images: Tensor) -> Frozen:

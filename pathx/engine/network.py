@@ -17,6 +17,7 @@ from pathx.engine.fields import fields_above, find_places, reach
 from pathx.engine.record.operations import Graph, Node, Value, map_leaves, values_in
 from pathx.engine.record.spellings import fold
 from pathx.engine.rules.geometry import Field
+from pathx.engine.rules.shared import lift
 from pathx.engine.rules.table import has, is_norm, is_pointwise, record_of
 from pathx.errors import PathxError, kind_in_words
 from pathx.explanation import LayerTensor
@@ -51,12 +52,16 @@ class Form:
         shapes: of its values, without the batch.
         frozen: those of its values that are frozen at the images.
         read: those of its inputs that its rule asks for as they were in the forward pass.
+        lifted: its tensors are of one image, wherever the batch is in them, and the arguments are for one dimension more in front.
+        whole: the same, and the arguments are as they were recorded.
     """
 
     args: tuple[tuple[Any, bool], ...]
     shapes: dict[Value, tuple[int, ...]]
     frozen: tuple[Value, ...]
     read: tuple[Value, ...]
+    lifted: bool = False
+    whole: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,11 +96,17 @@ class Network:
         """What is known of a node's call without any numbers."""
         if node.index not in self._forms:
             values = [*node.inputs, *(value for value in node.outputs if value is not None)]
+            shapes, args, odd = {v: self.shape(v) for v in values}, None, node.index in self.whole
+            if odd:
+                shapes = {v: self.graph.shapes[v.index] for v in values}
+                args = lift(node, {value: len(shape) for value, shape in shapes.items()})
             self._forms[node.index] = Form(
-                tuple((map_leaves(arg, lambda leaf: leaf), bool(values_in(arg))) for arg in node.args),
-                {v: self.shape(v) for v in values},
+                tuple((map_leaves(arg, lambda leaf: leaf), bool(values_in(arg))) for arg in args or node.args),
+                shapes,
                 tuple(v for v in values if self._is_frozen(v, node)),
                 tuple(node.inputs) if record_of(node).saves == "inputs" else (),
+                lifted=odd and args is not None,
+                whole=odd and args is None,
             )
         return self._forms[node.index]
 
