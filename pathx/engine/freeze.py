@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Lock
@@ -109,14 +109,13 @@ class Frozen:
             return [(value, reshape_window(window, self.network.shape(value))) for value, window in below]
         return [(value, window) for value, window in rule(call, output, cotangent) if window.data.numel()]
 
-    def push(self, node: Node, output: int, tangents: Mapping[Value, Window]) -> Window:
-        """What a linear node makes of tangents of its inputs."""
+    def push(self, node: Node, output: int, value: Value, tangent: Window) -> Window:
+        """What a linear node makes of tangents of one of its inputs."""
         if node.index in self.network.class_gates:
-            gate = self.network.class_gates[node.index]
-            return self.slopes(gate).pull_back(tangents[gate.source])  # its own transpose
+            return self.slopes(self.network.class_gates[node.index]).pull_back(tangent)  # its own transpose
         call = self.call(node)
-        given = {value: reshape_window(tangent, call.shapes[value]) for value, tangent in tangents.items()}
-        return reshape_window(push(call, output, given), self.network.shape(cast(Value, node.outputs[output])))
+        made = push(call, output, value, reshape_window(tangent, call.shapes[value]))
+        return reshape_window(made, self.network.shape(cast(Value, node.outputs[output])))
 
     def constant(self, node: Node, cotangent: Window) -> Tensor | None:
         """(P,) what the constant part of a linear node adds under these cotangents; None where it has none."""

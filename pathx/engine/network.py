@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 
-from pathx.compat import outside_modes
 from pathx.engine.dependence import Dependence, Reading, check_batch, read_graph
-from pathx.engine.fields import fields_above, find_places, reach
+from pathx.engine.fields import fields_above, find_places
 from pathx.engine.record.operations import Graph, Node, Value, map_leaves, values_in
 from pathx.engine.record.spellings import fold
 from pathx.engine.rules.geometry import Field
@@ -88,9 +87,6 @@ class Network:
     lands: dict[Value, int]
     _forms: dict[int, Form] = field(default_factory=dict, repr=False)
     _tensors: dict[int, LayerTensor] = field(default_factory=dict, repr=False)
-    _class_reach: dict[tuple[int, int], tuple[tuple[int, int] | None, ...] | None] = field(
-        default_factory=dict, repr=False
-    )
 
     def form(self, node: Node) -> Form:
         """What is known of a node's call without any numbers."""
@@ -129,24 +125,6 @@ class Network:
     def fields(self) -> dict[Value, Field]:
         """What each value's elements see of the input."""
         return fields_above(self.graph, self.nodes, self.reading, self.graph.input)
-
-    def class_reach(self, class_gate: Gate, gate: Gate) -> tuple[tuple[int, int] | None, ...] | None:
-        """What the elements of a gate of the class layer see of another gate, by axis, as `reach` says it; None for everything."""
-        key = (class_gate.node.index, gate.node.index)
-        if key not in self._class_reach:
-            with outside_modes():
-                seen = fields_above(self.graph, self.nodes, self.reading, gate.output).get(class_gate.source)
-                self._class_reach[key] = None if seen is None else (reach(seen, 0), reach(seen, 1))
-        return self._class_reach[key]
-
-    @cached_property
-    def readers(self) -> dict[Value, list[Node]]:
-        """By value, the nodes that are linear in it."""
-        readers: dict[Value, list[Node]] = {}
-        for node in self.nodes:
-            for value in self.reading.linear.get(node.index, ()):
-                readers.setdefault(value, []).append(node)
-        return readers
 
     @cached_property
     def same_numbers(self) -> dict[Value, list[Value]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 from typing import cast
 
 import torch
@@ -11,21 +11,27 @@ from torch import Tensor
 
 from pathx.engine.record.operations import Value
 from pathx.engine.rules.arithmetic import sum_factors, times, times_factor, times_matrix
-from pathx.engine.rules.shared import align, order_of_dims, reshape_window, run_call, run_on_rows, varying_inputs
+from pathx.engine.rules.convolutions import CONVOLUTIONS, all_channels
+from pathx.engine.rules.geometry import spatial
+from pathx.engine.rules.shared import (
+    align,
+    order_of_dims,
+    reshape_window,
+    run_call,
+    run_on_rows,
+    varying_inputs,
+    window_below,
+)
 from pathx.engine.rules.table import Call, has, record_of
-from pathx.engine.window import Window
-
-Tangents = Mapping[Value, Window]
+from pathx.engine.window import Window, with_item
 
 _ELEMENTWISE = ("mul", "div", "neg", "where", "masked_fill", "_fused_rms_norm")
 """Operations whose transposes are themselves, but for what is broadcast."""
 
 
-def push(call: Call, output: int, tangents: Tangents) -> Window:
-    """What a linear operation makes of tangents of its varying arguments; all of them are of the same rows."""
-    node, result = call.node, call.shapes[cast(Value, call.node.outputs[output])]
-    value, tangent = next(iter(tangents.items()))
-    shape = call.shapes[value]
+def push(call: Call, output: int, value: Value, tangent: Window) -> Window:
+    """What a linear operation makes of tangents of one of its varying arguments."""
+    node, shape, result = call.node, call.shapes[value], call.shapes[cast(Value, call.node.outputs[output])]
     if has(node, "copy"):
         return tangent
     if has(node, "view"):
@@ -37,14 +43,15 @@ def push(call: Call, output: int, tangents: Tangents) -> Window:
     if has(node, "repeat"):
         return _broadcast(tangent, result)
     if has(node, "sum"):
-        terms = [(tangents[item], factor) for item, factor in sum_factors(call) if item in tangents]
-        return add_windows([times(_broadcast(window, result), factor) for window, factor in terms])
+        return times(_broadcast(tangent, result), sum(factor for item, factor in sum_factors(call) if item == value))
     if node.kind in _ELEMENTWISE:
         rule = record_of(node).transpose
         assert rule is not None
-        wide = replace(call, shapes={**call.shapes, **dict.fromkeys(tangents, result)})
-        parts = [(item, _broadcast(window, result)) for item, window in tangents.items()]
-        return add_windows([dict(rule(wide, output, window))[item] for item, window in parts])
+        wide = replace(call, shapes={**call.shapes, value: result})
+        return next(window for item, window in rule(wide, output, _broadcast(tangent, result)) if item == value)
+    if node.kind == "cat" and not call.whole and (place := _place_in_cat(call, value)) is not None:
+        dim, offset = place
+        return tangent.shift(dim, offset, result[dim])
     if (product := fixed_matrix(call)) is not None:
         return times_matrix(tangent, product[1])
     left = has(node, "matrix") and call.varies(call.args[0])
@@ -54,9 +61,25 @@ def push(call: Call, output: int, tangents: Tangents) -> Window:
         return times_factor(tangent, align(factor, tangent), left)
     if node.kind == "native_layer_norm":
         return _layer_norm(call, tangent)
+    if node.kind == "convolution" and not call.whole and not call.args[6] and max(call.args[3]) == 1:
+        return _convolution(call, tangent, result)
+    if (dims := _mean_dims(call, result)) is not None:
+        return _mean(call, tangent, dims, result)
     if record_of(node).saves is not None:
-        return _transpose_of_transpose(call, output, tangents)
-    return _run(call, output, tangents)
+        return _transpose_of_transpose(call, output, value, tangent)
+    return _run(call, output, value, tangent)
+
+
+def add_tangent(windows: list[Window], window: Window) -> None:
+    """Add a tangent to those of the same value: into one of them where either is a whole map, or both have the same boxes."""
+    for number, other in enumerate(windows):
+        if window.is_full or other.is_full:
+            windows[number] = other.whole(other.dense().data + window.dense().data)
+            return
+        if window.origin == other.origin and window.extent == other.extent:
+            windows[number] = replace(other, data=other.data + window.data, clean=other.clean and window.clean)
+            return
+    windows.append(window)
 
 
 def _broadcast(window: Window, shape: tuple[int, ...]) -> Window:
@@ -67,14 +90,14 @@ def _broadcast(window: Window, shape: tuple[int, ...]) -> Window:
     return window.whole(window.dense().data.reshape(-1, *new, *window.shape).expand(-1, *shape))
 
 
-def add_windows(windows: list[Window]) -> Window:
-    """The sum of windows of the same rows."""
-    first, *rest = windows
-    for other in rest:
-        if first.origin != other.origin or first.extent != other.extent:
-            first, other = first.dense(), other.dense()
-        first = replace(first, data=first.data + other.data, clean=first.clean and other.clean)
-    return first
+def _place_in_cat(call: Call, value: Value) -> tuple[int, int] | None:
+    """The dimension that a call puts tensors together along, and where a value begins; None where it is there twice."""
+    dim, offset = call.arg(1, "dim", 0) % (len(call.shapes[value]) + 1) - 1, 0
+    if call.args[0].count(value) > 1:
+        return None
+    for item in call.args[0][: call.args[0].index(value)]:
+        offset += item.shape[dim + 1] if isinstance(item, Tensor) else call.shapes[item][dim]
+    return dim, offset
 
 
 def fixed_matrix(call: Call) -> tuple[Value, Tensor] | None:
@@ -98,36 +121,69 @@ def _layer_norm(call: Call, tangent: Window) -> Window:
     return scaled if weight is None else scaled.scale(align(call.values(weight), scaled))
 
 
-def _run(call: Call, output: int, tangents: Tangents) -> Window:
+def _convolution(call: Call, tangent: Window, shape: tuple[int, ...]) -> Window:
+    """A convolution with a stride of 1: boxes grow by what the kernel reaches."""
+    weight, groups = call.args[1], call.args[8]
+    padding, dilation = (spatial(call.args[position], weight.dim() - 2) for position in (4, 5))
+    reach = [gap * (size - 1) for gap, size in zip(dilation, weight.shape[2:], strict=True)]
+    tangent = tangent.clear_outside()
+    if tangent.is_one_hot and groups == 1 and set(dilation) == {1}:  # a column of the kernel, read rather than computed
+        channel = tangent.position(0).flatten().expand(len(tangent.data)).clamp(0, tangent.shape[0] - 1)
+        data = weight.transpose(0, 1).index_select(0, channel).flip(tuple(range(2, weight.dim()))) * tangent.data
+    else:
+        tangent = all_channels(tangent)
+        data = CONVOLUTIONS[len(reach)](tangent.data, weight, None, 1, reach, dilation, groups)
+    beyond = [far - pad for far, pad in zip(reach, padding, strict=True)]
+    return window_below(tangent, data, 0, shape, ([1] * len(reach), beyond))
+
+
+def _mean_dims(call: Call, shape: tuple[int, ...]) -> list[int] | None:
+    """The dimensions that a call takes means or sums of, without the batch; None where it does something else."""
+    if call.node.kind in ("_adaptive_avg_pool2d", "adaptive_avg_pool2d") and shape[1:] == (1, 1):
+        return [1, 2]
+    if call.node.kind not in ("mean", "sum") or call.whole:
+        return None
+    dims, rank = call.arg(1, "dim"), len(call.shapes[call.args[0]]) + 1
+    return [dim % rank - 1 for dim in ([dims] if isinstance(dims, int) else dims)]
+
+
+def _mean(call: Call, tangent: Window, dims: list[int], shape: tuple[int, ...]) -> Window:
+    data = tangent.clear_outside().data.sum([dim + 1 for dim in dims], keepdim=True)
+    if call.node.kind != "sum":
+        data = data / prod(tangent.shape[dim] for dim in dims)
+    for dim in dims:
+        tangent = replace(tangent, origin=with_item(tangent.origin, dim, 0), shape=with_item(tangent.shape, dim, 1))
+    return reshape_window(replace(tangent, data=data, clean=True), shape)
+
+
+def _run(call: Call, output: int, value: Value, tangent: Window) -> Window:
     """By the operation itself on whole maps, minus its constant part."""
-    like = next(iter(tangents.values()))
-    data, sources = like.data, varying_inputs(call)
-    given = {value: window.dense().data for value, window in tangents.items()}
+    data, sources = tangent.dense().data, varying_inputs(call)
     if call.whole:
-        zeros = {value: data.new_zeros(call.shapes[value]) for value in sources}
-        made = torch.vmap(lambda rows: run_call(call, output, {**zeros, **rows}))(given)
-        return like.whole(made - run_call(call, output, zeros))
-    rows = [given.get(value, data.new_zeros(())).expand(len(data), *call.shapes[value]) for value in sources]
-    made = run_on_rows(call, output, sources, rows, like.image)
+        zeros = {source: data.new_zeros(call.shapes[source]) for source in sources}
+        made = torch.vmap(lambda row: run_call(call, output, {**zeros, value: row}))(data)
+        return tangent.whole(made - run_call(call, output, zeros))
+    zero = data.new_zeros(())
+    rows = [data if one == value else zero.expand(len(data), *call.shapes[one]) for one in sources]
+    made = run_on_rows(call, output, sources, rows, tangent.image)
     if record_of(call.node).constant is not None:
-        rows = [data.new_zeros(call.batch, *call.shapes[value]) for value in sources]
+        rows = [zero.expand(call.batch, *call.shapes[one]) for one in sources]
         shift = run_on_rows(call, output, sources, rows, torch.arange(call.batch, device=data.device))
-        made = made - (shift if call.batch == 1 else shift.index_select(0, like.image))
-    return like.whole(made)
+        made = made - (shift if call.batch == 1 else shift.index_select(0, tangent.image))
+    return tangent.whole(made)
 
 
-def _transpose_of_transpose(call: Call, output: int, tangents: Tangents) -> Window:
+def _transpose_of_transpose(call: Call, output: int, value: Value, tangent: Window) -> Window:
     """The same of an operation that is linear only with what it saved: maxima, norms."""
-    rule, like = record_of(call.node).transpose, next(iter(tangents.values()))
+    rule, data = record_of(call.node).transpose, tangent.dense().data
     assert rule is not None  # the network was read
 
-    def pull(cotangent: Tensor) -> list[Tensor]:
-        below = {value: cotangent.new_zeros(len(cotangent), *call.shapes[value]) for value in tangents}
-        for value, window in rule(call, output, like.whole(cotangent)):
-            if value in below:  # it may be read twice, or not at all
-                below[value] = below[value] + window.dense().data
-        return list(below.values())
+    def pull(cotangent: Tensor) -> Tensor:
+        below = torch.zeros_like(data)
+        for source, window in rule(call, output, tangent.whole(cotangent)):
+            if source == value:  # it may be read twice, or not at all
+                below = below + window.dense().data
+        return below
 
-    zeros = like.data.new_zeros(len(like.data), *call.shapes[cast(Value, call.node.outputs[output])])
-    given = [window.dense().data for window in tangents.values()]
-    return like.whole(torch.func.vjp(pull, zeros)[1](given)[0])
+    zeros = data.new_zeros(len(data), *call.shapes[cast(Value, call.node.outputs[output])])
+    return tangent.whole(torch.func.vjp(pull, zeros)[1](data)[0])
