@@ -48,7 +48,11 @@ def push(call: Call, output: int, value: Value, tangent: Window) -> Window:
         rule = record_of(node).transpose
         assert rule is not None
         wide = replace(call, shapes={**call.shapes, value: result})
-        return next(window for item, window in rule(wide, output, _broadcast(tangent, result)) if item == value)
+        made: list[Window] = []
+        for item, window in rule(wide, output, _broadcast(tangent, result)):
+            if item == value:  # it may be read twice
+                add_tangent(made, window)
+        return made[0]
     if node.kind == "cat" and not call.whole and (place := _place_in_cat(call, value)) is not None:
         dim, offset = place
         return tangent.shift(dim, offset, result[dim])
