@@ -15,8 +15,8 @@ from pathx.engine.branches import split_by_gate
 from pathx.engine.freeze import Frozen
 from pathx.engine.network import Gate, Network
 from pathx.engine.record.operations import Value
-from pathx.engine.rows import Rows, Start, add, join
-from pathx.engine.rules.pushing import add_tangent, fixed_matrix
+from pathx.engine.rows import Rows, Start, add, add_window, join
+from pathx.engine.rules.pushing import fixed_matrix
 from pathx.engine.rules.table import has
 from pathx.engine.window import Window, cached_arange
 
@@ -59,7 +59,7 @@ def _push(sources: Sequence[Rows], units: Sequence[UnitsOfGate]) -> list[Tensor]
                 made = tangents.setdefault(result, [])
                 for value in inputs:
                     for tangent in tangents[value]:
-                        add_tangent(made, frozen.push(node, output, value, tangent))
+                        add_window(made, frozen.push(node, output, value, tangent))
         for value in inputs:
             if last[value] == node.index and value not in ends:
                 del tangents[value]

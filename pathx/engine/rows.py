@@ -216,10 +216,15 @@ MOST_WINDOWS = 4
 
 
 def add_window(windows: list[Window], window: Window) -> None:
-    """Add a cotangent to those of the same value: into a window of the same rows where one box can hold both."""
+    """Add a cotangent to those of the same value: into a window of the same rows where one box can hold both, or a
+    whole map does."""
     same_rows = [n for n, other in enumerate(windows) if other.row is window.row]
     for number in same_rows:
-        union = windows[number].union(window)
+        other = windows[number]
+        if other.is_full != window.is_full:
+            windows[number] = window.whole(other.dense().data + window.dense().data)
+            return
+        union = other.union(window)
         if union is not None:
             windows[number] = union
             return

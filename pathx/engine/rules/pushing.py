@@ -48,11 +48,9 @@ def push(call: Call, output: int, value: Value, tangent: Window) -> Window:
         rule = record_of(node).transpose
         assert rule is not None
         wide = replace(call, shapes={**call.shapes, value: result})
-        made: list[Window] = []
-        for item, window in rule(wide, output, _broadcast(tangent, result)):
-            if item == value:  # it may be read twice
-                add_tangent(made, window)
-        return made[0]
+        below = rule(wide, output, _broadcast(tangent, result))
+        first, *again = [window for item, window in below if item == value]  # it may be read twice
+        return first.with_data(sum((window.data for window in again), first.data))
     if node.kind == "cat" and not call.whole and (place := _place_in_cat(call, value)) is not None:
         dim, offset = place
         return tangent.shift(dim, offset, result[dim])
@@ -72,18 +70,6 @@ def push(call: Call, output: int, value: Value, tangent: Window) -> Window:
     if record_of(node).saves is not None:
         return _transpose_of_transpose(call, output, value, tangent)
     return _run(call, output, value, tangent)
-
-
-def add_tangent(windows: list[Window], window: Window) -> None:
-    """Add a tangent to those of the same value: into one of them where either is a whole map, or both have the same boxes."""
-    for number, other in enumerate(windows):
-        if window.is_full or other.is_full:
-            windows[number] = other.whole(other.dense().data + window.dense().data)
-            return
-        if window.origin == other.origin and window.extent == other.extent:
-            windows[number] = replace(other, data=other.data + window.data, clean=other.clean and window.clean)
-            return
-    windows.append(window)
 
 
 def _broadcast(window: Window, shape: tuple[int, ...]) -> Window:
