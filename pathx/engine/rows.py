@@ -243,10 +243,6 @@ def sum_into(maps: Tensor, window: Window, owner: Tensor) -> None:
     maps.view(-1).index_add_(0, index.reshape(-1), data.reshape(-1))
 
 
-SMALL = 1 << 16
-"""Tables of fewer numbers are not worth indices of half the size."""
-
-
 def read_window(window: Window, places: tuple[Tensor, ...], here: Tensor | None, sets: tuple[int, int]) -> Tensor:
     """(S or Q, K, n) what the S * K cotangents of a window hold at places, (Q, n) for each dimension; 0 outside of the boxes.
 
@@ -270,8 +266,6 @@ def read_window(window: Window, places: tuple[Tensor, ...], here: Tensor | None,
             beside = (place[:, None] < first) | (place[:, None] >= first + window.extent[dim])
             outside = beside if outside is None else outside | beside
     step = torch.zeros_like(places[0]) if step is None else step
-    if prod(sets) * step.shape[1] > SMALL:  # half as many bytes
-        start, step = start.int(), step.int()
     index = start.reshape(*sets, 1) + step[:, None]
     span = 1 + sum((length - 1) * stride for length, stride in zip(data.shape, data.stride(), strict=True))
     memory = data.as_strided((span,), (1,), data.storage_offset())
