@@ -34,7 +34,7 @@ layers: int = len(pathx.describe_model("resnet18").layers)
 model = pathx.load_model("squeezenet1_1")
 labels: tuple[str, ...] = tuple(model.labels)
 photo: Tensor = model.preprocessing(Image.open("cat.png"))
-for result in pathx.explain_files(model, ["photos"], "out", task=pathx.decompose_task(features=3)):
+for result in pathx.explain_files(model, ["photos"], "out", decompose={"features": 3}):
     print(result)
 for result in pathx.redraw("out", pathx.Drawing(smoothing=0.1)):
     print(result)

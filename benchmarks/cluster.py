@@ -31,7 +31,7 @@ from benchmarks.measure import THREADS, Effort, Row, run_python
 from benchmarks.parts import part
 from pathx.cluster import Actors
 from pathx.results.store import Result
-from pathx.runs.cluster import explain_on_ray
+from pathx.runs.cluster import OnRay
 from pathx.runs.run import Settings, explain_files
 
 SMALL = 32
@@ -117,7 +117,7 @@ def main(folder: str, out: str, actors: str, what: str, model: str | None = None
         results = explain_files(load(), [folder], out, settings=settings)
     else:
         pool = Actors(int(actors), int(actors))
-        results = explain_on_ray(load, [folder], out, settings=settings, actors=pool)
+        results = explain_files(load(), [folder], out, settings=settings, ray=OnRay(load, actors=pool))
     count = sum(len(files) for _, _, files in os.walk(folder))
     began, times, memory = perf_counter(), [], []
     for number, result in enumerate(results, start=1):

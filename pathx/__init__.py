@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pathx.models.load import load_model
     from pathx.report.build import report
     from pathx.results.redraw import redraw
-    from pathx.runs.compute import decompose_task
     from pathx.runs.index import merge
     from pathx.runs.run import explain_files
     from pathx.units.units import units
@@ -42,7 +41,6 @@ __all__ = [
     "check",
     "common",
     "decompose",
-    "decompose_task",
     "describe_model",
     "evaluate",
     "explain",
@@ -72,7 +70,6 @@ _HOMES = {
     "pathx.results.redraw": ("redraw",),
     "pathx.runs.index": ("merge",),
     "pathx.runs.run": ("explain_files",),
-    "pathx.runs.compute": ("decompose_task",),
     "pathx.units.units": ("units",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -7,21 +7,22 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Annotated, ClassVar
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from pathx import __version__
 from pathx.commands.ablate import ablate
 from pathx.commands.check import check
-from pathx.commands.command import GroupedCommand, GroupedCommands
+from pathx.commands.command import GroupedCommand
 from pathx.commands.common import common
 from pathx.commands.decompose import decompose
 from pathx.commands.evaluate import evaluate
 from pathx.commands.explain import explain
 from pathx.commands.merge import merge
 from pathx.commands.models import models
-from pathx.commands.output import complain, harmless_output
+from pathx.commands.output import harmless_output, print_error
 from pathx.commands.redraw import redraw
 from pathx.commands.report import report
 from pathx.commands.units import units
@@ -34,8 +35,13 @@ _COMMANDS = {
 }
 
 
-class Pathx(GroupedCommands):
-    groups: ClassVar = {title: tuple(command.__name__ for command in group) for title, group in _COMMANDS.items()}
+class Pathx(TyperGroup):
+    """The commands, whose help shows them in groups with one line each."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for title, commands in _COMMANDS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{one.__name__:9}", str(one.__doc__).partition("\n")[0]) for one in commands])
 
 
 app = typer.Typer(
@@ -77,7 +83,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115, as long as the process lives
     if sys.stdout is None:
-        complain("standard output is closed: redirect it to /dev/null to see nothing of it")
+        print_error("standard output is closed: redirect it to /dev/null to see nothing of it")
         sys.exit(2)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names need not be text
@@ -89,12 +95,12 @@ def run(arguments: Sequence[str] | None = None) -> None:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "pathx"
         problem = error.format_message().replace("Value error, ", "").rstrip(".")  # type: ignore[attr-defined]
-        complain(f"{problem}; see {command} --help", error)
+        print_error(f"{problem}; see {command} --help", error)
         status = 2
     except BrokenPipeError:  # the reader, such as head, has seen enough
         status = _give_up_stdout()
     except OSError as error:
-        complain(f"cannot write to standard output ({error.strerror or error}): results are in their files")
+        print_error(f"cannot write to standard output ({error.strerror or error}): results are in their files")
         status = _give_up_stdout()
     sys.exit(status)
 

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import torch
 
 from pathx.errors import PathxError, reason_of, shown
-from pathx.threads import stay_in_the_background
+from pathx.pipeline import stay_in_the_background
 
 T = TypeVar("T")
 
@@ -33,9 +33,6 @@ AHEAD = 3
 
 KEPT_MILLISECONDS = 60_000
 """How long a Ray that we started keeps an idle process."""
-
-MOST_MACHINES = 3
-"""How many other machines are asked to write results when the disk of one is full."""
 
 DIED = "the process that worked on it died every time: explain this image alone"
 
@@ -246,36 +243,9 @@ def _run_stage(work: Callable[[Any], Any], data: bytes) -> bytes:
         return data
     try:
         return to_bytes(work(value))
-    except _ray().exceptions.RayError:  # another machine that was asked is gone: as if this process were
-        raise
     except Exception as error:
-        return to_bytes(_Raised(_sendable(error)))
-
-
-def _sendable(error: Exception) -> Exception:
-    """An error that can be pickled: a PathxError, or the text of another one."""
-    return error if isinstance(error, PathxError) else RuntimeError(f"{type(error).__name__}: {reason_of(error)}")
-
-
-def other_machines() -> Iterator[Callable[[Callable[[Any], Any], Any], Any]]:
-    """In a task: functions that run work on another machine of the cluster, for a few machines in turn."""
-    ray = _ray()
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    here = ray.get_runtime_context().get_node_id()
-    others = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeID"] != here]
-    for other in others[:MOST_MACHINES]:
-        remote = ray.remote(_run_stage_in).options(
-            num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(other, soft=False)
-        )
-        yield partial(_there, ray, remote)
-
-
-def _there(ray: Any, remote: Any, work: Callable[[Any], Any], value: Any) -> Any:
-    made = from_bytes(ray.get(remote.remote(os.getcwd(), work, to_bytes(value))))
-    if isinstance(made, _Raised):
-        raise made.error
-    return made
+        can_be_sent = isinstance(error, PathxError)
+        return to_bytes(_Raised(error if can_be_sent else RuntimeError(f"{type(error).__name__}: {reason_of(error)}")))
 
 
 def to_bytes(value: Any) -> bytes:

@@ -136,9 +136,8 @@ def _differences(first: Explanation, others: Sequence[Explanation]) -> list[Expl
     if origin is None or any(other.target == first.target for other in others):
         return []
     images = torch.stack([origin.image] * len(others))
-    how = {"depth": first.depth, "width": first.width, "skips": first.skips, "importance": first.importance}
     against = [other.target for other in others]
-    return explain(origin.model, images, target=first.target, against=against, **how)  # type: ignore[arg-type]
+    return explain(origin.model, images, target=first.target, against=against, **first.settings)
 
 
 def _pair(first: Explanation, second: Explanation, difference: Explanation | None) -> Pair:

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
-from pathx.engine.explain import Loaded, decompose_frozen, explain_frozen, open_model, read_images
-from pathx.engine.freeze import Frozen, freeze
-from pathx.engine.settings import Target, check_exact, class_numbers, in_one_line, targets_of, whole_number
+from pathx.engine.explain import Loaded, decompose_frozen, explain_frozen, freeze_model
+from pathx.engine.freeze import Frozen
+from pathx.engine.settings import Target, class_numbers, in_one_line, targets_of, whole_number
 from pathx.errors import PathxError
-from pathx.explanation import Explanation, LayerTensor, Origin, PathLayer, Unit
+from pathx.explanation import Explanation, LayerTensor, PathLayer, Unit
 from pathx.maps import Place, overlaps, place
 
 if TYPE_CHECKING:
@@ -112,11 +112,11 @@ class Decomposition:
 
     def channels(self, feature: Feature) -> dict[tuple[str, int], list[Unit]]:
         """The units of a feature by tensor and channel, the channels first that send most."""
-        tensors, found = _layer(self.whole, self.layer).tensors, dict[tuple[str, int], list[Unit]]()
+        tensors, by_channel = _layer(self.whole, self.layer).tensors, dict[tuple[str, int], list[Unit]]()
         for unit in (self.units[number] for number in feature.units):
-            found.setdefault(_position(unit, tensors)[:2], []).append(unit)
-        sent = {key: math.fsum(unit.contribution for unit in units) for key, units in found.items()}
-        return {key: found[key] for key in sorted(found, key=lambda key: -sent[key])}
+            by_channel.setdefault(_position(unit, tensors)[:2], []).append(unit)
+        sent = {key: math.fsum(unit.contribution for unit in units) for key, units in by_channel.items()}
+        return {key: by_channel[key] for key in sorted(by_channel, key=lambda key: -sent[key])}
 
     def figure(
         self,
@@ -164,27 +164,13 @@ def decompose(
         from_layer: the layer whose units are grouped into features, counted from the input; the top one by default.
         features: how many to draw at most, the strongest; by default all with a share of at least 1%.
     """
-    module, labels = open_model(model)
     target = class_numbers(model, target)
-    images, photos = read_images(model, images)
-    frozen = freeze(module, images)
-    check_exact(frozen.network, exact)
+    frozen, origins = freeze_model(model, images, exact)
+    how: dict[str, Any] = {"depth": depth, "width": width, "alpha": alpha, "skips": skips, "importance": importance}
     wanted = list(enumerate(targets_of(frozen.logits, target)))
-    several = decompose_targets(
-        frozen,
-        wanted,
-        from_layer=from_layer,
-        features=features,
-        depth=depth,
-        width=width,
-        alpha=alpha,
-        skips=skips,
-        importance=importance,
-    )
-    own = images.detach().clone()  # the caller's buffer may hold other images later
+    several = decompose_targets(frozen, wanted, from_layer=from_layer, features=features, **how)
     return [
-        replace(made, whole=replace(made.whole, origin=Origin(module, image, labels, *photo)))
-        for made, image, photo in zip(several, own, photos, strict=True)
+        replace(made, whole=replace(made.whole, origin=origin)) for made, origin in zip(several, origins, strict=True)
     ]
 
 
@@ -194,33 +180,26 @@ def decompose_targets(
     *,
     from_layer: int | None = None,
     features: int | None = None,
-    depth: int | str = DEPTH,
-    width: int | str = WIDTH,
-    alpha: float | None = None,
-    skips: str = SKIPS,
-    importance: str = IMPORTANCE,
+    **options: Any,
 ) -> list[Decomposition]:
-    """Split (image, class) pairs of a frozen batch into features: one pass for the whole paths, one for those of the units."""
+    """Split (image, class) pairs of a frozen batch into features: one pass for the whole paths, one for those of the units.
+
+    Args:
+        options: as for `explain_frozen`.
+    """
     most = None if features is None else whole_number(features)
     if features is not None and (most is None or most < 1):
         raise PathxError(f"{in_one_line(features)} features are out of range; use 1 or more", usage=True)
-    how: dict[str, Any] = {"depth": depth, "width": width, "alpha": alpha, "skips": skips, "importance": importance}
-    wholes = explain_frozen(frozen, wanted, **how)
+    wholes = explain_frozen(frozen, wanted, **options)
     layer = frozen.network.depth if from_layer is None else whole_number(from_layer)
-    if layer is None:
+    units = max((len(kept.units) for whole in wholes for kept in whole.path if kept.layer == layer), default=0)
+    if units > MOST_UNITS:
         raise PathxError(
-            f"layer {in_one_line(from_layer)} is not the number of a layer; layers are counted from the input",
+            f"layer {layer} keeps {units} units, and each would be followed alone; use a width of at most {MOST_UNITS}",
             usage=True,
         )
-    for whole in wholes:
-        units = sum(len(kept.units) for kept in whole.path if kept.layer == layer)
-        if units > MOST_UNITS:
-            raise PathxError(
-                f"layer {layer} keeps {units} units, and each would be followed alone; "
-                f"use a width of at most {MOST_UNITS}",
-                usage=True,
-            )
-    paths = decompose_frozen(frozen, wanted, from_layer=layer, **how)
+    paths = decompose_frozen(frozen, wanted, from_layer=from_layer, **options)
+    assert layer is not None  # or it was refused
     return [
         _decomposition(whole, [replace(path, branch=layer) for path in several], layer, most)
         for whole, several in zip(wholes, paths, strict=True)
@@ -262,9 +241,9 @@ def _feature(
 
 def _group(positions: Sequence[Position], paths: Sequence[Explanation]) -> list[list[int]]:
     """Units by channel and by spot: first what one channel sees over one patch, then patches that look at the same spot."""
-    found = patches(positions)
-    together = overlaps([torch.stack([paths[number].attribution for number in patch]).sum(0) for patch in found])
-    return [sorted(number for patch in group for number in found[patch]) for group in group_alike(together)]
+    parts = patches(positions)
+    together = overlaps([torch.stack([paths[number].attribution for number in patch]).sum(0) for patch in parts])
+    return [sorted(number for patch in group for number in parts[patch]) for group in group_alike(together)]
 
 
 Position = tuple[str, int, tuple[int, ...] | None]
@@ -278,7 +257,7 @@ def _position(unit: Unit, tensors: Sequence[LayerTensor]) -> Position:
 
 def patches(positions: Sequence[Position]) -> list[list[int]]:
     """A partition of units: those of one channel whose places touch each other, directly or through others, are one."""
-    left, found = set(range(len(positions))), []
+    left, parts = set(range(len(positions))), []
     while left:
         patch, edge = [], [min(left)]
         left.discard(edge[0])
@@ -287,8 +266,8 @@ def patches(positions: Sequence[Position]) -> list[list[int]]:
             near = {number for number in left if _touch(positions[patch[-1]], positions[number])}
             left -= near
             edge += sorted(near)
-        found.append(sorted(patch))
-    return found
+        parts.append(sorted(patch))
+    return parts
 
 
 def _touch(one: Position, other: Position) -> bool:

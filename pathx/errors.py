@@ -67,10 +67,7 @@ def kind_in_words(value: object) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__} itself"
     name = type(value).__name__
-    return f"{'an' if re.match(_SPOKEN_VOWEL, name.lstrip('_')) else 'a'} {name}"
-
-
-_SPOKEN_VOWEL = r"(?i)[aeio]|u(?!ni(?!n)|se|ti)|nd"  # a unit and a user, but an uninitialised parameter; an ndarray
+    return f"{'an' if re.match('(?i)_*[aeio]|ndarray', name) else 'a'} {name}"
 
 
 def parse_json(text: str | bytes) -> Any:

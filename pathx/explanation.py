@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import accumulate
+from math import prod
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -122,13 +124,19 @@ class LayerTensor:
 
     def position(self, index: Sequence[int]) -> tuple[int, int] | None:
         """The row and the column of a unit on its grid; None for a unit of a vector, and for a token without a place."""
-        from pathx.maps import unit_numbers
+        import torch
 
         if self.grid is None and len(self.shape) < 3:
             return None
-        number, _ = unit_numbers({self.name: self.shape}, [(self.name, tuple(index), 0.0)])
-        cells, (_, width) = self.cells(number)
+        cells, (_, width) = self.cells(torch.tensor([self.number(index)]))
         return divmod(int(cells[0]), width) if int(cells[0]) >= 0 else None
+
+    def number(self, index: Sequence[int]) -> int:
+        """The flat index of a unit."""
+        number = 0
+        for place, size in zip(index, self.shape, strict=True):
+            number = number * size + place
+        return number
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -166,7 +174,7 @@ class PathLayer:
     below_alpha: bool
     tensors: tuple[LayerTensor, ...]
     units: tuple[Unit, ...]
-    edges: tuple[Edges, ...] = field(default=(), compare=False)
+    edges: tuple[Edges, ...] = field(default_factory=tuple, compare=False)
 
     @staticmethod
     def read(entry: dict[str, Any]) -> PathLayer:
@@ -179,46 +187,43 @@ class PathLayer:
 
     @classmethod
     def later(
-        cls,
-        layer: int,
-        below_alpha: bool,
-        tensors: tuple[LayerTensor, ...],
-        units: Callable[[], tuple[Unit, ...]],
-        edges: Callable[[], tuple[Edges, ...]],
-        contributions: Callable[[], tuple[Tensor, Tensor]],
+        cls, layer: int, below_alpha: bool, tensors: tuple[LayerTensor, ...], **make: Callable[[], Any]
     ) -> PathLayer:
         """A layer whose units and edges are written out when first looked at: a wide path has tens of thousands.
 
         Args:
-            contributions: what `contributions` returns, without writing them out.
+            make: `units` and `edges`, and what `contributions` returns without writing them out.
         """
         made = cls.__new__(cls)
-        made.__dict__.update(layer=layer, below_alpha=below_alpha, tensors=tensors)
-        made.__dict__.update(_units=units, _edges=edges, _contributions=contributions)
+        made.__dict__.update(layer=layer, below_alpha=below_alpha, tensors=tensors, _later=make)
         return made
+
+    def __getattr__(self, name: str) -> Any:
+        """Units and edges that nobody has looked at yet."""
+        later = self.__dict__.get("_later", {})
+        make = later.get(name) if name in ("units", "edges") else None
+        if make is not None:
+            self.__dict__[name] = make()  # first, as another thread may be looking
+            later.pop(name, None)
+        if name not in self.__dict__:
+            raise AttributeError(f"a PathLayer has no attribute {name!r}")
+        return self.__dict__[name]
 
     def contributions(self) -> tuple[Tensor, Tensor]:
         """(units,) numbers in the layer, counted through its tensors in order, and (units,) what each contributes."""
-        if "_contributions" in self.__dict__:
-            found: tuple[Tensor, Tensor] = self.__dict__["_contributions"]()
-            return found
-        from pathx.maps import unit_numbers
+        if "_later" in self.__dict__:
+            numbers, values = self._later["contributions"]()
+            return numbers, values
+        import torch
 
-        shapes = {tensor.name: tensor.shape for tensor in self.tensors}
-        return unit_numbers(shapes, [(unit.tensor, unit.index, unit.contribution) for unit in self.units])
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in ("units", "edges"):
-            known = self.__dict__
-            make = known.get(f"_{name}")
-            if make is not None:
-                known[name] = make()  # first, as another thread may be looking
-                known.pop(f"_{name}", None)
-        return super().__getattribute__(name)
+        firsts = accumulate((prod(tensor.shape) for tensor in self.tensors), initial=0)
+        known = {tensor.name: (tensor, first) for tensor, first in zip(self.tensors, firsts, strict=False)}
+        numbers = [known[unit.tensor][0].number(unit.index) + known[unit.tensor][1] for unit in self.units]
+        values = [unit.contribution for unit in self.units]
+        return torch.tensor(numbers, dtype=torch.long), torch.tensor(values, dtype=torch.float64)
 
     def __getstate__(self) -> dict[str, Any]:
-        written = {"units": self.units, "edges": self.edges}
-        return {**{name: kept for name, kept in self.__dict__.items() if name[0] != "_"}, **written}
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
 
 @dataclass(frozen=True)
@@ -348,6 +353,11 @@ class Explanation:
         return known[index] if index < len(known) else f"class {index}"
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """What the path was asked for, but for alpha, which may follow from the number of classes."""
+        return {name: getattr(self, name) for name in ("depth", "width", "skips", "importance")}
+
+    @property
     def complete(self) -> bool:
         """Whether the path reaches from the output to the first hidden layer."""
         return self.depth == self.hidden_layers
@@ -420,17 +430,15 @@ class Explanation:
                 "this explanation was not made by pathx.explain, and keeps no model and no input: call pathx.decompose",
                 usage=True,
             )
+        model, image = self.origin.model, self.origin.image[None]
         (made,) = decompose(
-            self.origin.model,
-            self.origin.image[None],
+            model,
+            image,
             target=self.target,
             from_layer=from_layer,
             features=features,
-            depth=self.depth,
-            width=self.width,
             alpha=self.alpha,
-            skips=self.skips,
-            importance=self.importance,
+            **self.settings,
         )
         return replace(made, whole=replace(made.whole, origin=self.origin))
 

@@ -52,7 +52,7 @@ def _contributions(frozen: Frozen, targets: list[int]) -> list[tuple[Tensor, flo
         return [(torch.cat([values for values, _ in layer]), layer[0][1]) for layer in zip(*parts, strict=True)]
     network, (height, width) = frozen.network, frozen.images.shape[-2:]
     number = {gate.name: n for n, layer in enumerate(network.layers, start=1) for gate in layer}
-    found: dict[int, tuple[Tensor, float]] = {}
+    by_layer: dict[int, tuple[Tensor, float]] = {}
 
     def add(gate: Gate, cotangent: Tensor) -> None:
         if len(gate.shape) != 3 or gate.shape[1] * gate.shape[2] == 1:
@@ -61,14 +61,14 @@ def _contributions(frozen: Frozen, targets: list[int]) -> list[tuple[Tensor, flo
         down, across = height / gate.shape[1], width / gate.shape[2]
         even = ((down / 2, down), (across / 2, across))
         spread = torch.stack([enlarge([(even, one)], (height, width)) for one in contributions])
-        known = found.get(number[gate.name])
-        found[number[gate.name]] = (spread if known is None else known[0] + spread, 1 / gate.shape[1])
+        known = by_layer.get(number[gate.name])
+        by_layer[number[gate.name]] = (spread if known is None else known[0] + spread, 1 / gate.shape[1])
 
     frozen_gradients(frozen, targets, add)
-    if not found:
+    if not by_layer:
         raise PathxError("the model has no layer of maps: its layers cannot be mapped")
     upper = max(1, (network.depth + 1) // 2)
-    return [found[n] for n in sorted(found, reverse=True)][:upper]
+    return [by_layer[n] for n in sorted(by_layer, reverse=True)][:upper]
 
 
 def _weighted_sum(layers: Sequence[Tensor], step: float) -> Tensor:

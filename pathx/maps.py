@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from math import prod
@@ -46,23 +46,6 @@ def plane(attribution: Tensor) -> Tensor:
     values = attribution.detach().cpu()
     summed = values.sum(0, dtype=torch.float64) if values.dim() == 3 else values.double()
     return summed if summed.sum().isfinite() else plane(values.double().nan_to_num(0.0, 0.0, 0.0))
-
-
-def unit_numbers(
-    shapes: Mapping[str, tuple[int, ...]], units: Sequence[tuple[str, tuple[int, ...], float]]
-) -> tuple[Tensor, Tensor]:
-    """Units by tensor and index, as numbers in their layer; and their values in float64."""
-    first, offsets = 0, {}
-    for name, shape in shapes.items():
-        offsets[name] = first
-        first += prod(shape)
-    numbers = []
-    for name, index, _ in units:
-        number = 0
-        for place, size in zip(index, shapes[name], strict=True):
-            number = number * size + place
-        numbers.append(offsets[name] + number)
-    return torch.tensor(numbers, dtype=torch.long), torch.tensor([value for *_, value in units], dtype=torch.float64)
 
 
 def contribution_grids(layer: PathLayer) -> list[tuple[Places, Tensor]]:

@@ -7,8 +7,12 @@ import hashlib
 import os
 import re
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+from pathx.errors import PathxError, reason_of, shown
 
 NOT_REGULAR = "it is not a regular file"
 MARKER = ".pathx.json"
@@ -42,6 +46,16 @@ def open_regular(path: str | Path) -> BinaryIO:
     except BaseException:
         os.close(descriptor)
         raise
+
+
+@contextmanager
+def file_errors(path: str | Path, *, usage: bool = False) -> Iterator[None]:
+    """What opening and reading a file raises, as a PathxError."""
+    try:
+        yield
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        reason = getattr(error, "strerror", None) or reason_of(error)
+        raise PathxError(f"{shown(path)} cannot be read: {reason}; check the path", usage=usage) from error
 
 
 def read_regular(path: str | Path, limit: int | None = None) -> bytes:

@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from pathx.errors import PathxError, has_login, public_address, reason_of, shown
+from pathx.regular import file_errors, open_regular
 
 INSTALL = "pip install 'pathx-relu[remote]'"
 DRIVERS = {
@@ -87,6 +88,23 @@ def open_stored(address: str) -> BinaryIO:
     with store_errors(address):
         stream: BinaryIO = system.open(path, "rb", block_size=_BLOCK)
         return stream
+
+
+def open_anywhere(file: str) -> BinaryIO:
+    """A file here or in a store, opened for reading. Raises PathxError."""
+    if is_stored(file):
+        return open_stored(file)
+    with file_errors(file):
+        return open_regular(file)
+
+
+def version_anywhere(file: str) -> str:
+    """Changes when a file here or in a store does. Raises PathxError."""
+    if is_stored(file):
+        return stored_version(file)
+    with file_errors(file):
+        found = os.stat(file)
+    return f"{found.st_dev}:{found.st_ino}:{found.st_size}:{found.st_mtime_ns}"
 
 
 def fetch_stored(address: str, limit: int) -> bytes:

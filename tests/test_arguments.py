@@ -17,9 +17,6 @@ from torch.testing import assert_close
 
 import pathx
 from pathx import Contrast, Decomposition, Explanation, PathxError
-from pathx.engine.ablate import ablate
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 IMAGES = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(2))
 
@@ -144,9 +141,3 @@ def test_what_a_wrong_argument_is_told(options: dict[str, Any], message: str) ->
     with pytest.raises(PathxError) as caught:
         pathx.explain(NETWORK, IMAGES, **{"depth": 1, **options})
     assert str(caught.value) == message
-
-
-def test_ablate_is_checked_too() -> None:
-    (one, _) = pathx.explain(NETWORK, IMAGES, depth=1)
-    with pytest.raises(PathxError):
-        ablate(object(), IMAGES, one.path[0].units)  # type: ignore[arg-type]

@@ -26,7 +26,7 @@ from support.command_line import (
 
 import pathx.runs.compute
 
-pytestmark = pytest.mark.usefixtures("one_thread", "here")
+pytestmark = pytest.mark.usefixtures("here")
 
 
 # The process

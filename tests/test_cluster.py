@@ -14,7 +14,7 @@ from support.command_line import Pathx
 from pathx import PathxError
 from pathx.cluster import Actors, Cluster, parse_actors
 
-pytestmark = pytest.mark.usefixtures("one_thread", "here")
+pytestmark = pytest.mark.usefixtures("here")
 
 
 @pytest.fixture
@@ -94,13 +94,6 @@ def test_an_actor_has_a_gpu_where_there_are_any_unless_told_otherwise() -> None:
     assert Cluster(Machines(CPU=8, GPU=2), Actors(), "cpu", grows=False).gpus == 0
     assert Cluster(Machines(CPU=8, GPU=2), Actors(gpus=0.5), "auto", grows=False).gpus == 0.5
     assert Cluster(Machines(CPU=8), Actors(), "auto", grows=False).gpus == 0
-
-
-@pytest.mark.parametrize(("cpus", "most"), [(1, 1), (2, 2), (3, 2), (16, 15)])
-def test_as_many_actors_as_cores_compute_and_one_core_for_those_who_read_where_there_are_many(
-    cpus: int, most: int
-) -> None:
-    assert Cluster(Machines(CPU=cpus), Actors(), "auto", grows=False)._most == most
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,6 @@ from pathx import Contrast, Drawing, Explanation, PathxError
 from pathx.drawing.render import shared_scale
 from pathx.maps import smooth
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def explained(seed: int, *targets: int, depth: int = 2) -> list[Explanation]:
     several = images(seed=seed).expand(len(targets), -1, -1, -1)

@@ -20,8 +20,6 @@ from pathx.decomposition import ALIKE, decompose, group_alike, patches
 from pathx.drawing.figure import decomposition_remarks
 from pathx.maps import overlaps
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def class_maps(classes: int = 4) -> nn.Module:
     """Ends in one map per class, as SqueezeNet does."""

@@ -17,18 +17,16 @@ from typer.main import get_command
 
 import pathx
 from pathx.cli import app
-from pathx.commands.options import Exact, PathOptions, Skips
+from pathx.commands.options import PathOptions
 from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
-from pathx.engine.explain import decompose_frozen, explain_frozen
 from pathx.engine.freeze import freeze
+from pathx.engine.settings import PathOptions as Options
 from pathx.engine.settings import check_depth
 from pathx.runs.compute import Settings
 from pathx.units.units import Request
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 
-
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(networks(), st.integers(1, 4))
 def test_a_depth_has_its_maps_if_the_network_has_them(network: Network, count: int) -> None:
     traced = freeze(network.module(), network.images(1, 0)).network
@@ -50,16 +48,13 @@ COMMANDS = get_command(app).commands  # type: ignore[attr-defined]
 )
 def test_every_command_and_the_function_of_its_name_have_these_defaults(name: str) -> None:
     options = {one.name: one.default for one in COMMANDS[name].params if one.name in DEFAULTS}
-    named = {"skips": Skips(SKIPS), "exact": Exact(EXACT)}
-    assert {**options, "importance": PathOptions().importance} == {**DEFAULTS, "width": str(WIDTH), **named}
-    home = import_module(pathx._HOME_OF[name])
-    taken = {
-        one.name: one.default for one in signature(getattr(home, name)).parameters.values() if one.name in DEFAULTS
-    }
+    assert options == {**DEFAULTS, "width": str(WIDTH)} and vars(PathOptions()) == DEFAULTS
+    function = vars(import_module(pathx.units.home))[name] if name == "units" else getattr(pathx, name)
+    taken = {one.name: one.default for one in signature(function).parameters.values() if one.name in DEFAULTS}
     assert taken == ({} if name == "ablate" else DEFAULTS)  # which takes a path that was found
 
 
-@pytest.mark.parametrize("function", [explain_frozen, decompose_frozen, Settings, Request])
+@pytest.mark.parametrize("function", [Options, Settings, Request])
 def test_what_they_call_has_them_too(function: Callable[..., object]) -> None:
     parameters = signature(function).parameters
     assert {key: parameters[key].default for key in PATH} == PATH

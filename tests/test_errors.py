@@ -13,7 +13,6 @@ from pathx.errors import (
     PathxError,
     as_text,
     harmless,
-    kind_in_words,
     parse_json,
     public_address,
     shown,
@@ -128,23 +127,3 @@ def test_nothing_is_added_to_a_message_on_its_way() -> None:
     error.args = ("one line\n\nWhile executing %relu", *error.args[1:])  # as torch.fx does
     again = pickle.loads(pickle.dumps(error))
     assert str(error) == str(again) == "one line" and again.usage
-
-
-def test_kinds_have_the_article_that_people_say() -> None:
-    def of(name: str) -> str:
-        return kind_in_words(type(name, (), {})())
-
-    assert [kind_in_words(value) for value in (1, 1.5, "", [], None)] == [
-        "an int",
-        "a float",
-        "a str",
-        "a list",
-        "None",
-    ]
-    assert [of(name) for name in ("OrderedDict", "ExportedProgram", "ndarray", "_Odd")] == [
-        *("an OrderedDict", "an ExportedProgram", "an ndarray", "an _Odd")
-    ]
-    assert [of(name) for name in ("UserDict", "Unit", "UninitializedParameter", "Upsample")] == [
-        *("a UserDict", "a Unit", "an UninitializedParameter", "an Upsample")
-    ]
-    assert kind_in_words(int) == "the class int itself"

@@ -6,15 +6,12 @@ import re
 from threading import Barrier, Thread
 from types import SimpleNamespace
 
-import pytest
 import torch
 from support.small import images, network
 from torch.testing import assert_close
 
 import pathx
 from pathx.explanation import Explanations, PathLayer, Unit
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_its_text_is_short_whatever_it_holds() -> None:
@@ -53,7 +50,7 @@ def test_a_layer_may_be_looked_at_by_several_threads_at_once() -> None:
         gate.wait(5)  # both threads are inside before either is done
         return ()
 
-    layer = PathLayer.later(1, False, (), slowly, tuple, lambda: (torch.zeros(0), torch.zeros(0)))
+    layer = PathLayer.later(1, False, (), units=slowly, edges=tuple)
     found: list[object] = []
     threads = [Thread(target=lambda: found.append(layer.units)) for _ in range(2)]
     for thread in threads:

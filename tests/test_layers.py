@@ -15,7 +15,7 @@ from torch.testing import assert_close
 from pathx.engine.freeze import freeze
 from pathx.layers import layer_maps
 
-pytestmark = pytest.mark.usefixtures("one_thread", "here")
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def test_each_pair_of_an_image_and_a_class_has_the_map_that_it_has_alone() -> None:

@@ -16,8 +16,6 @@ from pathx.images.read import KEPT_PIXELS, open_image
 from pathx.models.preprocessing import Preprocessing
 from pathx.pipeline import NOT_FINITE, Input, Unreadable, prepare, read_batches, read_input
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def read(file: Path, preprocessing: Preprocessing) -> Input:
     found = read_input(ImageFile(str(file), file.name), preprocessing)

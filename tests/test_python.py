@@ -14,8 +14,6 @@ import pathx
 from pathx import PathxError
 from pathx.runs.run import explain_files
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def test_a_loaded_model_takes_photos_paths_and_labels(tmp_path: Path) -> None:
     model, file = loaded(), picture(tmp_path / "photo.png", (40, 24))

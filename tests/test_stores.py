@@ -14,7 +14,7 @@ from support.stores import put, store, upload
 from pathx.errors import PathxError
 from pathx.images.find import find_images, images_in
 from pathx.images.read import decode_image, open_image
-from pathx.stores import is_stored, store_of
+from pathx.stores import store_of
 
 fsspec = pytest.importorskip("fsspec", reason="stores are an extra: pip install 'pathx-relu[remote]'")
 pytestmark = pytest.mark.usefixtures("here")
@@ -129,10 +129,3 @@ def test_fsspec_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
     (line,) = errors("s3://bucket/x.png")
     assert "pip install 'pathx-relu[remote]'" in line
-
-
-@pytest.mark.parametrize(
-    "text", ["file:///etc/passwd", "http://x/y.png", "ftp://x/y.png", "local://x", "x.png", "C://x"]
-)
-def test_what_is_no_store(text: str) -> None:
-    assert not is_stored(text)

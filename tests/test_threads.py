@@ -10,14 +10,14 @@ import threading
 import pytest
 import torch
 
-from pathx.threads import cores, start_workers, stay_in_the_background
+from pathx.pipeline import cores, start_workers, stay_in_the_background
 
 
 def test_a_process_has_the_cores_that_it_may_use() -> None:
     assert 1 <= cores() <= (os.cpu_count() or 1)
     if hasattr(os, "sched_setaffinity"):
         alone = "os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])"
-        program = f"import os; from pathx.threads import cores; {alone}; print(cores())"
+        program = f"import os; from pathx.pipeline import cores; {alone}; print(cores())"
         assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout.strip() == b"1"
 
 
@@ -43,7 +43,7 @@ def test_a_thread_in_the_background_leaves_the_others_as_they_are() -> None:
 def test_it_comes_after_those_who_compute_however_late_these_are() -> None:
     program = """
 import os, threading
-from pathx.threads import stay_in_the_background
+from pathx.pipeline import stay_in_the_background
 os.nice(3)
 found = []
 def work():

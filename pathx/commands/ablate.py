@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from pathx.commands import options
 from pathx.commands.command import command
-from pathx.commands.options import Format, Option
-from pathx.commands.output import about, complain, notes, print_table, say
+from pathx.commands.options import option
+from pathx.commands.output import about, note_printer, print_error, print_table, say
 from pathx.drawing.words import change_words
 from pathx.errors import PathxError
 
@@ -25,29 +25,26 @@ _PLACE = re.compile(r"(.+?)\s*\[\s*(\d{1,9}(?:\s*,\s*\d{1,9})*)\s*\]")
 
 @command("nothing was written")
 def ablate(
-    images: options.Images,
+    *,
+    images: list[str] = options.IMAGES,
+    unit: list[str] = option((), "A unit, as path.json and the table name it; may repeat.", "NAME[C,Y,X]"),
+    channel: list[str] = option((), "All units of a channel; may repeat.", "NAME[C]"),
+    path: bool = option(False, "All units of the path behind the class."),
+    keep: bool = option(False, "Keep only these units: set all others of their layers to zero."),
+    units: str | None = option(
+        None, "Set units to their means instead of zero: a folder that pathx units wrote.", "FOLDER"
+    ),
+    target: str | None = option(None, "Class to follow. [default: the predicted class]", "CLASS"),
+    format: str = options.FORMAT,
     model: options.ModelOptions,
     path_options: options.PathOptions,
     device: options.DeviceOptions,
-    unit: Annotated[
-        list[str] | None, Option("A unit, as path.json and the table name it; may repeat.", "NAME[C,Y,X]")
-    ] = None,
-    channel: Annotated[list[str] | None, Option("All units of a channel; may repeat.", "NAME[C]")] = None,
-    path: Annotated[bool, Option("All units of the path behind the class.")] = False,
-    keep: Annotated[bool, Option("Keep only these units: set all others of their layers to zero.")] = False,
-    units: Annotated[
-        str | None,
-        Option("Set units to their means in this folder that pathx units wrote, not to zero.", "FOLDER"),
-    ] = None,
-    target: Annotated[str | None, Option("Class to follow. [default: the predicted]", "CLASS")] = None,
-    format: options.OneFormat = Format.text,
 ) -> None:
     """Set units to zero in the real network and compare its answers.
 
-    With --keep, everything else in the layers of these units is set to zero: what can they do alone?
+    With --keep, all other units of their layers are set to zero: what can these units do alone?
     """
-    settings = path_options.settings
-    places = [_place(text, "--unit") for text in unit or ()] + [_place(text, "--channel") for text in channel or ()]
+    places = [_place(text, "--unit") for text in unit] + [_place(text, "--channel") for text in channel]
     if not places and not path:
         raise PathxError("there is nothing to remove: name units with --unit or --channel, or use --path", usage=True)
 
@@ -59,18 +56,18 @@ def ablate(
 
     found = images_in(images)
     ready = device.prepare(model.load())
-    ready.check_exact(settings["exact"], notes(False))
+    ready.check_exact(path_options.exact, note_printer(False))
     wanted = None if target is None else resolve_target(target, ready.labels)
     means = None if units is None else _means(units, ready)
     failed = False
     for image in found:
         read = read_input(image, ready.model.preprocessing)
         if isinstance(read, Unreadable):
-            complain(about(image.name, str(read.error)))
+            print_error(about(image.name, str(read.error)))
             failed = True
             continue
         inputs = read.tensor[None].to(ready.device, ready.dtype)
-        paths = explain(ready.module, inputs, target=wanted, **settings) if path else None
+        paths = explain(ready.module, inputs, target=wanted, **vars(path_options)) if path else None
         (made,) = ablate(ready.module, inputs, places, path=paths, keep=keep, means=means, target=wanted)
         sentence = _sentence(made, ready.labels[made.target], keep, "zero" if means is None else "their means")
         _print(made, image.file, sentence, ready.labels, format)
@@ -104,10 +101,10 @@ def _means(folder: str, ready: Any) -> dict[str, Tensor]:
     return means
 
 
-def _print(made: Ablation, file: str, sentence: str, labels: Any, format: Format) -> None:
+def _print(made: Ablation, file: str, sentence: str, labels: Any, format: str) -> None:
     before, after = made.probabilities
     was, now = (labels[number] for number in made.predictions)
-    if format is Format.json:
+    if format == "json":
         document = {
             "image": file,
             "target": {"index": made.target, "label": labels[made.target]},

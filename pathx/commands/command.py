@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
 from inspect import Parameter, Signature, signature
-from typing import Annotated, Any, ClassVar, cast, get_args, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
-from pathx.commands.options import PANELS, RUN, Option
-from pathx.commands.output import errors, keep_stdout_for_results
-from pathx.errors import shown
+from pathx.commands.options import PANELS, RUN, Option, parse
+from pathx.commands.output import keep_stdout_for_results, print_errors
+from pathx.errors import PathxError, shown
 from pathx.regular import read_regular
 
 if sys.version_info >= (3, 11):
@@ -33,9 +34,14 @@ class _Setting:
     """An option of a command, or what only the settings file sets."""
 
     name: str
-    kind: Any
+    annotation: Any
     default: Any
     option: Option
+
+    @property
+    def kind(self) -> Any:
+        """What a value is, but for None."""
+        return get_args(self.annotation)[0] if isinstance(self.annotation, UnionType) else self.annotation
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -46,106 +52,118 @@ class _Setting:
         """What a settings file calls it."""
         return tuple(name.partition("/")[0][2:] for name in self.names)
 
-    def parameter(self, panel: str | None) -> Parameter:
-        """As typer takes it."""
-        option = self.option
-        made = typer.Option(
-            *self.names,
-            metavar=option.metavar,
-            help=option.help,
-            autocompletion=(lambda: list(option.choices)) if option.choices else None,
-            rich_help_panel=option.panel or panel,
-            callback=option.check,
-        )
-        annotation: Any = cast("Any", Annotated)[self.kind, made]
-        return Parameter(self.name, Parameter.KEYWORD_ONLY, default=self.default, annotation=annotation)
+    @property
+    def help(self) -> str:
+        """With the choices in front, where no metavar shows them."""
+        choices = " or ".join(self.option.choices) if self.option.rare else ""
+        return f"{choices}. {self.option.help}" if choices else self.option.help
 
-    def read(self, value: Any) -> Any:
+    def parameter(self, panel: str | None) -> Parameter:
+        """As typer takes it: bools, pairs, and texts that `read` makes values of."""
+        option, choices, origin = self.option, list(self.option.choices), get_origin(self.kind)
+        declared = typer.Option(
+            *self.names,
+            metavar=option.metavar or "|".join(choices) or None,
+            help=option.help,
+            autocompletion=(lambda: choices) if choices else None,
+            rich_help_panel=option.panel or panel,
+        )
+        kind: Any = self.annotation
+        if self.kind is not bool and origin is not tuple:
+            kind = (list[str] if origin is list else str) | None
+        default = self.default if self.default in (None, False) else str(self.default or "") or None
+        if isinstance(self.default, float):
+            default = f"{self.default:g}"
+        annotation: Any = cast("Any", Annotated)[kind, declared]
+        return Parameter(self.name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+    def from_file(self, value: Any) -> Any:
         """A value of the settings file, as the command line would give it."""
-        wrong = typer.BadParameter(f"{self.keys[0]} cannot be {value!r}")
-        is_bool = bool in (self.kind, *get_args(self.kind))
-        if is_bool or isinstance(value, (bool, dict)):
-            if not is_bool or not isinstance(value, bool):
-                raise wrong
+        if self.kind is bool or isinstance(value, (bool, dict)):
+            if self.kind is not bool or not isinstance(value, bool):
+                raise typer.BadParameter(f"{self.keys[0]} cannot be {value!r}")
             return value
         texts = [str(part) for part in (value if isinstance(value, list) else [value])]
-        return texts if list[str] in (self.kind, *get_args(self.kind)) else ",".join(texts)
+        return texts if get_origin(self.kind) is list else ",".join(texts)
+
+    def read(self, text: Any) -> Any:
+        """The value that a text of the command line or of the settings file stands for."""
+        if text is None or text == []:
+            return self.default
+        if self.option.parse is not None:
+            return self.option.parse(text)
+        name = self.keys[0] if self.option.rare else self.names[0]
+        if self.option.choices and text not in self.option.choices:
+            raise PathxError(f"{name} takes {' or '.join(self.option.choices)}, not {text!r}", usage=True)
+        for number, words in ((int, "a whole number"), (float, "a number")):
+            if self.kind is number:
+                return parse(text, number, f"{name} takes {words}, not {text!r}")
+        return text
 
 
 def command(interrupted: str = "nothing is lost that was written", *, rare: bool = False) -> Callable[[Any], Any]:
-    """A command of a function whose parameters are options, or groups of them; its errors are one line.
+    """A command of a function whose parameters are arguments, options, or groups of options; its errors are one line.
 
     Args:
         interrupted: what Ctrl-C leaves behind, for people to read.
-        rare: what is rare elsewhere has options here.
+        rare: what only the settings file sets elsewhere has options here.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         groups: dict[str, Any] = {}
         parameters: list[Parameter] = []
         settings: dict[str, _Setting] = {}
-        filed: dict[str, _Setting] = {}
 
-        def add(name: str, hint: Any, default: Any, panel: str | None = None) -> None:
-            kind, *extras = get_args(hint)
-            if not isinstance(extras[0], Option):
-                argument = Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hint)
-                parameters.append(argument)
-                return
-            one = _Setting(name, kind, default, extras[0])
-            if one.option.rare and not rare:
-                filed[name] = one
-            else:
-                settings[name] = one
+        def add(name: str, annotation: Any, default: Field[Any], panel: str | None = None) -> None:
+            option = default.metadata["option"]
+            option = replace(option, rare=option.rare and not rare)
+            one = settings[name] = _Setting(name, annotation, default.default, option)
+            if not option.rare:
                 parameters.append(one.parameter(panel))
 
-        # Not get_type_hints, which makes Optional[Annotated[…]] of a default of None in Python 3.10.
         for name, parameter in signature(function, eval_str=True).parameters.items():
-            hint = parameter.annotation
-            if is_dataclass(hint):
-                groups[name] = hint
-                types = get_type_hints(hint, include_extras=True)
-                for field in fields(hint):
-                    add(field.name, types[field.name], field.default, getattr(hint, "panel", None))
+            kind = parameter.annotation
+            if is_dataclass(kind):
+                groups[name] = kind
+                types = get_type_hints(kind)
+                for field in fields(kind):
+                    add(field.name, types[field.name], field, getattr(kind, "panel", None))
+            elif isinstance(parameter.default, Field):
+                add(name, kind, parameter.default)
             else:
-                add(name, hint, parameter.default)
+                parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
 
         def read_config(context: typer.Context, file: str | None) -> Any:
-            if file is None:
-                return {}
-            found = _read_settings(
-                file, {key: one for one in (*settings.values(), *filed.values()) for key in one.keys}
-            )
-            context.default_map = {key: value for key, value in found.items() if key in settings}
-            return {key: value for key, value in found.items() if key in filed}
+            known = {key: one for one in settings.values() for key in one.keys}
+            found = {} if file is None else _read_settings(file, known)
+            context.default_map = found
+            return found
 
         if "model" in settings:
-            help_text = "Settings file: options by name, as width = 64; those of the command line win."
             config = typer.Option(
                 "--config",
                 metavar="FILE.toml",
-                help=help_text,
+                help="Settings file: options by name, as width = 64; the command line wins.",
                 callback=read_config,
                 is_eager=True,
                 rich_help_panel=RUN,
             )
-            kind = Annotated[str | None, config]
-            parameters.append(Parameter("config", Parameter.KEYWORD_ONLY, default=None, annotation=kind))
+            annotation = Annotated[str | None, config]
+            parameters.append(Parameter("config", Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
 
         def run(**given: Any) -> None:
-            values = {name: one.default for name, one in filed.items()} | (given.pop("config", None) or {}) | given
-            built = {
-                name: group(**{field.name: values.pop(field.name) for field in fields(group)})
-                for name, group in groups.items()
-            }
-            with errors(interrupted):
+            given = (given.pop("config", None) or {}) | given
+            with print_errors(interrupted):
                 keep_stdout_for_results()
-                function(**built, **values)
+                values = given | {name: one.read(given.get(name)) for name, one in settings.items()}
+                for name, group in groups.items():
+                    values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+                function(**values)
 
         run.__name__, run.__doc__, run.__module__ = function.__name__, function.__doc__, function.__module__
         run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {one.name: one.annotation for one in parameters}
-        SETTINGS[function.__name__] = {one.keys[0]: one.option.help for one in filed.values()}
+        SETTINGS[function.__name__] = {one.keys[0]: one.help for one in settings.values() if one.option.rare}
         return run
 
     return decorate
@@ -164,33 +182,23 @@ def _read_settings(file: str, known: dict[str, _Setting]) -> dict[str, Any]:
             close = get_close_matches(name, known, 1, 0.5)
             remedy = f"did you mean {close[0]}" if close else f"it takes {', '.join(known)}"
             raise typer.BadParameter(f"{shown(file)} sets {name!r}, which this command does not have: {remedy}")
-    return {known[name].name: known[name].read(value) for name, value in found.items()}
+    return {known[name].name: known[name].from_file(value) for name, value in found.items()}
 
 
 class GroupedCommand(TyperCommand):
     """A command whose help shows its options under the headings that they were declared with."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "The measure": []}
-        groups |= {panel: [] for panel in PANELS} | {"Options": []}
+        groups: dict[str, list[tuple[str, str]]] = {title: [] for title in ("Arguments", "Options", *PANELS, "Help")}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None:
-                title = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                title = "Help" if parameter.name == "help" else "Options"
+                if parameter.param_type_name == "argument":
+                    title, record = "Arguments", (str(parameter.metavar), record[1])
                 groups[getattr(parameter, "rich_help_panel", None) or title].append(record)
         groups[FILE] = list(SETTINGS.get(str(self.name), {}).items())
         for title, records in groups.items():
             if records:
                 with formatter.section(title):
                     formatter.write_dl(records)
-
-
-class GroupedCommands(TyperGroup):
-    """The commands in groups: `groups` names them."""
-
-    groups: ClassVar[dict[str, tuple[str, ...]]] = {}
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        for title, names in self.groups.items():
-            with formatter.section(title):
-                formatter.write_dl([(f"{name:9}", str(self.commands[name].help).partition("\n")[0]) for name in names])

@@ -3,67 +3,54 @@
 from __future__ import annotations
 
 import json
-from enum import Enum
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from pathx.commands import options
 from pathx.commands.command import command
-from pathx.commands.options import Format, Option
-from pathx.commands.output import notes, print_paragraph, print_problems, print_table, progress_bar, say
+from pathx.commands.options import option, split_list
+from pathx.commands.output import note_printer, print_paragraph, print_problems, print_table, progress_bar, say
 from pathx.errors import PathxError
-
-
-class Grouping(str, Enum):
-    prediction = "prediction"
-    folder = "folder"
 
 
 @command()
 def common(
-    folders: Annotated[
-        list[str], typer.Argument(metavar="FOLDER", help="Folders of images, or what pathx explain wrote.")
-    ],
+    *,
+    folders: list[str] = typer.Argument(metavar="FOLDER", help="Folders of images, or what pathx explain wrote."),
+    by: str = option(
+        "prediction",
+        "An image's class: what is predicted, or its folder.",
+        names=("--group-by",),
+        choices=("prediction", "folder"),
+    ),
+    threshold: float = option(0.5, "Share of a class's images from which on a unit is common.", "SHARE"),
+    layers: list[int] = option(
+        (),
+        "Layers to plot. [default: the path's first and last]",
+        "N,...",
+        parse=partial(options.parse_ranges, "--layers"),
+    ),
+    classes: list[str] = option(
+        (), "Classes to plot. [default: the ten with most images]", "NAME,...", parse=split_list
+    ),
+    wrong: bool = option(
+        False, "Find channels that go with wrong predictions; folders must be named after the classes."
+    ),
+    units: str | None = options.UNITS,
     model: options.ModelOptions,
     path: options.PathOptions,
     device: options.DeviceOptions,
-    by: Annotated[
-        Grouping, Option("An image's class: what is predicted, or its folder.", names=("--group-by",))
-    ] = Grouping.prediction,
-    threshold: Annotated[str, Option("Share of images that makes a unit common.", "SHARE")] = "0.5",
-    layers: Annotated[list[str] | None, Option("Layers to plot. [default: the path's first and last]", "N,...")] = None,
-    classes: Annotated[
-        list[str] | None, Option("Classes to plot. [default: the ten with most images]", "NAME,...")
-    ] = None,
-    wrong: Annotated[
-        bool, Option("Find channels that go with wrong predictions; folders must be named after the classes.")
-    ] = False,
-    units: options.Units = None,
-    batch_size: options.BatchSize = "auto",
-    out: options.Out = "pathx-common",
-    format: options.OneFormat = Format.text,
-    quiet: options.Quiet = False,
+    batch_size: int = options.AT_ONCE,
+    out: str = options.out_folder("pathx-common"),
+    format: str = options.FORMAT,
+    quiet: bool = options.QUIET,
 ) -> None:
     """Find the units, channels and places that a class's paths share.
 
-    OUT gets common.json and plots. From a folder that pathx explain wrote, the network is not run again.
+    OUT gets common.json and plots. If a folder holds results of pathx explain, the network is not run again.
     """
-    how: dict[str, Any] = {
-        **path.settings,
-        "by": by.value,
-        "threshold": options.parse(threshold, float, f"--threshold takes a share from 0 to 1, not {threshold!r}"),
-        "layers": [
-            options.parse(text, int, f"--layers takes numbers, not {text!r}") for text in options.split_list(layers)
-        ],
-        "classes": options.split_list(classes),
-        "wrong": wrong,
-        "batch_size": options.parse_images_at_once(batch_size),
-        "device": device.device,
-        "dtype": device.dtype.value,
-    }
-
     from pathx.evaluation.common import common, is_finished
 
     finished = all(map(is_finished, folders))
@@ -73,8 +60,10 @@ def common(
         )
     loaded = None if finished else model.load(quiet)
     watch = partial(progress_bar, "explaining", quiet=quiet)
-    document = common(loaded, folders, out=out, **how, note=notes(quiet), watch=watch)
-    if format is Format.json:
+    how: dict[str, Any] = {"by": by, "threshold": threshold, "layers": layers, "classes": classes, "wrong": wrong}
+    how |= {**vars(path), **vars(device), "batch_size": batch_size}
+    document = common(loaded, folders, out=out, **how, note=note_printer(quiet), watch=watch)
+    if format == "json":
         say(json.dumps(document))
     elif not quiet:
         _print(document, out)
@@ -125,7 +114,7 @@ def _print(document: dict[str, Any], out: str) -> None:
             say(f"  layer {layer['layer']}{tensor}: {common}")
             for kind in ("units", "channels") if layer["positions"] else ("units",):
                 best = [f"{_named(unit, single)} {unit['share']:.0%}" for unit in layer[kind][:3]]
-                print_paragraph(f"    {kind:9}", ", ".join(best))
+                print_paragraph(", ".join(best), f"    {kind:9}")
         say()
     say(f"{out}: common.json{'' if plots_are_missing() else ' and plots'}")
 

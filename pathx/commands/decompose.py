@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
 from pathx.commands import options
 from pathx.commands.command import command
-from pathx.commands.output import print_image, print_table, print_target, terminal, unit_name
+from pathx.commands.options import option
+from pathx.commands.output import (
+    print_files,
+    print_image,
+    print_paragraph,
+    print_table,
+    print_target,
+    terminal_width,
+    unit_name,
+)
 from pathx.commands.running import run_images
 
 if TYPE_CHECKING:
@@ -18,7 +26,15 @@ if TYPE_CHECKING:
 
 @command("the decompositions that have a decomposition.json are whole")
 def decompose(
-    images: options.Images,
+    *,
+    images: list[str] = options.IMAGES,
+    target: list[str] = options.TARGETS,
+    features: int | None = option(
+        None, "Features to draw at most, the strongest. [default: all from 1% on]", "K", panel=options.PATH
+    ),
+    from_layer: int | None = option(
+        None, "Layer whose units are grouped into features. [default: the top one]", "N", panel=options.PATH
+    ),
     model: options.ModelOptions,
     path: options.PathOptions,
     drawing: options.DrawingOptions,
@@ -26,73 +42,55 @@ def decompose(
     device: options.DeviceOptions,
     run: options.RunOptions,
     ray: options.RayOptions,
-    target: options.Targets = None,
-    features: Annotated[
-        str | None,
-        options.Option("Features to draw at most, the strongest. [default: all from 1% on]", "K", panel=options.PATH),
-    ] = None,
-    from_layer: Annotated[
-        str | None,
-        options.Option("Layer whose units are grouped into features. [default: the top one]", "N", panel=options.PATH),
-    ] = None,
 ) -> None:
     """Split a decision into features: groups of units at the same spot.
 
-    Besides the files of explain, OUT/IMAGE/CLASS gets sheet.png, a folder feature-01, … for each feature that is drawn, and
+    Besides the files of explain, OUT/IMAGE/CLASS gets sheet.png, a folder for each feature that is drawn (feature-01, …), and
     decomposition.json, which lists all features and their units.
     """
-    how: dict[str, Any] = {
-        "features": options.parse_whole_number(features, "--features"),
-        "from_layer": options.parse_whole_number(from_layer, "--from-layer"),
-    }
     groups = (model, path, drawing, results, device, run, ray)
+    how = {"features": features, "from_layer": from_layer}
     run_images(images, target, *groups, show=_print_decomposition, verb="decomposed", decompose=how)
 
 
 def _print_decomposition(known: Guide | None, done: Result, first: bool) -> None:
     """The features, how they add up, where the files are."""
-    from rich.text import Text
-
     from pathx.drawing.figure import decomposition_remarks
     from pathx.results.decomposition import feature_folders
 
-    console = terminal()
-    made, whole = done.decomposition, done.decomposition.whole
+    made = done.decomposition
     if first:
-        print_image(console, done.file, done.predictions)
-    print_target(console, done.document, whole)
+        print_image(done.file, done.predictions)
+    print_target(done.document, made.whole)
     for remark in decomposition_remarks(made):
-        console.print(Text(remark))
+        print_paragraph(remark)
     if made.features:
-        print_table(*_table(made, console.width), right={0, 1, 2})
+        print_table(*_table(made), right={0, 1, 2})
     if known is not None:
         units = [(feature.number, made.units[feature.units[0]]) for feature in made.drawn]
         told = [(number, unit, words) for number, unit in units if (words := known.words(unit))][:_TOLD]
         for number, unit, words in told:
-            console.print(Text(f"feature {number}: {unit_name(unit, console.width)} looks for {words}"))
+            print_paragraph(f"feature {number}: {unit_name(unit, terminal_width())} looks for {words}")
         if not told:
-            console.print(Text(known.nothing))
+            print_paragraph(known.nothing)
     sheet = [name for key, name in done.document["files"].items() if key == "sheet"]
-    files = ", ".join([*sheet, *feature_folders(done.document), "decomposition.json"])
-    console.print(Text(f"{done.folder}{os.sep}: {files}\n"), soft_wrap=True)
+    print_files(done, [*sheet, *feature_folders(done.document), "decomposition.json"])
 
 
-def _table(made: Decomposition, width: int) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Headings, and a row for each feature that is drawn."""
+def _table(made: Decomposition) -> tuple[list[str], list[list[str]]]:
+    """Headings, and a row for each feature that is drawn; its box only on wide terminals."""
     from pathx.drawing.figure import channels_line
     from pathx.drawing.words import percent
 
-    headings = ["feature", "share", "units", *(["box"] if width >= _WIDE else []), "channels"]
+    headings = ["feature", "share", "units", "box", "channels"]
     rows = []
     for feature in made.drawn:
-        cells = {
-            "feature": str(feature.number),
-            "share": percent(feature.share),
-            "units": str(len(feature.units)),
-            "box": ",".join(map(str, feature.place.box)) if feature.place else "-",
-            "channels": channels_line(made, feature),
-        }
-        rows.append(tuple(cells[heading] for heading in headings))
+        box = ",".join(map(str, feature.place.box)) if feature.place else "-"
+        facts = [str(feature.number), percent(feature.share), str(len(feature.units))]
+        rows.append([*facts, box, channels_line(made, feature)])
+    if terminal_width() < _WIDE:
+        for row in (headings, *rows):
+            del row[3]
     return headings, rows
 
 

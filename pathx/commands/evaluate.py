@@ -5,46 +5,53 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 from pathx.commands import options
 from pathx.commands.command import command
-from pathx.commands.options import Format, Option
-from pathx.commands.output import notes, print_paragraph, print_problems, print_table, progress_bar, say
+from pathx.commands.options import MEASURE, option, parse_depth, parse_width
+from pathx.commands.output import note_printer, print_paragraph, print_problems, print_table, progress_bar, say
 from pathx.errors import PathxError
+
+
+def parse_grid(text: str) -> str | tuple[list[int | str], list[int | str]]:
+    """--grid."""
+    if text == "auto":
+        return text
+    depths, slash, widths = text.partition("/")
+    if not slash or not depths or not widths:
+        raise PathxError(f"--grid takes depths/widths such as 1,3,all/16,64, or auto, not {text!r}", usage=True)
+    return list(map(parse_depth, depths.split(","))), list(map(parse_width, widths.split(",")))
 
 
 @command("run the same command again to go on")
 def evaluate(
-    images: options.Images,
-    model: options.ModelOptions,
+    *,
+    images: list[str] = options.IMAGES,
     measure: options.MeasureOptions,
+    grid: str | tuple[list[int | str], list[int | str]] | None = option(
+        None,
+        "Measure paths of many depths and widths instead, as 1,3,all/16,64; auto chooses them.",
+        "DEPTHS/WIDTHS|auto",
+        parse=parse_grid,
+        panel=MEASURE,
+    ),
+    removal: bool = option(
+        False,
+        "Set the path's units to zero in the real network instead, and as many units chosen in other ways.",
+        panel=MEASURE,
+    ),
+    keep: bool = option(
+        False, "With --removal: also keep only these units and set the others of their layers to zero.", panel=MEASURE
+    ),
+    model: options.ModelOptions,
     path: options.PathOptions,
     device: options.DeviceOptions,
     ray: options.RayOptions,
-    grid: Annotated[
-        str | None,
-        Option(
-            "Measure paths of many depths and widths instead, as 1,3,all/16,64; auto chooses them.",
-            "DEPTHS/WIDTHS|auto",
-            panel="The measure",
-        ),
-    ] = None,
-    removal: Annotated[
-        bool,
-        Option(
-            "Set the path's units to zero in the real network instead, and as many chosen otherwise.",
-            panel="The measure",
-        ),
-    ] = False,
-    keep: Annotated[
-        bool,
-        Option("With --removal: also what is left with only these units in their layers.", panel="The measure"),
-    ] = False,
-    batch_size: options.BatchSize = "auto",
-    out: options.Out = "pathx-evaluation",
-    format: options.OneFormat = Format.text,
-    quiet: options.Quiet = False,
+    batch_size: int = options.AT_ONCE,
+    out: str = options.out_folder("pathx-evaluation"),
+    format: str = options.FORMAT,
+    quiet: bool = options.QUIET,
 ) -> None:
     """Measure explanations by changing pixels or removing units.
 
@@ -52,8 +59,6 @@ def evaluate(
     goes on. With --grid: grid.json, both measures against width (grid.png) and the heatmaps of the first image (sheet.png);
     the network runs once per image for the whole grid. With --protocol grid: mosaics.json. With --removal: removal.json.
     """
-    how: dict[str, Any] = {**measure.settings, **path.settings, "batch_size": options.parse_images_at_once(batch_size)}
-    how |= {"grid": _grid(grid), "removal": removal, "keep": keep, "dtype": device.dtype.value}
     mosaics = measure.protocol == "grid"
     asked = [name for name, given in (("--grid", grid), ("--removal", removal), ("--protocol grid", mosaics)) if given]
     if len(asked) > 1:
@@ -66,16 +71,15 @@ def evaluate(
     from pathx.evaluation.evaluate import evaluate
     from pathx.evaluation.plots import plots_are_missing
 
-    if ray.ray is None:
-        how["device"] = device.device
-    else:
+    how: dict[str, Any] = {**vars(measure), **vars(path), **vars(device), "batch_size": batch_size}
+    how |= {"grid": grid, "removal": removal, "keep": keep}
+    if ray.ray is not None:
         from pathx.evaluation.cluster import measure_on_ray
 
-        where: dict[str, Any] = {"device": device.device, "dtype": device.dtype.value}
-        how |= {"device": "cpu", "measure": partial(measure_on_ray, model.loader(), **ray.where, **where)}
+        how |= {"device": "cpu", "measure": partial(measure_on_ray, model.loader(), **ray.where, **vars(device))}
     watch = partial(progress_bar, "evaluating", quiet=quiet)
-    document = evaluate(model.load(quiet), images, out=out, **how, note=notes(quiet), watch=watch)
-    if format is Format.json:
+    document = evaluate(model.load(quiet), images, out=out, **how, note=note_printer(quiet), watch=watch)
+    if format == "json":
         say(json.dumps(document))
     elif not quiet:
         show: Callable[[dict[str, Any]], None] = _print_evaluation
@@ -88,23 +92,12 @@ def evaluate(
             show, files, drawn = _print_mosaics, "mosaics.json", ""
         show(document)
         say(f"{out}: {files}{'' if plots_are_missing() else drawn}")
-    failed = [name for name in document.get("not_run", ()) if name in how["methods"]]
+    failed = [name for name in document.get("not_run", ()) if name in measure.methods]
     print_problems(document, quiet, failed=bool(failed))
-
-
-def _grid(text: str | None) -> str | tuple[list[int | str], list[int | str]] | None:
-    """--grid."""
-    if text is None or text == "auto":
-        return text
-    depths, slash, widths = text.partition("/")
-    if not slash or not depths or not widths:
-        raise PathxError(f"--grid takes depths/widths such as 1,3,all/16,64, or auto, not {text!r}", usage=True)
-    return list(map(options.parse_depth, depths.split(","))), list(map(options.parse_width, widths.split(",")))
 
 
 def _print_removal(document: dict[str, Any]) -> None:
     print_paragraph(
-        "",
         f"{document['images']} images, {document['model']['name']}: probability of the class "
         f"{document['before']['mean']:.3f}; without {document['units']:.0f} of {document['of_active']:.0f} active units, chosen by",
     )
@@ -141,7 +134,6 @@ def _paired(difference: dict[str, float] | None) -> str:
 
 def _print_mosaics(document: dict[str, Any]) -> None:
     print_paragraph(
-        "",
         f"{document['mosaics']} mosaics of {document['images']} images, {document['model']['name']}: "
         "share of positive heat in the quarter of the class (0.25 by chance)",
     )
@@ -155,53 +147,46 @@ def _print_mosaics(document: dict[str, Any]) -> None:
     say()
 
 
-def _print_evaluation(document: dict[str, Any]) -> None:
-    parameters = document["parameters"]
-    accuracy = document["accuracy"]
+def _print_protocol(document: dict[str, Any]) -> None:
+    parameters, accuracy = document["parameters"], document.get("accuracy")
     print_paragraph(
-        "",
         f"{document['images']} images, {document['model']['name']}, protocol {document['protocol']}: "
         f"{parameters['steps']} steps of {parameters['step_pixels']} pixels"
         + (f"; {accuracy:.1%} predicted as labelled" if accuracy is not None else ""),
     )
     say()
+
+
+def _print_evaluation(document: dict[str, Any]) -> None:
+    _print_protocol(document)
     rows = []
     for name, figures in document["methods"].items():
         versus = document["comparison"].get(name, {}).get("difference")
-        means = [f"{figures[measure]['mean']:.3f}" for measure in ("difference", "insertion", "deletion")]
-        rows.append(
-            [name, means[0], _paired(versus), *means[1:], f"{figures['tied_pixels']:.0%}", f"{figures['seconds']:.2f}"]
-        )
+        first, *others = _cells(figures)
+        rows.append([name, first, _paired(versus), *others])
     print_table(("method", "ins-del", "ahead by (95%)", "ins ↑", "del ↓", "tied", "s"), rows, right={1, 3, 4, 5, 6})
     say()
     if document["compared"]:
         say(f"ahead by: ins-del of {document['compared']} minus that of the method, image by image")
 
 
-_MEASURE = {"insertion": "insertion", "deletion": "deletion", "difference": "insertion minus deletion"}
-
-
-def _print_grid(found: dict[str, Any]) -> None:
-    parameters = found["parameters"]
-    say(
-        f"{found['images']} images, {found['model']['name']}, protocol {found['protocol']}: "
-        f"{parameters['steps']} steps of {parameters['step_pixels']} pixels"
-    )
-    say()
+def _print_grid(document: dict[str, Any]) -> None:
+    _print_protocol(document)
     rows = [
-        (str(cell.get("depth", "")), str(cell.get("width", "")), *_cells(cell), name)
-        for name, cell in [*(("", cell) for cell in found["grid"]), *found["methods"].items()]
+        (str(cell.get("depth", "")), str(cell.get("width", "")), *_cells(cell, 3), name)
+        for name, cell in [*(("", cell) for cell in document["grid"]), *document["methods"].items()]
     ]
     headings = ("depth", "width", "ins-del ↑", "insertion ↑", "deletion ↓", "tied", "seconds", "method")
     print_table(headings, rows, right=set(range(7)))
     say()
+    words = {"difference": "insertion minus deletion"}
     best = [
-        f"{_MEASURE[measure]} is best at depth {cell['depth']}, width {cell['width']}"
-        for measure, cell in found["best"].items()
+        f"{words.get(measure, measure)} is best at depth {cell['depth']}, width {cell['width']}"
+        for measure, cell in document["best"].items()
     ]
     say("; ".join(best))
 
 
-def _cells(figures: dict[str, Any]) -> tuple[str, ...]:
+def _cells(figures: dict[str, Any], digits: int = 2) -> tuple[str, ...]:
     means = (f"{figures[measure]['mean']:.3f}" for measure in ("difference", "insertion", "deletion"))
-    return *means, f"{figures['tied_pixels']:.0%}", f"{figures['seconds']:.3f}"
+    return *means, f"{figures['tied_pixels']:.0%}", f"{figures['seconds']:.{digits}f}"

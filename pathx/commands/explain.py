@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import math
-import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from pathx.commands import options
 from pathx.commands.command import command
-from pathx.commands.output import place_name, print_image, print_table, print_target, relative, terminal, unit_name
+from pathx.commands.options import option
+from pathx.commands.output import (
+    place_name,
+    print_files,
+    print_image,
+    print_paragraph,
+    print_table,
+    print_target,
+    terminal_width,
+    unit_name,
+)
 from pathx.commands.running import run_images
 from pathx.drawing.words import counted
 
@@ -24,7 +32,12 @@ if TYPE_CHECKING:
 
 @command("the explanations that have a path.json are whole")
 def explain(
-    images: options.Images,
+    *,
+    images: list[str] = options.IMAGES,
+    target: list[str] = options.TARGETS,
+    against: str | None = option(
+        None, "Explain why the target and not this class, by one path for the difference.", "CLASS", panel=options.PATH
+    ),
     model: options.ModelOptions,
     path: options.PathOptions,
     drawing: options.DrawingOptions,
@@ -32,21 +45,12 @@ def explain(
     device: options.DeviceOptions,
     run: options.RunOptions,
     ray: options.RayOptions,
-    target: options.Targets = None,
-    against: Annotated[
-        str | None,
-        options.Option(
-            "Explain why the target and not this class: one path for the difference between the two.",
-            "CLASS",
-            panel=options.PATH,
-        ),
-    ] = None,
 ) -> None:
     """Find the path of units behind a class, and draw what they saw.
 
     Each explanation gets a folder OUT/IMAGE/CLASS with figure.png (open this first), overlay.png, heatmap.png and
-    path.json. Several classes of an image are also compared, in contrast.png and contrast.json. Of several images, those
-    that are done already are left alone, and OUT/index.jsonl lists all of them.
+    path.json. Several classes of an image are also compared, in contrast.png and contrast.json. With several images,
+    OUT/index.jsonl lists all of them, and a second run skips those that are done.
     """
     groups = (model, path, drawing, results, device, run, ray)
     run_images(images, target, *groups, show=_print_explanation, against=against)
@@ -54,57 +58,49 @@ def explain(
 
 def _print_explanation(known: Guide | None, done: Result, first: bool) -> None:
     """What a person wants to see: the predictions (once per image), the path, where the files are."""
-    from rich.text import Text
-
     from pathx.results.files import read_names
 
-    console = terminal()
     explanation, document = done.explanation, done.document
     if first:
-        print_image(console, done.file, done.predictions)
-    print_target(console, document, explanation)
+        print_image(done.file, done.predictions)
+    print_target(document, explanation)
     classes = document["model"]["classes"] if explanation.against is None else 2
     by_effect = explanation.importance == "effect"
     here = [done.folder, *done.folder.resolve().parents] if isinstance(done.folder, Path) else []  # not in a store
     names = read_names(here, document["model"]["sha256"])
-    print_table(
-        _HEADINGS, _path_rows(explanation, None if by_effect else classes, console.width, names), right=range(4)
-    )
+    print_table(_HEADINGS, _path_rows(explanation, None if by_effect else classes, names), right=range(4))
     if by_effect:
-        console.print("importance: first-order effect on the log-odds of the class")
+        print_paragraph("importance: first-order effect on the log-odds of the class")
     else:
-        console.print(f"importance: relative to 1/{classes}, the importance of a unit without effect")
+        print_paragraph(f"importance: relative to 1/{classes}, the importance of a unit without effect")
     if any(layer.below_alpha and layer.units for layer in explanation.path):
-        console.print("* no unit was above alpha; the best one was kept")
+        print_paragraph("* no unit was above alpha; the best one was kept")
     if not explanation.path[-1].units and explanation.skips == "adjacent":
-        console.print(
-            "Nothing reaches the end of this path from layer to layer; --skips all also takes routes that jump."
+        print_paragraph(
+            "No route from layer to layer reaches the end of this path; --skips all also takes other routes."
         )
     if known is not None:
         strongest = known.strongest(explanation)
         for unit, channel in strongest:
-            console.print(Text(f"{unit_name(unit, console.width)} looks for {channel.words}"))
+            print_paragraph(f"{unit_name(unit, terminal_width())} looks for {channel.words}")
         if not strongest:
-            console.print(Text(known.nothing))
-    files = ", ".join(done.files)
-    console.print(Text(f"{done.folder}{os.sep}: {files}\n"), soft_wrap=True)
+            print_paragraph(known.nothing)
+    print_files(done, done.files)
 
 
-def _path_rows(
-    explanation: Explanation, classes: int | None, width: int, names: Mapping[str, str]
-) -> list[tuple[str, ...]]:
+def _path_rows(explanation: Explanation, classes: int | None, names: Mapping[str, str]) -> list[tuple[str, ...]]:
     """The strongest channels and units of each layer, and what share of all that its kept units send each of them sends."""
-    room = width - sum(len(heading) + 2 for heading in _HEADINGS[:-1])
+    room = terminal_width() - sum(len(heading) + 2 for heading in _HEADINGS[:-1])
     most = 2 if len(explanation.path) <= 3 else 1
     rows: list[tuple[str, ...]] = []
     for layer in explanation.path:
         total = sum(unit.contribution for unit in layer.units)
-        lines = [("", channel.contribution, channel.name(room, names)) for channel in _strongest_channels(layer)[:most]]
+        lines = [("", contribution, name) for contribution, name in _channels(layer, room, names)[:most]]
         indent = "  " if lines else ""
         for unit in layer.units[:most]:
             given = names.get(f"{unit.tensor}[{unit.index[0]}]", "") if len(unit.index) == 1 else ""
             name = f"{indent}{unit_name(unit, room - len(indent))} {given}".rstrip()
-            lines.append((relative(unit.importance, classes), unit.contribution, name))
+            lines.append((_relative(unit.importance, classes), unit.contribution, name))
         head = (str(layer.layer), f"{len(layer.units)}{'*' if layer.below_alpha and layer.units else ''}")
         for importance, contribution, name in lines or [("", 0.0, "none")]:
             share = f"{contribution / total:.1%}" if total else "-" if layer.units else ""
@@ -113,30 +109,27 @@ def _path_rows(
     return rows
 
 
-@dataclass(frozen=True)
-class _Channel:
-    """The kept units of one channel."""
-
-    tensor: str
-    number: int
-    units: int
-    contribution: float
-
-    def name(self, room: int, names: Mapping[str, str]) -> str:
-        given = names.get(f"{self.tensor}[{self.number}]", "")
-        called = f" {given}" if given else ""
-        return place_name(self.tensor, f" [{self.number}]{called}, {counted(self.units, 'unit')}", room)
+def _relative(importance: float, classes: int | None) -> str:
+    """An importance as times that of a unit that makes no difference, 1/classes: `1.472x`. An effect as it is."""
+    if classes is None:
+        return f"{importance:+.3f}"
+    times = importance * classes
+    return f"{times:.3f}x" if times < 100 else f"{times:.0f}x"
 
 
-def _strongest_channels(layer: PathLayer) -> list[_Channel]:
-    """The channels that a layer keeps units of, by falling contribution; none where units are in vectors."""
+def _channels(layer: PathLayer, room: int, names: Mapping[str, str]) -> list[tuple[float, str]]:
+    """What the kept units of each channel contribute, and its name, strongest first; none where units are in vectors."""
     dims = {tensor.name: tensor.channel_dim for tensor in layer.tensors if len(tensor.shape) > 1}
     members: dict[tuple[str, int], list[float]] = {}
     for unit in layer.units:
         if unit.tensor in dims:
             members.setdefault((unit.tensor, unit.index[dims[unit.tensor]]), []).append(unit.contribution)
-    found = [_Channel(*place, len(parts), math.fsum(parts)) for place, parts in members.items()]
-    return sorted(found, key=lambda channel: -channel.contribution)
+    channels = []
+    for (tensor, number), parts in members.items():
+        given = f" {names.get(f'{tensor}[{number}]', '')}".rstrip()
+        name = place_name(tensor, f" [{number}]{given}, {counted(len(parts), 'unit')}", room)
+        channels.append((math.fsum(parts), name))
+    return sorted(channels, key=lambda channel: -channel[0])
 
 
 _HEADINGS = ("layer", "kept", "importance", "share", "strongest channels and units")

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from pathx.commands import options
 from pathx.commands.command import command
-from pathx.commands.options import Format, Option
-from pathx.commands.output import about, complain, say
+from pathx.commands.options import option
+from pathx.commands.output import about, print_error, say
 from pathx.drawing.words import counted
 from pathx.errors import shown
 from pathx.runs.index import index_name, unpack_results
@@ -24,12 +23,11 @@ _LISTED = 20
 
 @command()
 def merge(
-    out: Annotated[str, typer.Argument(metavar="OUT", help="The folder of a run, or its address in a store.")],
-    unpack: Annotated[
-        str | None, Option("Write packed results to this folder, as a run without --pack does.", "FOLDER")
-    ] = None,
-    format: options.OneFormat = Format.text,
-    quiet: options.Quiet = False,
+    *,
+    out: str = typer.Argument(metavar="OUT", help="The folder of a run, or its address in a store."),
+    unpack: str | None = option(None, "Write packed results to this folder, as a run without --pack does.", "FOLDER"),
+    format: str = options.FORMAT,
+    quiet: bool = options.QUIET,
 ) -> None:
     """Merge the shards of a run into one index, or unpack its results.
 
@@ -41,22 +39,22 @@ def merge(
         _unpack(out, unpack, quiet)
         return
     merged = merge_shards(out)
-    if format is Format.json:
+    if format == "json":
         say(json.dumps(asdict(merged)))
     elif not quiet:
         total = merged.done + len(merged.failed)
         place = (Address(out) if is_stored(out) else Path(out)) / index_name(None)
         say(f"{place}: {total} images, {merged.done} done, {len(merged.failed)} failed")
     for shard in merged.shards[:_LISTED]:
-        complain(f"shard {shard} has not been run: run it with --shard {shard}")
+        print_error(f"shard {shard} has not been run: run it with --shard {shard}")
     for file, error in merged.failed[:_LISTED]:
-        complain(about(file, error))
+        print_error(about(file, error))
     for name in merged.missing[:_LISTED]:
-        complain(f"missing: {shown(name)}")
+        print_error(f"missing: {shown(name)}")
     if more := sum(len(listed[_LISTED:]) for listed in (merged.missing, merged.failed, merged.shards)):
-        complain(f"and {more} more")
+        print_error(f"and {more} more")
     if merged.missing:
-        complain(f"{len(merged.missing)} images are missing: run their shards again to go on")
+        print_error(f"{len(merged.missing)} images are missing: run their shards again to go on")
     if merged.missing or merged.failed or merged.shards:
         raise typer.Exit(1)
 
@@ -65,11 +63,11 @@ def _unpack(out: str, folder: str, quiet: bool) -> None:
     """What `--unpack` does."""
     found = unpack_results(out, folder)
     for problem in found.problems:
-        complain(problem)
+        print_error(problem)
     if not quiet:
         say(f"{folder}: the results of {counted(found.done, 'image')}")
     if found.lost:
-        complain(
+        print_error(
             f"{counted(len(found.lost), 'image')} could not be unpacked, {found.lost[0]} the first: run the command that "
             f"made {shown(out)} again, then unpack it again"
         )

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import asdict
-from enum import Enum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from pathx.commands import options
 from pathx.commands.command import command
-from pathx.commands.options import Format, Option
-from pathx.commands.output import loading, millions, print_table, say, shape
+from pathx.commands.options import option
+from pathx.commands.output import loading, print_table, say
 from pathx.errors import PathxError
 
 if TYPE_CHECKING:
@@ -23,71 +23,62 @@ if TYPE_CHECKING:
 _WHERE = {"region": "in a region", "image": "at the image"}
 
 
-class Source(str, Enum):
-    torchvision = "torchvision"
-    timm = "timm"
-
-
 @command()
 def models(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[NAME|FILE|PATTERN]",
-            help="A model as --model takes it, to describe; or a pattern such as 'resnet*', to list. [default: list all]",
-        ),
-    ] = None,
-    source: Annotated[Source, Option("Whose models to list.", names=("--from",))] = Source.torchvision,
-    all: Annotated[bool, Option("List also those that are refused, and why.")] = False,
-    labels: Annotated[
-        str | None, Option("Search the labels of a model for this, such as cat; '' lists them all.", "TEXT")
-    ] = None,
-    weights: Annotated[
-        str | None, Option("As for explain. None are needed, and none are fetched unless asked.", "NAME|FILE|none")
-    ] = None,
-    model_args: Annotated[str | None, Option("As for explain.", "JSON")] = None,
-    input_size: Annotated[
-        str | None, Option("channels,height,width, as 3,224,224. [default: the model's own]", "C,H,W")
-    ] = None,
-    format: options.OneFormat = Format.text,
+    *,
+    name: str | None = typer.Argument(
+        None,
+        metavar="NAME|FILE|PATTERN",
+        help="A model as --model takes it, to describe; or a pattern such as 'resnet*', to list. [default: list all]",
+    ),
+    source: str = option("torchvision", "Whose models to list.", names=("--from",), choices=("torchvision", "timm")),
+    all: bool = option(False, "List also those that are refused, and why."),
+    labels: str | None = option(None, "Search the labels of a model for this, such as cat; '' lists them all.", "TEXT"),
+    weights: str | None = option(
+        None, "As for explain. None are needed, and none are fetched unless asked.", "NAME|FILE|none"
+    ),
+    model_args: dict[str, Any] | None = option(None, "As for explain.", "JSON", parse=options.parse_model_args),
+    input_size: Sequence[int] | None = option(
+        None, "channels,height,width, as 3,224,224. [default: the model's own]", "C,H,W", parse=options.parse_size
+    ),
+    format: str = options.FORMAT,
 ) -> None:
     """List models to explain, or show the layers or labels of one.
 
-    Of those that are listed: their hidden layers, whether numbers are exact in a region around an image (ReLU networks) or at
-    the image alone, parameters, input size, and where their default weights are: bundled with pathx, cached on this machine, or
-    to be downloaded on first use. Of one: where it comes from, its preprocessing and its hidden layers from the output to the
+    A list shows hidden layers, whether numbers are exact in a region around an image (ReLU networks) or at the image only,
+    parameters, input size, and where the default weights are: bundled with pathx, cached on this machine, or to be downloaded
+    on first use. A single model is shown with its source, its preprocessing and its hidden layers from the output to the
     input; depth D takes the first D. What a unit sees is its receptive field, width x height in pixels.
     """
-    if name is None or re.search(r"[*?\[]", name) or (source is Source.timm and not name.startswith("timm:")):
+    if name is None or re.search(r"[*?\[]", name) or (source == "timm" and not name.startswith("timm:")):
         if labels is not None:
             raise PathxError(
                 "--labels searches one model: name it, as pathx models squeezenet1_1 --labels cat", usage=True
             )
         _list(name, source, all, format)
         return
-    size, arguments = options.parse_size(input_size), options.parse_model_args(model_args)
     with loading(name):
         from pathx.models.catalogue import describe_model
 
-        facts = describe_model(name, weights=weights, arguments=arguments, input_size=size)
+        facts = describe_model(name, weights=weights, arguments=model_args, input_size=input_size)
     if labels is None:
         _describe(facts, format)
     else:
         _search(facts, labels, format)
 
 
-def _list(pattern: str | None, source: Source, everything: bool, format: Format) -> None:
+def _list(pattern: str | None, source: str, everything: bool, format: str) -> None:
     from pathx.models.catalogue import models
 
-    entries = models(pattern, source=source.value, refused=everything)
-    if format is Format.json:
+    entries = models(pattern, source=source, refused=everything)
+    if format == "json":
         say(json.dumps([asdict(entry) for entry in entries]))
         return
     headings = ("model", "hidden layers", "exact", "parameters", "input", "weights")
     rows = [
         (
             *(one.name, str(one.hidden_layers), _WHERE[one.exact]),
-            *(millions(one.parameters), shape(one.input_size), one.weights),
+            *(_millions(one.parameters), _shape(one.input_size), one.weights),
         )
         for one in entries
         if one.exact is not None
@@ -98,24 +89,24 @@ def _list(pattern: str | None, source: Source, everything: bool, format: Format)
         print_table(("refused", "because of"), [(e.name, e.refused) for e in entries if e.refused is not None])
 
 
-def _describe(facts: ModelFacts, format: Format) -> None:
-    if format is Format.json:
+def _describe(facts: ModelFacts, format: str) -> None:
+    if format == "json":
         layers = [{**asdict(layer), "units": layer.units} for layer in facts.layers]
         document = {**asdict(facts), "classes": len(facts.labels), "hidden_layers": len(layers), "layers": layers}
         say(json.dumps({key: value for key, value in document.items() if key != "labels"}))
         return
     classes = f", {len(facts.labels)} labels" if facts.labels else ", no labels"
-    say(f"{facts.name}: {facts.source}, weights {facts.weights}, {millions(facts.parameters)} parameters{classes}")
+    say(f"{facts.name}: {facts.source}, weights {facts.weights}, {_millions(facts.parameters)} parameters{classes}")
     if (seen := facts.preprocessing) is not None:
         resized = "" if seen.resize is None else f", resized to {seen.resize} ({seen.interpolation})"
         mean, std = (",".join(f"{value:g}" for value in values) for values in (seen.mean, seen.std))
-        say(f"input {shape(seen.input_size)}{resized}, mean {mean}, std {std}")
+        say(f"input {_shape(seen.input_size)}{resized}, mean {mean}, std {std}")
     say(f"{len(facts.layers)} hidden layers, exact {_WHERE[facts.exact]}")
     say()
     rows = [
         (
             *((str(depth), str(layer.layer)) if number == 0 else ("", "")),
-            *(tensor.name, shape(tensor.shape), str(tensor.units), shape(tensor.receptive_field)),
+            *(tensor.name, _shape(tensor.shape), str(tensor.units), _shape(tensor.receptive_field)),
         )
         for depth, layer in enumerate(facts.layers, start=1)
         for number, tensor in enumerate(layer.tensors)
@@ -123,16 +114,25 @@ def _describe(facts: ModelFacts, format: Format) -> None:
     print_table(("depth", "layer", "tensor", "shape", "units", "sees"), rows, right={0, 1, 4, 5})
 
 
-def _search(facts: ModelFacts, text: str, format: Format) -> None:
+def _search(facts: ModelFacts, text: str, format: str) -> None:
     from pathx.models.labels import find_labels, suggest_label
 
     known = facts.labels
     if not known:
         raise PathxError(f"{facts.name} brings no labels: its classes have numbers only", usage=True)
     found = find_labels(text, known)
-    if format is Format.json:
+    if format == "json":
         say(json.dumps([{"index": index, "label": known[index]} for index in found]))
     elif found:
         print_table(("class", "label"), [(str(index), known[index]) for index in found], right={0})
     else:
         raise PathxError(f"none of the {len(known)} labels has {text!r} in it: {suggest_label(text, known)}")
+
+
+def _shape(sizes: Sequence[int]) -> str:
+    """Sizes as people write them, 3x224x224."""
+    return "x".join(map(str, sizes))
+
+
+def _millions(count: int) -> str:
+    return f"{count / 1e6:.1f} M"

@@ -1,4 +1,4 @@
-"""The one vocabulary of options, each declared once in its group, with what its text means to the library.
+"""The one vocabulary of options, each declared once with the text of its --help and how its value is read.
 
 A command lists the groups it takes; `pathx.commands.command` makes its command line of them.
 """
@@ -6,85 +6,193 @@ A command lists the groups it takes; `pathx.commands.command` makes its command 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import typer
 
-from pathx.commands.output import complain, notes
+from pathx.commands.output import print_error, print_notes
 from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
 from pathx.drawing.colours import COLOURS, HEATS
 from pathx.errors import PathxError, parse_json
 from pathx.evaluation.choices import DEFAULT_METHODS, METHODS, PROTOCOLS, TIES
 from pathx.runs.index import Shard, parse_shard, shard_of_environment
+from pathx.stores import is_stored
 
 if TYPE_CHECKING:
     from pathx.drawing.render import Drawing
     from pathx.models.load import LoadedModel
     from pathx.pipeline import Prepared
 
-PATH, MODEL, PICTURES, RESULTS, RUN = "The path", "The model", "Pictures", "Results", "How it runs"
-SELDOM = "Seldom needed"
-PANELS = (PATH, MODEL, PICTURES, RESULTS, RUN, SELDOM)
-"""What --help groups the options under, in this order."""
-
-
-class Skips(str, Enum):
-    adjacent = "adjacent"
-    all = "all"
-
-
-_SKIPS = Skips(SKIPS)
-
-
-class Exact(str, Enum):
-    image = "image"
-    region = "region"
-
-
-_EXACT = Exact(EXACT)
-
-
-class Dtype(str, Enum):
-    float32 = "float32"
-    float64 = "float64"
-
-
-class Format(str, Enum):
-    text = "text"
-    json = "json"
+MEASURE, PATH, MODEL, PICTURES = "The measure", "The path", "The model", "Pictures"
+RESULTS, RUN, SELDOM = "Results", "How it runs", "Seldom needed"
+PANELS = (MEASURE, PATH, MODEL, PICTURES, RESULTS, RUN, SELDOM)
+"""The headings of --help, in this order."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """What --help says of an option; its name is that of the field or parameter.
+    """What --help says of an option, and how its text is read. Its name is that of the field or parameter.
 
     Args:
-        names: if it has others than that.
-        rare: the settings file sets it, and no option.
+        names: if it has others.
+        choices: the only texts that it takes.
+        parse: makes a value of the text, or of the list of texts where the annotation is a list: such options may repeat.
+            By default the annotation says how.
         panel: its heading in --help, if that is not the group's.
-        check: is called with the value before any work.
+        rare: only the settings file sets it.
     """
 
     help: str
     metavar: str | None = None
     names: tuple[str, ...] = ()
     choices: Iterable[str] = ()
+    parse: Callable[[Any], Any] | None = None
     panel: str | None = None
     rare: bool = False
-    check: Callable[[str], str] | None = None
 
 
-def _check_folder(out: str) -> str:
-    """Refuse a store for results that are written to folders only."""
-    from pathx.stores import is_stored
+def option(default: Any, help: str, metavar: str | None = None, **more: Any) -> Any:
+    """An option as the default of a field or of a command's parameter; the arguments are those of `Option`."""
+    return field(default=default, metadata={"option": Option(help, metavar, **more)})
 
-    if is_stored(out):
-        raise typer.BadParameter("these results go to a folder of this machine: name one, and copy it to the store")
-    return out
+
+# How texts are read; PathxError names the option that is wrong.
+
+T = TypeVar("T")
+
+
+def parse(text: str, kind: Callable[[str], T], problem: str) -> T:
+    """The text as a number, or the problem as an error."""
+    try:
+        return kind(text)
+    except (ValueError, OverflowError):
+        raise PathxError(problem, usage=True) from None
+
+
+def parse_model_args(text: str) -> dict[str, Any]:
+    """--model-args."""
+    example = """'{"num_classes": 10}'"""
+    try:
+        arguments = parse_json(text)
+    except ValueError as error:
+        raise PathxError(f"--model-args is not valid JSON ({error}): write {example}", usage=True) from None
+    if not isinstance(arguments, dict):
+        raise PathxError(f"--model-args takes an object such as {example}", usage=True)
+    return arguments
+
+
+def parse_depth(text: str) -> int | str:
+    """--depth: a number, or what the library makes of maps:N, half or all."""
+    problem = f"depth {text!r} is not a number of layers; use 1 or more, maps:3, half or all"
+    return text if re.fullmatch(r"all|half|maps:[1-9]\d*", text) else parse(text, int, problem)
+
+
+def parse_width(text: str) -> int | str:
+    """--width: a number, or what the library makes of a share or all."""
+    return int(text) if re.fullmatch(r"[+-]?\d+", text) else text
+
+
+def parse_numbers(option: str, text: str) -> list[float]:
+    """--mean and --std."""
+    problem = f"{option} takes numbers with commas between, such as 0.5,0.5,0.5, not {text!r}"
+    return [parse(part, float, problem) for part in text.split(",")]
+
+
+def parse_size(text: str) -> list[int]:
+    """--input-size."""
+    problem = f"--input-size takes channels,height,width such as 3,224,224, not {text!r}"
+    return [parse(part, int, problem) for part in re.split("[,x]", text)]
+
+
+def parse_batch_size(auto: int | str, text: str) -> int | str:
+    """--batch-size: a number, or what `auto` stands for."""
+    return auto if text == "auto" else parse(text, int, f"--batch-size takes a number of images or auto, not {text!r}")
+
+
+def parse_every(text: str) -> int:
+    """--every: the step from frame to frame."""
+    step = parse(text, int, f"--every takes a whole number, not {text!r}")
+    if step < 1:
+        raise PathxError(f"--every takes 1 or more, not {step}: 10 is every tenth frame", usage=True)
+    return step
+
+
+def parse_folder(text: str) -> str:
+    """--out of commands that write to folders only."""
+    if is_stored(text):
+        raise PathxError("these results go to a folder of this machine: name one, and copy it to the store", usage=True)
+    return text
+
+
+def split_list(texts: list[str]) -> list[str]:
+    """The parts of an option that may repeat and takes lists with commas."""
+    return [part.strip() for text in texts for part in text.split(",") if part.strip()]
+
+
+def parse_ranges(option: str, texts: list[str]) -> list[int]:
+    """Numbers and ranges of them: `3`, or `3-7` for all of them."""
+    numbers: list[int] = []
+    for text in split_list(texts):
+        first, dash, last = text.partition("-")
+        wrong = f"{option} takes numbers and ranges such as 3,5-7, not {text!r}"
+        low = parse(first, int, wrong)
+        high = parse(last, int, wrong) if dash else low
+        if not 0 <= low <= high < 1_000_000:
+            raise PathxError(wrong, usage=True)
+        numbers += range(low, high + 1)
+    return list(dict.fromkeys(numbers))
+
+
+def choose_shard(given: Shard | None, quiet: bool) -> Shard | None:
+    """--shard, or the part that a job scheduler gave to this process, which is then said."""
+    if given is not None:
+        return given if given.count > 1 else None
+    shard, source = shard_of_environment() or (None, "")
+    if shard is not None and not quiet:
+        print_error(f"note: this is shard {shard}, says {source}; for everything use --shard 1/1")
+    return shard
+
+
+# Single options that several commands take
+
+
+IMAGES = typer.Argument(
+    metavar="IMAGE|FOLDER|GLOB|LIST.txt|-",
+    help="Images, folders of them, patterns, archives (.tar, .parquet), https:// and s3:// addresses, text files with a "
+    "path (not an address) per line, - for an image or paths on standard input; videos with --every.",
+)
+TARGETS = option(
+    (),
+    "Class to explain: number, label, or top:K for the K best; may repeat. [default: the predicted class]",
+    "CLASS",
+    names=("--target",),
+    panel=PATH,
+)
+UNITS = option(
+    None, "Also show what units look for elsewhere: a folder that pathx units wrote.", "FOLDER", panel=PICTURES
+)
+SHARD = option(
+    None,
+    "Do one of N parts only. [default: the part given by SLURM or torchrun, or everything]",
+    "I/N",
+    parse=parse_shard,
+    panel=RUN,
+)
+AT_ONCE = option("auto", "Images explained at once.", "N|auto", parse=partial(parse_batch_size, 8), panel=RUN)
+NO_PICTURES = option(False, "Write JSON only.", panel=PICTURES)
+FORMAT = option("text", "Text for people, or JSON documents.", choices=("text", "json"), panel=RESULTS)
+QUIET = option(False, "Print only errors and JSON.", names=("--quiet", "-q"), panel=RESULTS)
+
+
+def out_folder(default: str) -> Any:
+    """--out of commands that write to folders only."""
+    return option(default, "Folder for the results.", "FOLDER", panel=RESULTS, parse=parse_folder)
+
+
+# Groups of options
 
 
 @dataclass(frozen=True)
@@ -92,63 +200,58 @@ class ModelOptions:
     """A model and what belongs to it."""
 
     panel: ClassVar[str] = MODEL
-    model: Annotated[
-        str,
-        Option(
-            "A torchvision name; a TorchScript, .pt2 or .onnx file; timm:NAME; hf:NAME or a folder of save_pretrained; "
-            "file.py:build or package.module:build, your own code.",
-            "NAME|FILE|SOURCE:NAME",
-        ),
-    ] = "squeezenet1_1"
-    weights: Annotated[
-        str | None,
-        Option(
-            "For all but model files: a state dict or checkpoint; torchvision's own names (DEFAULT, …); NAME=FILE for a "
-            "file to be used as those; or none (untrained).",
-            "NAME|FILE|NAME=FILE|none",
-        ),
-    ] = None
-    model_args: Annotated[
-        str | None,
-        Option(
-            """For timm:NAME and your own code: arguments by name, as '{"num_classes": 10}'.""", "JSON", panel=SELDOM
-        ),
-    ] = None
-    labels: Annotated[
-        str | None, Option("File with the class labels: one per line, or a JSON list or object.", "FILE")
-    ] = None
-    input_size: Annotated[str | None, Option("For model files: channels,height,width, as 3,224,224.", "C,H,W")] = None
-    mean: Annotated[str | None, Option("For model files: mean per channel, as 0.485,0.456,0.406.", "M,...")] = None
-    std: Annotated[
-        str | None, Option("For model files: standard deviation per channel, as 0.229,0.224,0.225.", "S,...")
-    ] = None
+    model: str = option(
+        "squeezenet1_1",
+        "A torchvision name; a TorchScript, .pt2 or .onnx file; timm:NAME; hf:NAME or a folder of save_pretrained; "
+        "or your own code, file.py:build or package.module:build.",
+        "NAME|FILE|SOURCE:NAME",
+    )
+    weights: str | None = option(
+        None,
+        "For all but model files: a state dict or checkpoint; a torchvision name such as DEFAULT; NAME=FILE to read those "
+        "weights from a file; or none (untrained).",
+        "NAME|FILE|NAME=FILE|none",
+    )
+    model_args: dict[str, Any] | None = option(
+        None,
+        """For timm:NAME and your own code: arguments by name, as '{"num_classes": 10}'.""",
+        "JSON",
+        panel=SELDOM,
+        parse=parse_model_args,
+    )
+    labels: str | None = option(None, "File with the class labels: one per line, or a JSON list or object.", "FILE")
+    input_size: Sequence[int] | None = option(
+        None, "For model files: channels,height,width, as 3,224,224.", "C,H,W", parse=parse_size
+    )
+    mean: Sequence[float] | None = option(
+        None,
+        "For model files: mean per channel, as 0.485,0.456,0.406.",
+        "M,...",
+        parse=partial(parse_numbers, "--mean"),
+    )
+    std: Sequence[float] | None = option(
+        None,
+        "For model files: standard deviation per channel, as 0.229,0.224,0.225.",
+        "S,...",
+        parse=partial(parse_numbers, "--std"),
+    )
 
     def loader(self) -> Callable[[], LoadedModel]:
-        """What loads the model, here or in another process; the options are checked at once."""
-        return partial(
-            _load,
-            self.model,
-            weights=self.weights,
-            arguments=parse_model_args(self.model_args),
-            labels=self.labels,
-            input_size=parse_size(self.input_size),
-            mean=parse_numbers(self.mean, "--mean"),
-            std=parse_numbers(self.std, "--std"),
-        )
+        """What loads the model, here or in another process."""
+        return partial(_load, **vars(self))
 
     def load(self, quiet: bool = False) -> LoadedModel:
-        """The model, once its notes are printed."""
+        """The model; its notes are printed."""
         loaded = self.loader()()
-        for note in loaded.notes:
-            notes(quiet)(note)
+        print_notes(loaded.notes, quiet)
         return loaded
 
 
-def _load(model: str, **given: Any) -> LoadedModel:
-    """As `load_model`, which takes torch, and so is imported only then."""
+def _load(model: str, model_args: dict[str, Any] | None, **given: Any) -> LoadedModel:
+    """As `load_model`, whose import loads torch."""
     from pathx.models.load import load_model
 
-    return load_model(model, **given)
+    return load_model(model, arguments=model_args, **given)
 
 
 @dataclass(frozen=True)
@@ -156,74 +259,56 @@ class PathOptions:
     """How far a path goes, and what it keeps."""
 
     panel: ClassVar[str] = PATH
-    depth: Annotated[
-        str,
-        Option(
-            "Hidden layers on the path, from the output down: a number, as many as hold N layers of maps, half or all.",
-            "N|maps:N|half|all",
-        ),
-    ] = DEPTH
-    width: Annotated[str, Option("Units kept per layer at most: a number, a share such as 5%, or all.", "K|P%|all")] = (
-        str(WIDTH)
+    depth: int | str = option(
+        DEPTH,
+        "Hidden layers on the path, from the output down: a number, maps:N for the N topmost layers of feature maps and "
+        "all above them, half or all.",
+        "N|maps:N|half|all",
+        parse=parse_depth,
     )
-    alpha: Annotated[
-        str | None, Option("Importance a unit must exceed to be kept. [default: 1/classes; 0 for effects]", "A")
-    ] = None
-    skips: Annotated[Skips, Option("Follow routes from layer to layer, or also those that jump.")] = _SKIPS
-    exact: Annotated[
-        Exact, Option("Where the numbers must hold: at the image, or in a region around it (ReLU networks only).")
-    ] = _EXACT
-    importance: Annotated[
-        str,
-        Option(
-            "paper or effect: rank units as the paper does, or by their first-order effect on the log-odds of the class.",
-            "paper|effect",
-            choices=("paper", "effect"),
-            panel=SELDOM,
-        ),
-    ] = IMPORTANCE
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """As the library takes them."""
-        return {
-            "depth": parse_depth(self.depth),
-            "width": parse_width(self.width),
-            "alpha": parse_alpha(self.alpha),
-            "skips": self.skips.value,
-            "exact": self.exact.value,
-            "importance": self.importance,
-        }
+    width: int | str = option(
+        WIDTH, "Units kept per layer at most: a number, a share such as 5%, or all.", "K|P%|all", parse=parse_width
+    )
+    alpha: float | None = option(
+        None, "Importance that a unit must exceed to be kept. [default: 1/classes; 0 with --importance effect]", "A"
+    )
+    skips: str = option(SKIPS, "Follow only routes from layer to layer, or all.", choices=("adjacent", "all"))
+    exact: str = option(
+        EXACT,
+        "Where the numbers must hold: at the image, or in a region around it (ReLU networks only).",
+        choices=("image", "region"),
+    )
+    importance: str = option(
+        IMPORTANCE,
+        "Rank units as the paper does, or by their first-order effect on the log-odds of the class.",
+        choices=("paper", "effect"),
+        panel=SELDOM,
+    )
 
 
 @dataclass(frozen=True)
 class DeviceOptions:
     panel: ClassVar[str] = RUN
-    device: Annotated[str, Option("auto, cpu, cuda, cuda:N or mps.", "DEVICE")] = "auto"
-    dtype: Annotated[Dtype, Option("Precision of the computation.")] = Dtype.float32
+    device: str = option("auto", "auto, cpu, cuda, cuda:N or mps.", "DEVICE")
+    dtype: str = option("float32", "Precision of the computation.", choices=("float32", "float64"))
 
     def prepare(self, model: LoadedModel) -> Prepared:
         """The model on its device."""
         from pathx.pipeline import prepare
 
-        return prepare(model, device=self.device, dtype=self.dtype.value)
+        return prepare(model, device=self.device, dtype=self.dtype)
 
 
 @dataclass(frozen=True)
 class RayOptions:
     panel: ClassVar[str] = RUN
-    ray: Annotated[
-        str | None,
-        Option("Run on Ray: one started here, the one at hand, or the one at an address.", "local|auto|ADDRESS"),
-    ] = None
-    ray_actors: Annotated[
-        str | None,
-        Option(
-            "Processes that hold the model, N or MIN:MAX. [default: as many as there is room for]",
-            rare=True,
-        ),
-    ] = None
-    ray_gpus: Annotated[str | None, Option("GPUs of each; a share such as 0.5 is fine.", rare=True)] = None
+    ray: str | None = option(
+        None, "Run on Ray: start it here, use the running one, or the one at an address.", "local|auto|ADDRESS"
+    )
+    ray_actors: str | None = option(
+        None, "Processes that hold the model, N or MIN:MAX. [default: as many as there is room for]", rare=True
+    )
+    ray_gpus: str | None = option(None, "GPUs of each process; a share such as 0.5 is fine.", rare=True)
 
     @property
     def where(self) -> dict[str, Any]:
@@ -238,17 +323,15 @@ class RunOptions:
     """How a run over many images goes."""
 
     panel: ClassVar[str] = RUN
-    batch_size: Annotated[str, Option("Images explained at once.", "N|auto")] = "auto"
-    workers: Annotated[
-        str | None,
-        Option("Threads that read images ahead and write results behind. [default: cores, 8 at most]", rare=True),
-    ] = None
-    shard: Annotated[
-        str | None,
-        Option("Do one of N parts only. [default: that of the SLURM array or torchrun, or all]", "I/N"),
-    ] = None
-    overwrite: Annotated[bool, Option("Make results again that are there already.")] = False
-    fail_fast: Annotated[bool, Option("Stop at the first image that fails.", rare=True)] = False
+    batch_size: int | str = option(
+        "auto", "Images explained at once.", "N|auto", parse=partial(parse_batch_size, "auto")
+    )
+    workers: int | None = option(
+        None, "Threads that read images ahead and write results behind. [default: cores, 8 at most]", rare=True
+    )
+    shard: Shard | None = SHARD
+    overwrite: bool = option(False, "Make results again that are already there.")
+    fail_fast: bool = option(False, "Stop at the first image that fails.", rare=True)
 
 
 @dataclass(frozen=True)
@@ -256,46 +339,35 @@ class DrawingOptions:
     """How pictures are drawn."""
 
     panel: ClassVar[str] = PICTURES
-    heat: Annotated[
-        str,
-        Option(
-            "What overlays show: where the units of the path look, what each pixel adds, or where all units of the upper "
-            "half of the layers look.",
-            "|".join(HEATS),
-            choices=HEATS,
-            rare=True,
-        ),
-    ] = "path"
-    colours: Annotated[
-        str,
-        Option(
-            f"{' or '.join(COLOURS)}; each pair differs for any colour vision.",
-            "MAP",
-            names=("--colours", "--colors"),
-            choices=COLOURS,
-            rare=True,
-        ),
-    ] = "red-blue"
-    smoothing: Annotated[
-        str,
-        Option("Gaussian of overlays and sheets, as a share of the shorter side; 0: none.", "S", rare=True),
-    ] = "0.025"
-    percentile: Annotated[str, Option("Of the magnitudes, what the strongest colour stands for.", "P", rare=True)] = (
-        "99"
+    heat: str = option(
+        "path",
+        "What overlays show: where the units of the path look, what each pixel adds, or where all units of the upper half "
+        "of the layers look.",
+        choices=HEATS,
+        rare=True,
     )
-    show_units: Annotated[bool, Option("Draw what the strongest units of the deepest layer can see.", rare=True)] = (
-        False
+    colours: str = option(
+        "red-blue",
+        "The two colours of each pair differ for any colour vision.",
+        names=("--colours", "--colors"),
+        choices=COLOURS,
+        rare=True,
     )
+    smoothing: float = option(
+        0.025,
+        "Sigma of the Gaussian on overlays and sheets, as a share of the shorter side; 0 for none.",
+        "S",
+        rare=True,
+    )
+    percentile: float = option(99.0, "Percentile of the magnitudes that has the strongest colour.", "P", rare=True)
+    show_units: bool = option(False, "Draw what the strongest units of the deepest layer can see.", rare=True)
 
     @property
     def drawing(self) -> Drawing:
         """As the library takes them."""
-        smoothing = parse_number(self.smoothing, "--smoothing", "0.025")
-        percentile = parse_number(self.percentile, "--percentile", "99")
-
         from pathx.drawing.render import Drawing
 
-        return Drawing(smoothing, self.colours, percentile, self.show_units, self.heat)
+        return Drawing(**vars(self))
 
 
 @dataclass(frozen=True)
@@ -303,216 +375,53 @@ class ResultOptions:
     """What is written of explanations, and where."""
 
     panel: ClassVar[str] = RESULTS
-    every: Annotated[
-        str | None,
-        Option(
-            "Take every Nth frame of videos, animations and files of several pages, from the first one on.",
-            "N",
-            panel=PICTURES,
-        ),
-    ] = None
-    truth: Annotated[
-        str | None,
-        Option(
-            "True class of the images; a wrong prediction is also explained against it. "
-            "[default: the image's folder, if it is called as a class]",
-            rare=True,
-        ),
-    ] = None
-    units: Annotated[
-        str | None,
-        Option(
-            "Show what the strongest units look for elsewhere: the folder that pathx units wrote.",
-            "FOLDER",
-            panel=PICTURES,
-        ),
-    ] = None
-    removal: Annotated[
-        bool | None,
-        Option(
-            "See what becomes of the class without the path's units. "
-            "[default: for up to ten images named one by one, and with --report]",
-            names=("--removal/--no-removal",),
-        ),
-    ] = None
-    no_pictures: Annotated[bool, Option("Write JSON only.", panel=PICTURES)] = False
-    out: Annotated[str, Option("Folder for the results, or its address in a store.", "FOLDER")] = "pathx-out"
-    pack: Annotated[
-        str | None,
-        Option("Pack results into shards, instead of a folder for each explanation.", "tar|parquet"),
-    ] = None
-    save_tensors: Annotated[bool, Option("Also write tensors.safetensors.")] = False
-    report: Annotated[bool, Option("Also write an interactive page, report.html.")] = False
-    format: Annotated[Format, Option("Text for people, or one JSON document per explanation.")] = Format.text
-    quiet: Annotated[bool, Option("Print errors only, and what --format json prints.", names=("--quiet", "-q"))] = False
+    every: int | None = option(
+        None,
+        "Take every Nth frame of videos, animations and files of several pages, starting with the first.",
+        "N",
+        panel=PICTURES,
+        parse=parse_every,
+    )
+    truth: str | None = option(
+        None,
+        "True class of the images; a wrong prediction is also explained against it. "
+        "[default: the image's folder, if it is named after a class]",
+        rare=True,
+    )
+    units: str | None = UNITS
+    removal: bool | None = option(
+        None,
+        "Measure the class's probability without the path's units. "
+        "[default: for up to ten images named one by one, and with --report]",
+        names=("--removal/--no-removal",),
+    )
+    no_pictures: bool = NO_PICTURES
+    out: str = option("pathx-out", "Folder for the results, or its address in a store.", "FOLDER")
+    pack: str | None = option(
+        None, "Pack results into such files, instead of a folder for each explanation.", "tar|parquet"
+    )
+    save_tensors: bool = option(False, "Also write tensors.safetensors.")
+    report: bool = option(False, "Also write an interactive page, report.html.")
+    format: str = FORMAT
+    quiet: bool = QUIET
 
 
 @dataclass(frozen=True)
 class MeasureOptions:
     """How explanations are measured."""
 
-    panel: ClassVar[str] = "The measure"
-    methods: Annotated[
-        list[str] | None,
-        Option(
-            f"Of {', '.join(METHODS)}, with commas between, or all. [default: {','.join(DEFAULT_METHODS)}]",
-            "NAME,...",
-        ),
-    ] = None
-    protocol: Annotated[
-        str,
-        Option(
-            "The usual one (Petsiuk et al.), the paper's: each channel ranked, or the grid game: mosaics of four images.",
-            "|".join(PROTOCOLS),
-            choices=PROTOCOLS,
-        ),
-    ] = "rise"
-    ties: Annotated[
-        str,
-        Option(
-            "Order of pixels that a map gives the same value. The paper's table has rows.",
-            "|".join(TIES),
-            choices=TIES,
-        ),
-    ] = "random"
-    steps: Annotated[str | None, Option("Steps from one end to the other.", "N")] = None
-    step_pixels: Annotated[str | None, Option("Pixels per step. [default: one row of the image]", "N")] = None
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """As the library takes them."""
-        return {
-            "methods": split_list(self.methods),
-            "protocol": self.protocol,
-            "ties": self.ties,
-            "steps": parse_whole_number(self.steps, "--steps"),
-            "step_pixels": parse_whole_number(self.step_pixels, "--step-pixels"),
-        }
-
-
-IMAGES = typer.Argument(
-    metavar="IMAGE|FOLDER|GLOB|LIST.txt|-",
-    help="Images, folders of them, patterns, archives (.tar, .parquet), https:// and s3:// addresses, files with a "
-    "path (but no address) per line, - for an image or paths on standard input; videos with --every.",
-)
-Images = Annotated[list[str], IMAGES]
-Targets = Annotated[
-    list[str] | None,
-    Option(
-        "Class to explain: number, label, or top:K for the K best; may repeat. [default: the predicted]",
-        "CLASS",
-        names=("--target",),
-        panel=PATH,
-    ),
-]
-BatchSize = Annotated[str, Option("Images explained at once.", "N|auto", panel=RUN)]
-Units = Annotated[str | None, Option("What units look for elsewhere: the folder that pathx units wrote.", "FOLDER")]
-Out = Annotated[str, Option("Folder for the results.", "FOLDER", panel=RESULTS, check=_check_folder)]
-OneFormat = Annotated[Format, Option("Text for people, or one JSON document.", panel=RESULTS)]
-Quiet = Annotated[
-    bool, Option("Print errors only, and what --format json prints.", names=("--quiet", "-q"), panel=RESULTS)
-]
-
-
-# What the texts of options mean; PathxError names the option that is wrong.
-
-T = TypeVar("T")
-
-
-def parse(text: str, kind: Callable[[str], T], problem: str) -> T:
-    """The text as a number, or the problem as an error."""
-    try:
-        return kind(text)
-    except (ValueError, OverflowError):
-        raise PathxError(problem, usage=True) from None
-
-
-def parse_model_args(text: str | None) -> dict[str, Any] | None:
-    """--model-args."""
-    if text is None:
-        return None
-    try:
-        found = parse_json(text)
-    except ValueError as error:
-        raise PathxError(f"--model-args is not valid JSON ({error}): write {_ARGUMENTS}", usage=True) from None
-    if not isinstance(found, dict):
-        raise PathxError(f"--model-args takes an object such as {_ARGUMENTS}", usage=True)
-    return found
-
-
-_ARGUMENTS = """'{"num_classes": 10}'"""
-
-
-def parse_depth(text: str) -> int | str:
-    """--depth: a number, or what the library makes of maps:N, half or all."""
-    problem = f"depth {text!r} is not a number of layers; use 1 or more, maps:3, half or all"
-    return text if re.fullmatch(r"all|half|maps:[1-9]\d*", text) else parse(text, int, problem)
-
-
-def parse_width(text: str) -> int | str:
-    """--width: a number, or what the library makes of a share or all."""
-    return int(text) if re.fullmatch(r"[+-]?\d+", text) else text
-
-
-def parse_numbers(text: str | None, option: str) -> list[float] | None:
-    """--mean and --std."""
-    problem = f"{option} takes numbers with commas between, such as 0.5,0.5,0.5, not {text!r}"
-    return None if text is None else [parse(part, float, problem) for part in text.split(",")]
-
-
-def parse_size(text: str | None) -> list[int] | None:
-    """--input-size."""
-    problem = f"--input-size takes channels,height,width such as 3,224,224, not {text!r}"
-    return None if text is None else [parse(part, int, problem) for part in re.split("[,x]", text)]
-
-
-def parse_batch_size(text: str) -> int | str:
-    """--batch-size: a number or auto."""
-    return text if text == "auto" else parse(text, int, f"--batch-size takes a number of images or auto, not {text!r}")
-
-
-def parse_images_at_once(text: str) -> int:
-    """--batch-size where auto is a fixed number."""
-    size = parse_batch_size(text)
-    return 8 if isinstance(size, str) else size
-
-
-def choose_shard(text: str | None, quiet: bool) -> Shard | None:
-    """--shard, or the part that a job scheduler gave to this process, which is then said."""
-    if text is not None:
-        chosen = parse_shard(text)
-        return chosen if chosen.count > 1 else None
-    found = shard_of_environment()
-    if found is None:
-        return None
-    if not quiet:
-        complain(f"note: this is shard {found[0]}, says {found[1]}; for everything use --shard 1/1")
-    return found[0]
-
-
-def parse_whole_number(text: str | None, option: str) -> int | None:
-    """--features, --from-layer, --steps and the like."""
-    return None if text is None else parse(text, int, f"{option} takes a whole number, not {text!r}")
-
-
-def parse_every(text: str | None) -> int | None:
-    """--every: the step from frame to frame; None to take files as single images."""
-    step = parse_whole_number(text, "--every")
-    if step is not None and step < 1:
-        raise PathxError(f"--every takes 1 or more, not {step}: 10 is every tenth frame", usage=True)
-    return step
-
-
-def parse_alpha(text: str | None) -> float | None:
-    """--alpha."""
-    return None if text is None else parse(text, float, f"alpha {text!r} is not a number; use 0 to 1")
-
-
-def parse_number(text: str, option: str, example: str) -> float:
-    """--smoothing and --percentile."""
-    return parse(text, float, f"{option} takes a number such as {example}, not {text!r}")
-
-
-def split_list(texts: list[str] | None) -> list[str]:
-    """The parts of an option that may be repeated and takes lists with commas."""
-    return [part.strip() for text in texts or () for part in text.split(",") if part.strip()]
+    panel: ClassVar[str] = MEASURE
+    methods: list[str] = option(
+        (),
+        f"Any of {', '.join(METHODS)}, with commas between, or all. [default: {','.join(DEFAULT_METHODS)}]",
+        "NAME,...",
+        parse=split_list,
+    )
+    protocol: str = option(
+        "rise",
+        "rise: the usual one (Petsiuk et al.); paper: each channel ranked; grid: the grid game, mosaics of four images.",
+        choices=PROTOCOLS,
+    )
+    ties: str = option("random", "Order of pixels with the same value; the paper's table has rows.", choices=TIES)
+    steps: int | None = option(None, "Steps from one end of a curve to the other.", "N")
+    step_pixels: int | None = option(None, "Pixels per step. [default: one row of the image]", "N")

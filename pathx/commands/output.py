@@ -1,14 +1,15 @@
-"""What commands share towards the terminal: one-line errors with their exit status, tables, how things are written."""
+"""What commands share towards the terminal: one-line errors with their exit status, results, tables, progress."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 import textwrap
 import time
 import traceback
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from signal import SIGINT
 from typing import TYPE_CHECKING, Any, TextIO, cast
@@ -18,8 +19,6 @@ import typer
 from pathx.errors import PathxError, harmless, shown, without_secrets
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
-
     from pathx.explanation import Explanation, Unit
     from pathx.results.store import Result
 
@@ -27,8 +26,11 @@ EVERY = 10.0
 """Seconds between two lines of progress where stderr is no terminal."""
 
 
+# Errors and notes, on stderr
+
+
 @contextmanager
-def errors(interrupted: str = "nothing is lost that was written") -> Iterator[None]:
+def print_errors(interrupted: str = "nothing is lost that was written") -> Iterator[None]:
     """One line on stderr for what the user can mend, and the exit status that goes with it.
 
     Args:
@@ -37,20 +39,18 @@ def errors(interrupted: str = "nothing is lost that was written") -> Iterator[No
     try:
         yield
     except PathxError as error:
-        complain(str(error), error)
+        print_error(str(error), error)
         raise typer.Exit(2 if error.usage else 1) from None
     except KeyboardInterrupt as error:
-        complain(f"interrupted; {interrupted}")
+        print_error(f"interrupted; {interrupted}")
         raise typer.Exit(128 + (error.args[0] if error.args else SIGINT)) from None
     except (typer.Exit, BrokenPipeError, BrokenOutput):
         raise
     except SystemExit as error:
-        if isinstance(error.__context__, BrokenPipeError):  # as rich ends the process where nobody reads on
-            raise
-        complain(f"the model's own code ended the run (sys.exit with {error.code}): take that out of its forward")
+        print_error(f"the model's own code ended the run (sys.exit with {error.code}): take that out of its forward")
         raise typer.Exit(1) from None
     except Exception as error:
-        complain(f"unexpected {type(error).__name__}: {error} (set PATHX_DEBUG=1 for the traceback)", error)
+        print_error(f"unexpected {type(error).__name__}: {error} (set PATHX_DEBUG=1 for the traceback)", error)
         raise typer.Exit(1) from None
 
 
@@ -58,35 +58,42 @@ class BrokenOutput(OSError):
     """Standard output cannot be written to."""
 
 
-def complain(text: str, error: Exception | None = None) -> None:
-    """A line on stderr; with PATHX_DEBUG after the traceback of what it is about."""
-    with suppress(OSError):  # nobody can be told that nobody can be told; the exit status says it
+def print_error(text: str, error: Exception | None = None) -> None:
+    """A line on stderr; with PATHX_DEBUG, the traceback of the error before it."""
+    with suppress(OSError):  # stderr is broken too; the exit status says enough
         if error is not None and os.environ.get("PATHX_DEBUG"):
             sys.stderr.write(_harmless_lines(without_secrets("".join(traceback.format_exception(error)))))
         print(f"pathx: {harmless(with_options(without_secrets(' '.join(text.split()))))}", file=sys.stderr, flush=True)
 
 
-ARGUMENTS = {
-    "arguments": "--model-args",
-    "by": "--group-by",
-    "depth": "--depth",
-    "device": "--device",
-    "dtype": "--dtype",
-    "every": "--every",
-    "exact": "--exact",
-    "input_size": "--input-size",
-    "mean": "--mean",
-    "model": "--model",
-    "out": "--out",
-    "ray": "--ray",
-    "save_tensors": "--save-tensors",
-    "shard": "--shard",
-    "std": "--std",
-    "step_pixels": "--step-pixels",
-    "steps": "--steps",
-    "weights": "--weights",
-    "width": "--width",
-}
+def note_printer(quiet: bool) -> Callable[[str], None]:
+    """What prints a note on stderr, unless all is to be quiet."""
+    return (lambda text: None) if quiet else (lambda text: print_error(f"note: {text}"))
+
+
+def print_notes(notes: Iterable[str], quiet: bool) -> None:
+    """Notes on stderr, unless all is to be quiet."""
+    for note in notes:
+        note_printer(quiet)(note)
+
+
+def about(file: str, text: str) -> str:
+    """A message with the file it is about in front, as messages show it, unless it names it already."""
+    return text if file in text or shown(file) in text else f"{shown(file)}: {text}"
+
+
+def print_problems(document: dict[str, Any], quiet: bool, failed: bool = False) -> None:
+    """What a document says could not be read, and unless all is to be quiet its notes; ends a command that failed."""
+    for name, reason in document["unread"].items():
+        print_error(about(name, reason))
+    print_notes(document.get("notes", ()), quiet)
+    if failed or document["unread"]:
+        raise typer.Exit(1)
+
+
+_SAME = "depth device dtype every exact input_size mean model out ray save_tensors shard std step_pixels steps weights width"
+ARGUMENTS = {name: f"--{name.replace('_', '-')}" for name in _SAME.split()}
+ARGUMENTS |= {"arguments": "--model-args", "by": "--group-by"}
 """Arguments of the library that its messages name, as the options of the command line that set them."""
 
 
@@ -99,15 +106,30 @@ def _harmless_lines(text: str) -> str:
     return "\n".join(map(harmless, text.split("\n")))
 
 
-class _Stream:
-    """Standard output, whose faults are told from those of other files."""
+# Results, on stdout
+
+
+class _ResultStream:
+    """Standard output on which nothing is written that could act on a terminal, and once a command runs only results.
+
+    What others print goes to stderr: the user's own network from a hook, from a thread, or when it is thrown away, which
+    may be at any time.
+    """
+
+    results_only = False
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
 
     def write(self, text: str) -> int:
+        if self.results_only:
+            return sys.stderr.write(text)
+        self.write_result(_harmless_lines(text))
+        return len(text)
+
+    def write_result(self, text: str) -> None:
         with _output():
-            return self.stream.write(text)
+            self.stream.write(text)
 
     def flush(self) -> None:
         with _output():
@@ -117,41 +139,9 @@ class _Stream:
         return getattr(self.stream, name)
 
 
-class _ResultStream(_Stream):
-    """The same, on which nothing is written that could act on a terminal, and once a command runs nothing but results.
-
-    What others print goes to stderr: the user's own network from a hook, from a thread, or when it is thrown away, which
-    may be at any time.
-    """
-
-    results_only = False
-
-    def write(self, text: str) -> int:
-        return sys.stderr.write(text) if self.results_only else self.write_result(text)
-
-    def write_result(self, text: str) -> int:
-        super().write(_harmless_lines(text))
-        return len(text)
-
-
-def say(text: str = "") -> None:
-    """A line of results on stdout."""
-    stream = sys.stdout
-    if isinstance(stream, _ResultStream):
-        stream.write_result(f"{text}\n")
-        stream.flush()
-    else:
-        print(text, flush=True)
-
-
-def keep_stdout_for_results() -> None:
-    """From now on only `say` and `terminal` write to stdout."""
-    if isinstance(sys.stdout, _ResultStream):
-        sys.stdout.results_only = True
-
-
 @contextmanager
 def _output() -> Iterator[None]:
+    """Tell faults of standard output from those of other files."""
     try:
         yield
     except BrokenPipeError:
@@ -162,7 +152,7 @@ def _output() -> Iterator[None]:
 
 @contextmanager
 def harmless_output() -> Iterator[None]:
-    """Whatever is printed meanwhile is escaped; `terminal` alone may send colours."""
+    """Whatever is printed meanwhile is escaped."""
     before = sys.stdout
     sys.stdout = cast("TextIO", _ResultStream(before))
     try:
@@ -171,23 +161,28 @@ def harmless_output() -> Iterator[None]:
         sys.stdout = before
 
 
-def notes(quiet: bool) -> Callable[[str], None]:
-    """What prints a note on stderr, unless all is to be quiet."""
-    return (lambda text: None) if quiet else (lambda text: complain(f"note: {text}"))
+def keep_stdout_for_results() -> None:
+    """From now on only `say` writes to stdout."""
+    if isinstance(sys.stdout, _ResultStream):
+        sys.stdout.results_only = True
 
 
-@contextmanager
-def loading(what: str, quiet: bool = False) -> Iterator[None]:
-    """Say at once what is being loaded, where someone watches: torch alone takes seconds to come."""
-    watched = not quiet and sys.stderr.isatty()
-    line = f"pathx: loading {what} …"
-    if watched:
-        print(line, end="", file=sys.stderr, flush=True)
-    try:
-        yield
-    finally:
-        if watched:
-            print(f"\r{' ' * len(line)}\r", end="", file=sys.stderr, flush=True)
+def say(text: str = "", *, head: str = "") -> None:
+    """A line of results on stdout; on a terminal its head is bold."""
+    stream, head, text = sys.stdout, harmless(head), _harmless_lines(text)
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or os.name == "nt"  # whose consoles differ
+    if head and stream.isatty() and not plain:
+        head = f"\x1b[1m{head}\x1b[0m"
+    if isinstance(stream, _ResultStream):
+        stream.write_result(f"{head}{text}\n")
+        stream.flush()
+    else:
+        print(f"{head}{text}", flush=True)
+
+
+def terminal_width() -> int:
+    """Columns of the terminal; for a file or a pipe so many that nothing is cut."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else 1000
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str | None]], right: Container[int] = ()) -> None:
@@ -200,108 +195,38 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str | None]], r
         say(line.rstrip())
 
 
-def print_paragraph(head: str, text: str) -> None:
+def print_paragraph(text: str, head: str = "") -> None:
     """Text beside a heading, wrapped to the terminal with the lines that follow below the first; in a file, one line."""
-    width = terminal().width
-    say(
-        textwrap.fill(
-            text,
-            max(width, len(head) + 40),
-            initial_indent=head,
-            subsequent_indent=" " * len(head),
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-    )
+    width, indent = max(terminal_width(), len(head) + 40), " " * len(head)
+    for number, line in enumerate(
+        textwrap.wrap(text, width - len(head), break_long_words=False, break_on_hyphens=False) or [""]
+    ):
+        say(f"{indent if number else head}{line}")
 
 
-def shape(sizes: Sequence[int]) -> str:
-    """Sizes as people write them, 3x224x224."""
-    return "x".join(map(str, sizes))
+# What `explain` and `decompose` print
 
 
-def millions(count: int) -> str:
-    """A large number, such as of parameters."""
-    return f"{count / 1e6:.1f} M"
-
-
-def about(file: str, text: str) -> str:
-    """A message with the file it is about in front, as messages show it, unless it names it already."""
-    return text if file in text or shown(file) in text else f"{shown(file)}: {text}"
-
-
-def print_problems(document: dict[str, Any], quiet: bool, failed: bool = False) -> None:
-    """What a document says could not be read, and unless all is to be quiet its notes; ends a command that failed."""
-    for name, reason in document["unread"].items():
-        complain(about(name, reason))
-    for note in () if quiet else document.get("notes", ()):
-        complain(f"note: {note}")
-    if failed or document["unread"]:
-        raise typer.Exit(1)
-
-
-def terminal() -> Console:
-    """Where text for people goes: as wide as the terminal, and for a file or a pipe so wide that nothing is cut."""
-    from rich.console import Console, RenderHook
-    from rich.segment import Segment
-
-    class Harmless:
-        """Anything that is printed, with its text escaped and its colours left as they are."""
-
-        def __init__(self, content: ConsoleRenderable) -> None:
-            self.content = content
-
-        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-            for segment in console.render(self.content, options):
-                yield segment if segment.control else Segment(_harmless_lines(segment.text), segment.style)
-
-    class Escaping(RenderHook):
-        def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-            return [Harmless(renderable) for renderable in renderables]
-
-    stream = sys.stdout
-    plain = cast("TextIO", _Stream(stream.stream)) if isinstance(stream, _ResultStream) else stream
-    # NO_COLOR stands for text without any escapes: rich alone would keep bold.
-    console = Console(file=plain, highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto")
-    console.push_render_hook(Escaping())
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = 1000
-    return console
-
-
-def print_image(console: Console, file: str, predictions: Sequence[tuple[str, float]]) -> None:
+def print_image(file: str, predictions: Sequence[tuple[str, float]]) -> None:
     """The image that results are about, with its best classes."""
-    from rich.padding import Padding
-    from rich.text import Text
-
-    best = ", ".join(f"{label} {probability:.1%}" for label, probability in predictions)
-    console.print(Text(file, "bold"), soft_wrap=True)
-    console.print(Padding(Text(best), (0, 0, 0, 2), expand=False))
-    console.print()
+    say(head=file)
+    print_paragraph(", ".join(f"{label} {probability:.1%}" for label, probability in predictions), "  ")
+    say()
 
 
-def print_target(console: Console, document: dict[str, Any], explanation: Explanation) -> None:
+def print_target(document: dict[str, Any], explanation: Explanation) -> None:
     """The explained class, or the two that are compared, and what becomes of it without the path."""
-    from rich.text import Text
-
     from pathx.drawing.words import path_line
 
     target, other = document["target"], document.get("against")
-    number = [] if target["label"] == f"class {target['index']}" else [f"class {target['index']}"]
-    facts = [f"{target['probability']:.1%}", *number, f"logit {target['logit']:.4g}"]
-    if other is not None:
-        facts = [f"logits {target['logit']:.4g} and {other['logit']:.4g}"]
-    name = target["label"] if other is None else f"why {target['label']} and not {other['label']}"
-    console.print(Text.assemble((name, "bold"), f": {', '.join(facts)}"))
-    console.print(Text(path_line(explanation, target["label"], "" if other is None else other["label"])))
-
-
-def relative(importance: float, classes: int | None) -> str:
-    """An importance as times that of a unit that makes no difference, 1/classes: `1.472x`. An effect as it is."""
-    if classes is None:
-        return f"{importance:+.3f}"
-    times = importance * classes
-    return f"{times:.3f}x" if times < 100 else f"{times:.0f}x"
+    if other is None:
+        number = [] if target["label"] == f"class {target['index']}" else [f"class {target['index']}"]
+        facts = [f"{target['probability']:.1%}", *number, f"logit {target['logit']:.4g}"]
+        say(f": {', '.join(facts)}", head=target["label"])
+    else:
+        logits = f": logits {target['logit']:.4g} and {other['logit']:.4g}"
+        say(logits, head=f"why {target['label']} and not {other['label']}")
+    print_paragraph(path_line(explanation, target["label"], "" if other is None else other["label"]))
 
 
 def unit_name(unit: Unit, room: int) -> str:
@@ -319,21 +244,39 @@ def place_name(name: str, index: str, room: int) -> str:
 
 def print_contrast(result: Result) -> None:
     """What several classes of an image have in common, and where their files are."""
-    from rich.text import Text
-
     from pathx.drawing.words import path_line
 
-    console = terminal()
     document = result.document
     labels = [target["label"] for target in document["targets"]]
     if document["reason"]:
-        console.print(Text(document["reason"]))
+        print_paragraph(document["reason"])
     for label, pair in zip(labels[1:], result.contrast.pairs, strict=True):
         if pair.difference is not None:
-            console.print(Text(f"why {labels[0]} and not {label}: {path_line(pair.difference, labels[0], label)}"))
+            print_paragraph(f"why {labels[0]} and not {label}: {path_line(pair.difference, labels[0], label)}")
     between = [f"{pair['folder']}{os.sep}" for pair in document["pairs"] if pair["folder"]]
-    files = ", ".join([*between, *document["files"].values(), "contrast.json"])
-    console.print(Text(f"{result.folder}{os.sep}: {files}\n"), soft_wrap=True)
+    print_files(result, [*between, *document["files"].values(), "contrast.json"])
+
+
+def print_files(result: Result, names: Iterable[str]) -> None:
+    """Where the files of a result are, and an empty line."""
+    say(f"{result.folder}{os.sep}: {', '.join(names)}\n")
+
+
+# Progress, on stderr
+
+
+@contextmanager
+def loading(what: str, quiet: bool = False) -> Iterator[None]:
+    """Say at once what is being loaded, where someone watches: torch alone takes seconds to come."""
+    watched = not quiet and sys.stderr.isatty()
+    line = f"pathx: loading {what} …"
+    if watched:
+        print(line, end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        if watched:
+            print(f"\r{' ' * len(line)}\r", end="", file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -388,7 +331,7 @@ def show_progress(
                 left = duration((total - done) * (now - said) / (done - before))  # as fast as since the last line
                 parts = [f"{what}: {done} of {total}", *filter(None, [facts()]), f"about {left} left"]
                 said, before = now, done
-                complain(", ".join(parts))
+                print_error(", ".join(parts))
 
         yield line
 

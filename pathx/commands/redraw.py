@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from typing import Annotated
 
 import typer
 
 from pathx.commands import options
 from pathx.commands.command import command
-from pathx.commands.output import about, complain, say
+from pathx.commands.output import about, print_error, say
 from pathx.drawing.words import counted
 
 
 @command(rare=True)
 def redraw(
-    folder: Annotated[str, typer.Argument(metavar="DIR", help="Results of explain or decompose with --save-tensors.")],
+    *,
+    folder: str = typer.Argument(metavar="DIR", help="Results of explain or decompose with --save-tensors."),
     drawing: options.DrawingOptions,
-    quiet: options.Quiet = False,
+    quiet: bool = options.QUIET,
 ) -> None:
     """Draw pictures again from saved tensors, in other colours.
 
@@ -38,16 +38,16 @@ def redraw(
             reason = str(result.error).replace(result.file, "")
             failed[reason] += 1
             if failed[reason] == 1:  # a folder of results usually lacks the same thing everywhere
-                complain(about(result.file, str(result.error)), result.error)
+                print_error(about(result.file, str(result.error)), result.error)
             continue
         if quiet:
             continue
         for note in set(result.notes) - noted:
             noted.add(note)
-            complain(f"note: {note}")
+            print_error(f"note: {note}")
         say(f"{result.folder}{os.sep}: {', '.join(result.files)}")
     if failed:
         again = failed.total() - len(failed)
         if again:
-            complain(f"the same is true of {counted(again, 'more folder')}")
+            print_error(f"the same is true of {counted(again, 'more folder')}")
         raise typer.Exit(1)

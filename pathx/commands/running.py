@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
 import time
-from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -19,7 +17,6 @@ from pathx.commands import options
 from pathx.commands.options import (
     DeviceOptions,
     DrawingOptions,
-    Format,
     ModelOptions,
     PathOptions,
     RayOptions,
@@ -28,26 +25,27 @@ from pathx.commands.options import (
 )
 from pathx.commands.output import (
     about,
-    complain,
     duration,
     loading,
-    notes,
+    note_printer,
     print_contrast,
+    print_error,
+    print_notes,
     progress_bar,
     say,
     show_progress,
 )
-from pathx.errors import PathxError, shown
+from pathx.errors import PathxError
 from pathx.runs.index import index_name
 from pathx.stores import Address, is_stored
 
 if TYPE_CHECKING:
-    from pathx.models.load import LoadedModel
+    from pathx.pipeline import Prepared
     from pathx.report.collect import ExplanationFiles
     from pathx.report.explanation import NetworkData
     from pathx.report.saved import NetworkDataOf
     from pathx.results.store import Result
-    from pathx.runs.run import Plan, Settings
+    from pathx.runs.run import Plan
     from pathx.runs.stop import Stop
     from pathx.units.guide import Guide
 
@@ -81,16 +79,12 @@ def run_images(
     """
     out, quiet, pack = results.out, results.quiet, results.pack
     if results.report and (pack is not None or is_stored(out)):
-        raise PathxError("a report is made of results in a folder: leave out --report, --pack and stores", usage=True)
+        raise PathxError("a report needs results in a folder: leave out --report, or --pack and stores", usage=True)
     if ray.ray is not None and results.units is not None:
-        raise PathxError("references are shown by runs on this machine: leave out --units or --ray", usage=True)
-    settings, load = path.settings, model.loader()
-    settings |= {"batch_size": options.parse_batch_size(run.batch_size), "drawing": drawing.drawing}
-    settings["workers"] = options.parse_whole_number(run.workers, "workers")
-    every, shard = options.parse_every(results.every), options.choose_shard(run.shard, quiet)
+        raise PathxError("--units works without a cluster only: leave out --units or --ray", usage=True)
+    load, shard = model.loader(), options.choose_shard(run.shard, quiet)
 
     with loading(f"torch and {model.model}", quiet):
-        from pathx.runs.compute import decompose_task
         from pathx.runs.run import Plan, Settings, explain_files
         from pathx.runs.stop import Stop
 
@@ -99,15 +93,17 @@ def run_images(
     if results.units is not None:
         from pathx.units.guide import Guide
 
-        guide = Guide(results.units, device.prepare(loaded), notes(quiet))
-    plan, stop = Plan.of(images, out, shard=shard, overwrite=run.overwrite, every=every), Stop()
+        guide = Guide(results.units, device.prepare(loaded), note_printer(quiet))
+    plan, stop = Plan.of(images, out, shard=shard, overwrite=run.overwrite, every=results.every), Stop()
     one_by_one = len(images) <= FEW and [image.source for image in plan.images] == list(images)
     one_by_one = one_by_one or not plan.indexed
     removal = results.removal if results.removal is not None else one_by_one or results.report
     chosen = Settings(
-        **settings,
-        device=device.device,
-        dtype=device.dtype.value,
+        **vars(path),
+        **vars(device),
+        batch_size=run.batch_size,
+        workers=run.workers,
+        drawing=drawing.drawing,
         save_tensors=results.save_tensors,
         truth=results.truth,
         pictures=not results.no_pictures,
@@ -115,28 +111,23 @@ def run_images(
         removal=removal,
         guide=guide,
     )
-    for note in loaded.notes:
-        notes(quiet)(note)
+    print_notes(loaded.notes, quiet)
     how: dict[str, Any] = {
-        "targets": targets or (),
+        "targets": targets,
         "settings": chosen,
+        "decompose": decompose,
         "pack": pack,
-        "note": notes(quiet),
+        "note": note_printer(quiet),
         "stop": stop,
     }
-    if decompose is not None:
-        how["task"] = decompose_task(**decompose)
-    if ray.ray is None or not plan.indexed:  # an image that is named by itself
-        made = explain_files(loaded, plan, out, **how)
-    else:
-        from pathx.runs.cluster import explain_on_ray
+    if ray.ray is not None and plan.indexed:  # an image that is named by itself is explained here
+        from pathx.runs.cluster import OnRay
 
-        documents = results.report or results.format is Format.json
-        made = explain_on_ray(load, plan, out, **ray.where, **how, documents=documents)
-    told: dict[str, Any] = {"format": results.format, "quiet": quiet, "fail_fast": run.fail_fast}
-    tally = follow(made, plan, out, stop=stop, **told, show=partial(show, guide), verb=verb)
+        how["ray"] = OnRay(load, **ray.where, documents=results.report or results.format == "json")
+    made = explain_files(loaded, plan, out, **how)
+    tally = _follow(made, plan, results, stop, run.fail_fast, partial(show, guide), verb)
     if results.report and tally.folders:  # where some images failed, the others have their pages
-        _write_report(tally.folders, loaded, chosen, results)
+        _write_report(tally.folders, device.prepare(loaded), results)
     if tally.failed:
         raise typer.Exit(1)
 
@@ -149,9 +140,9 @@ class Tally:
     verb: str = "explained"
     made: int = 0
     kept: int = 0
-    failed: dict[str, str] = field(default_factory=dict)
+    failed: set[str] = field(default_factory=set)
     labelled: int = 0
-    wrong: list[str] = field(default_factory=list)
+    right: int = 0
     folders: list[Path] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
     _last: str | None = None
@@ -160,14 +151,10 @@ class Tally:
     def seen(self) -> int:
         return self.made + self.kept + len(self.failed)
 
-    @property
-    def speed(self) -> float:
-        """Images per second, those left out that were done before."""
-        return (self.made + len(self.failed)) / max(time.monotonic() - self.started, 1e-9)
-
     def facts(self) -> str:
-        """What is said beside the count of images while a run goes on."""
-        return f"{self.speed:.1f} per second{f', {len(self.failed)} failed' if self.failed else ''}"
+        """What is said beside the count of images while a run goes on; images done before do not count as speed."""
+        speed = (self.made + len(self.failed)) / max(time.monotonic() - self.started, 1e-9)
+        return f"{speed:.1f} per second{f', {len(self.failed)} failed' if self.failed else ''}"
 
     def add(self, result: Result) -> bool:
         """Count a result; whether it is the first of its image."""
@@ -175,7 +162,7 @@ class Tally:
         if result.failed:
             if not first and result.file not in self.failed:  # it was taken for done by what came before
                 self.made -= 1
-            self.failed[result.file] = _reason(result.file, str(result.error))
+            self.failed.add(result.file)
         elif first and result.state.name == "kept":
             self.kept += 1
         elif first:
@@ -184,146 +171,108 @@ class Tally:
             self.folders.append(result.folder)
         if first and result.truth is not None and result.predictions:
             self.labelled += 1
-            says = result.predictions[0][0]
-            if says != result.truth:
-                self.wrong.append(f"{result.file} is {result.truth}, the network says {says}: {result.folder.parent}")
+            self.right += result.predictions[0][0] == result.truth
         return first
 
     def __str__(self) -> str:
-        counts = [f"{self.made} {self.verb}"]
-        counts += [f"{self.kept} done before"] if self.kept else []
-        if self.failed:
-            reasons = Counter(self.failed.values()).most_common()
-            counts.append(f"{len(self.failed)} failed ({', '.join(f'{count} {reason}' for reason, count in reasons)})")
-        return ", ".join(counts)
+        counts = ((self.made, self.verb), (self.kept, "done before"), (len(self.failed), "failed"))
+        return ", ".join(f"{count} {what}" for count, what in counts if count or what == self.verb)
 
 
-def follow(
-    results: Generator[Result],
+def _follow(
+    made: Generator[Result],
     plan: Plan,
-    out: str,
-    *,
+    results: ResultOptions,
     stop: Stop,
-    format: Format,
-    quiet: bool,
     fail_fast: bool,
-    show: Callable[[Any, bool], None],
+    show: Callable[[Result, bool], None],
     verb: str,
 ) -> Tally:
-    """Print the results of a run as they come, and count them.
-
-    Args:
-        show: describes a result for people, at length; with True for the first one of an image.
-        verb: what was done with images that are done.
-    """
-    tally = Tally(len(plan.images), verb)
+    """Print the results of a run as they come, and count them."""
+    tally, quiet = Tally(len(plan.images), verb), results.quiet
     many = tally.total > FEW
-    progress = (tally.total, quiet or not many, tally.facts)
     try:
-        with closing(results), stop.on_signals(), show_progress("images", *progress) as show_done:
-            for result in results:
+        progress = show_progress("images", tally.total, quiet or not many, tally.facts)
+        with closing(made), stop.on_signals(), progress as show_done:
+            for result in made:
                 first = tally.add(result)
                 if result.error is not None:
-                    complain(about(result.file, str(result.error)), result.error)
+                    print_error(about(result.file, str(result.error)), result.error)
                     if fail_fast:
                         break
-                for note in result.notes if first and not quiet else ():
-                    complain(f"note: {about(result.file, note)}")
-                if format is Format.json:
-                    _print_document(result)
-                elif not many and not quiet:
+                print_notes((about(result.file, note) for note in result.notes), quiet or not first)
+                if results.format == "json":
+                    if result.document and result.kind.name != "contrast":  # contrasts are in their files
+                        say(json.dumps(result.document, allow_nan=False))
+                elif not many and not quiet and not result.failed:
                     _print(result, first, show)
                 show_done(tally.seen)
     except KeyboardInterrupt as error:
         if plan.indexed:
             done = f"{tally.made + tally.kept} of {tally.total} images are done"
-            complain(f"interrupted: {done}; run the same command again to go on")
+            print_error(f"interrupted: {done}; run the same command again to go on")
         else:
-            complain("interrupted; the explanations that have a path.json are whole")
+            print_error("interrupted; the explanations that have a path.json are whole")
         raise typer.Exit(128 + (stop.asked or (*error.args, 2)[0])) from None
-    _summarise(tally, plan, out, many=many, quiet=quiet, stopped=fail_fast and tally.seen < tally.total)
+    _summarise(tally, plan, results, stopped=fail_fast and tally.seen < tally.total)
     return tally
 
 
-def _summarise(tally: Tally, plan: Plan, out: str, *, many: bool, quiet: bool, stopped: bool) -> None:
-    index = (Address(out) if is_stored(out) else Path(out)) / index_name(plan.shard)
+def _summarise(tally: Tally, plan: Plan, results: ResultOptions, *, stopped: bool) -> None:
+    index = (Address(results.out) if is_stored(results.out) else Path(results.out)) / index_name(plan.shard)
     if isinstance(index, Path) and not index.exists():  # the last shard has merged it
         index = index.with_name(index_name(None))
-    if tally.total == 0 and plan.shard is not None and not quiet:
-        complain(f"note: no image falls to shard {plan.shard}")
-    if plan.indexed and not quiet and (many or tally.kept):
-        seconds = time.monotonic() - tally.started
-        complain(f"{tally} in {duration(seconds)}: {index}")
-    if plan.indexed and not quiet and tally.labelled:
-        right = tally.labelled - len(tally.wrong)
-        complain(
-            f"{right} of {tally.labelled} images with a label are predicted as labelled ({right / tally.labelled:.1%})"
-        )
-        for line in tally.wrong[:FEW]:
-            complain(f"wrong: {line}")
-        if more := len(tally.wrong[FEW:]):
-            complain(f'and {more} more: they have "correct": false in {index}')
-    if tally.failed:
-        if stopped and tally.total > 1:
-            complain("stopped at the first failure; run the same command again to go on")
-        elif tally.total > 1:
+    if plan.indexed and not results.quiet:
+        if tally.total == 0 and plan.shard is not None:
+            print_error(f"note: no image falls to shard {plan.shard}")
+        if tally.total > FEW or tally.kept:
+            print_error(f"{tally} in {duration(time.monotonic() - tally.started)}: {index}")
+        if tally.labelled:
+            share = f"{tally.right} of {tally.labelled} images with a label are predicted as labelled"
+            others = f'; the others have "correct": false in {index}' if tally.right < tally.labelled else ""
+            print_error(f"{share} ({tally.right / tally.labelled:.1%}){others}")
+    if tally.failed and tally.total > 1:
+        if stopped:
+            print_error("stopped at the first failure; run the same command again to go on")
+        else:
             rest = f"; the rest is in {index.parent}" if tally.made + tally.kept else ""
-            complain(f"{len(tally.failed)} of {tally.total} images failed{rest}")
+            print_error(f"{len(tally.failed)} of {tally.total} images failed{rest}")
 
 
-def _print_document(result: Result) -> None:
-    """What --format json prints. Contrasts are for people, and in their files."""
-    if result.document and result.kind.name != "contrast":
-        say(json.dumps(result.document, allow_nan=False))
-
-
-def _print(result: Result, first: bool, show: Callable[[Any, bool], None]) -> None:
-    if result.failed:
-        return
-    if result.kind.name == "contrast" and result.made is not None:
-        print_contrast(result)
-    elif result.made is None and result.kind.name != "contrast":  # of an earlier run, or of a process on a cluster
+def _print(result: Result, first: bool, show: Callable[[Result, bool], None]) -> None:
+    if result.made is not None:
+        if result.kind.name == "contrast":
+            print_contrast(result)
+        else:
+            show(result, first)
+    elif result.kind.name != "contrast":  # of an earlier run, or of a process on a cluster
         target, before = result.document["target"], "done before: " if result.state.name == "kept" else ""
         say(f"{result.file}: {before}{target['label']} {target['probability']:.1%}, in {result.folder}")
-    elif result.made is not None:
-        show(result, first)
 
 
-def _reason(file: str, text: str) -> str:
-    """Why an image failed, without its name and the remedy, to be counted."""
-    for name in (shown(file), file):
-        text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", "", text) if name else text
-    return re.split(r"[:;(]", text.strip(" :;"))[0].strip()
-
-
-def _write_report(folders: list[Path], model: LoadedModel, settings: Settings, results: ResultOptions) -> None:
+def _write_report(folders: list[Path], ready: Prepared, results: ResultOptions) -> None:
     from pathx.report.build import report
 
     units, quiet = results.units, results.quiet
     images = {folder.parent for folder in folders}
     where = folders[0] if len(folders) == 1 else images.pop() if len(images) == 1 else Path(results.out)
-    few, note = len(folders) <= FEW, notes(quiet)
+    few, note = len(folders) <= FEW, note_printer(quiet)
     if not few:
         note(f"pages of more than {FEW} explanations do not show what single units saw")
-    network = _network_data_of(model, settings) if few else (lambda found: None)
+    network = _network_data_of(ready) if few else (lambda found: None)
     with progress_bar("writing the report", len(folders), quiet) as advance:
         made = report([where, *([] if units is None else [units])], network=network, note=note, advance=advance)
     if not quiet:
-        complain(f"the report is {made}")  # stdout may be JSON
+        print_error(f"the report is {made}")  # stdout may be JSON
 
 
-def _network_data_of(model: LoadedModel, settings: Settings) -> NetworkDataOf:
+def _network_data_of(ready: Prepared) -> NetworkDataOf:
     """What the network adds to the page of an explanation: it is frozen at the image once more."""
-    from pathx.engine.device import resolve_device, resolve_dtype
     from pathx.engine.explain import explain_frozen
     from pathx.engine.freeze import freeze
     from pathx.images.read import open_image
     from pathx.pipeline import tensor_of
     from pathx.report.saved import network_data
-
-    device = resolve_device(settings.device)
-    dtype = resolve_dtype(settings.dtype, device)
-    module = model.on(device)
 
     def data_of(found: ExplanationFiles) -> NetworkData | None:
         document = found.document
@@ -331,7 +280,8 @@ def _network_data_of(model: LoadedModel, settings: Settings) -> NetworkDataOf:
             image = open_image(document["image"]["file"])
         except PathxError:
             return None  # the page says that the photo is gone
-        frozen = freeze(module, tensor_of(image, model.preprocessing)[None].to(device, dtype))
+        inputs = tensor_of(image, ready.model.preprocessing)[None].to(ready.device, ready.dtype)
+        frozen = freeze(ready.module, inputs)
         how = {key: document[key] for key in ("depth", "width", "alpha", "skips", "importance")}
         how["against"] = [document["against"]["index"]] if document.get("against") else None
         (explanation,) = explain_frozen(frozen, [(0, document["target"]["index"])], **how)

@@ -6,15 +6,16 @@ import json
 import os
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from pathx.commands import options
 from pathx.commands.command import command
-from pathx.commands.options import Format, Option
-from pathx.commands.output import about, complain, notes, print_table, progress_bar, say
+from pathx.commands.options import option
+from pathx.commands.output import about, note_printer, print_error, print_table, progress_bar, say
 from pathx.errors import PathxError
+from pathx.runs.index import Shard
 
 if TYPE_CHECKING:
     from pathx.units.references import Channel, Units
@@ -22,73 +23,69 @@ if TYPE_CHECKING:
 
 @command("run the same command again to go on")
 def units(
+    *,
+    images: list[str] | None = typer.Argument(None, metavar=options.IMAGES.metavar, help=options.IMAGES.help),
+    show: tuple[str, int] | None = option(
+        None,
+        "Show what one channel looks for, from the results in OUT: an activation by name or a hidden layer by number, and "
+        "a channel counted from 0.",
+        "LAYER CHANNEL",
+    ),
+    by: str = option(
+        "contribution", "What makes a channel matter in an image.", choices=("contribution", "activation")
+    ),
+    top: int = option(16, "References per channel.", "N"),
+    layers: list[int] = option(
+        (),
+        "Hidden layers, counted from the input. [default: the path's]",
+        "N,...",
+        parse=partial(options.parse_ranges, "--layers"),
+    ),
+    channels: list[int] = option(
+        (),
+        "Channels of each activation to describe. [default: all]",
+        "N,A-B,...",
+        parse=partial(options.parse_ranges, "--channels"),
+    ),
     model: options.ModelOptions,
     path: options.PathOptions,
     device: options.DeviceOptions,
-    images: Annotated[list[str] | None, options.IMAGES] = None,
-    show: Annotated[
-        tuple[str, int] | None,
-        Option(
-            "Show what one channel looks for, from what is in OUT: an activation by name or a hidden layer by number, and "
-            "a channel counted from 0.",
-            "LAYER CHANNEL",
-        ),
-    ] = None,
-    by: Annotated[str, Option("What makes a channel matter in an image.", "contribution|activation")] = "contribution",
-    top: Annotated[str, Option("References per channel.", "N")] = "16",
-    layers: Annotated[
-        list[str] | None, Option("Hidden layers, counted from the input. [default: the path's]", "N,...")
-    ] = None,
-    channels: Annotated[
-        list[str] | None, Option("Channels of each ReLU to tell of. [default: all]", "N,A-B,...")
-    ] = None,
-    batch_size: options.BatchSize = "auto",
-    shard: Annotated[
-        str | None,
-        Option(
-            "See one of N parts only. [default: that of the SLURM array or torchrun, or all]", "I/N", panel=options.RUN
-        ),
-    ] = None,
-    out: options.Out = "pathx-units",
-    no_pictures: Annotated[bool, Option("Write JSON only.", panel=options.PICTURES)] = False,
-    format: options.OneFormat = Format.text,
-    quiet: options.Quiet = False,
+    batch_size: int = options.AT_ONCE,
+    shard: Shard | None = options.SHARD,
+    out: str = options.out_folder("pathx-units"),
+    no_pictures: bool = options.NO_PICTURES,
+    format: str = options.FORMAT,
+    quiet: bool = options.QUIET,
 ) -> None:
     """Find the images and places where each channel matters most.
 
-    OUT gets units.json, tensors.safetensors and a contact sheet per ReLU, with the part of each image that the unit can
-    see, bright where it looked. A pass that was stopped goes on where it was; passes over shards are joined by the same
-    command without --shard.
+    OUT gets units.json, tensors.safetensors and a contact sheet per activation: for each channel, the parts of images that
+    its units can see, bright where they looked. Run the same command again to go on with a pass that was stopped, and
+    without --shard to join the passes over shards.
     """
     if show is not None:
         _show(*show, out, format)
         return
     if not images:
-        raise PathxError("there is nothing to see: give images or folders of them, or --show LAYER CHANNEL", usage=True)
+        raise PathxError("no images are given: give images or folders of them, or --show LAYER CHANNEL", usage=True)
     part = options.choose_shard(shard, quiet)
     how: dict[str, Any] = {
-        **path.settings,
-        "by": by,
-        "top": options.parse(top, int, f"--top takes a whole number, not {top!r}"),
-        "layers": _numbers(options.split_list(layers), "--layers"),
-        "channels": _numbers(options.split_list(channels), "--channels"),
-        "shard": part,
-        "batch_size": options.parse_images_at_once(batch_size),
-        "device": device.device,
-        "dtype": device.dtype.value,
-        "draw": not no_pictures,
+        **vars(path),
+        **vars(device),
+        **{"by": by, "top": top, "layers": layers, "channels": channels},
+        **{"shard": part, "batch_size": batch_size, "draw": not no_pictures},
     }
 
     from pathx.units.units import units
 
     watch = partial(progress_bar, "gathering", quiet=quiet)
-    found = units(model.load(quiet), images, out, **how, note=notes(quiet), watch=watch)
+    found = units(model.load(quiet), images, out, **how, note=note_printer(quiet), watch=watch)
     for name, reason in found.failed.items():
-        complain(about(name, reason))
+        print_error(about(name, reason))
     if found.units is None:
         if not quiet:
-            complain(f"shard {part} is gathered; run the same command without --shard once all are")
-    elif format is Format.json:
+            print_error(f"shard {part} is gathered; run the same command without --shard once all are")
+    elif format == "json":
         say(json.dumps(json.loads((Path(out) / "units.json").read_text(encoding="utf-8"))))
     elif not quiet:
         _print(found.units)
@@ -97,7 +94,7 @@ def units(
         raise typer.Exit(1)
 
 
-def _show(tensor: str, channel: int, folder: str, format: Format) -> None:
+def _show(tensor: str, channel: int, folder: str, format: str) -> None:
     """What `--show` prints."""
     from pathx.units.files import read_units
 
@@ -107,7 +104,7 @@ def _show(tensor: str, channel: int, folder: str, format: Format) -> None:
         raise PathxError(_absent(gathered, folder, tensor, channel), usage=True)
     for name in found:
         one = gathered.channels[name, channel]
-        if format is Format.json:
+        if format == "json":
             say(json.dumps({"layer": one.layer, "tensor": one.tensor, **one.document()}))
         else:
             _print_channel(one)
@@ -165,17 +162,3 @@ def _print_channel(one: Channel) -> None:
 
 def _box(reference: Any) -> str:
     return "-".join(map(str, reference.receptive_field)) or "all"
-
-
-def _numbers(texts: list[str], option: str) -> list[int]:
-    """`3`, or `3-7` for all of them."""
-    found: list[int] = []
-    for text in texts:
-        first, dash, last = text.partition("-")
-        wrong = f"{option} takes numbers and ranges such as 3,5-7, not {text!r}"
-        low = options.parse(first, int, wrong)
-        high = options.parse(last, int, wrong) if dash else low
-        if not 0 <= low <= high < 1_000_000:
-            raise PathxError(wrong, usage=True)
-        found += range(low, high + 1)
-    return list(dict.fromkeys(found))

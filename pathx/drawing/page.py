@@ -105,7 +105,8 @@ class _Canvas:
     def __init__(self, width: int) -> None:
         self.width = width
         self.y: float = _MARGIN
-        self.placed: list[tuple[Image.Image | str, tuple[int, int], Image.Image | None]] = []  # pictures, and ink
+        self.pictures: list[tuple[float, float, Image.Image]] = []
+        self.lines: list[tuple[float, float, str, int, str]] = []
 
     def space(self, height: float) -> None:
         self.y += height
@@ -117,12 +118,10 @@ class _Canvas:
 
     def write(self, line: str, size: int, colour: str, left: float) -> None:
         """One line, without moving on."""
-        (across, x), (down, y) = math.modf(left), math.modf(self.y)
-        mask, right, below = ink(line, size, across, down)
-        self.placed.append((colour, (int(x) + right, int(y) + below), mask))
+        self.lines.append((left, self.y, line, size, colour))
 
     def paste(self, picture: Image.Image, left: float) -> None:
-        self.placed.append((picture, (round(left), round(self.y)), None))
+        self.pictures.append((left, self.y, picture))
 
     def row(self, panels: Sequence[Panel], cell: int) -> None:
         top, lowest = self.y, self.y
@@ -178,8 +177,12 @@ class _Canvas:
 
     def draw(self) -> Image.Image:
         page = Image.new("RGB", (self.width, round(self.y) + _MARGIN // 2), _PAPER)
-        for what, corner, mask in self.placed:
-            page.paste(what, corner, mask)
+        for left, top, picture in self.pictures:
+            page.paste(picture, (round(left), round(top)))
+        draw = ImageDraw.Draw(page)
+        for left, top, line, size, colour in self.lines:
+            text, font = legible(line, size)
+            draw.text((left, top), text, fill=colour, font=font)
         return page
 
 
@@ -248,21 +251,6 @@ def wrap(text: str, size: float, room: float, most: int = 3) -> list[str]:
     while last and width(f"{last}…", size) > room:
         last = last[:-1]
     return [*lines[: most - 1], f"{last}…"]
-
-
-@lru_cache(maxsize=256)
-def ink(text: str, size: float, across: float, down: float) -> tuple[Image.Image, int, int]:
-    """A line as a mask of its ink, and where that starts, in pixels from the place where the line does.
-
-    Args:
-        across, down: the fractions of a pixel that the line's place has.
-    """
-    text, font = legible(text, size)
-    around = 2 * math.ceil(size)  # letters may reach out to any side
-    mask = Image.new("L", (math.ceil(font.getlength(text)) + 2 * around, 3 * around))
-    ImageDraw.Draw(mask).text((around + across, around + down), text, fill=255, font=font)
-    left, top, right, bottom = mask.getbbox() or (0, 0, 1, 1)
-    return mask.crop((left, top, right, bottom)), left - around, top - around
 
 
 @lru_cache(maxsize=8)

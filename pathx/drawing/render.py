@@ -194,16 +194,11 @@ def half_level(values: Tensor, share: float = HALF) -> float:
     """The value from which on the strongest places carry that share of all that supports the class; 0 where none does."""
     support = values.clamp(min=0).flatten()
     wanted = share * support.sum()
-    most = 4096
-    while wanted > 0:  # the strongest few nearly always do, and are quicker to find than to sort them all
-        strongest = support.topk(min(most, len(support))).values
-        enough = int((strongest.cumsum(0) < wanted).sum())
-        if enough < len(strongest):
-            return float(strongest[enough])
-        if most >= len(support):
-            return float(strongest[strongest > 0][-1])  # rounding: the sum of all in another order
-        most *= 8
-    return 0.0
+    if not wanted > 0:
+        return 0.0
+    strongest = support.sort(descending=True).values
+    enough = int((strongest.cumsum(0) < wanted).sum())
+    return float(strongest[min(enough, int(support.count_nonzero()) - 1)])  # rounding: the sum in another order
 
 
 def small_spots(values: Tensor, level: float, least: float = LEAST_SPOT) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,17 +16,6 @@ def percent(share: float | None) -> str:
 def counted(count: int, noun: str) -> str:
     """`1 unit`, `8,361 units`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def ranges(numbers: Iterable[int]) -> str:
-    """Numbers as people write them: `1-3, 6`."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def settings_line(explanation: Explanation) -> str:

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from pathx.engine.device import engine_precision, is_out_of_memory
-from pathx.engine.explain import Loaded, open_model, read_images
-from pathx.engine.freeze import Frozen, freeze
-from pathx.engine.network import Gate, Network
+from pathx.engine.explain import Loaded, freeze_model
+from pathx.engine.freeze import Frozen
+from pathx.engine.network import Gate
 from pathx.engine.record.operations import Node, Value, by_value, run_node
-from pathx.engine.settings import Target, class_logits, class_numbers, targets_of
+from pathx.engine.settings import Target, check_classes, class_logits, class_numbers, targets_of
 from pathx.errors import PathxError
 from pathx.explanation import Effect, Explanation, PathLayer, Removal, Unit
 
@@ -36,48 +36,39 @@ AT_ONCE = 1 << 22
 class Rerun:
     """A frozen network run again from some of its gates up. Nothing is held there: every gate, norm and route follows.
 
-    What lies below these gates is not touched by removing units of theirs, and is computed once at most.
-
     Args:
         gates: the gates whose units may be set to something else.
     """
 
     def __init__(self, frozen: Frozen, gates: Sequence[Gate]) -> None:
-        self._frozen, self.gates = frozen, tuple(gates)
         network = frozen.network
+        self._frozen, self._gates = frozen, tuple(gates)
         self._edited = {gate.output: number for number, gate in enumerate(gates)}
-        follows: set[Value] = set()  # values that change with the units of the gates
+        changed: set[Value | None] = {*self._edited}
+        follows = set()  # numbers of the nodes that read what changes
         for node in network.nodes:
-            if not follows.isdisjoint(node.inputs) or not self._edited.keys().isdisjoint(node.outputs):
-                follows.update(value for value in node.outputs if value is not None)
-        self._values = {**frozen.brought, **frozen.kept, network.graph.input: frozen.images}
-        self._above = self._needed([network.logits], follows)
-        entering = {value for node in self._above for value in node.inputs} - follows
-        entering |= {value for value in self._edited if not self._reads(network.producers[value], follows)}
-        for node in self._needed(entering, set(network.producers) - self._values.keys()):
-            self._compute(node, self._values)
-        self._entering = {value: self._values[value] for value in entering}
-        self._above = [node for node in self._above if not entering.intersection(node.outputs)]
+            if not changed.isdisjoint(node.inputs):
+                follows.add(node.index)
+                changed.update(node.outputs)
+        values = {**frozen.brought, **frozen.kept, network.graph.input: frozen.images}
+        wanted: set[Value | None] = {network.logits}
+        above: list[Node] = []
+        below: list[Node] = []  # computed once: what was not kept of the forward pass
+        for node in reversed(network.nodes):
+            missing = wanted.intersection(node.outputs)
+            if node.index in follows and missing:
+                above.append(node)
+                wanted.update(node.inputs)
+            elif not missing <= values.keys():
+                below.append(node)
+                wanted.update(node.inputs)
+        for node in reversed(below):
+            values.update(by_value(node, run_node(node, values)))
+        self._above = above[::-1]
+        computed = {value for node in above for value in node.outputs}
+        read = {value for node in above for value in node.inputs}
+        self._entering = {value: values[value] for value in (read | self._edited.keys()) - computed}
         self._last = {value: node.index for node in self._above for value in (*node.inputs, *node.outputs) if value}
-
-    @staticmethod
-    def _reads(node: Node, values: set[Value]) -> bool:
-        return not values.isdisjoint(node.inputs)
-
-    def _needed(self, wanted: Iterable[Value], among: set[Value]) -> list[Node]:
-        """The nodes that have to run for some values, in order: those that make values of a set."""
-        producers, found = self._frozen.network.producers, {}
-        stack = [value for value in wanted if value in among]
-        while stack:
-            node = producers[stack.pop()]
-            if node.index not in found:
-                found[node.index] = node
-                stack.extend(value for value in node.inputs if value in among)
-        return [found[index] for index in sorted(found)]
-
-    def _compute(self, node: Node, values: dict[Value, Tensor]) -> None:
-        """Run one operation: what it makes is put among the values."""
-        values.update(by_value(node, run_node(node, values)))
 
     def logits(self, masks: Sequence[Tensor], fillings: Sequence[Tensor] | None = None) -> Tensor:
         """(R, B, C) logits of R runs.
@@ -97,33 +88,30 @@ class Rerun:
                 size = min(size, runs) // 2 if is_out_of_memory(error) else 1  # torch cannot map some operation
 
     def _run(self, masks: Sequence[Tensor], fillings: Sequence[Tensor] | None) -> Tensor:
-        def one(masks: Sequence[Tensor]) -> Tensor:
-            return self._logits(masks, fillings)
-
         if len(masks[0]) == 1:
-            return one([mask[0] for mask in masks])[None]
-        mapped: Tensor = torch.vmap(one)(list(masks))
+            return self._logits([mask[0] for mask in masks], fillings)[None]
+        mapped: Tensor = torch.vmap(lambda several: self._logits(several, fillings))(list(masks))
         return mapped
 
     def _logits(self, masks: Sequence[Tensor], fillings: Sequence[Tensor] | None) -> Tensor:
-        values = dict(self._entering)
+        values, logits = dict(self._entering), self._frozen.network.logits
 
         def edit(value: Value) -> None:
             number = self._edited[value]
-            output, shape = values[value], self.gates[number].shape
+            output, shape = values[value], self._gates[number].shape
             filling = output.new_zeros(()) if fillings is None else fillings[number]
             values[value] = torch.where(masks[number], filling, output.reshape(-1, *shape)).reshape(output.shape)
 
         for output in self._edited.keys() & values.keys():
             edit(output)
         for node in self._above:
-            self._compute(node, values)
+            values.update(by_value(node, run_node(node, values)))
             for output in self._edited.keys() & node.outputs:
                 edit(output)
             for value in values.keys() & {*node.inputs, *node.outputs}:
-                if self._last[value] == node.index and value != self._frozen.network.logits:
+                if self._last[value] == node.index and value != logits:
                     del values[value]
-        return class_logits(values[self._frozen.network.logits].reshape(len(self._frozen.images), -1))
+        return class_logits(values[logits].reshape(len(self._frozen.images), -1))
 
 
 def logits_without(frozen: Frozen, masks: Mapping[str, Tensor], fillings: Mapping[str, Tensor] | None = None) -> Tensor:
@@ -146,6 +134,25 @@ def logits_without(frozen: Frozen, masks: Mapping[str, Tensor], fillings: Mappin
         return Rerun(frozen, gates).logits([masks[gate.name] for gate in gates], given)
 
 
+Run = Mapping[int, Mapping[int, Tensor]]
+"""The units that one run is without: by image and layer, their numbers in the layer."""
+
+
+def unit_masks(frozen: Frozen, runs: Sequence[Run]) -> dict[str, Tensor]:
+    """By the name of a gate, (R, B, *shape) which units each run is without."""
+    masks = {}
+    for layer in sorted({layer for run in runs for units in run.values() for layer in units}):
+        gates = frozen.network.layers[layer - 1]
+        sizes = [gate.units for gate in gates]
+        mask = torch.zeros(len(runs), len(frozen.images), sum(sizes), dtype=torch.bool)
+        for number, run in enumerate(runs):
+            for image, units in run.items():
+                mask[number, image, units.get(layer, [])] = True
+        for gate, part in zip(gates, mask.to(frozen.images.device).split(sizes, 2), strict=True):
+            masks[gate.name] = part.unflatten(2, gate.shape)
+    return masks
+
+
 # --- The proof of a path ---------------------------------------------------------------------------------------------
 
 
@@ -161,18 +168,17 @@ def removals(
         images: of every explanation the number of its image in the frozen batch; one explanation per image by default.
     """
     images = range(len(explanations)) if images is None else images
-    found: list[Removal | None] = [None] * len(explanations)
+    results: list[Removal | None] = [None] * len(explanations)
     waiting = list(range(len(explanations)))
     while waiting:  # one explanation of every image at a time
-        first: dict[int, int] = {}
-        for number in waiting:
-            first.setdefault(images[number], number)
+        first = {images[number]: number for number in reversed(waiting)}
         waiting = [number for number in waiting if number not in first.values()]
         drawn = {image: Draws.of(frozen, image, explanations[number]) for image, number in first.items()}
-        logits = logits_without(frozen, _masks(frozen, drawn)).double().cpu()
+        runs = [{image: one.run(number) for image, one in drawn.items()} for number in range(1 + DRAWS)]
+        logits = logits_without(frozen, unit_masks(frozen, runs)).double().cpu()
         for image, number in first.items():
-            found[number] = _removal(explanations[number], drawn[image], logits[:, image])
-    return found
+            results[number] = _removal(explanations[number], drawn[image], logits[:, image])
+    return results
 
 
 @dataclass(frozen=True)
@@ -204,9 +210,13 @@ class Draws:
             units[layer] = [path, *(_draw(others, len(path), int.from_bytes(one[:7], "big")) for one in seeds)]
         return cls(units, active)
 
+    def run(self, number: int) -> dict[int, Tensor]:
+        """By layer, the units that a run is without."""
+        return {layer: runs[number] for layer, runs in self.units.items()}
+
     def count(self, run: int) -> int:
         """How many units a run is without."""
-        return sum(len(runs[run]) for runs in self.units.values())
+        return sum(map(len, self.run(run).values()))
 
 
 def _draw(eligible: Tensor, count: int, seed: int) -> Tensor:
@@ -222,22 +232,6 @@ def _draw(eligible: Tensor, count: int, seed: int) -> Tensor:
         tried = torch.randint(len(eligible), (max(1024, len(eligible) // 8),), generator=generator)
         chosen.update(dict.fromkeys(tried[eligible[tried]].tolist()))
     return torch.tensor(list(chosen)[:count], dtype=torch.long)
-
-
-def _masks(frozen: Frozen, drawn: Mapping[int, Draws]) -> dict[str, Tensor]:
-    """By the name of a gate, (1 + DRAWS, B, *shape) which units each run is without."""
-    masks = {}
-    batch, device = len(frozen.images), frozen.images.device
-    for layer in sorted({layer for one in drawn.values() for layer in one.units}):
-        gates = frozen.network.layers[layer - 1]
-        sizes = [gate.units for gate in gates]
-        mask = torch.zeros(1 + DRAWS, batch, sum(sizes), dtype=torch.bool)
-        for image, one in drawn.items():
-            for run, units in enumerate(one.units.get(layer, ())):
-                mask[run, image, units] = True
-        for gate, part in zip(gates, mask.to(device).split(sizes, 2), strict=True):
-            masks[gate.name] = part.reshape(1 + DRAWS, batch, *gate.shape)
-    return masks
 
 
 def _removal(explanation: Explanation, drawn: Draws, logits: Tensor) -> Removal | None:
@@ -292,53 +286,47 @@ def part_removals(frozen: Frozen, explanation: Explanation, image: int = 0) -> l
         image: the number of the explanation's image in the frozen batch.
     """
     frozen, image = (frozen.parts[image], 0) if frozen.parts else (frozen, image)
-    most = max(1, MOST_PARTS // max(1, len(explanation.path)))
-    found: list[PartRemoval] = []
-    for layer in explanation.path:
-        parts = _parts_of(layer, most)
-        if not parts:
-            continue
-        gates = frozen.network.layers[layer.layer - 1]
-        masks = {
-            gate.name: torch.zeros(len(parts), len(frozen.images), *gate.shape, dtype=torch.bool) for gate in gates
-        }
-        for run, (*_, units) in enumerate(parts):
-            for unit in units:
-                masks[unit.tensor][(run, image, *unit.index)] = True
-        logits = logits_without(frozen, {name: mask.to(frozen.images.device) for name, mask in masks.items()})
-        for (kind, tensor, index, units), after in zip(parts, logits[:, image].double().cpu(), strict=True):
-            predicted = math.fsum(unit.contribution for unit in units)
-            before = explanation.logits.detach().cpu().double().flatten()
-            measured = _explained_logit(frozen, explanation, before) - _explained_logit(frozen, explanation, after)
-            probability = float(after.softmax(0)[explanation.target])
-            if math.isfinite(measured):
-                about = (kind, layer.layer, tensor, index, len(units))
-                found.append(PartRemoval(*about, predicted, measured, probability))
-    return found
-
-
-def _parts_of(layer: PathLayer, most: int) -> list[tuple[str, str | None, tuple[int, ...], list[Unit]]]:
-    """The layer, its strongest channels and its strongest units, each as kind, tensor, index and units."""
-    if not layer.units:
-        return []
-    by_channel: dict[tuple[str, int], list[Unit]] = {}
-    dims = {tensor.name: tensor.channel_dim for tensor in layer.tensors if len(tensor.shape) > 1}
-    for unit in layer.units:
-        if unit.tensor in dims:
-            by_channel.setdefault((unit.tensor, unit.index[dims[unit.tensor]]), []).append(unit)
-    channels = [("channel", tensor, (channel,), units) for (tensor, channel), units in by_channel.items()]
-    channels.sort(key=lambda one: -abs(math.fsum(unit.contribution for unit in one[3])))
-    units = sorted(layer.units, key=lambda unit: -abs(unit.contribution))
-    singles = [("unit", unit.tensor, unit.index, [unit]) for unit in units[:most]]
-    return [("layer", None, (), list(layer.units)), *channels[:most], *singles]
-
-
-def _explained_logit(frozen: Frozen, explanation: Explanation, logits: Tensor) -> float:
-    """What contributions are parts of: the logit of the class, or its difference to another."""
     target, against = explanation.target, explanation.against
     if against is None and frozen.network.outputs == 1:  # the two classes of one logit are against each other
         against = 1 - target
-    return float(logits[target] - (0.0 if against is None else logits[against]))
+
+    def explained(logits: Tensor) -> float:
+        """What contributions are parts of: the logit of the class, or its difference to another."""
+        return float(logits[target] - (0.0 if against is None else logits[against]))
+
+    before = explained(explanation.logits.detach().cpu().double().flatten())
+    removed: list[PartRemoval] = []
+    for layer in explanation.path:
+        numbers = layer.contributions()[0].cpu()
+        parts = _parts_of(layer, max(1, MOST_PARTS // len(explanation.path)))
+        masks = unit_masks(frozen, [{image: {layer.layer: numbers[places]}} for *_, places in parts])
+        logits = logits_without(frozen, masks)[:, image].double().cpu() if parts else ()
+        for (kind, tensor, index, places), after in zip(parts, logits, strict=True):
+            predicted, measured = _sum_of(layer, places), before - explained(after)
+            if math.isfinite(measured):
+                about = (kind, layer.layer, tensor, index, len(places))
+                removed.append(PartRemoval(*about, predicted, measured, float(after.softmax(0)[target])))
+    return removed
+
+
+def _parts_of(layer: PathLayer, most: int) -> list[tuple[str, str | None, tuple[int, ...], list[int]]]:
+    """The layer, its strongest channels and its strongest units, each as kind, tensor, index and places among the units."""
+    if not layer.units:
+        return []
+    by_channel: dict[tuple[str, int], list[int]] = {}
+    dims = {tensor.name: tensor.channel_dim for tensor in layer.tensors if len(tensor.shape) > 1}
+    for place, unit in enumerate(layer.units):
+        if unit.tensor in dims:
+            by_channel.setdefault((unit.tensor, unit.index[dims[unit.tensor]]), []).append(place)
+    channels = [("channel", tensor, (channel,), places) for (tensor, channel), places in by_channel.items()]
+    units = [("unit", unit.tensor, unit.index, [place]) for place, unit in enumerate(layer.units)]
+    for parts in (channels, units):
+        parts.sort(key=lambda part: -abs(_sum_of(layer, part[3])))
+    return [("layer", None, (), list(range(len(layer.units)))), *channels[:most], *units[:most]]
+
+
+def _sum_of(layer: PathLayer, places: Sequence[int]) -> float:
+    return math.fsum(layer.units[place].contribution for place in places)
 
 
 # --- Any units -------------------------------------------------------------------------------------------------------
@@ -402,107 +390,67 @@ def ablate(
         means: what the units are set to instead of zero: by the tensor's name, a value per channel or per unit.
         target: the class to follow, as for `pathx.explain`.
     """
-    module, _ = open_model(model)
     target = class_numbers(model, target)
-    images, _ = read_images(model, images)
-    frozen = freeze(module, images)
-    images, network = frozen.images, frozen.network
-    chosen = _chosen(network, images, list(units), path)
-    masks = _kept_only(network, chosen) if keep else chosen
-    gates = {gate.name: gate for gate in network.gates.values() if gate.name in masks}
-    active, kept = (torch.zeros(len(images), dtype=torch.long, device=images.device) for _ in range(2))
-    for layer in network.layers:
-        for gate in layer if any(gate.name in masks for gate in layer) else ():
-            is_active, mask = frozen.activation(gate) != 0, masks.get(gate.name, torch.tensor(False).to(images.device))
-            active += (is_active & mask).flatten(1).sum(1)
-            kept += (is_active & ~mask).flatten(1).sum(1)
-    fillings = {
-        name: _filling(network, gates[name], images, mean) for name, mean in (means or {}).items() if name in gates
-    }
+    frozen, _ = freeze_model(model, images)
     before = class_logits(frozen.logits)
-    after = logits_without(frozen, {name: mask[None] for name, mask in masks.items()}, fillings)[0]
     targets = targets_of(before, target)
-    wrong = next((one for one in targets if not 0 <= one < before.shape[1]), None)
-    if wrong is not None:
-        last = before.shape[1] - 1
-        raise PathxError(f"target {wrong} is out of range: the model has classes 0 to {last}", usage=True)
-    counts = [sum(int(mask[number].sum()) for mask in masks.values()) for number in range(len(images))]
+    check_classes(list(enumerate(targets)), None, before.shape[1])
+    masks = {name: mask ^ keep for name, mask in _choose(frozen, list(units), path).items()}
+    gates = {gate.name: gate for gate in frozen.network.gates.values()}
+    active = {name: frozen.activation(gates[name]) != 0 for name in masks}
+    fillings = {name: _filling(frozen, gates[name], mean) for name, mean in (means or {}).items() if name in masks}
+    after = logits_without(frozen, {name: mask[None] for name, mask in masks.items()}, fillings)[0]
     if not bool(after.isfinite().all()):
         raise PathxError("the model's output without these units is NaN or infinite; check the values they are set to")
-    return [
-        Ablation(*entry) for entry in zip(targets, counts, active.tolist(), kept.tolist(), before, after, strict=True)
-    ]
+
+    def count(units: Iterable[Tensor]) -> list[int]:
+        counts: list[int] = torch.stack([one.flatten(1).sum(1) for one in units]).sum(0).tolist()
+        return counts
+
+    removed = count(mask & active[name] for name, mask in masks.items())
+    left = count(~mask & active[name] for name, mask in masks.items())
+    entries = zip(targets, count(masks.values()), removed, left, before, after, strict=True)
+    return [Ablation(*entry) for entry in entries]
 
 
-def _chosen(
-    network: Network,
-    images: Tensor,
-    units: Sequence[UnitPlace],
-    path: Explanation | Sequence[Explanation] | None,
+def _choose(
+    frozen: Frozen, units: Sequence[UnitPlace], path: Explanation | Sequence[Explanation] | None
 ) -> dict[str, Tensor]:
-    """Of each tensor that is named, (B, *shape) which units are meant."""
-    gates = {gate.name: gate for layer in network.layers for gate in layer}
-    masks: dict[str, Tensor] = {}
-
-    def mark(number: int | slice, place: UnitPlace) -> None:
-        name, index = (place.tensor, place.index) if isinstance(place, Unit) else place
-        gate = _gate_named(name, gates)
-        _check_index(gate, tuple(index))
-        mask = masks.setdefault(
-            gate.name, torch.zeros(len(images), *gate.shape, dtype=torch.bool, device=images.device)
-        )
-        mask[(number, *index)] = True
-
-    for place in units:
-        mark(slice(None), place)
-    if path is not None:
-        paths = [path] * len(images) if isinstance(path, Explanation) else list(path)
-        if len(paths) != len(images):
-            raise PathxError(f"path has {len(paths)} explanations for {len(images)} images; give one each", usage=True)
-        for number, explanation in enumerate(paths):
-            for layer in explanation.path:
-                for unit in layer.units:
-                    mark(number, unit)
+    """Of each activation of the layers that are named, (B, *shape) which units are meant."""
+    count, masks = len(frozen.images), dict[str, Tensor]()
+    layers = {gate.name: layer for layer in frozen.network.layers for gate in layer}
+    paths = [path] * count if isinstance(path, Explanation) else list(path or [])
+    if path is not None and len(paths) != count:
+        raise PathxError(f"path has {len(paths)} explanations for {count} images; give one each", usage=True)
+    wanted: list[tuple[int | slice, UnitPlace]] = [(slice(None), place) for place in units]
+    for image, explanation in enumerate(paths):
+        wanted += [(image, unit) for layer in explanation.path for unit in layer.units]
+    for number, unit in wanted:
+        name, index = (unit.tensor, unit.index) if isinstance(unit, Unit) else unit
+        if name not in layers:
+            near = [other for other in layers if name.split(".")[-1] in other][:3] or list(layers)[-3:]
+            raise PathxError(
+                f"there is no activation named {name!r} in the network; it has {', '.join(near)}, …", usage=True
+            )
+        if name not in masks:
+            for gate in layers[name]:
+                masks[gate.name] = torch.zeros(count, *gate.shape, dtype=torch.bool, device=frozen.images.device)
+        shape = masks[name].shape[1:]
+        if len(index) > len(shape) or not all(0 <= at < size for at, size in zip(index, shape, strict=False)):
+            place, size = ",".join(map(str, index)), " x ".join(map(str, shape))
+            raise PathxError(f"{name} [{place}] is out of range: its shape is {size}, counted from 0", usage=True)
+        masks[name][(number, *index)] = True
     if not masks:
         raise PathxError("there is no unit to change: name units, channels or a path", usage=True)
     return masks
 
 
-def _kept_only(network: Network, chosen: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The units that are not kept, in every layer that has one that is."""
-    masks = {}
-    for layer in network.layers:
-        if any(gate.name in chosen for gate in layer):
-            like = next(iter(chosen.values()))
-            for gate in layer:
-                kept = chosen.get(gate.name)
-                masks[gate.name] = like.new_ones(len(like), *gate.shape) if kept is None else ~kept
-    return masks
-
-
-def _gate_named(name: str, gates: Mapping[str, Gate]) -> Gate:
-    if name not in gates:
-        near = [other for other in gates if name.split(".")[-1] in other][:3] or list(gates)[-3:]
-        raise PathxError(
-            f"there is no activation named {name!r} in the network; it has {', '.join(near)}, …", usage=True
-        )
-    return gates[name]
-
-
-def _check_index(gate: Gate, index: tuple[int, ...]) -> None:
-    fits = len(index) <= len(gate.shape)
-    if not fits or not all(0 <= at < size for at, size in zip(index, gate.shape, strict=False)):
-        place = ",".join(map(str, index))
-        shape = " x ".join(map(str, gate.shape))
-        raise PathxError(f"{gate.name} [{place}] is out of range: its shape is {shape}, counted from 0", usage=True)
-
-
-def _filling(network: Network, gate: Gate, images: Tensor, mean: Tensor) -> Tensor:
+def _filling(frozen: Frozen, gate: Gate, mean: Tensor) -> Tensor:
     """What the units of a gate are set to, in a shape that fits its output."""
-    mean = torch.as_tensor(mean).to(images)
+    mean = torch.as_tensor(mean).to(frozen.images)
     if mean.shape == gate.shape:
         return mean
-    channels = network.tensor(gate).channel_dim
+    channels = frozen.network.tensor(gate).channel_dim
     if mean.dim() == 1 and len(mean) == gate.shape[channels]:
         return mean.reshape([-1 if dim == channels else 1 for dim in range(len(gate.shape))])
     raise PathxError(

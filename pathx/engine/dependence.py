@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathx.engine.record.operations import Graph, Node, Value
+from pathx.engine.record.operations import Graph, Node, Value, values_in
 from pathx.engine.rules.geometry import Shapes
 from pathx.engine.rules.table import (
     BATCH_REMEDIES,
@@ -204,25 +204,18 @@ class _Reader:
     # What is known of a value from how it was made: used to choose between factors.
 
     def _describe(self, node: Node) -> None:
+        """Note how clearly what a node makes is a factor, and what it is an element-by-element function or a multiple of."""
         output = node.outputs[0]
+        depending = [v for v in node.inputs if self.states[v] is not Dependence.FIXED]
         if output is None or self.states[output] is Dependence.FIXED:
             return
-        varying = self._varying(node)
-        self._describe_base(node, output)
-        rank = self._rank(node, varying)
-        for value in node.outputs:
-            if value is not None:
-                self.ranks[value] = rank
-
-    def _describe_base(self, node: Node, output: Value) -> None:
-        """Which values an element-by-element function was computed from alone, and which it is merely a multiple of."""
-        depending = [v for v in node.inputs if self.states[v] is not Dependence.FIXED]
         shapes = {self.graph.shapes[v.index] for v in (*depending, output)}
         if is_pointwise(node) and depending and len(shapes) == 1:
-            shared = frozenset.intersection(*(self._functions_of(v) for v in depending))
-            self.functions[output] = shared | {output}
+            self.functions[output] = frozenset.intersection(*map(self._functions_of, depending)) | {output}
             if has(node, "copy", "scale") and depending == node.inputs[:1]:
                 self.multiples[output] = self._multiples_of(depending[0]) | {output}
+        rank = self._rank(node, self._varying(node))
+        self.ranks.update({value: rank for value in node.outputs if value is not None})
 
     def _functions_of(self, value: Value) -> frozenset[Value]:
         """The values that a value is an element-by-element function of, itself among them."""
@@ -291,7 +284,7 @@ class _Reader:
         self._refuse_by_record(node)
         if operation.transpose is None:
             raise PathxError(self._refusal(node), usage=True)
-        if any(_values_in(arg) for arg in node.kwargs.values()):
+        if any(values_in(arg) for arg in node.kwargs.values()):
             raise PathxError(_no_rule(node, " with these arguments computed from the image"), usage=True)
         linear = [position for position in positions if position in operation.linear_in]
         if operation.factors is not None and {*operation.factors} <= {*linear}:
@@ -308,7 +301,7 @@ class _Reader:
                 f"the model computes an operand of {node.place} from the image: it must be the same for every image",
                 usage=True,
             )
-        inputs = dict.fromkeys(v for p in linear for v in _values_in(node.args[p]) if v in varying)
+        inputs = dict.fromkeys(v for p in linear for v in values_in(node.args[p]) if v in varying)
         return tuple(inputs)
 
     def _refuse_by_record(self, node: Node) -> None:
@@ -347,7 +340,7 @@ def _positions(node: Node, states: dict[Value, Dependence]) -> list[int]:
     return [
         position
         for position, arg in enumerate(node.args)
-        if any(states.get(value) is Dependence.VARIES for value in _values_in(arg))
+        if any(states.get(value) is Dependence.VARIES for value in values_in(arg))
     ]
 
 
@@ -357,12 +350,6 @@ def _no_rule(node: Node, how: str = "") -> str:
 
 def _is_integer(dtype: Any) -> bool:
     return isinstance(dtype, torch.dtype) and not dtype.is_floating_point
-
-
-def _values_in(arg: Any) -> list[Value]:
-    if isinstance(arg, Value):
-        return [arg]
-    return [v for item in arg for v in _values_in(item)] if isinstance(arg, (list, tuple)) else []
 
 
 # --- The batch ----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MethodType
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
 from pathx.engine.branches import Branches
-from pathx.engine.describe import describe_layer
 from pathx.engine.device import engine_precision
 from pathx.engine.freeze import Frozen, freeze
 from pathx.engine.linear import LinearModel, linear_model
@@ -26,6 +25,7 @@ from pathx.engine.path import Paths, PathSettings, find_paths
 from pathx.engine.rules.table import precise
 from pathx.engine.search import Strategy, threshold_of
 from pathx.engine.settings import (
+    PathOptions,
     Target,
     Width,
     check_classes,
@@ -39,6 +39,7 @@ from pathx.engine.settings import (
     targets_of,
     whole_number,
 )
+from pathx.engine.units import path_layer
 from pathx.errors import PathxError, kind_in_words
 from pathx.explanation import Explanation, Explanations, Origin
 
@@ -100,35 +101,35 @@ def explain(
         removal: also see what becomes of the class without the path's units, and without as many others at random
             (`Explanation.removal`). The upper part of the network is run nine more times for that.
     """
-    module, labels = open_model(model)
     target, against = class_numbers(model, target), class_numbers(model, against, "against")
-    images, photos = read_images(model, images)
-    frozen = freeze(module, images)
-    check_exact(frozen.network, exact)
-    targets = [None] * len(images) if target is against is None else targets_of(frozen.logits, target)
+    frozen, origins = freeze_model(model, images, exact)
+    targets = [None] * len(origins) if target is against is None else targets_of(frozen.logits, target)
     others = None if against is None else targets_of(frozen.logits, against, "against")
     how: dict[str, Any] = {"depth": depth, "width": width, "alpha": alpha, "skips": skips, "importance": importance}
     explanations = explain_frozen(frozen, list(enumerate(targets)), **how, against=others)
     if removal:
         from pathx.engine.ablate import removals
 
-        found = removals(frozen, explanations)
-        explanations = [replace(made, removal=one) for made, one in zip(explanations, found, strict=True)]
+        proofs = removals(frozen, explanations)
+        explanations = [replace(made, removal=one) for made, one in zip(explanations, proofs, strict=True)]
+    return Explanations(replace(made, origin=origin) for made, origin in zip(explanations, origins, strict=True))
+
+
+def freeze_model(model: nn.Module | Loaded, images: Any, exact: str = EXACT) -> tuple[Frozen, list[Origin]]:
+    """A model frozen at images, both as `explain` takes them; and what the explanation of each image is made from."""
+    module, labels = open_model(model)
+    images, photos = read_images(model, images)
+    frozen = freeze(module, images)
+    check_exact(frozen.network, exact)
     own = images.detach().clone()  # the caller's buffer may hold other images later
-    return Explanations(
-        replace(made, origin=Origin(module, image, labels, *photo))
-        for made, image, photo in zip(explanations, own, photos, strict=True)
-    )
+    return frozen, [Origin(module, image, labels, *photo) for image, photo in zip(own, photos, strict=True)]
 
 
 def read_images(model: object, images: Any) -> tuple[Any, list[tuple[Any, ...]]]:
     """The network's inputs; and of each the photo and the region that the network saw of it, where a photo was given."""
-    reading = (
-        None if isinstance(images, Tensor) or isinstance(model, nn.Module) else getattr(model, "read_images", None)
-    )
-    if reading is not None:
-        found: tuple[Any, list[tuple[Any, ...]]] = reading(images)
-        return found
+    if not isinstance(images, Tensor) and not isinstance(model, nn.Module) and hasattr(model, "read_images"):
+        inputs, photos = model.read_images(images)
+        return inputs, photos
     whole = isinstance(images, Tensor) and not images.is_nested and images.dim() > 0
     seen = tuple(getattr(getattr(model, "preprocessing", None), "input_size", ()))
     if whole and tuple(images.shape) == seen:
@@ -157,21 +158,17 @@ def explain_frozen(
     frozen: Frozen,
     pairs: Pairs,
     *,
-    depth: int | str = DEPTH,
-    width: Width = WIDTH,
-    alpha: float | None = None,
-    skips: str = SKIPS,
     against: Sequence[int] | None = None,
-    importance: str = IMPORTANCE,
     strategy: Strategy | None = None,
+    **options: Any,
 ) -> list[Explanation]:
     """Explain (image, class) pairs of a frozen batch, all in one pass.
 
     Args:
         against: for every pair, the class that it is explained against.
+        options: as `PathOptions` has them.
     """
-    how = _Settings(check_depth(depth, frozen.network), width, alpha, skips, importance, None, strategy or Strategy())
-    return _explain_pairs(frozen, pairs, against, how)[0]
+    return [made for (made,) in _explain_pairs(frozen, pairs, against, PathOptions(**options), None, strategy)]
 
 
 def decompose_frozen(
@@ -179,13 +176,8 @@ def decompose_frozen(
     pairs: Pairs,
     *,
     from_layer: int | None = None,
-    depth: int | str = DEPTH,
-    width: Width = WIDTH,
-    alpha: float | None = None,
-    skips: str = SKIPS,
-    against: Sequence[int] | None = None,
-    importance: str = IMPORTANCE,
     strategy: Strategy | None = None,
+    **options: Any,
 ) -> list[list[Explanation]]:
     """For each (image, class) pair, one explanation per unit kept in one layer, all in one pass.
 
@@ -194,58 +186,49 @@ def decompose_frozen(
 
     Args:
         from_layer: the layer to branch at, counted from the input; the top one by default.
-        against: as for `explain_frozen`.
+        options: as `PathOptions` has them.
     """
-    layers = check_depth(depth, frozen.network)
-    top = frozen.network.depth
+    how, top = PathOptions(**options), frozen.network.depth
+    last = top - check_depth(how.depth, frozen.network) + 1
     split = top if from_layer is None else whole_number(from_layer)
-    if split is None or not top - layers < split <= top:
+    if split is None or not last <= split <= top:
         raise PathxError(
             f"layer {in_one_line(split if from_layer is None else from_layer)} is not on the path, "
-            f"which has layers {top - layers + 1} to {top}; "
-            f"choose one of these, or a greater depth",
+            f"which has layers {last} to {top}; choose one of these, or a greater depth",
             usage=True,
         )
-    how = _Settings(layers, width, alpha, skips, importance, split, strategy or Strategy())
-    explanations, parents = _explain_pairs(frozen, pairs, against, how)
-    features: list[list[Explanation]] = [[] for _ in pairs]
-    for explanation, parent in zip(explanations, parents, strict=True):
-        if explanation.path[top - split].units:  # shapes are fixed, so some entries may be empty
-            features[parent].append(explanation)
-    return features
-
-
-@dataclass(frozen=True)
-class _Settings:
-    """How pairs are explained; `split` is the layer to decompose at, if any."""
-
-    depth: int
-    width: Width
-    alpha: float | None
-    skips: str
-    importance: str
-    split: int | None
-    strategy: Strategy
+    features = _explain_pairs(frozen, pairs, None, how, split, strategy)
+    # Shapes are fixed, so some entries may be empty.
+    return [[made for made in several if made.path[top - split].units] for several in features]
 
 
 def _explain_pairs(
-    frozen: Frozen, pairs: Pairs, against: Sequence[int] | None, how: _Settings
-) -> tuple[list[Explanation], list[int]]:
-    """Explanations, and for each the number of the pair that it is about."""
+    frozen: Frozen,
+    pairs: Pairs,
+    against: Sequence[int] | None,
+    how: PathOptions,
+    split: int | None,
+    strategy: Strategy | None,
+) -> list[list[Explanation]]:
+    """The explanations of every pair: one, or one per unit that the layer `split` keeps."""
     network, logits = frozen.network, class_logits(frozen.logits)
     check_settings(how.alpha, how.skips, how.importance)
     check_classes(pairs, against, logits.shape[1])
-    if frozen.parts:
-        return _explain_one_by_one(frozen.parts, pairs, against, how)
+    if frozen.parts:  # a network that takes the images of a batch together, frozen at each of them alone
+        others = [None] * len(pairs) if against is None else [[other] for other in against]
+        return [
+            _explain_pairs(frozen.parts[image], [(0, target)], other, how, split, strategy)[0]
+            for (image, target), other in zip(pairs, others, strict=True)
+        ]
     classes = _classes(pairs, logits)
     branches = _branches(pairs, classes, against, frozen)
     threshold, alpha = threshold_of(how.alpha, branches.classes), 1 / branches.classes
     if how.importance == "effect":
         branches = replace(branches, log_odds=_log_odds(branches, logits))
         threshold, alpha = how.alpha or 0.0, 0.0
-    top = network.depth
-    widths = {n: layer_width(how.width, network, n) for n in range(top - how.depth + 1, top + 1)}
-    settings = PathSettings(how.depth, widths, threshold, how.skips, how.split, how.strategy)
+    top, depth = network.depth, check_depth(how.depth, network)
+    widths = {n: layer_width(how.width, network, n) for n in range(top - depth + 1, top + 1)}
+    settings = PathSettings(depth, widths, threshold, how.skips, split, strategy or Strategy())
     with engine_precision(frozen.images.device):
         paths = find_paths(frozen, branches, settings)
         model = linear_model(frozen, paths)
@@ -254,17 +237,19 @@ def _explain_pairs(
         parts = len(paths.branches) // len(pairs)  # how many branches each pair was split into
         rows = _read_numbers(paths, model, attribution, logits[branches.image], classes, parts)
     valid = {kept.layer: kept.valid for kept in paths.layers}
-    layers = [describe_layer(frozen, paths.branches, kept, valid) for kept in paths.layers]
     explanations = [
         Explanation(
-            target=row.target,
-            path=tuple(layer(number, best <= threshold) for layer, best in zip(layers, row.best_margins, strict=True)),
+            target=target,
+            path=tuple(
+                path_layer(network, paths.branches, kept, valid, number, best <= threshold)
+                for kept, best in zip(paths.layers, margins, strict=True)
+            ),
             attribution=attribution[number],
             weight=model.weight[number],
-            bias=row.bias,
-            score=row.score,
+            bias=bias,
+            score=score,
             logits=logits[pairs[number // parts][0]],
-            depth=how.depth,
+            depth=depth,
             width=how.width if isinstance(how.width, str) else int(how.width),
             alpha=alpha if how.alpha is None else float(how.alpha),
             importance=how.importance,
@@ -273,42 +258,21 @@ def _explain_pairs(
             exact=network.reading.exact,
             against=None if against is None else against[number // parts],
         )
-        for number, row in enumerate(rows)
+        for number, (target, bias, score, margins) in enumerate(rows)
     ]
-    return explanations, [number // parts for number in range(len(explanations))]
-
-
-def _explain_one_by_one(
-    parts: Sequence[Frozen], pairs: Pairs, against: Sequence[int] | None, how: _Settings
-) -> tuple[list[Explanation], list[int]]:
-    """The same for a network that takes the images of a batch together, frozen at each of them alone."""
-    explanations, numbers = [], []
-    for number, (image, target) in enumerate(pairs):
-        other = None if against is None else [against[number]]
-        own, _ = _explain_pairs(parts[image], [(0, target)], other, how)
-        explanations += own
-        numbers += [number] * len(own)
-    return explanations, numbers
-
-
-@dataclass(frozen=True)
-class _Row:
-    """What the host reads of one branch; `best_margins` is the highest margin of every layer."""
-
-    target: int
-    bias: float
-    score: float
-    best_margins: list[float]
+    return [explanations[first : first + parts] for first in range(0, len(explanations), parts)]
 
 
 def _read_numbers(
     paths: Paths, model: LinearModel, attribution: Tensor, logits: Tensor, classes: Tensor, parts: int
-) -> list[_Row]:
+) -> list[tuple[int, float, float, list[float]]]:
     """Read everything that the host needs in one transfer, and refuse NaN and infinite numbers.
 
     Args:
         logits, classes: of every pair, (pairs, C) and (pairs,).
         parts: how many branches each pair was split into.
+
+    Returns: of every branch the target, the bias, the score, and the highest margin of every layer.
     """
     dtype = precise(attribution)
     columns = [
@@ -330,7 +294,7 @@ def _read_numbers(
                 "the explanation holds NaN or infinite numbers: the input, the weights or a constant of the model are too "
                 "large for their type; try float64"
             )
-    return [_Row(int(target), bias, score, margins) for target, _, bias, score, _, _, *margins in rows]
+    return [(int(target), bias, score, margins) for target, _, bias, score, _, _, *margins in rows]
 
 
 def _classes(pairs: Pairs, logits: Tensor) -> Tensor:

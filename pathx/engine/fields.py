@@ -110,9 +110,9 @@ def fields_above(graph: Graph, nodes: Iterable[Node], reading: Reading, source: 
             call = shapes_of(graph, node, reading)
             call = replace(call, varying=[value for value in call.varying if value in fields], fields=fields)
             rule = record_of(node).field
-            found = rule(call) if rule is not None and call.varying else None
+            seen = rule(call) if rule is not None and call.varying else None
             for output, value in enumerate(node.outputs):
                 if value is not None:
-                    field = found[output] if isinstance(found, list) else found
+                    field = seen[output] if isinstance(seen, list) else seen
                     fields[value] = field or Field.everything(size, len(graph.shapes[value.index]))
     return fields

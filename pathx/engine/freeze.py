@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections import OrderedDict
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
-from threading import Lock
 from typing import Any, cast
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -60,17 +57,18 @@ class Frozen:
     def call(self, node: Node) -> Call:
         """A node with the tensors that its rules need."""
         if node.index not in self._calls:
-            form = self.network.form(node)
+            shapes, frozen, lifted = self.network.form(node)
+            read = node.inputs if record_of(node).saves == "inputs" else ()
             self._calls[node.index] = Call(
                 node,
-                tuple(map_leaves(arg, self._fixed) if values else arg for arg, values in form.args),
+                tuple(map_leaves(arg, self._fixed) for arg in lifted or node.args),
                 {name: map_leaves(arg, self._fixed) for name, arg in node.kwargs.items()},
-                form.shapes,
-                {v: self.kept[v][None] if form.lifted else self.kept[v] for v in form.frozen if v in self.kept},
+                shapes,
+                {v: self.kept[v] if lifted is None else self.kept[v][None] for v in frozen if v in self.kept},
                 self._batch,
                 self.compact,
-                inputs={v: self.kept[v] for v in form.read if v in self.kept},
-                whole=form.whole,
+                inputs={v: self.kept[v] for v in read if v in self.kept},
+                whole=lifted is None and node.index in self.network.whole,
             )
         return self._calls[node.index]
 
@@ -272,12 +270,7 @@ def _check_kind(model: nn.Module) -> None:
         raise PathxError(f"the model is {what} ({type(model).__name__}): {remedy}", usage=True)
 
 
-MOST_NETWORKS = 32
-"""How many networks are remembered."""
-
-_NETWORKS: OrderedDict[Hashable, Network] = OrderedDict()  # by the signatures of recordings
 _CHECKED: WeakKeyDictionary[nn.Module, WeakSet[Network]] = WeakKeyDictionary()
-_REMEMBERING = Lock()
 
 
 def network_of(model: nn.Module, images: Tensor) -> Network:
@@ -309,14 +302,9 @@ def _record(model: nn.Module, images: Tensor) -> Recording:
 
 def _network(recording: Recording) -> Network:
     """A recording read as a network. Equal recordings are read once."""
-    with _REMEMBERING:
-        network = _NETWORKS.pop(recording.signature, None)
-    if network is None:
-        network = read_network(recording.graph)
-    with _REMEMBERING:
-        _NETWORKS[recording.signature] = network
-        if len(_NETWORKS) > MOST_NETWORKS:
-            _NETWORKS.popitem(last=False)
+    if recording.end.analysis is None:
+        recording.end.analysis = read_network(recording.graph)
+    network: Network = recording.end.analysis
     return network
 
 
@@ -331,11 +319,11 @@ def _check_constants(network: Network, recording: Recording, model: nn.Module, i
     if not readers:
         return
     other = _record(model, images * 0.5 + 0.1)
-    if other.signature != recording.signature:
+    if other.graph.constants != network.graph.constants:
         return
     for value, node in readers.items():
         first, second = recording.tensors[value], other.tensors[value]
-        if not ((first == second) | ((first != first) & (second != second))).all():
+        if first.shape != second.shape or not ((first == second) | ((first != first) & (second != second))).all():
             raise PathxError(
                 f"the model computes with numbers that come from outside of torch and change ({node.place}): keep what "
                 "it computes from its input in torch, and draw no random numbers",

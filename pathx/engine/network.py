@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pathx.engine.dependence import Dependence, Reading, check_batch, read_graph
-from pathx.engine.fields import fields_above, find_places
-from pathx.engine.record.operations import Graph, Node, Value, map_leaves, values_in
+from pathx.engine.fields import boxes, fields_above, find_places
+from pathx.engine.record.operations import Graph, Node, Value
 from pathx.engine.record.spellings import fold
 from pathx.engine.rules.geometry import Field
 from pathx.engine.rules.shared import lift
 from pathx.engine.rules.table import has, is_norm, is_pointwise, record_of
+from pathx.engine.window import unravel
 from pathx.errors import PathxError, kind_in_words
 from pathx.explanation import LayerTensor
 
@@ -42,25 +44,7 @@ class Gate:
         return prod(self.shape)
 
 
-@dataclass(frozen=True, eq=False)
-class Form:
-    """What is the same of a node's call whatever the images are.
-
-    Args:
-        args: its arguments, and whether there are values in each.
-        shapes: of its values, without the batch.
-        frozen: those of its values that are frozen at the images.
-        read: those of its inputs that its rule asks for as they were in the forward pass.
-        lifted: its tensors are of one image, wherever the batch is in them, and the arguments are for one dimension more in front.
-        whole: the same, and the arguments are as they were recorded.
-    """
-
-    args: tuple[tuple[Any, bool], ...]
-    shapes: dict[Value, tuple[int, ...]]
-    frozen: tuple[Value, ...]
-    read: tuple[Value, ...]
-    lifted: bool = False
-    whole: bool = False
+Form = tuple[dict[Value, tuple[int, ...]], list[Value], tuple[Any, ...] | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,20 +73,21 @@ class Network:
     _tensors: dict[int, LayerTensor] = field(default_factory=dict, repr=False)
 
     def form(self, node: Node) -> Form:
-        """What is known of a node's call without any numbers."""
+        """The shapes of a node's values, without the batch; and those of them that are frozen at the images.
+
+        Where the batch, of one image, is not in front: all of the shapes, and the arguments of the call with one more dimension
+        in front, if these are known.
+        """
         if node.index not in self._forms:
             values = [*node.inputs, *(value for value in node.outputs if value is not None)]
-            shapes, args, odd = {v: self.shape(v) for v in values}, None, node.index in self.whole
-            if odd:
+            shapes, lifted = {v: self.shape(v) for v in values}, None
+            if node.index in self.whole:
                 shapes = {v: self.graph.shapes[v.index] for v in values}
-                args = lift(node, {value: len(shape) for value, shape in shapes.items()})
-            self._forms[node.index] = Form(
-                tuple((map_leaves(arg, lambda leaf: leaf), bool(values_in(arg))) for arg in args or node.args),
+                lifted = lift(node, {value: len(shape) for value, shape in shapes.items()})
+            self._forms[node.index] = (
                 shapes,
-                tuple(v for v in values if self._is_frozen(v, node)),
-                tuple(node.inputs) if record_of(node).saves == "inputs" else (),
-                lifted=odd and args is not None,
-                whole=odd and args is None,
+                [v for v in values if self._is_frozen(v, node)],
+                lifted,
             )
         return self._forms[node.index]
 
@@ -146,9 +131,13 @@ class Network:
     def tensor(self, gate: Gate) -> LayerTensor:
         """An activation, with where its units are in the image."""
         if gate.node.index not in self._tensors:
-            found = find_places(self.fields.get(gate.source), gate.shape, self.shape(self.graph.input))
-            self._tensors[gate.node.index] = LayerTensor(gate.name, gate.shape, *(found or ()))
+            places = find_places(self.fields.get(gate.source), gate.shape, self.shape(self.graph.input))
+            self._tensors[gate.node.index] = LayerTensor(gate.name, gate.shape, *(places or ()))
         return self._tensors[gate.node.index]
+
+    def boxes(self, gate: Gate, units: Tensor) -> Tensor:
+        """(n, 4) the receptive fields of units of an activation, by their flat indices; (n, 0) where inputs are no images."""
+        return boxes(self.fields.get(gate.source), unravel(units, gate.shape), self.shape(self.graph.input))
 
     @cached_property
     def needed(self) -> frozenset[Value]:
@@ -170,18 +159,10 @@ class Network:
     @cached_property
     def top_is_shared(self) -> bool:
         """Whether nothing between the logits and the gates below them was frozen at an image."""
-        stack, seen = [self.logits], {self.logits}
-        while stack:
-            node = self.producers.get(stack.pop())
-            if node is None or node.index in self.gates:
-                continue
-            frozen = record_of(node).saves or node.index in self.class_gates or node.index in self.whole
-            if frozen or any(self._is_of_images(v, node) for v in node.inputs):
-                return False
-            fresh = {*self.reading.linear.get(node.index, ())} - seen
-            seen |= fresh
-            stack.extend(fresh)
-        return True
+        between, _ = _top(self.logits, self.producers, self.reading, lambda node: node.index in self.gates)
+        return not any(
+            record_of(node).saves or node.index in self.class_gates or node.index in self.whole for node in between
+        ) and not any(self._is_of_images(value, node) for node in between for value in node.inputs)
 
     def _is_frozen(self, value: Value, node: Node) -> bool:
         """Whether a node reads or made a value as it was at the images."""
@@ -209,16 +190,11 @@ def shape_of_one(graph: Graph, value: Value) -> tuple[int, ...]:
     return shape[1:] if shape[:1] == (batch,) else shape
 
 
-def find_logits(graph: Graph) -> Value:
-    """The value that is explained."""
-    return _find_logits(graph, {value: node for node in graph.nodes for value in node.outputs if value is not None})
-
-
 def read_network(graph: Graph) -> Network:
     """Read a graph as a network that is linear at an image, or refuse it and say which operation in which module rules it out."""
     graph = fold(graph)
-    producers = {value: node for node in graph.nodes for value in node.outputs if value is not None}
-    logits = _find_logits(graph, producers)
+    producers = _producers(graph)
+    logits = find_logits(graph)
     used = _ancestors(logits, producers)
     nodes = tuple(node for node in graph.nodes if node.index in used)
     if logits in graph.constants and graph.constants[logits] is None:
@@ -234,45 +210,52 @@ def read_network(graph: Graph) -> Network:
             usage=True,
         )
     whole = check_batch(graph, nodes, reading)
-    gates = _gates(graph, nodes, reading)
+    gates = {gate.node.index: gate for gate in _gates(graph, nodes, reading)}
     class_gates = _class_gates(graph, reading, gates, logits, producers)
-    layers, lands = _layers(graph, reading, [gate for gate in gates if gate not in class_gates], logits)
-    if not layers:  # a class layer is all that there is
-        class_gates = []
-        layers, lands = _layers(graph, reading, gates, logits)
+    if len(class_gates) == len(gates):  # a class layer is all that there is
+        class_gates = {}
+    hidden = {index: gate for index, gate in gates.items() if index not in class_gates}
+    layers, lands = _layers(graph, reading, hidden, logits)
     if not layers:
         raise PathxError(
             "the model has no activation between its input and its output: there is no path to find", usage=True
         )
     _check_head(graph, logits, reading, gates, producers)
-    by_node = {gate.node.index: gate for gate in class_gates}
-    return Network(graph, nodes, reading, logits, producers, layers, by_node, whole, lands)
+    return Network(graph, nodes, reading, logits, producers, layers, class_gates, whole, lands)
+
+
+def _top(
+    logits: Value, producers: dict[Value, Node], reading: Reading, is_end: Callable[[Node], bool]
+) -> tuple[list[Node], list[Node | None]]:
+    """The operations on the way down from the logits, and those that end it; None among these for the input."""
+    between: list[Node] = []
+    ends: list[Node | None] = []
+    stack, seen = [logits], {logits}
+    while stack:
+        node = producers.get(stack.pop())
+        if node is None or is_end(node):
+            ends.append(node)
+            continue
+        between.append(node)
+        fresh = {*reading.linear.get(node.index, ())} - seen
+        seen |= fresh
+        stack.extend(fresh)
+    return between, ends
 
 
 def _class_gates(
-    graph: Graph, reading: Reading, gates: list[Gate], logits: Value, producers: dict[Value, Node]
-) -> list[Gate]:
+    graph: Graph, reading: Reading, gates: dict[int, Gate], logits: Value, producers: dict[Value, Node]
+) -> dict[int, Gate]:
     """The gates of a class layer: every unit of theirs sends to one class only, by construction.
 
     Between them and the logits there are only operations that hand every element on to one element of their result:
     reshapes, means and maxima of whole maps, fixed factors. Empty where the top layer is no such layer.
     """
-    by_output = {gate.output: gate for gate in gates}
-    if prod(graph.shapes[logits.index][1:]) == 1:
-        return []
-    stack, seen, top = [logits], {logits}, []
-    while stack:
-        value = stack.pop()
-        if value in by_output:
-            top.append(by_output[value])
-            continue
-        node = producers.get(value)
-        if node is None or not _keeps_elements_apart(graph, node, reading):
-            return []
-        fresh = {*reading.linear[node.index]} - seen
-        seen |= fresh
-        stack.extend(fresh)
-    return top
+    between, ends = _top(logits, producers, reading, lambda node: node.index in gates)
+    apart = all(_keeps_elements_apart(graph, node, reading) for node in between)
+    if None in ends or not apart or prod(graph.shapes[logits.index][1:]) == 1:
+        return {}
+    return {node.index: gates[node.index] for node in ends if node is not None}
 
 
 def _keeps_elements_apart(graph: Graph, node: Node, reading: Reading) -> bool:
@@ -290,37 +273,27 @@ _FEATURES = 64
 """Fewer outputs than this may well be classes, whatever made them."""
 
 
-def _check_head(graph: Graph, logits: Value, reading: Reading, gates: list[Gate], producers: dict[Value, Node]) -> None:
+def _check_head(
+    graph: Graph, logits: Value, reading: Reading, gates: dict[int, Gate], producers: dict[Value, Node]
+) -> None:
     """Refuse a backbone, which ends in the features of an activation or of a norm: they are no classes.
 
     Networks may end in a ReLU over one map per class, though (SqueezeNet): a product or a 1 x 1 convolution right
     before the ReLU.
     """
-    by_output = {gate.output: gate for gate in gates}
-    if prod(graph.shapes[logits.index][1:]) < _FEATURES:
-        return
-    stack, last, norms = [logits], [], []
-    while stack:
-        value = stack.pop()
-        node = producers.get(value)
-        if value in by_output:
-            last.append(by_output[value])
-        elif node is not None and is_norm(node):
-            norms.append(node.name)
-        elif node is None or not has(node, "copy", "view", "part", "move", "pool", "reduction"):
-            return  # something was learned after the last activation
-        else:
-            stack.extend(reading.linear.get(node.index, ()))
-    heads = [producers.get(gate.source) for gate in last]
-    features = norms + [
-        gate.name for gate, node in zip(last, heads, strict=True) if not (node and _is_head(graph, node))
-    ]
-    if features:
-        raise PathxError(
-            f"the model ends in the features of {features[0]}, not in class logits: it seems to be a backbone; give it "
-            "with its head",
-            usage=True,
-        )
+    between, ends = _top(logits, producers, reading, lambda node: node.index in gates or is_norm(node))
+    hands_on = all(has(node, "copy", "view", "part", "move", "pool", "reduction") for node in between)
+    if prod(graph.shapes[logits.index][1:]) < _FEATURES or None in ends or not hands_on:
+        return  # few enough for classes, or something was learned after the last activation
+    for node in ends:
+        gate = gates.get(node.index) if node is not None else None
+        head = None if gate is None else producers.get(gate.source)
+        if node is not None and (head is None or not _is_head(graph, head)):
+            raise PathxError(
+                f"the model ends in the features of {node.name if gate is None else gate.name}, not in class logits: it seems to "
+                "be a backbone; give it with its head",
+                usage=True,
+            )
 
 
 def _is_head(graph: Graph, node: Node) -> bool:
@@ -342,9 +315,10 @@ def _rounded(graph: Graph, nodes: Iterable[Node], reading: Reading) -> str:
     return ""
 
 
-def _find_logits(graph: Graph, producers: dict[Value, Node]) -> Value:
+def find_logits(graph: Graph) -> Value:
     """The logits among what the model returned: by name, or else the one candidate that no other is computed from."""
-    found = _flat_outputs(graph.outputs)
+    producers = _producers(graph)
+    returned = _flat_outputs(graph.outputs)
     batch = graph.shapes[graph.input.index][0]
 
     def is_logits(value: Any) -> bool:
@@ -353,7 +327,7 @@ def _find_logits(graph: Graph, producers: dict[Value, Node]) -> Value:
         shape = graph.shapes[value.index]
         return shape[:1] == (batch,) and sum(size != 1 for size in shape[1:]) <= 1
 
-    candidates = {name: _strip_final(graph, value, producers) for name, value in found.items() if is_logits(value)}
+    candidates = {name: _strip_final(graph, value, producers) for name, value in returned.items() if is_logits(value)}
     for name in ("logits", "out", "output"):
         if name in candidates:
             return candidates[name]
@@ -362,18 +336,22 @@ def _find_logits(graph: Graph, producers: dict[Value, Node]) -> Value:
     last = [v for v in distinct if not any(v in producers and producers[v].index in used[w] for w in distinct - {v})]
     if len(last) == 1:
         return last[0]
-    shapes = ", ".join(f"{n or 'output'} {_shape_of(graph, v)}" for n, v in found.items()) or "nothing"
+    shapes = ", ".join(f"{n or 'output'} {_shape_of(graph, v)}" for n, v in returned.items()) or "nothing"
     if candidates:
         raise PathxError(
             f"the model returns several outputs that could be logits ({shapes}); wrap it so that it returns one",
             usage=True,
         )
-    maps = any(isinstance(v, Value) and len(graph.shapes[v.index]) == 4 for v in found.values())
+    maps = any(isinstance(v, Value) and len(graph.shapes[v.index]) == 4 for v in returned.values())
     row = "such a row (of maps of logits, one pixel or their mean)" if maps else "one"
     raise PathxError(
         f"the model returns {shapes}, not one row of class logits per image, (batch, classes); wrap it so that it returns {row}",
         usage=True,
     )
+
+
+def _producers(graph: Graph) -> dict[Value, Node]:
+    return {value: node for node in graph.nodes for value in node.outputs if value is not None}
 
 
 def _shape_of(graph: Graph, value: Any) -> str:
@@ -399,11 +377,11 @@ def _strip_final(graph: Graph, value: Value, producers: dict[Value, Node]) -> Va
         node = producers[value]
         if not has(node, "final", "after final", "copy", "view"):
             break
-        if has(node, "final") and len(node.args) > 1 and node.args[1] % len(graph.shapes[value.index]) == 0:
-            raise PathxError(f"{node.place} is taken over the batch, not over the classes; use dim=1", usage=True)
         if has(node, "final") and len(node.args) > 1:
             shape = graph.shapes[value.index]
             size, outputs = shape[node.args[1]], prod(shape[1:])
+            if node.args[1] % len(shape) == 0:
+                raise PathxError(f"{node.place} is taken over the batch, not over the classes; use dim=1", usage=True)
             if size != outputs:
                 raise PathxError(
                     f"{node.place} is taken over groups of {size} of the {outputs} outputs; wrap the model so that it returns "
@@ -445,23 +423,22 @@ def _gates(graph: Graph, nodes: Iterable[Node], reading: Reading) -> list[Gate]:
 
 
 def _layers(
-    graph: Graph, reading: Reading, gates: list[Gate], logits: Value
+    graph: Graph, reading: Reading, gates: dict[int, Gate], logits: Value
 ) -> tuple[tuple[tuple[Gate, ...], ...], dict[Value, int]]:
     """Layers by the largest number of gates on a route to the logits, and where routes land."""
-    by_node = {gate.node.index: gate for gate in gates}
     distance: dict[Value, int] = {logits: 0}
     for node in reversed(graph.nodes):
         reached = [distance[v] for v in node.outputs if v is not None and v in distance]
         if reached:
-            steps = max(reached) + (node.index in by_node)
+            steps = max(reached) + (node.index in gates)
             for value in reading.linear.get(node.index, ()):
                 distance[value] = max(distance.get(value, 0), steps)
-    total = max((distance[gate.output] + 1 for gate in gates if gate.output in distance), default=0)
+    total = max((distance[gate.output] + 1 for gate in gates.values() if gate.output in distance), default=0)
     layers: list[list[Gate]] = [[] for _ in range(total)]
     lands: dict[Value, int] = {graph.input: 1}
     for node in graph.nodes:
-        if node.index in by_node:
-            gate = by_node[node.index]
+        if node.index in gates:
+            gate = gates[node.index]
             if gate.output in distance:
                 layer = total - distance[gate.output]
                 layers[layer - 1].append(gate)

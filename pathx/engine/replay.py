@@ -63,7 +63,8 @@ class Replay(nn.Module):
         for value, index in last.items():
             if value != network.logits:
                 self._dropped[index].append(value)
-        self._operations: dict[int, nn.Module] = {index: ReplayedGate() for index in network.gates}
+        self._gates = network.gates | network.class_gates
+        self._operations: dict[int, nn.Module] = {index: ReplayedGate() for index in self._gates}
         self.gates = nn.ModuleList(self._operations.values())
         last_map = next((node for node in reversed(network.nodes) if self._makes_map(node)), None)
         self.last_convolution = None if last_map is None else ReplayedOperation()
@@ -72,9 +73,8 @@ class Replay(nn.Module):
 
     @property
     def last_map(self) -> nn.Module | None:
-        """The last ReLU whose output still has places."""
-        network = self.network
-        maps = [index for index, gate in network.gates.items() if len(gate.shape) == 3 and prod(gate.shape[1:]) > 1]
+        """The last ReLU whose output still has places; that of a class layer, where the network has one."""
+        maps = [index for index, gate in self._gates.items() if len(gate.shape) == 3 and prod(gate.shape[1:]) > 1]
         return self._operations[max(maps)] if maps else None
 
     def _makes_map(self, node: Node) -> bool:
@@ -94,10 +94,9 @@ class Replay(nn.Module):
 
     def _step(self, node: Node, values: dict[Value, Tensor], *, hooked: bool = False) -> None:
         """Run one call of the graph: what it makes is put among the values."""
-        network = self.network
         operation = self._operations.get(node.index) if hooked else None
         if operation is not None:
-            source = network.gates[node.index].source if node.index in network.gates else node.inputs[0]
+            source = self._gates[node.index].source if node.index in self._gates else node.inputs[0]
             # A view of its own: hooks on it see the gradient of this call, not that of others who read the value.
             value = values[source].view_as(values[source])
             out = operation(value, run=lambda v: run_node(node, {**values, source: v}))

@@ -6,17 +6,31 @@ import math
 import operator
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any, SupportsIndex, cast
 
 import torch
 from torch import Tensor, nn
 
-from pathx.defaults import IMPORTANCE
+from pathx.defaults import DEPTH, IMPORTANCE, SKIPS, WIDTH
 from pathx.engine.network import Network
 from pathx.errors import PathxError, kind_in_words, shown
 
 Width = int | str
+
+
+@dataclass(frozen=True)
+class PathOptions:
+    """How a path is found, as `explain` takes it."""
+
+    depth: int | str = DEPTH
+    width: Width = WIDTH
+    alpha: float | None = None
+    skips: str = SKIPS
+    importance: str = IMPORTANCE
+
+
 Target = int | str | Sequence[int | str] | None
 
 
@@ -54,13 +68,13 @@ def targets_of(logits: Tensor, target: Target, name: str = "target") -> list[int
             f"{name} must be the number of a class, or one number per image, not {in_one_line(target)}", usage=True
         )
     entries = list(cast(Sequence[int], target))
-    found = [whole_number(entry) for entry in entries]
-    if None in found:
-        wrong = entries[found.index(None)]
+    numbers = [whole_number(entry) for entry in entries]
+    if None in numbers:
+        wrong = entries[numbers.index(None)]
         raise PathxError(f"{name} must hold numbers of classes, not {in_one_line(wrong)}", usage=True)
-    if len(found) != len(logits):
-        raise PathxError(f"{name} has {len(found)} entries for {len(logits)} images; give one per image", usage=True)
-    return cast("list[int]", found)
+    if len(numbers) != len(logits):
+        raise PathxError(f"{name} has {len(numbers)} entries for {len(logits)} images; give one per image", usage=True)
+    return cast("list[int]", numbers)
 
 
 def in_one_line(value: object) -> str:
@@ -158,10 +172,7 @@ def check_settings(alpha: float | None, skips: str, importance: str = IMPORTANCE
     if alpha is not None and not (isinstance(alpha, Real) and not isinstance(alpha, bool) and 0 <= alpha < 1):
         raise PathxError(f"alpha {in_one_line(alpha)} is out of range; use 0 or more, less than 1", usage=True)
     if not isinstance(skips, str) or skips not in ("adjacent", "all"):
-        raise PathxError(
-            f"skips is 'adjacent' or 'all', not {repr(skips) if isinstance(skips, str) else in_one_line(skips)}",
-            usage=True,
-        )
+        raise PathxError(f"skips is 'adjacent' or 'all', not {in_one_line(skips)}", usage=True)
 
 
 def check_width(width: Width) -> float | int | None:

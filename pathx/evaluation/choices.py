@@ -26,7 +26,6 @@ class Method:
         title: how tables and plots call it.
         settings: what the function takes beside the subject, with the defaults.
         captum: Captum is needed.
-        passes: what it costs, roughly, in forward passes of the network: to say beforehand how long an evaluation takes.
         facts: fixed choices, for result files to name.
     """
 
@@ -34,7 +33,6 @@ class Method:
     title: str
     captum: bool = False
     facts: Mapping[str, Any] = field(default_factory=dict)
-    passes: int = 4
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -50,26 +48,22 @@ PATH = {"depth": DEPTH, "width": WIDTH, "alpha": None, "skips": SKIPS, "importan
 METHODS = {
     method.name: method
     for method in (
-        Method("path_map", "path map", passes=8, settings=PATH),
-        Method("pathx", "pathx", passes=8, settings=PATH),
+        Method("path_map", "path map", settings=PATH),
+        Method("pathx", "pathx", settings=PATH),
         Method("frozen", "Input x frozen weight"),
         Method("layer_map", "map of all layers", False, {"layers": "upper half"}),
         Method("grad_cam", "GradCAM", True, {"layer": "last ReLU that makes a map", "upsampling": "bilinear"}),
         Method("saliency", "Saliency", True, settings={"absolute": True}),
         Method("input_x_gradient", "Input x Gradient", True),
         Method(
-            "integrated_gradients",
-            "Integrated Gradients",
-            True,
-            {"steps": 50, "baseline": "zero in normalised space"},
-            200,
+            "integrated_gradients", "Integrated Gradients", True, {"steps": 50, "baseline": "zero in normalised space"}
         ),
         Method("guided_backprop", "Guided Backprop", True),
         Method("guided_gradcam", "Guided GradCAM", True, {"layer": "last convolution", "upsampling": "nearest"}),
-        Method("blur_ig", "BlurIG", False, {"max_sigma": 50.0, "steps": 100, "gradient": "of the softmax"}, 400),
-        Method("random", "random", passes=0),
-        Method("edges", "edge detector", passes=0),
-        Method("constant", "constant", passes=0),
+        Method("blur_ig", "BlurIG", False, {"max_sigma": 50.0, "steps": 100, "gradient": "of the softmax"}),
+        Method("random", "random"),
+        Method("edges", "edge detector"),
+        Method("constant", "constant"),
     )
 }
 """Every method by the name that users choose it by."""

@@ -12,9 +12,17 @@ from functools import partial
 
 from pathx.cluster import DIED, Actors, Stages, join_cluster
 from pathx.errors import PathxError
-from pathx.evaluation.measure import Contender, Evaluation, Outcome, describe_image, measure_batch, new_evaluation
+from pathx.evaluation.measure import (
+    Contender,
+    Evaluation,
+    Outcome,
+    curve_records,
+    describe_image,
+    measure_batch,
+    new_evaluation,
+)
 from pathx.evaluation.protocols import Protocol
-from pathx.evaluation.records import Record, RecordFile, read_record
+from pathx.evaluation.records import RecordFile
 from pathx.images.find import ImageFile
 from pathx.models.load import LoadedModel
 from pathx.models.preprocessing import Preprocessing
@@ -35,7 +43,7 @@ def measure_on_ray(
     actors: Actors | None = None,
     device: str = "auto",
     dtype: str = "float32",
-    records: RecordFile[Record] | None = None,
+    records: RecordFile | None = None,
     batch_size: int = 8,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Evaluation:
@@ -48,11 +56,11 @@ def measure_on_ray(
         actors: how many processes measure.
         device, dtype: what they compute on and in.
     """
-    records = records or RecordFile(None, read_record)
+    records = records or curve_records(None)
     result = new_evaluation(prepared, contenders, protocol, batch_size)
     known: dict[str, list[str]] = {}
     for record in records.known.values():
-        known.setdefault(record.image, []).append(record.key)
+        known.setdefault(record["image"], []).append(record["key"])
     batches = [
         [(source, tuple(known.get(source.name, ()))) for source in batch]
         for batch in in_batches(images, prepared.batch_size(batch_size))

@@ -6,7 +6,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Any
@@ -15,7 +15,7 @@ from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
 from pathx.errors import PathxError, shown
 from pathx.evaluation import plots
 from pathx.evaluation.records import write_json
-from pathx.evaluation.shortcuts import LabelledPath, comparable, suspects
+from pathx.evaluation.shortcuts import LabelledPath, split_by_class, suspects
 from pathx.explanation import LayerTensor, PathLayer
 from pathx.images.find import ImageFile, find_images, images_in
 from pathx.models.labels import resolve_target, slug
@@ -33,22 +33,8 @@ Place = tuple[str, tuple[int, ...]]
 """A tensor's name, and an index there: of a unit, of a channel (c,), or of a position (y, x)."""
 
 
-def whole(unit: Place) -> Place | None:
-    return unit
-
-
-def channel(unit: Place) -> Place | None:
-    """The channel of a unit; a unit of a vector is a channel of its own."""
-    return unit[0], unit[1][:1]
-
-
-def position(unit: Place) -> Place | None:
-    """Where in its map a unit is; None in a vector."""
-    return (unit[0], unit[1][1:]) if len(unit[1]) > 1 else None
-
-
-Part = Callable[[Place], Place | None]
-"""What is counted of a unit: all of it, its channel or its position."""
+PARTS = {"units": slice(None), "channels": slice(1), "positions": slice(1, None)}
+"""What is counted of a unit's index: all of it, its channel or, in a map, its position. A unit of a vector is a channel."""
 
 
 @dataclass(frozen=True)
@@ -95,19 +81,16 @@ class Common:
         """The classes with enough images."""
         return [label for label, paths in self.paths.items() if len(paths) >= ENOUGH]
 
-    def shares(self, label: str, layer: int, part: Part = whole) -> dict[Place, float]:
-        """The share of a class's images whose path holds each unit, or a `channel` or `position` of units."""
+    def shares(self, label: str, layer: int, part: str = "units") -> dict[Place, float]:
+        """The share of a class's images whose path holds each of the `units`, `channels` or `positions`."""
         counts: Counter[Place] = Counter()
         for path in self.paths[label]:
-            counts.update({place for unit in path.units.get(layer, ()) if (place := part(unit)) is not None})
+            places = {(tensor, index[PARTS[part]]) for tensor, index in path.units.get(layer, ())}
+            counts.update(place for place in places if place[1])
         total = len(self.paths[label])
         return {place: count / total for place, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))}
 
-    def common_path(self, label: str, layer: int, threshold: float) -> list[Place]:
-        """The units of a layer that are on the path of at least this share of a class's images."""
-        return [unit for unit, share in self.shares(label, layer).items() if share >= threshold]
-
-    def overlap(self, first: str, second: str, layers: Iterable[int], part: Part) -> float:
+    def overlap(self, first: str, second: str, layers: Iterable[int], part: str) -> float:
         """How much two classes have in common over some layers: 1 if all shares are the same, 0 if no unit is shared."""
         least = most = 0.0
         for layer in layers:
@@ -117,7 +100,7 @@ class Common:
                 least, most = least + min(pair), most + max(pair)
         return least / most if most else 0.0
 
-    def overlaps(self, layers: Sequence[int], part: Part, labels: Sequence[str]) -> list[list[float]]:
+    def overlaps(self, layers: Sequence[int], part: str, labels: Sequence[str]) -> list[list[float]]:
         """The overlap of every two of some classes."""
         return [[self.overlap(one, other, layers, part) for other in labels] for one in labels]
 
@@ -129,7 +112,10 @@ class Common:
             "threshold": threshold,
             "images": sum(map(len, self.paths.values())),
             **self.about,
-            "layers": [{"layer": n, "tensors": [_tensor(t) for t in tensors]} for n, tensors in self.layers.items()],
+            "layers": [
+                {"layer": n, "tensors": [{"name": one.name, "shape": list(one.shape)} for one in tensors]}
+                for n, tensors in self.layers.items()
+            ],
             "classes": [
                 {
                     "label": label,
@@ -152,13 +138,20 @@ class Common:
 
     def _overlap_document(self, layers: Sequence[int]) -> dict[str, Any]:
         labels = list(self.paths)
-        return {"units": self.overlaps(layers, whole, labels), "channels": self.overlaps(layers, channel, labels)}
+        return {part: self.overlaps(layers, part, labels) for part in ("units", "channels")}
 
     def _layer_document(self, label: str, layer: int, threshold: float) -> dict[str, Any]:
-        parts = {"units": whole, "channels": channel, "positions": position}
-        listed = {name: _entries(self.shares(label, layer, part)) for name, part in parts.items()}
-        kept = [{"tensor": name, "index": list(index)} for name, index in self.common_path(label, layer, threshold)]
-        return {"layer": layer, "common_path": kept, **listed}
+        listed: dict[str, list[dict[str, Any]]] = {
+            part: [
+                {"tensor": name, "index": list(index), "share": share}
+                for (name, index), share in self.shares(label, layer, part).items()
+            ]
+            for part in PARTS
+        }
+        often = [
+            {"tensor": one["tensor"], "index": one["index"]} for one in listed["units"] if one["share"] >= threshold
+        ]
+        return {"layer": layer, "common_path": often, **listed}
 
 
 def _suspects(found: Common) -> list[dict[str, Any]]:
@@ -170,27 +163,13 @@ def _suspects(found: Common) -> list[dict[str, Any]]:
             on_path = {(layer, unit[0], unit[1][0]) for layer, units in path.units.items() for unit in units}
             right = slug(predicted) == slug(label)
             labelled.append(LabelledPath(path.image, predicted, predicted if right else label, frozenset(on_path)))
-    if not comparable(labelled):
+    if not split_by_class(labelled):
         raise PathxError(
             "no class has both right and wrong predictions: this needs folders named after the classes of the model, "
             "with images that are predicted rightly and wrongly",
             usage=True,
         )
-    listed = []
-    for one in suspects(labelled):
-        facts = asdict(one)
-        layer, tensor, number = facts.pop("channel")
-        interval = [facts.pop("low"), facts.pop("high")]
-        listed.append({"layer": layer, "tensor": tensor, "channel": number, "interval": interval, **facts})
-    return listed
-
-
-def _entries(shares: Mapping[Place, float]) -> list[dict[str, Any]]:
-    return [{"tensor": name, "index": list(index), "share": share} for (name, index), share in shares.items()]
-
-
-def _tensor(tensor: LayerTensor) -> dict[str, Any]:
-    return {"name": tensor.name, "shape": list(tensor.shape)}
+    return suspects(labelled)
 
 
 def common(
@@ -273,16 +252,16 @@ def _plot(found: Common, layers: list[int], classes: list[str], folder: Path) ->
             bars, maps = {}, {}
             name, (channels, height, width) = tensor.name, tensor.shape
             for label in classes:
-                by_channel, by_place = (found.shares(label, layer, part) for part in (channel, position))
+                by_channel, by_place = (found.shares(label, layer, part) for part in ("channels", "positions"))
                 bars[label] = [by_channel.get((name, (c,)), 0.0) for c in range(channels)]
                 maps[label] = [[by_place.get((name, (y, x)), 0.0) for x in range(width)] for y in range(height)]
             title = f"layer {layer}, {name}: by"
             plots.plot_frequencies(folder / f"channels-{layer}-{name}", f"{title} channel", bars, "channel")
             plots.plot_places(folder / f"positions-{layer}-{name}", f"{title} position", maps)
     if len(labels := found.large_classes) > 1:
-        for kind, part in (("units", whole), ("channels", channel)):
+        for part in ("units", "channels"):
             matrix = found.overlaps(list(found.layers), part, labels)
-            plots.plot_overlap(folder / f"overlap-{kind}", f"{kind} that classes share", labels, matrix)
+            plots.plot_overlap(folder / f"overlap-{part}", f"{part} that classes share", labels, matrix)
 
 
 def is_finished(place: str | Path) -> bool:
@@ -295,7 +274,7 @@ def is_finished(place: str | Path) -> bool:
 def gather(
     paths: Iterable[ImagePath], by: str, about: Mapping[str, Any], unread: Mapping[str, str], notes: Sequence[str]
 ) -> Common:
-    """Trails by class. Images that have no class of that kind are left out, and said so."""
+    """Paths by class. Images that have no class of that kind are left out, and said so."""
     if by not in GROUPINGS:
         raise PathxError(f"classes are taken by {' or '.join(GROUPINGS)}, not {by!r}", usage=True)
     groups: dict[str, list[ImagePath]] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
 from pathx.drawing.render import heatmap
@@ -12,29 +12,31 @@ from pathx.engine.network import Network
 from pathx.evaluation import plots
 from pathx.evaluation.choices import PATHS, method_names
 from pathx.evaluation.measure import (
+    DIFFERENCE,
     MEASURES,
     Contender,
     Evaluation,
     contender,
-    estimate_seconds,
-    in_words,
+    curve_records,
     measure_images,
     new_evaluation,
     subject_of,
 )
 from pathx.evaluation.mosaics import evaluate_mosaics
 from pathx.evaluation.protocols import area, make_protocol
-from pathx.evaluation.records import DIFFERENCE, RecordFile, read_record, write_csv, write_json
+from pathx.evaluation.records import write_csv, write_json
 from pathx.evaluation.removal import evaluate_removal
 from pathx.images.find import ImageFile, images_in
 from pathx.models.load import LoadedModel
 from pathx.pipeline import Note, Prepared, Watch, no_notes, no_progress, prepare
 from pathx.results.files import check_folder, check_own
 
-WORTH_SAYING = 20
-"""Seconds from which it is said beforehand how long an evaluation will take."""
-
+SCHEMA = "pathx/grid@1"
 RECORDS = "records.jsonl"
+WIDTHS: tuple[int | str, ...] = (1, 4, 16, 64, 256, 1024)
+
+Grid = dict[str, list[Contender]]
+"""Depth -> a contender for every width."""
 
 
 def evaluate(
@@ -63,7 +65,7 @@ def evaluate(
     note: Note = no_notes,
     watch: Watch = no_progress,
 ) -> dict[str, Any]:
-    """Measure how good explanations are by insertion and deletion; what is returned is evaluation.json.
+    """Measure how good explanations are; what is returned is the document that is written, evaluation.json by default.
 
     Args:
         out: folder for the document, a table of all images, plots, and the records that a stopped run goes on from.
@@ -85,21 +87,18 @@ def evaluate(
     files = images_in(list(map(str, images)), out)
     prepared = prepare(model, device=device, dtype=dtype)
     prepared.check_exact(exact, note)
-    if removal:
-        known = None if folder is None else folder / "removal.jsonl"
-        with watch(len(files)) as progress:
-            document = evaluate_removal(prepared, files, keep=keep, settings=path, records=known, progress=progress)
+    if removal or protocol == "grid":
+        name = "removal" if removal else "mosaics"
+        known = None if folder is None else folder / f"{name}.jsonl"
+        with watch(len(files) if removal else len(files) // 4 * len(others)) as progress:
+            if removal:
+                document = evaluate_removal(prepared, files, keep=keep, settings=path, records=known, progress=progress)
+            else:
+                document = evaluate_mosaics(
+                    prepared, files, others, records=known, batch_size=batch_size, progress=progress
+                )
         if folder is not None:
-            write_json(folder / "removal.json", document)
-        return document
-    if protocol == "grid":
-        known = None if folder is None else folder / "mosaics.jsonl"
-        with watch(len(files) // 4 * len(others)) as progress:
-            document = evaluate_mosaics(
-                prepared, files, others, records=known, batch_size=batch_size, progress=progress
-            )
-        if folder is not None:
-            write_json(folder / "mosaics.json", document)
+            write_json(folder / f"{name}.json", document)
         return document
     _, rows, columns = model.preprocessing.input_size
     judge = make_protocol(protocol, rows, columns, steps=steps, step_pixels=step_pixels, ties=ties)
@@ -112,20 +111,18 @@ def evaluate(
     name = "evaluation" if grid is None else "grid"
     if folder is not None:
         check_own(folder, (RECORDS, f"{name}.json", "images.csv"))
-    records = RecordFile(None if folder is None else folder / RECORDS, read_record)
+    records = curve_records(None if folder is None else folder / RECORDS)
     new_evaluation(prepared, contenders, judge, batch_size)  # refuses what cannot be measured
-    seconds = estimate_seconds(prepared, contenders, judge, len(files))
-    if seconds >= WORTH_SAYING:
-        note(f"this takes about {in_words(seconds)} here, less what {RECORDS} has already")
     with watch(len(files) * len(contenders)) as progress:
         result = measure(prepared, files, contenders, judge, records=records, batch_size=batch_size, progress=progress)
-    document = result.document if grid is None else _grid_document(result, cells)
+    document = result.document if grid is None else _grid_document(result, cells, others)
     if folder is not None:
         write_csv(folder / "images.csv", result.table)
-        if plots.can_plot(note) and grid is None:
-            _plot_curves(result, folder)
-        elif not plots.plots_are_missing():
-            _plot_grid(result, cells, prepared, files, folder)
+        if plots.can_plot(note):
+            if grid is None:
+                _plot_curves(result, folder)
+            else:
+                _plot_grid(result, cells, others, files, folder)
         write_json(folder / f"{name}.json", document)
     return document
 
@@ -139,27 +136,6 @@ def _plot_curves(result: Evaluation, folder: Path) -> None:
     plots.plot_curves(folder / "curves", shown, result.own.title if result.own else "")
 
 
-def _plot_grid(result: Evaluation, cells: Grid, prepared: Prepared, files: Sequence[ImageFile], folder: Path) -> None:
-    """Both measures against width, and the heatmaps of the first image."""
-    inside = {one.title for row in cells.values() for one in row}
-    others = [one for one in result.ran if one.title not in inside]
-    widths = [str(one.settings["width"]) for one in next(iter(cells.values()))]
-    both = {f"{measure} {arrow}": _panels(result, cells, measure) for measure, arrow in MEASURES.items()}
-    plots.plot_grid(folder / "grid", both, widths)
-    first = next(one for one in files if one.name == result.images[0][0])
-    plots.plot_sheet(folder / "sheet", _sheet(prepared, first, cells, others))
-
-
-if TYPE_CHECKING:
-    from PIL import Image
-
-SCHEMA = "pathx/grid@1"
-WIDTHS: tuple[int | str, ...] = (1, 4, 16, 64, 256, 1024)
-
-Grid = dict[str, list[Contender]]
-"""Depth -> a contender for every width."""
-
-
 def _depths(network: Network) -> list[int | str]:
     """A few depths from one layer to all of them."""
     layers = network.depth
@@ -169,12 +145,7 @@ def _depths(network: Network) -> list[int | str]:
 def _make_grid(
     method: str, depths: Sequence[int | str], widths: Sequence[int | str], protocol: str, **settings: Any
 ) -> Grid:
-    """A contender for every depth and width.
-
-    Args:
-        method: a member of PATHS.
-        settings: of every path, beside these.
-    """
+    """A contender for every depth and width, with settings that all of them share."""
     return {
         str(depth): [
             contender(method, protocol, f"depth {depth}, width {width}", depth=depth, width=width, **settings)
@@ -184,55 +155,51 @@ def _make_grid(
     }
 
 
-def _grid_document(result: Evaluation, cells: Grid) -> dict[str, Any]:
+def _grid_document(result: Evaluation, cells: Grid, others: Sequence[Contender]) -> dict[str, Any]:
     """grid.json: what an evaluation says, with a list of cells in the place of the one path."""
-    evaluated = result.document
-    inside = {one.title for row in cells.values() for one in row}
-    ran = [one for one in result.ran if one.title in inside]
-    found = [
-        {key: one.settings[key] for key in ("depth", "width", "alpha", "skips", "importance")} | result.figures(one)
-        for one in ran
-    ]
+    evaluated, ran = result.document, result.ran
+    found = [dict(one.settings) | result.figures(one) for row in cells.values() for one in row if one in ran]
     best = {
         measure: {key: pick(found, key=lambda cell: cell[measure]["mean"])[key] for key in ("depth", "width")}
         for measure, pick in (("insertion", max), ("deletion", min), (DIFFERENCE, max))
         if found
     }
-    others = {one.name: result.figures(one) for one in result.ran if one.title not in inside}
+    methods = {one.name: result.figures(one) for one in others if one in ran}
     kept = ("protocol", "parameters", "images", "accuracy", "not_run", "unread", "notes", "model", "created_by")
-    return {"schema": SCHEMA, "grid": found, "best": best, "methods": others} | {key: evaluated[key] for key in kept}
+    return {"schema": SCHEMA, "grid": found, "best": best, "methods": methods} | {key: evaluated[key] for key in kept}
 
 
-def _panels(result: Evaluation, cells: Grid, measure: str) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """A measure for every depth (a list over widths) and for every other method, as plots take it."""
-    ran = {one.title: one for one in result.ran}
+def _plot_grid(
+    result: Evaluation, cells: Grid, others: Sequence[Contender], files: Sequence[ImageFile], folder: Path
+) -> None:
+    """Both measures against width, and the heatmaps of the first image."""
+    ran = result.ran
 
-    def mean(one: Contender) -> float:
-        areas = result.areas(one, measure)
-        return sum(areas.values()) / len(areas) if one.title in ran else float("nan")
+    def mean(one: Contender, measure: str) -> float:
+        areas = result.areas(one, measure).values()
+        return sum(areas) / len(areas) if areas else float("nan")
 
-    inside = {one.title for row in cells.values() for one in row}
-    others = {title: mean(one) for title, one in ran.items() if title not in inside}
-    return {depth: [mean(one) for one in row] for depth, row in cells.items()}, others
+    panels = {}
+    for measure, arrow in MEASURES.items():
+        lines = {depth: [mean(one, measure) for one in row] for depth, row in cells.items()}
+        panels[f"{measure} {arrow}"] = lines, {one.title: mean(one, measure) for one in others if one in ran}
+    plots.plot_grid(folder / "grid", panels, [str(one.settings["width"]) for one in next(iter(cells.values()))])
+    first = next(one for one in files if one.name == result.images[0][0])
+    plots.plot_sheet(folder / "sheet", _sheet(result.prepared, first, cells, [one for one in others if one in ran]))
 
 
-def _sheet(
-    prepared: Prepared, image: ImageFile, cells: Grid, others: Sequence[Contender]
-) -> dict[str, dict[str, Image.Image]]:
+def _sheet(prepared: Prepared, image: ImageFile, cells: Grid, others: Sequence[Contender]) -> dict[str, dict[str, Any]]:
     """Heatmaps of one image: a row for every depth, and one for the image itself and other methods.
 
     The network is run once for all paths. Raises what is wrong with the image.
     """
     seen = prepared.see_one(image)
     subject = subject_of(prepared, [seen])
-
-    def draw(one: Contender) -> Image.Image:
-        return heatmap(one.attribution(subject)[0])
-
     region = prepared.model.preprocessing.region(seen.image.width, seen.image.height)
     left, top, right, bottom = map(round, seen.image.on_pixels(region))
     photo = seen.image.pixels.crop((left, top, right, bottom))
-    rows = {"others": {prepared.labels[seen.target]: photo} | {one.title: draw(one) for one in others}}
+    drawn = {one.title: heatmap(one.attribution(subject)[0]) for one in others}
+    rows = {"others": {prepared.labels[seen.target]: photo} | drawn}
     for depth, row in cells.items():
-        rows[f"depth {depth}"] = {f"width {one.settings['width']}": draw(one) for one in row}
+        rows[f"depth {depth}"] = {f"width {one.settings['width']}": heatmap(one.attribution(subject)[0]) for one in row}
     return rows

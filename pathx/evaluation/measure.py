@@ -1,4 +1,4 @@
-"""How good attributions are: methods measured over many images, with intervals, and compared image by image."""
+"""Insertion and deletion over many images: every method measured on each, with intervals, and compared image by image."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -18,18 +18,23 @@ from pathx.engine.settings import check_depth, check_settings, check_width
 from pathx.errors import PathxError
 from pathx.evaluation.choices import METHODS, PATHS, PROTOCOLS, choose
 from pathx.evaluation.methods import Subject, captum_is_missing
-from pathx.evaluation.protocols import Protocol
-from pathx.evaluation.records import DIFFERENCE, Record, RecordFile, read_record, record_key
+from pathx.evaluation.protocols import Protocol, area
+from pathx.evaluation.records import Record, RecordFile, record_key
 from pathx.evaluation.statistics import bootstrap, compare
 from pathx.images.find import ImageFile
 from pathx.pipeline import Prepared, SeenImage
 from pathx.results.files import created_by
+from pathx.results.schema import misfit
 
 SCHEMA = "pathx/evaluation@1"
 MEASURES = {"insertion": "↑", "deletion": "↓"}
 """What is measured, and whether more or less of it is better."""
 
-INSTALL = "pip install 'pathx-relu[evaluate]'"
+DIFFERENCE = "difference"
+"""Insertion minus deletion: the one figure to compare by, more is better."""
+
+CANNOT_RUN = (PathxError, RuntimeError, NotImplementedError, AssertionError)
+"""What methods raise on a network that they cannot be applied to."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +55,43 @@ class Contender:
         found: Tensor = METHODS[self.name].compute(subject, **self.settings)
         return found
 
+    @property
+    def missing(self) -> str | None:
+        """Why it cannot run here, if something is not installed."""
+        if METHODS[self.name].captum and captum_is_missing():
+            return "it needs Captum: pip install 'pathx-relu[evaluate]'"
+        return None
+
 
 def contender(name: str, protocol: str, title: str | None = None, **settings: Any) -> Contender:
     """A method by name, as a protocol takes it, with some of its settings."""
     method, ranking = choose("method", name, METHODS), choose("protocol", protocol, PROTOCOLS)
     return Contender(name, title or method.title, {**method.settings, **ranking.settings.get(name, {}), **settings})
+
+
+# Records: `image`, `target`, `insertion` and `deletion` (the probability before the first step and after each), `seconds` that
+# the attribution took, `tied` (the share of pixels whose value others have as well), and `problem`: why there are no figures.
+
+_NUMBER = (int, float)
+_SHAPE = {"key": str, "image": str, "target": int, "insertion": [_NUMBER], "deletion": [_NUMBER]}
+_SHAPE |= {"seconds": _NUMBER, "tied": _NUMBER, "problem": (str, type(None))}
+
+
+def curve_records(file: Path | None) -> RecordFile:
+    """The curves that a file holds."""
+    return RecordFile(file, _is_whole)
+
+
+def _is_whole(line: Record) -> bool:
+    if misfit(line, _SHAPE) is not None:
+        return False
+    return line["problem"] is not None or len(line["insertion"]) == len(line["deletion"]) > 1
+
+
+def areas(record: Record) -> dict[str, float]:
+    """The measures of a record without a problem."""
+    insertion, deletion = area(record["insertion"]), area(record["deletion"])
+    return {"insertion": insertion, "deletion": deletion, DIFFERENCE: insertion - deletion}
 
 
 @dataclass(eq=False)
@@ -78,7 +115,7 @@ class Evaluation:
     unread: dict[str, str] = field(default_factory=dict)
     device: str = ""
 
-    def take(self, outcome: Outcome, records: RecordFile[Record]) -> None:
+    def take(self, outcome: Outcome, records: RecordFile) -> None:
         """Add what became of one contender on one batch."""
         if outcome.problem is not None:
             self.not_run.setdefault(outcome.title, outcome.problem)
@@ -92,103 +129,96 @@ class Evaluation:
         for one in self.contenders:
             if one.title in self.not_run:
                 self.records.pop(one.title, None)
-            elif not self.areas(one, "insertion"):
+            elif not self.good(one):
                 self.not_run[one.title] = "none of its maps was finite"
 
     @property
     def running(self) -> list[Contender]:
-        """The contenders that could run so far."""
+        """The contenders that are not known to be unable to run."""
         return [one for one in self.contenders if one.title not in self.not_run]
 
     @property
     def ran(self) -> list[Contender]:
         """The contenders that have figures."""
-        return [one for one in self.contenders if one.title not in self.not_run and self.areas(one, "insertion")]
+        return [one for one in self.running if self.good(one)]
 
     @property
     def own(self) -> Contender | None:
         """The contender that is compared with all others."""
         return next((one for name in PATHS for one in self.ran if one.name == name), None)
 
-    def areas(self, one: Contender, measure: str) -> dict[str, float]:
-        """A measure, or their difference, of every image that the contender has figures for."""
-        return {record.image: record.areas[measure] for record in self.good(one)}
-
     def good(self, one: Contender) -> list[Record]:
         """The records of a contender that have figures."""
-        return [record for record in self.records.get(one.title, ()) if record.problem is None]
+        return [record for record in self.records.get(one.title, ()) if record["problem"] is None]
+
+    def areas(self, one: Contender, measure: str) -> dict[str, float]:
+        """A measure, or their difference, of every image that the contender has figures for."""
+        return {record["image"]: areas(record)[measure] for record in self.good(one)}
 
     def curve(self, one: Contender, measure: str) -> Tensor:
         """The mean curve, (steps + 1,)."""
-        return torch.tensor([getattr(record, measure) for record in self.good(one)], dtype=torch.float64).mean(0)
+        return torch.tensor([record[measure] for record in self.good(one)], dtype=torch.float64).mean(0)
 
     def figures(self, one: Contender) -> dict[str, Any]:
         """A contender's entry in a result file."""
         good = self.good(one)
         intervals = {measure: bootstrap(list(self.areas(one, measure).values())) for measure in (*MEASURES, DIFFERENCE)}
-        tied = sum(record.tied for record in good) / len(good)
-        return {**intervals, "tied_pixels": tied, "seconds": sum(record.seconds for record in good) / len(good)}
+        tied, seconds = (sum(record[key] for record in good) / len(good) for key in ("tied", "seconds"))
+        return {**intervals, "tied_pixels": tied, "seconds": seconds}
 
     def comparison(self, first: Contender, second: Contender) -> dict[str, Any]:
         """The first minus the second, over the images that both have figures for."""
         result = {}
         for measure in (*MEASURES, DIFFERENCE):
             one, other = self.areas(first, measure), self.areas(second, measure)
-            both = [name for name in one if name in other]
-            if both:
+            if both := [name for name in one if name in other]:
                 result[measure] = compare([one[name] for name in both], [other[name] for name in both])
         return result
 
     def counts(self, one: Contender) -> dict[str, int]:
-        good = self.good(one)
-        bad = len(self.records[one.title]) - len(good)
-        return {"images": len(good), "tied": sum(record.tied == 1 for record in good), "not_finite": bad}
+        records, good = self.records.get(one.title, ()), self.good(one)
+        tied = sum(record["tied"] == 1 for record in good)
+        return {"images": len(good), "tied": tied, "not_finite": len(records) - len(good)}
 
-    @cached_property
+    @property
     def notes(self) -> list[str]:
         """What a reader of the figures must know."""
         notes = [f"{title} was not run: {reason}" for title, reason in self.not_run.items()]
         if self.unread:
             notes.append(f"{len(self.unread)} images could not be used and are left out")
+        texts = {
+            "not_finite": "maps were NaN or infinite and are left out of its figures",
+            "tied": "maps gave no pixel a value of its own; the order was that of ties",
+        }
         for one in self.contenders:
-            if one.title not in self.records:
-                continue
             counts = self.counts(one)
-            if counts["not_finite"]:
-                notes.append(
-                    f"{one.title}: {counts['not_finite']} maps were NaN or infinite and are left out of its figures"
-                )
-            if counts["tied"]:
-                notes.append(
-                    f"{one.title}: {counts['tied']} maps gave no pixel a value of its own; the order was that of ties"
-                )
+            notes += [f"{one.title}: {counts[kind]} {text}" for kind, text in texts.items() if counts[kind]]
         classes = Counter(target for _, _, target in self.images)
         if len(self.images) > 1 and len(classes) == 1:
             only = self.prepared.labels[next(iter(classes))]
             notes.append(f"every image is predicted as {only}: the figures are about that class only")
-        if unknown := self.unknown_labels:
+        if unknown := sorted(label for label, number in self.classes_of_labels.items() if number is None):
             some = ", ".join(unknown[:3]) + (", …" if len(unknown) > 3 else "")
             notes.append(f"no accuracy for folders that are not named after classes of the model: {some}")
         return notes
 
     @property
-    def unknown_labels(self) -> list[str]:
-        """Labels of images that are no classes of the model."""
-        labels = sorted({label for _, label, _ in self.images if label is not None})
-        return [label for label in labels if self.prepared.class_of(label) is None]
+    def classes_of_labels(self) -> dict[str, int | None]:
+        """The class that each label means; None for those that are no class of the model."""
+        labels = {label for _, label, _ in self.images if label is not None}
+        return {label: self.prepared.class_of(label) for label in labels}
 
     @property
     def accuracy(self) -> float | None:
         """The share of labelled images whose predicted class is their label; None without labels of the model."""
-        known = {label: self.prepared.class_of(label) for _, label, _ in self.images if label is not None}
-        pairs = [(known[label], target) for _, label, target in self.images if label and known[label] is not None]
-        return sum(right == target for right, target in pairs) / len(pairs) if pairs else None
+        known = self.classes_of_labels
+        right = [known[label] == target for _, label, target in self.images if label and known[label] is not None]
+        return sum(right) / len(right) if right else None
 
     @property
     def document(self) -> dict[str, Any]:
         """evaluation.json."""
-        ran = self.ran
-        own = self.own
+        ran, own = self.ran, self.own
         return {
             "schema": SCHEMA,
             "protocol": self.protocol.name,
@@ -210,15 +240,15 @@ class Evaluation:
     @property
     def table(self) -> list[list[Any]]:
         """One row per image and contender, headings first."""
-        labels = self.prepared.labels
-        about = {name: (label or "", labels[target]) for name, label, target in self.images}
+        about = {name: (label or "", self.prepared.labels[target]) for name, label, target in self.images}
         rows: list[list[Any]] = [["image", "label", "predicted", "method", *MEASURES, "seconds", "tied", "problem"]]
         for one in self.contenders:
+            name = one.title if one.title != METHODS[one.name].title else one.name
             for record in self.records.get(one.title, ()):
-                areas = [record.areas[measure] if record.problem is None else "" for measure in MEASURES]
-                name = one.title if one.title != METHODS[one.name].title else one.name
-                start = [record.image, *about.get(record.image, ("", "")), name]
-                rows.append([*start, *areas, record.seconds, record.tied, record.problem or ""])
+                image, problem = record["image"], record["problem"]
+                figures = [areas(record)[measure] if problem is None else "" for measure in MEASURES]
+                start = [image, *about.get(image, ("", "")), name]
+                rows.append([*start, *figures, record["seconds"], record["tied"], problem or ""])
         return rows
 
 
@@ -228,7 +258,7 @@ def measure_images(
     contenders: Iterable[Contender],
     protocol: Protocol,
     *,
-    records: RecordFile[Record] | None = None,
+    records: RecordFile | None = None,
     batch_size: int = 8,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Evaluation:
@@ -240,7 +270,7 @@ def measure_images(
         records: what is known already, and where new records go.
         progress: called with the number of attributions that were measured just now.
     """
-    records = records or RecordFile(None, read_record)
+    records = records or curve_records(None)
     result = new_evaluation(prepared, contenders, protocol, batch_size)
 
     def failed(source: ImageFile, error: PathxError) -> None:
@@ -249,8 +279,7 @@ def measure_images(
 
     for batch in prepared.see(images, batch_size, failed):
         result.images += map(describe_image, batch)
-        if left_out := len(result.contenders) - len(result.running):
-            progress(len(batch) * left_out)
+        progress(len(batch) * (len(result.contenders) - len(result.running)))
         for outcome in measure_batch(prepared, protocol, result.running, batch, records.known):
             records.add(outcome.records)
             result.take(outcome, records)
@@ -271,8 +300,8 @@ def new_evaluation(
             check_depth(one.settings["depth"], prepared.network)
             check_width(one.settings["width"])
             check_settings(*(one.settings[key] for key in ("alpha", "skips", "importance")))
-        if METHODS[one.name].captum and captum_is_missing():
-            result.not_run[one.title] = f"it needs Captum: {INSTALL}"
+        if one.missing is not None:
+            result.not_run[one.title] = one.missing
     return result
 
 
@@ -316,36 +345,20 @@ def measure_batch(
 
         try:
             records = [record for part in in_parts(missing, measure) for record in part]
-        except (PathxError, RuntimeError, NotImplementedError, AssertionError) as error:
-            yield Outcome(one.title, keys, problem=" ".join(str(error).split()) or type(error).__name__)
+        except CANNOT_RUN as error:
+            yield Outcome(one.title, keys, problem=reason(error))
         else:
             yield Outcome(one.title, keys, tuple(records))
+
+
+def reason(error: Exception) -> str:
+    """Why a method cannot run, in one line."""
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def describe_image(seen: SeenImage) -> tuple[str, str | None, int]:
     """Name, label and predicted class of an image."""
     return seen.source.name, seen.source.label, seen.target
-
-
-def estimate_seconds(prepared: Prepared, contenders: Sequence[Contender], protocol: Protocol, images: int) -> float:
-    """How long an evaluation will take, roughly, from the time of one forward pass of the network."""
-    size = min(8, prepared.classifier.chunk)
-    batch = torch.zeros(size, *prepared.model.preprocessing.input_size, dtype=prepared.dtype, device=prepared.device)
-    with torch.no_grad():
-        prepared.classifier(batch)
-        start = perf_counter()
-        prepared.classifier(batch)
-    each = (perf_counter() - start) / size
-    curves = 3 * protocol.steps  # two of them, some drawn thrice
-    return each * images * sum(METHODS[one.name].passes + curves for one in contenders)
-
-
-def in_words(seconds: float) -> str:
-    """`40 seconds`, `5 minutes`, `2 hours`."""
-    for size, name in ((3600, "hour"), (60, "minute")):
-        if seconds >= 1.5 * size:
-            return f"{round(seconds / size)} {name}s"
-    return f"{max(1, round(seconds))} seconds"
 
 
 def subject_of(prepared: Prepared, batch: Sequence[SeenImage]) -> Subject:
@@ -366,20 +379,20 @@ def _measure_contender(protocol: Protocol, one: Contender, subject: Subject, key
     start = perf_counter()
     attribution = one.attribution(subject)
     seconds = (perf_counter() - start) / len(keys)
-    finite = attribution.flatten(1).isfinite().all(1)
-    good = [place for place, fine in enumerate(finite.tolist()) if fine]
+    finite = attribution.flatten(1).isfinite().all(1).tolist()
+    good = [place for place, fine in enumerate(finite) if fine]
     with torch.no_grad():
-        targets = [subject.targets[place] for place in good]
-        names = [subject.names[place] for place in good]
+        targets, names = [subject.targets[place] for place in good], [subject.names[place] for place in good]
         curves = iter(protocol.curves(subject.classifier, subject.images[good], targets, attribution[good], names))
     records = []
-    for place, (key, name, target) in enumerate(zip(keys, subject.names, subject.targets, strict=True)):
-        if place not in good:
-            records.append(Record(key, name, target, seconds=seconds, problem="the map holds NaN or infinite values"))
-            continue
-        found = next(curves)
-        if not all(map(math.isfinite, (*found.insertion, *found.deletion))):
-            records.append(Record(key, name, target, seconds=seconds, problem="the model's output is NaN on the way"))
-            continue
-        records.append(Record(key, name, target, found.insertion, found.deletion, seconds, found.tied))
+    for key, name, target, fine in zip(keys, subject.names, subject.targets, finite, strict=True):
+        record: Record = {"key": key, "image": name, "target": target, "insertion": [], "deletion": []}
+        record |= {"seconds": seconds, "tied": 0.0, "problem": None}
+        if not fine:
+            record["problem"] = "the map holds NaN or infinite values"
+        elif not all(map(math.isfinite, (*(own := next(curves)).insertion, *own.deletion))):
+            record["problem"] = "the model's output is NaN on the way"
+        else:
+            record |= {"insertion": list(own.insertion), "deletion": list(own.deletion), "tied": own.tied}
+        records.append(record)
     return records

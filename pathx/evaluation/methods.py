@@ -57,16 +57,16 @@ def captum_is_missing() -> bool:
 
 def pathx(subject: Subject, **path: Any) -> Tensor:
     """The pixel map: the attribution of the path's linear model."""
-    return torch.stack([explanation.attribution for explanation in _explain_subject(subject, path)])
+    return torch.stack([explanation.attribution for explanation in explain_subject(subject, path)])
 
 
 def path_map(subject: Subject, **path: Any) -> Tensor:
     """Where the path's units look. It has no channels, so each of them gets an equal part."""
-    maps = [explanation.path_map() for explanation in _explain_subject(subject, path)]
+    maps = [explanation.path_map() for explanation in explain_subject(subject, path)]
     return _planes(torch.stack(maps), subject.images)
 
 
-def _explain_subject(subject: Subject, path: dict[str, Any]) -> list[Explanation]:
+def explain_subject(subject: Subject, path: dict[str, Any]) -> list[Explanation]:
     return explain_frozen(subject.frozen, list(enumerate(subject.targets)), **path)
 
 
@@ -111,12 +111,17 @@ def integrated_gradients(subject: Subject) -> Tensor:
 
 
 def grad_cam(subject: Subject) -> Tensor:
+    cells = grad_cam_cells(subject)[:, None].float()
+    maps = torch.nn.functional.interpolate(cells, subject.images.shape[-2:], mode="bilinear")
+    return _planes(maps[:, 0], subject.images)
+
+
+def grad_cam_cells(subject: Subject) -> Tensor:
+    """(B, h, w) GradCAM at the size of its layer."""
     replay = subject.classifier.replay(subject.images)
     if replay.last_map is None:
         raise PathxError("the model has no ReLU that makes a map, which GradCAM needs")
-    found = _captum("LayerGradCam", replay, subject, replay.last_map, relu_attributions=True)
-    maps = torch.nn.functional.interpolate(found.float(), subject.images.shape[-2:], mode="bilinear")
-    return _planes(maps[:, 0], subject.images)
+    return _captum("LayerGradCam", replay, subject, replay.last_map, relu_attributions=True)[:, 0]
 
 
 def guided_backprop(subject: Subject) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,14 @@ from torch import Tensor
 
 from pathx.engine.replay import Classifier
 from pathx.errors import PathxError
-from pathx.evaluation.choices import METHODS, PATHS, PROTOCOLS
-from pathx.evaluation.measure import INSTALL, Contender
-from pathx.evaluation.methods import Subject, captum_is_missing
-from pathx.evaluation.records import RecordFile, record_key
+from pathx.evaluation.choices import PATHS, PROTOCOLS
+from pathx.evaluation.measure import CANNOT_RUN, Contender, reason
+from pathx.evaluation.methods import Subject
+from pathx.evaluation.records import Record, RecordFile, record_key
 from pathx.evaluation.statistics import bootstrap, compare, generator_of
 from pathx.images.find import ImageFile
 from pathx.pipeline import Prepared, SeenImage
 from pathx.results.files import created_by
-from pathx.results.lines import Line
 from pathx.results.schema import misfit
 
 SCHEMA = "pathx/mosaics@1"
@@ -54,15 +54,10 @@ class Mosaic:
             inputs = [torch.nn.functional.avg_pool2d(one[None], 2)[0] for one in inputs]
         return torch.cat([torch.cat(inputs[:2], 2), torch.cat(inputs[2:], 2)], 1)
 
-
-@dataclass(frozen=True)
-class MosaicRecord:
-    """What one method came to on one mosaic: the share of the heat for each class that lies in its quarter."""
-
-    key: str
-    mosaic: str
-    method: str
-    shares: list[float]
+    def subject(self, classifier: Classifier, shrink: bool) -> Subject:
+        """The mosaic once for each of its classes."""
+        images = self.tensor(shrink)[None].repeat(4, 1, 1, 1)
+        return Subject(classifier, images, self.targets, [f"{self.name}, {number}" for number in range(4)])
 
 
 def make_mosaics(images: Sequence[SeenImage]) -> list[Mosaic]:
@@ -114,36 +109,28 @@ def evaluate_mosaics(
     def failed(source: ImageFile, error: PathxError) -> None:
         unread[source.name] = str(error)
 
-    seen = list(_confident(prepared, images, batch_size, failed))
+    seen = list(confident_images(prepared, images, batch_size, failed))
     mosaics = make_mosaics(seen)
     if not mosaics:
         raise PathxError(
             f"a mosaic takes images of four classes that are predicted with at least {CONFIDENT:.0%}; of {len(images)} images "
             f"{len(seen)} are, of {len({one.target for one in seen})} classes"
         )
-    classifier, shrink = _classifier(prepared, mosaics[0])
-    known = RecordFile(records, _read_record)
-    not_run = {
-        one.name: f"it needs Captum: {INSTALL}"
-        for one in contenders
-        if METHODS[one.name].captum and captum_is_missing()
-    }
+    classifier, shrink = classifier_of(prepared, mosaics[0])
+    known = RecordFile(records, _is_whole)
+    not_run = {one.name: one.missing for one in contenders if one.missing is not None}
     found: dict[str, list[list[float]]] = {one.name: [] for one in contenders}
     about = {"model": prepared.about, "preprocessing": asdict(prepared.model.preprocessing), "shrink": shrink}
     for mosaic in mosaics:
         files = [(one.source.name, one.image.sha256, one.target) for one in mosaic.images]
-        subject: Subject | None = None
+        subject = mosaic.subject(classifier, shrink)
         for one in contenders:
-            key = record_key(about, str(prepared.dtype), one.name, one.described, files)
-            if one.name not in not_run and key not in known.known:
-                subject = subject or _subject(classifier, mosaic, shrink)
-                try:
-                    values = shares(one.attribution(subject))
-                    known.add([MosaicRecord(key, mosaic.name, one.name, values)])
-                except (PathxError, RuntimeError, NotImplementedError, AssertionError) as error:
-                    not_run[one.name] = " ".join(str(error).split()) or type(error).__name__
             if one.name not in not_run:
-                found[one.name].append(known.known[key].shares)
+                key = record_key(about, str(prepared.dtype), one.name, one.described, files)
+                try:
+                    found[one.name].append(known.recall(key, partial(_measure, one, mosaic, subject))["shares"])
+                except CANNOT_RUN as error:
+                    not_run[one.name] = reason(error)
             progress(1)
     ran = [one for one in contenders if one.name not in not_run]
     return {
@@ -178,14 +165,16 @@ def _figures(found: dict[str, list[list[float]]]) -> dict[str, Any]:
     }
 
 
-def _read_record(line: Line) -> MosaicRecord | None:
-    shape = {"key": str, "mosaic": str, "method": str, "shares": [float]}
-    if misfit(line, shape) is not None or len(line["shares"]) != 4:
-        return None
-    return MosaicRecord(**{name: line[name] for name in shape})
+def _measure(one: Contender, mosaic: Mosaic, subject: Subject) -> Record:
+    """What one method came to on one mosaic: the share of the heat for each class that lies in its quarter."""
+    return {"mosaic": mosaic.name, "method": one.name, "shares": shares(one.attribution(subject))}
 
 
-def _confident(
+def _is_whole(line: Record) -> bool:
+    return misfit(line, {"key": str, "shares": [float]}) is None and len(line["shares"]) == 4
+
+
+def confident_images(
     prepared: Prepared, images: Sequence[ImageFile], batch_size: int, failed: Callable[[ImageFile, PathxError], None]
 ) -> Iterator[SeenImage]:
     """The images that the network is sure of."""
@@ -197,14 +186,9 @@ def _confident(
                 yield seen
 
 
-def _classifier(prepared: Prepared, mosaic: Mosaic) -> tuple[Classifier, bool]:
+def classifier_of(prepared: Prepared, mosaic: Mosaic) -> tuple[Classifier, bool]:
     """The network for mosaics of whole images; for shrunk ones where it takes no larger input than its own."""
     try:
         return Classifier(prepared.module, torch.zeros_like(mosaic.tensor(shrink=False))), False
     except PathxError:
         return prepared.classifier, True
-
-
-def _subject(classifier: Classifier, mosaic: Mosaic, shrink: bool) -> Subject:
-    images = mosaic.tensor(shrink)[None].repeat(4, 1, 1, 1)
-    return Subject(classifier, images, mosaic.targets, [f"{mosaic.name}, {number}" for number in range(4)])

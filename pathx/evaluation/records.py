@@ -1,4 +1,4 @@
-"""What was found out image by image, kept in a file that a later run goes on from."""
+"""What was measured, image by image, in a file that a later run goes on from; and the other files of a measurement."""
 
 from __future__ import annotations
 
@@ -7,48 +7,15 @@ import hashlib
 import io
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 from pathx.errors import PathxError, as_text
-from pathx.evaluation.protocols import area
 from pathx.results.files import check_own, mark, replace_own, unwritable
-from pathx.results.lines import JsonLines, Line
-from pathx.results.schema import misfit
+from pathx.results.lines import JsonLines
 
-DIFFERENCE = "difference"
-"""Insertion minus deletion: the one figure to compare by, more is better."""
-
-
-@dataclass(frozen=True)
-class Record:
-    """One attribution of one image, measured.
-
-    Args:
-        key: stands for everything that the figures depend on: model, image, method, settings, protocol.
-        image: its name below the folder.
-        target: the class that was attributed, the predicted one.
-        insertion, deletion: the probability before the first step and after each; empty where there is a problem.
-        seconds: that the attribution took, the image's part of its batch.
-        tied: the share of pixels whose value in the attribution others have as well.
-        problem: why there are no figures.
-    """
-
-    key: str
-    image: str
-    target: int
-    insertion: tuple[float, ...] = ()
-    deletion: tuple[float, ...] = ()
-    seconds: float = 0.0
-    tied: float = 0.0
-    problem: str | None = None
-
-    @property
-    def areas(self) -> dict[str, float]:
-        """The measures of a record without a problem."""
-        insertion, deletion = area(self.insertion), area(self.deletion)
-        return {"insertion": insertion, "deletion": deletion, DIFFERENCE: insertion - deletion}
+Record = dict[str, Any]
+"""What one measurement came to, as a line of JSON; `key` stands for everything that it depends on."""
 
 
 def record_key(*parts: Any) -> str:
@@ -56,61 +23,43 @@ def record_key(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
 
 
-class Keyed(Protocol):
-    """A dataclass with a key."""
-
-    @property
-    def key(self) -> str: ...
-
-
-R = TypeVar("R", bound=Keyed)
-
-
-class RecordFile(Generic[R]):
-    """Records by their `key`, as lines of JSON to go on from. Lines are only ever added; the last one of a key counts.
+class RecordFile:
+    """Records by their key, as lines of JSON to go on from. Lines are only ever added; the last one of a key counts.
 
     Args:
         file: None to keep records in memory alone.
-        read: gives the record of a line; None where it is damaged.
+        is_whole: whether a line is a record; what is damaged is measured again.
     """
 
-    def __init__(self, file: Path | None, read: Callable[[Line], R | None]) -> None:
+    def __init__(self, file: Path | None, is_whole: Callable[[Record], bool]) -> None:
         self._lines = None if file is None else JsonLines(file)
         try:
-            found = [] if self._lines is None else self._lines.read()
-            if file is not None and not found and file.exists() and file.stat().st_size:
+            lines = [] if self._lines is None else self._lines.read()
+            if file is not None and not lines and file.exists() and file.stat().st_size:
                 check_own(file.parent, [file.name])
         except OSError as error:
             raise PathxError(
                 f"{file} cannot be read ({error.strerror}): choose another folder with `out`", usage=True
             ) from None
-        self.known: dict[str, R] = {record.key: record for record in map(read, found) if record is not None}
+        self.known: dict[str, Record] = {line["key"]: line for line in lines if is_whole(line)}
 
-    def add(self, records: Sequence[R]) -> None:
+    def add(self, records: Sequence[Record]) -> None:
         """Add records. Raises PathxError."""
-        self.known |= {record.key: record for record in records}
+        self.known |= {record["key"]: record for record in records}
         if self._lines is None or not records:
             return
         try:
             self._lines.file.parent.mkdir(parents=True, exist_ok=True)
             mark(self._lines.file.parent, [self._lines.file.name])
-            self._lines.append([asdict(record) for record in records])  # type: ignore[call-overload]
+            self._lines.append(records)
         except OSError as error:
             raise unwritable(self._lines.file, error) from None
 
-
-def read_record(line: Line) -> Record | None:
-    """The record of a line; None where it is damaged."""
-    if misfit(line, _SHAPE) is not None:
-        return None
-    record = Record(**{name: line[name] for name in _NAMES if name in line})
-    record = replace(record, insertion=tuple(record.insertion), deletion=tuple(record.deletion))
-    return record if record.problem is not None or len(record.insertion) == len(record.deletion) > 1 else None
-
-
-_NUMBERS = {"insertion": [(int, float)], "deletion": [(int, float)], "seconds?": (int, float), "tied?": (int, float)}
-_SHAPE = {"key": str, "image": str, "target": int, **_NUMBERS, "problem?": (str, type(None))}
-_NAMES = [one.name for one in fields(Record)]
+    def recall(self, key: str, measure: Callable[[], Record]) -> Record:
+        """The record of a key, measured and added where there is none."""
+        if key not in self.known:
+            self.add([{"key": key, **measure()}])
+        return self.known[key]
 
 
 def write_json(file: Path, document: Mapping[str, Any]) -> None:

@@ -7,9 +7,9 @@ once, which is what a path claims, and from each layer alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,11 @@ from pathx.engine.freeze import Frozen, freeze
 from pathx.engine.network import Gate
 from pathx.engine.settings import class_logits
 from pathx.errors import PathxError
-from pathx.evaluation.records import RecordFile, record_key
+from pathx.evaluation.records import Record, RecordFile, record_key
 from pathx.evaluation.statistics import bootstrap, compare
 from pathx.explanation import Explanation
 from pathx.images.find import ImageFile
 from pathx.pipeline import Prepared
-from pathx.results.lines import Line
 from pathx.results.schema import misfit
 
 SCHEMA = "pathx/removal@1"
@@ -49,16 +48,10 @@ class Decision:
     explanation: Explanation
 
     @cached_property
-    def layers(self) -> list[int]:
-        """The layers of the path that have units."""
-        return [layer.layer for layer in self.explanation.path if len(layer.contributions()[0])]
-
-    @cached_property
     def paths(self) -> dict[int, Tensor]:
-        """The units of the path in each of these layers, as numbers in the layer, the most important first."""
-        return {
-            layer.layer: layer.contributions()[0].cpu() for layer in self.explanation.path if layer.layer in self.layers
-        }
+        """By layer, the units of the path as numbers in the layer, the most important first; only layers that have some."""
+        units = {layer.layer: layer.contributions()[0].cpu() for layer in self.explanation.path}
+        return {layer: numbers for layer, numbers in units.items() if len(numbers)}
 
     def gates(self, layer: int) -> tuple[Gate, ...]:
         return self.frozen.network.layers[layer - 1]
@@ -157,7 +150,7 @@ def remove(decision: Decision, *, keep: bool) -> Figures:
     for name, choices in chosen.items():
         for choice in choices:
             runs.append((TOGETHER, name, choice))
-            runs += [(str(layer), name, {layer: choice[layer]}) for layer in decision.layers]
+            runs += [(str(layer), name, {layer: choice[layer]}) for layer in decision.paths]
     probabilities = [
         _probabilities(decision, [units for *_, units in runs], kept) for kept in (False, True)[: 1 + keep]
     ]
@@ -173,7 +166,7 @@ def remove(decision: Decision, *, keep: bool) -> Figures:
 def _probabilities(decision: Decision, runs: Sequence[Mapping[int, Tensor]], keep: bool) -> list[float]:
     """The probability of the class in each run: without its units, or with only these in their layers."""
     masks: dict[str, Tensor] = {}
-    for layer in decision.layers:
+    for layer in decision.paths:
         gates = decision.gates(layer)
         sizes = [gate.units for gate in gates]
         mask = torch.zeros(len(runs), 1, sum(sizes), dtype=torch.bool)
@@ -187,43 +180,31 @@ def _probabilities(decision: Decision, runs: Sequence[Mapping[int, Tensor]], kee
     return logits.softmax(1)[:, decision.explanation.target].tolist()
 
 
-@dataclass(frozen=True)
-class RemovedUnits:
-    """What became of one image's class.
-
-    Args:
-        key: stands for everything that the figures depend on.
-        units: how many the path has in each layer, by the layer's number.
-        active: how many units of these layers are active.
-    """
-
-    key: str
-    image: str
-    before: float
-    units: dict[str, int]
-    active: int
-    figures: Figures
-
-
 def measure_image(
-    module: torch.nn.Module,
-    image: Tensor,
-    target: int,
-    name: str,
-    *,
-    keep: bool,
-    settings: Mapping[str, Any],
-    key: str = "",
-) -> RemovedUnits:
-    """Remove units by every order from the decision for one image (1, …)."""
+    module: torch.nn.Module, image: Tensor, target: int, name: str, *, keep: bool, settings: Mapping[str, Any]
+) -> Record:
+    """Remove units by every order from the decision for one image (1, …).
+
+    The record has the probability `before`, how many `units` the path has in each layer, how many units of these layers are
+    `active`, and the `figures`.
+    """
     (frozen,) = _freeze(module, image)
     (explanation,) = explain_frozen(frozen, [(0, target)], **settings)
     decision = Decision(module, frozen, explanation)
-    if not decision.layers:
+    if not decision.paths:
         raise PathxError("the path has no units")
-    active = Draws.of(decision.frozen, 0, explanation).active
-    units = {str(layer): len(numbers) for layer, numbers in decision.paths.items()}
-    return RemovedUnits(key, name, explanation.probability, units, active, remove(decision, keep=keep))
+    return {
+        "image": name,
+        "before": explanation.probability,
+        "units": {str(layer): len(numbers) for layer, numbers in decision.paths.items()},
+        "active": Draws.of(frozen, 0, explanation).active,
+        "figures": remove(decision, keep=keep),
+    }
+
+
+def _is_whole(line: Record) -> bool:
+    shape = {"key": str, "image": str, "before": (int, float), "units": dict, "active": int, "figures": dict}
+    return misfit(line, shape) is None
 
 
 def evaluate_removal(
@@ -241,9 +222,9 @@ def evaluate_removal(
         records: a file of what is known already, which is added to.
         progress: called with the number of images that were done just now.
     """
-    known = RecordFile(records, _read_record)
+    known = RecordFile(records, _is_whole)
     unread: dict[str, str] = {}
-    found: list[RemovedUnits] = []
+    found: list[Record] = []
 
     def failed(source: ImageFile, error: PathxError) -> None:
         unread[source.name] = str(error)
@@ -251,51 +232,35 @@ def evaluate_removal(
 
     about = {"model": prepared.about, "settings": dict(settings), "keep": keep}
     for (seen,) in prepared.see(images, 1, failed):
-        preprocessing = asdict(prepared.model.preprocessing)
-        key = record_key(about, preprocessing, str(prepared.dtype), seen.source.name, seen.image.sha256)
-        if key not in known.known:
-            image, name = seen.input[None], seen.source.name
-            try:
-                one = measure_image(prepared.module, image, seen.target, name, keep=keep, settings=settings, key=key)
-                known.add([one])
-            except PathxError as error:
-                failed(seen.source, error)
-                continue
-        found.append(known.known[key])
-        progress(1)
+        name, preprocessing = seen.source.name, asdict(prepared.model.preprocessing)
+        key = record_key(about, preprocessing, str(prepared.dtype), name, seen.image.sha256)
+        measure = partial(measure_image, prepared.module, seen.input[None], seen.target, name)
+        try:
+            found.append(known.recall(key, partial(measure, keep=keep, settings=settings)))
+            progress(1)
+        except PathxError as error:
+            failed(seen.source, error)
     if not found:
         reason = next(iter(unread.values()), "there are none")
         raise PathxError(f"none of the {len(images)} images could be used: {reason}")
     return {"schema": SCHEMA, **about, "images": len(found), "unread": unread, **summary(found)}
 
 
-def _read_record(line: Line) -> RemovedUnits | None:
-    shape = {"key": str, "image": str, "before": (int, float), "units": dict, "active": int, "figures": dict}
-    return RemovedUnits(**{name: line[name] for name in shape}) if misfit(line, shape) is None else None
-
-
 MEASURES = {"removed": "↓", "kept": "↑"}
 """The probability of the class without the units, and with only them in their layers; whether more or less is better."""
 
 
-def summary(found: Sequence[RemovedUnits]) -> dict[str, Any]:
+def summary(found: Sequence[Record]) -> dict[str, Any]:
     """Means over images with their intervals, and the path minus every other order, image by image."""
-    layers = sorted({int(layer) for one in found for layer in one.units}, reverse=True)
+    layers = sorted({int(layer) for one in found for layer in one["units"]}, reverse=True)
+    alone = {n: [one["figures"][str(n)] for one in found if str(n) in one["figures"]] for n in layers}
     return {
-        "before": bootstrap([one.before for one in found]),
-        "units": sum(sum(one.units.values()) for one in found) / len(found),
-        "of_active": sum(one.active for one in found) / len(found),
-        TOGETHER: _orders([one.figures[TOGETHER] for one in found]),
-        "layers": [
-            {"layer": layer, "images": len(own), "orders": _orders(own)}
-            for layer, own in ((n, list(_alone(found, n))) for n in layers)
-        ],
+        "before": bootstrap([one["before"] for one in found]),
+        "units": sum(sum(one["units"].values()) for one in found) / len(found),
+        "of_active": sum(one["active"] for one in found) / len(found),
+        TOGETHER: _orders([one["figures"][TOGETHER] for one in found]),
+        "layers": [{"layer": n, "images": len(own), "orders": _orders(own)} for n, own in alone.items()],
     }
-
-
-def _alone(found: Sequence[RemovedUnits], layer: int) -> Iterator[dict[str, list[float]]]:
-    """What removing from one layer alone came to, of the images whose path has units there."""
-    return (one.figures[str(layer)] for one in found if str(layer) in one.figures)
 
 
 def _orders(figures: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, dict[str, Any]]:

@@ -8,36 +8,27 @@ import os
 import re
 import tarfile
 from collections.abc import Container, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, count
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, cast
+from typing import BinaryIO, cast
 
 from pathx.errors import PathxError, reason_of, shown
-from pathx.images.frames import SUFFIXES, file_version
+from pathx.images.frames import SUFFIXES
 from pathx.images.parquet import Row, TableRows, table_rows
-from pathx.regular import open_regular
-from pathx.stores import fetch_part, is_stored, open_stored, stored_version
+from pathx.stores import fetch_part, is_stored, open_anywhere, version_anywhere
 
-TAR, TABLES = ".tar", (".parquet", ".pq")
-ARCHIVES = frozenset((TAR, *TABLES))
+ARCHIVES = frozenset((".tar", ".parquet", ".pq"))
 """File endings of archives."""
 
 _COMPRESSED = re.compile(r"(?is).*\.(tgz|tbz2?|txz|tar\.(gz|bz2|xz|zst|lz4))")
 _MEMBER = re.compile(r"(?is)(.+?\.(?:tar|parquet|pq))#(.+)")
-_LONGEST_PATH = 1000  # of a path; operating systems take 4096 or 1024 bytes, with the output folder and what is in it
-_LONGEST = 200  # bytes of a folder's name; file systems take 255, and a number may follow
-
-LONGEST_HEADER = 1 << 20
-"""Bytes that a header of a tar file may claim for a name; whoever made the file could claim all memory."""
-
-LONGEST_LABEL = 1 << 16
-"""Larger files beside an image are not searched for its label."""
-
-MOST_PARTS = 1000
-"""Files of a sample. More are photos that are called alike, packed by somebody else."""
+_LONGEST_PATH, _LONGEST_PART = 1000, 200  # of the folder of results; file systems take 1024 and 255 bytes, or more
+_LONGEST_HEADER = 1 << 20  # bytes that a header of a tar file may claim for a name
+_LONGEST_LABEL = 1 << 16  # bytes of a file beside an image that is searched for its label
+_MOST_PARTS = 1000  # files of a sample; more are photos that are called alike, packed by somebody else
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +37,7 @@ class Member:
 
     Args:
         place: in a tar file where its bytes begin and how many there are; in a table its row group and its row there.
-        label: the true class, as the archive says it.
+        label: the true class, as the archive says it or the folder in it is called.
         version: of the archive, where that is in a store which tells.
     """
 
@@ -64,16 +55,12 @@ class Member:
     @property
     def name(self) -> str:
         """The folder of its results, inside that of the archive."""
-        parts = [part for part in re.split(r"[/\\]", self.key) if part not in ("", ".", "..")]
-        name = os.path.join(*map(_short, parts)) if parts else "image"
-        if len(name) > _LONGEST_PATH:
-            name = f"{_short(parts[-1])}-{hashlib.sha256(self.key.encode(errors='replace')).hexdigest()[:8]}"
-        return name
-
-    @property
-    def folder(self) -> str | None:
-        """The folder inside the archive that holds it, which may be named after its class."""
-        return os.path.basename(os.path.dirname(self.key)) or None
+        parts = [part.replace("\0", "_") for part in re.split(r"[/\\]", self.key) if part not in ("", ".", "..")]
+        name = os.path.join(*parts) if parts else "image"
+        if len(name) <= _LONGEST_PATH and all(len(os.fsencode(part)) <= _LONGEST_PART for part in parts):
+            return name
+        start = os.fsencode(parts[-1])[:_LONGEST_PART].decode(errors="ignore")
+        return f"{start}-{hashlib.sha256(self.key.encode(errors='replace')).hexdigest()[:8]}"
 
 
 def is_archive(file: str | Path) -> bool:
@@ -93,11 +80,11 @@ def members_in(archive: str, version: str = "") -> Iterator[Member]:
     Raises PathxError after those that can be read, where the rest cannot.
     """
     taken: set[str] = set()
-    with _open_archive(archive) as stream:
-        rows = tar_rows(stream, archive) if _is_tar(archive) else table_rows(stream, archive)
-        for key, place, label in rows:
+    with open_anywhere(archive) as stream:
+        for key, place, label in (_tar_rows if _is_tar(archive) else table_rows)(stream, archive):
+            folder = os.path.basename(os.path.dirname(key))
             taken.add(key := free_name(key, taken))
-            yield Member(archive, key, place, label, version)
+            yield Member(archive, key, place, label or folder or None, version)
 
 
 def free_name(name: str, taken: Container[str]) -> str:
@@ -119,64 +106,15 @@ def member_of(file: str | Path | Member, *, web: bool = False) -> Member | None:
     """
     if isinstance(file, Member):
         return file
-    named = split_member(os.fspath(file))
-    if named is None:
+    archive, key = split_member(os.fspath(file)) or ("", "")
+    if not archive:
         return None
-    archive, key = named
     if is_stored(archive) and not web:
         raise PathxError(f"{shown(str(file))} is in a store and is not fetched here: copy the archive")
-    found = _by_key(archive, _version(archive)).get(key)
+    found = _by_key(archive, version_anywhere(archive)).get(key)
     if found is None:
         raise PathxError(f"{shown(archive)} holds no image {shown(key)}: check the key")
     return found
-
-
-def member_bytes(member: Member, limit: int) -> bytes:
-    """The bytes of an image in an archive, no more of them than `limit`. Raises PathxError."""
-    if not _is_tar(member.archive):
-        data = _rows(member.archive, member.version or _version(member.archive)).at(*member.place)
-        _check_size(member, len(data), limit)
-        return data
-    offset, size = member.place
-    _check_size(member, size, limit)
-    if is_stored(member.archive):
-        data = fetch_part(member.archive, offset, size)
-    else:
-        with _open_archive(member.archive) as stream:
-            stream.seek(offset)
-            data = stream.read(size)
-    if len(data) < size:
-        raise PathxError(f"{shown(str(member))} is cut short: fetch the archive again")
-    return data
-
-
-def _check_size(member: Member, size: int, limit: int) -> None:
-    if size > limit:
-        raise PathxError(f"{shown(str(member))} is larger than {limit >> 30} GiB: scale the image down first")
-    if size == 0:
-        raise PathxError(f"{shown(str(member))} is empty (zero bytes): pack it again")
-
-
-def _is_tar(archive: str) -> bool:
-    return os.path.splitext(archive)[1].lower() == TAR
-
-
-def _open_archive(archive: str) -> BinaryIO:
-    with _readable(archive):
-        return open_stored(archive) if is_stored(archive) else open_regular(archive)
-
-
-def _version(archive: str) -> str:
-    with _readable(archive):
-        return stored_version(archive) if is_stored(archive) else file_version(archive)
-
-
-@contextmanager
-def _readable(archive: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise PathxError(f"{shown(archive)} cannot be read: {error.strerror or error}; check the path") from None
 
 
 @lru_cache(maxsize=4)
@@ -188,81 +126,88 @@ def _by_key(archive: str, version: str) -> dict[str, Member]:
     return found
 
 
+def member_bytes(member: Member, limit: int) -> bytes:
+    """The bytes of an image in an archive, no more of them than `limit`. Raises PathxError."""
+    (offset, size), name = member.place, shown(str(member))
+    if not _is_tar(member.archive):
+        data = _open_table(member.archive, member.version or version_anywhere(member.archive)).at(offset, size)
+        size = len(data)
+    if size > limit:
+        raise PathxError(f"{name} is larger than {limit >> 30} GiB: scale the image down first")
+    if size == 0:
+        raise PathxError(f"{name} is empty (zero bytes): pack it again")
+    if not _is_tar(member.archive):
+        return data
+    if is_stored(member.archive):
+        data = fetch_part(member.archive, offset, size)
+    else:
+        with open_anywhere(member.archive) as stream:
+            stream.seek(offset)
+            data = stream.read(size)
+    if len(data) < size:
+        raise PathxError(f"{name} is cut short: fetch the archive again")
+    return data
+
+
 @lru_cache(maxsize=2)
-def _rows(archive: str, version: str) -> TableRows:
-    return TableRows(_open_archive(archive), archive)
+def _open_table(archive: str, version: str) -> TableRows:
+    return TableRows(open_anywhere(archive), archive)
 
 
-def _short(part: str) -> str:
-    """A part of a key as the name of a folder."""
-    part = part.replace("\0", "_")
-    data = os.fsencode(part)
-    if len(data) <= _LONGEST:
-        return part
-    return f"{data[: _LONGEST - 9].decode(errors='ignore')}-{hashlib.sha256(data).hexdigest()[:8]}"
+def _is_tar(archive: str) -> bool:
+    return archive.lower().endswith(".tar")
 
 
-# Tar files, as WebDataset makes them: read once from end to end
+# Tar files, as WebDataset makes them: read once from end to end. A file of a sample is (extension, offset, size).
 
 
-class _Part(NamedTuple):
-    """A file of a sample: its name behind the sample's key, and where it is."""
-
-    extension: str
-    offset: int
-    size: int
-
-
-def tar_rows(stream: BinaryIO, file: str) -> Iterator[Row]:
+def _tar_rows(stream: BinaryIO, file: str) -> Iterator[Row]:
     """The images in a tar file, in its order. PathxError at the end, where not all of it can be read.
 
     Files in a row whose names are the same up to the first dot are one sample, called by that name. Its image is the
     only one in it, or the only one that is not called like `mask.png`; where that leaves several, each counts by its whole name.
     """
-    left_out, key, sample = 0, "", list[_Part]()
-    damage: PathxError | None = None
+    key, sample = "", list[tuple[str, int, int]]()
+    problem: PathxError | None = None
     try:
         for name, place in tar_files(stream, file):
-            folder, base = os.path.split(name)
-            stem, _, extension = base.partition(".")
-            if place is None:
-                left_out += os.path.splitext(name)[1].lower() in SUFFIXES
-            elif stem and extension:  # hidden files, such as those that a Mac adds, have no stem
-                own = os.path.join(folder, stem)
-                if own != key or len(sample) > MOST_PARTS:
+            stem, _, extension = os.path.basename(name).partition(".")
+            if place is None and os.path.splitext(name)[1].lower() in SUFFIXES:
+                text = (
+                    "holds links or other things that are no files but called like images: pack the images themselves"
+                )
+                problem = PathxError(f"{shown(file)} {text}")
+            elif place is not None and stem and extension:  # hidden files, such as those that a Mac adds, have no stem
+                own = os.path.join(os.path.dirname(name), stem)
+                if own != key or len(sample) > _MOST_PARTS:
                     yield from _sample_rows(stream, key, sample)
                     key, sample = own, []
-                sample.append(_Part(extension, *place))
+                sample.append((extension, *place))
     except PathxError as error:  # the sample before it is whole
-        damage = error
+        problem = error
     yield from _sample_rows(stream, key, sample)
-    if damage is not None:
-        raise damage
-    if left_out:
-        raise PathxError(
-            f"{shown(file)} holds links or other things that are no files but called like images, {left_out} of them: "
-            "pack the images themselves"
-        )
+    if problem is not None:
+        raise problem
 
 
-def _sample_rows(stream: BinaryIO, key: str, sample: list[_Part]) -> Iterator[Row]:
-    images = [part for part in sample if os.path.splitext(f"x.{part.extension}")[1].lower() in SUFFIXES]
-    plain = [part for part in images if "." not in part.extension]
+def _sample_rows(stream: BinaryIO, key: str, sample: list[tuple[str, int, int]]) -> Iterator[Row]:
+    images = [part for part in sample if os.path.splitext(f"x.{part[0]}")[1].lower() in SUFFIXES]
+    plain = [part for part in images if "." not in part[0]]
     alone = images if len(images) == 1 else plain if len(plain) == 1 else []
     label = _label(stream, sample) if images else None
-    for part in alone or images:
-        yield key if alone else f"{key}.{part.extension}", (part.offset, part.size), label
+    for extension, offset, size in alone or images:
+        yield key if alone else f"{key}.{extension}", (offset, size), label
 
 
-def _label(stream: BinaryIO, sample: list[_Part]) -> str | None:
-    """What `.cls` says, or the entry `label` or `cls` of `.json`; else the folder in the archive has to do."""
-    for part in sample:
-        if part.extension not in ("cls", "json") or part.size > LONGEST_LABEL:
+def _label(stream: BinaryIO, sample: list[tuple[str, int, int]]) -> str | None:
+    """What `.cls` says, or the entry `label` or `cls` of `.json`."""
+    for extension, offset, size in sample:
+        if extension not in ("cls", "json") or size > _LONGEST_LABEL:
             continue
-        stream.seek(part.offset)
+        stream.seek(offset)
         try:
-            text = stream.read(part.size).decode()
-            document = {"cls": text} if part.extension == "cls" else json.loads(text)
+            text = stream.read(size).decode()
+            document = {"cls": text} if extension == "cls" else json.loads(text)
         except (ValueError, RecursionError):
             continue
         for name in ("label", "cls") if isinstance(document, dict) else ():
@@ -297,8 +242,7 @@ def tar_files(stream: BinaryIO, file: str) -> Iterator[tuple[str, tuple[int, int
         raise
     except Exception as error:  # damaged files make readers raise anything
         what = f"is damaged or cut short after {count} files" if count else "is no tar file, or damaged"
-        remedy = "fetch it again" if count else "give a tar file that is not compressed"
-        raise PathxError(f"{shown(file)} {what} ({reason_of(error)}): {remedy}") from None
+        raise PathxError(f"{shown(file)} {what} ({reason_of(error)}): fetch it again, uncompressed") from None
 
 
 class _Bounded:
@@ -309,6 +253,6 @@ class _Bounded:
         self.seek, self.tell = stream.seek, stream.tell
 
     def read(self, size: int) -> bytes:
-        if not 0 <= size <= LONGEST_HEADER:
+        if not 0 <= size <= _LONGEST_HEADER:
             raise ValueError(f"a header of {size} bytes")
         return self._stream.read(size)

@@ -13,18 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from pathlib import Path, PurePath
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 from pathx.errors import PathxError, public_address, shown
-from pathx.images.archives import (
-    ARCHIVES,
-    Member,
-    check_uncompressed,
-    free_name,
-    is_archive,
-    members_in,
-    split_member,
-)
+from pathx.images.archives import ARCHIVES, Member, check_uncompressed, free_name, is_archive, members_in, split_member
 from pathx.images.frames import SUFFIXES, VIDEOS, Frame, count_frames
 from pathx.images.web import address_name, is_address
 from pathx.regular import MARKER, begins_as_ours, read_regular, written_by_pathx
@@ -52,6 +44,9 @@ class PipedImage:
     file: str
     data: bytes = field(repr=False)
 
+    def __str__(self) -> str:
+        return self.file
+
 
 @dataclass(frozen=True)
 class ImageFile:
@@ -61,39 +56,22 @@ class ImageFile:
         file: the path or address as the user gave it, or that of the folder with the rest behind; of a frame, with its number.
         name: where its results go below an output folder: relative, never climbing, and never another image's.
         error: why there is no image, such as for a folder without any.
-        member: where it is, if it is in an archive.
-        stored: changes when the image does, if it is a file in a store which tells.
+        read_from: where it is, if not at `file`: in an archive, on standard input, at an address with secrets in it.
+        version: changes when the image does, where a store tells that without reading it; else nothing.
         label: the name of the folder it lies in, where that may be its class (see `images_in`).
-        address: where it is, if `file` is without the secrets in there.
-        piped: the image itself, if it came on standard input.
     """
 
     file: str
     name: str
     error: PathxError | None = None
-    member: Member | None = None
-    stored: str = ""
+    read_from: str | Member | PipedImage | None = None
+    version: str = ""
     label: str | None = None
-    address: str = ""
-    piped: PipedImage | None = None
-
-    @property
-    def version(self) -> str:
-        """Changes when the image does, where a store tells that without reading it; else nothing."""
-        if self.member is None:
-            return self.stored
-        return f"{self.member.version}@{self.member.place}" if self.member.version else ""
 
     @property
     def source(self) -> str | Member | PipedImage:
         """What to read it from."""
-        return self.piped or self.member or self.address or self.file
-
-    @property
-    def public(self) -> ImageFile:
-        """The same with an address as it may be written down."""
-        file = public_address(self.file)
-        return self if file == self.file else replace(self, file=file, address=self.file)
+        return self.read_from or self.file
 
 
 def find_images(
@@ -120,8 +98,9 @@ def find_images(
         every: of videos, animations and files of several pages take each so many-th frame, each an image of its own.
     """
     found: dict[str, ImageFile] = {}
-    sources: dict[str, str] = {}  # by name: the absolute path, to tell the same image from another of its name
-    seen: set[str] = set()
+    owners: dict[
+        str, str
+    ] = {}  # by place of results: the absolute path, to tell the same image from another of its name
     roots = list(_expand_inputs([os.fspath(one) for one in inputs], stdin))
     parts = [split_member(root) or (root, None) for root in roots if isinstance(root, str)]
     names = relative_names([address_name(place) if is_address(place) else place for place, _ in parts])
@@ -133,18 +112,17 @@ def find_images(
         (root, key), name = next(places)
         for below, error, version in _search(root, out, SUFFIXES if every is None else SUFFIXES | VIDEOS):
             file = _join(root, below)
-            place = str(PurePath(name, below))
-            source = file if is_address(file) else os.path.abspath(file)
+            place, owner = str(PurePath(name, below)), file if is_address(file) else os.path.abspath(file)
             tries = chain([place], (f"{place}-{number}" for number in count(2)))
-            place = next(one for one in tries if sources.get(one, source) == source)
-            sources.setdefault(place, source)
-            mark = place if key is None else f"{place}#{key}"
-            if mark not in seen and place not in found:
-                seen.add(mark)
-                found |= {
-                    image.name: image for image in _images(ImageFile(file, place, error, stored=version), every, key)
-                }
-    return [image.public for image in found.values()]
+            place = next(one for one in tries if owners.setdefault(one, owner) == owner)
+            for image in _images(ImageFile(file, place, error, version=version), every, key):
+                found.setdefault(image.name, image)
+    return [_without_secrets(image) for image in found.values()]
+
+
+def _without_secrets(image: ImageFile) -> ImageFile:
+    file = public_address(image.file)
+    return image if file == image.file else replace(image, file=file, read_from=image.read_from or image.file)
 
 
 def relative_names(files: Sequence[str]) -> list[str]:
@@ -184,7 +162,7 @@ def _expand_inputs(inputs: Sequence[str], stdin: BinaryIO | None) -> Iterator[st
         kind = next((kind for start, kind in _IMAGES if re.match(start, data, re.DOTALL)), None)
         if one == "-" and kind is not None:
             name = f"stdin.{kind}"
-            yield ImageFile(name, name, piped=PipedImage(name, data))
+            yield ImageFile(name, name, read_from=PipedImage(name, data))
             continue
         paths = _parse_list(data)
         if not paths:
@@ -223,10 +201,11 @@ def _images(found: ImageFile, every: int | None, key: str | None) -> Iterator[Im
     try:
         if is_address(found.file) and not is_stored(found.file):
             raise PathxError(f"{shown(found.file)} is an archive on the web: fetch it, and give the file")
-        for member in members_in(found.file, found.stored):
+        for member in members_in(found.file, found.version):
             if key is None or member.key == key:
                 taken.add(place := free_name(str(PurePath(found.name, member.name)), taken))
-                yield ImageFile(str(member), place, member=member)
+                version = f"{member.version}@{member.place}" if member.version else ""
+                yield ImageFile(str(member), place, None, member, version, member.label)
         if not taken:
             what = "no images" if key is None else f"no image {shown(key)}"
             raise PathxError(f"{shown(found.file)} holds {what}: give another archive, or another key")
@@ -249,12 +228,8 @@ def _frames(found: ImageFile, every: int | None) -> Iterator[ImageFile]:
         yield ImageFile(str(frame), str(PurePath(found.name, frame.name)))
 
 
-class _Below(NamedTuple):
-    """A file below a folder: its relative path, why it cannot be read, and its version in the store."""
-
-    path: str
-    error: PathxError | None = None
-    version: str = ""
+_Below = tuple[str, PathxError | None, str]
+"""A file below a folder: its relative path, why it cannot be read, and its version in the store."""
 
 
 def _search(root: str, out: str | Path | None, suffixes: frozenset[str]) -> list[_Below]:
@@ -263,18 +238,18 @@ def _search(root: str, out: str | Path | None, suffixes: frozenset[str]) -> list
         try:
             found = _search_store(root, out, suffixes | ARCHIVES)
         except PathxError as error:
-            return [_Below("", error)]
+            return [("", error, "")]
     elif os.path.isdir(root):
         found = list(_walk(root, out, suffixes | ARCHIVES))
     else:
-        return [_Below("")]
-    found.sort(key=lambda one: PurePath(one.path).parts)
-    if any(one.error is None and not is_archive(_join(root, one.path)) for one in found):
-        found = [one for one in found if one.error is not None or not is_archive(one.path)]  # copies, or labels
+        return [("", None, "")]
+    found.sort(key=lambda one: PurePath(one[0]).parts)
+    if any(error is None and not is_archive(_join(root, path)) for path, error, _ in found):
+        found = [one for one in found if one[1] is not None or not is_archive(one[0])]  # copies, or labels
     if not found:
         listed = ", ".join(kind for _, kind in _IMAGES)
         problem = f"{root} holds no images: pathx looks for {listed} files, hidden ones and results aside"
-        found = [_Below("", PathxError(problem))]
+        found = [("", PathxError(problem), "")]
     return found
 
 
@@ -284,68 +259,59 @@ def _join(root: str, below: str) -> str:
     return join_address(root, below) if is_stored(root) else os.path.join(PurePath(root), below)
 
 
+def _suffix(name: str) -> str:
+    return os.path.splitext(name)[1].lower()
+
+
+def _is_searched(folder: str) -> bool:
+    """Whether a folder is neither hidden nor called like an image, as those of results are."""
+    return not folder.startswith(".") and _suffix(folder) not in SUFFIXES | VIDEOS | ARCHIVES
+
+
 def _search_store(root: str, out: str | Path | None, suffixes: frozenset[str]) -> list[_Below]:
     """The files below a folder in a store; the same are left out as in a local folder."""
     files = stored_files(root)
     if files is None:
-        return [_Below("", version=stored_version(root))]
-    own = [join_address(out, "")] if out is not None and is_stored(out) else []
-    documents = sorted((name for name in files if _OURS.fullmatch(posixpath.basename(name))), key=len)
-    for name in documents:
-        folder = join_address(root, posixpath.dirname(name)).rstrip("/") + "/"
-        if (
-            "/" in name
-            and not folder.startswith(tuple(own))
-            and begins_as_ours(fetch_part(join_address(root, name), 0, 64))
-        ):
-            own.append(folder)
-    found = []
-    for name, version in files.items():
-        *folders, last = name.split("/")
-        called = {os.path.splitext(folder)[1].lower() for folder in folders}
-        hidden = any(part.startswith(".") for part in (*folders, last))
-        if hidden or called & (SUFFIXES | VIDEOS | ARCHIVES) or join_address(root, name).startswith(tuple(own)):
-            continue
-        if os.path.splitext(last)[1].lower() in suffixes:
-            found.append(_Below(name, version=version))
-    return found
+        return [("", None, stored_version(root))]
+    results = [join_address(out, "")] if out is not None and is_stored(out) else []
+    for name in sorted((name for name in files if "/" in name and _OURS.fullmatch(posixpath.basename(name))), key=len):
+        folder = join_address(root, posixpath.dirname(name) + "/")
+        if not folder.startswith(tuple(results)) and begins_as_ours(fetch_part(join_address(root, name), 0, 64)):
+            results.append(folder)
+    return [
+        (name, None, version)
+        for name, version in files.items()
+        if all(map(_is_searched, name.split("/")[:-1]))
+        and not posixpath.basename(name).startswith(".")
+        and _suffix(name) in suffixes
+        and not join_address(root, name).startswith(tuple(results))
+    ]
 
 
 def _walk(root: str, out: str | Path | None, suffixes: frozenset[str]) -> Iterator[_Below]:
+    """The files below a folder. Links come last, so that a folder that can be reached without them keeps its own name."""
     results = _identity(out) if out is not None else None
-    seen = set()
-    waiting: list[str] = [""]
-    linked: list[str] = []  # come last, so that a folder that can be reached without them keeps its own name
-    while waiting or linked:
-        below = waiting.pop() if waiting else linked.pop()
-        folder = os.path.join(root, below)
-        identity = _identity(folder)
-        if identity in seen or (below and identity == results):
-            continue
-        seen.add(identity)
-        try:
-            with os.scandir(folder) as listing:
-                everything = sorted(listing, key=lambda entry: entry.name)
-        except OSError as error:
-            problem = f"the folder {folder} cannot be read: {error.strerror or error}; check who may read it"
-            yield _Below(below, PathxError(problem))
-            continue
-        ours = _results_in(folder)
-        entries = [entry for entry in everything if not entry.name.startswith(".") and entry.name not in ours]
-        if below and any(_OURS.fullmatch(entry.name) and written_by_pathx(entry.path) for entry in entries):
-            continue
-        folders: list[str] = []
-        links: list[str] = []
-        for entry in entries:
-            path = os.path.join(below, entry.name)
-            suffix = os.path.splitext(entry.name)[1].lower()
-            if not _is_folder(entry):
-                if suffix in suffixes:
-                    yield _Below(path)
-            elif suffix not in SUFFIXES | VIDEOS | ARCHIVES:
-                (links if entry.is_symlink() else folders).append(path)
-        waiting += reversed(folders)
-        linked = [*reversed(links), *linked]
+    seen, unreadable = set(), list[OSError]()
+    starts = [root]
+    for start in starts:
+        for folder, folders, files in os.walk(start, onerror=unreadable.append):
+            identity, below = _identity(folder), os.path.relpath(folder, root)
+            is_results = identity in {results} - {None} or any(
+                _OURS.fullmatch(name) and written_by_pathx(os.path.join(folder, name)) for name in files
+            )
+            if identity in seen or (is_results and below != "."):
+                folders.clear()
+                continue
+            seen.add(identity)
+            ours = _results_in(folder)
+            folders[:] = sorted(name for name in folders if _is_searched(name) and name not in ours)
+            starts += [path for name in folders if os.path.islink(path := os.path.join(folder, name))]
+            for name in files:
+                if _suffix(name) in suffixes and not name.startswith(".") and name not in ours:
+                    yield os.path.normpath(os.path.join(below, name)), None, ""
+    for error in unreadable:
+        problem = f"the folder {error.filename} cannot be read: {error.strerror or error}; check who may read it"
+        yield os.path.relpath(error.filename, root), PathxError(problem), ""
 
 
 def _identity(path: str | Path) -> tuple[int, int] | None:
@@ -354,13 +320,6 @@ def _identity(path: str | Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link that leads nowhere, or in circles
-        return False
 
 
 def _results_in(folder: str) -> frozenset[str]:
@@ -382,8 +341,8 @@ def images_in(places: Sequence[str | Path], out: str | Path | None = None) -> li
     images = []
     for found in find_images(places, out=out):
         error = found.error
-        if found.member is not None:
-            images.append(replace(found, label=found.member.label or found.member.folder))
+        if isinstance(found.source, Member):
+            images.append(found)
             continue
         if error is None and not (os.path.exists(found.file) or is_address(found.file)):
             error = PathxError(f"{shown(found.file)}: no such file or folder; check the path")

@@ -8,17 +8,20 @@ import re
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 from threading import local
-from typing import Any, NoReturn, Protocol
+from typing import Any
 
 from PIL import Image
 
 from pathx.errors import PathxError, reason_of, shown
-from pathx.regular import open_regular, sha256_of
+from pathx.regular import file_errors, open_regular, sha256_of
+from pathx.stores import version_anywhere
 
 PAGED = ("GIF", "PNG", "WEBP", "TIFF")
 """Formats that may hold several images. (Further images in a JPEG are previews and depth maps.)"""
@@ -55,8 +58,8 @@ class Frame:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of the text that names the file's SHA-256 and the frame's number. Raises OSError."""
-        whole = _file_sha256(self.file, file_version(self.file))
+        """SHA-256 of the text that names the file's SHA-256 and the frame's number. Raises PathxError."""
+        whole = _file_sha256(self.file, version_anywhere(self.file))
         return hashlib.sha256(f"{whole}#frame={self.number}".encode()).hexdigest()
 
 
@@ -79,9 +82,9 @@ def count_frames(file: str) -> int | None:
     try:
         with open_regular(file) as stream:
             if _is_paged(stream):
-                count = _pages(stream)
-                return count if count is not None and count > 1 else None
-        return len(_timeline(file, file_version(file)).times) if is_video(file) else None
+                pages = _pages(stream)
+                return pages if pages is not None and pages > 1 else None
+        return len(_timeline(file, version_anywhere(file)).times) if is_video(file) else None
     except OSError:
         return None  # is said when it is opened
 
@@ -92,27 +95,22 @@ def frame_image(frame: Frame, limit: int) -> Image.Image:
     Args:
         limit: more pixels are not decoded.
     """
-    version = file_version(frame.file)
-    key = frame.file, version
+    key = frame.file, version_anywhere(frame.file)
     frames, _OPEN.frames = _OPEN.frames if _OPEN.key == key else None, None  # the last file is let go of first
     if frames is None:
         with open_regular(frame.file) as stream:
             paged = _is_paged(stream) or not is_video(frame.file)
-        frames = _Pages(frame.file) if paged else _Video(frame.file, version)
+        frames = _Pages(frame.file) if paged else _Video(*key)
     image = frames.at(frame.number, limit)
     _OPEN.key, _OPEN.frames = key, frames  # after an error the next frame starts afresh: a damaged one costs itself
     return image
-
-
-class _Frames(Protocol):
-    def at(self, number: int, limit: int) -> Image.Image: ...
 
 
 class _Open(local):
     """What a thread reads frames from: they mostly come in order, and most files cannot be entered just anywhere."""
 
     key: tuple[str, str] | None = None
-    frames: _Frames | None = None
+    frames: _Pages | _Video | None = None
 
 
 _OPEN = _Open()
@@ -233,7 +231,7 @@ def _timeline(file: str, version: str) -> _Timeline:
                     keys.add(times[-1])
         except _errors() as error:
             if not times:
-                _raise_damaged(file, error)
+                raise _damaged(file, error) from error
     if not times:
         raise PathxError(f"{shown(file)} holds no frames: fetch it again")
     if not timed:
@@ -249,7 +247,7 @@ def _open_video(file: str) -> tuple[Any, Any]:
     except ImportError:
         raise PathxError(f"{shown(file)} is a video, which needs PyAV: {INSTALL}") from None
 
-    def refuse(*_: Any) -> NoReturn:
+    def refuse(*_: Any) -> None:
         raise PermissionError("a video may not lead to other files")
 
     try:
@@ -260,7 +258,7 @@ def _open_video(file: str) -> tuple[Any, Any]:
             io_open=refuse,
         )
     except _errors() as error:
-        _raise_damaged(file, error)
+        raise _damaged(file, error) from error
     if not container.streams.video:
         container.close()
         raise PathxError(f"{shown(file)} has no video in it, only sound or data: give another file")
@@ -271,17 +269,15 @@ def _errors() -> tuple[type[Exception], ...]:
     return (import_module("av").error.FFmpegError, ValueError, RuntimeError)
 
 
-def _raise_damaged(file: str, error: Exception) -> NoReturn:
+def _damaged(file: str, error: Exception) -> PathxError:
     reason = getattr(error, "strerror", None) or reason_of(error)  # without the number that the open file has
-    raise PathxError(f"{shown(file)} is damaged or no video ({reason}): fetch it again") from error
+    return PathxError(f"{shown(file)} is damaged or no video ({reason}): fetch it again")
 
 
 def _upright_image(frame: Any) -> Image.Image:
-    turns = {90: Image.Transpose.ROTATE_90, -90: Image.Transpose.ROTATE_270}
-    turns |= {180: Image.Transpose.ROTATE_180, -180: Image.Transpose.ROTATE_180}
     image: Image.Image = frame.to_image()
-    turn = turns.get(frame.rotation)
-    return image if turn is None else image.transpose(turn)
+    turn = {90: Image.Transpose.ROTATE_90, 180: Image.Transpose.ROTATE_180, 270: Image.Transpose.ROTATE_270}
+    return image if frame.rotation % 360 not in turn else image.transpose(turn[frame.rotation % 360])
 
 
 def _no_frame(file: str, number: int, count: int) -> PathxError:
@@ -298,34 +294,24 @@ def _is_paged(stream: Any) -> bool:
 def _pages(stream: Any) -> int | None:
     """How many frames an image file holds, as far as it can be followed; None where it is none of these images."""
     stream.seek(0)
-    try:
-        with Image.open(stream, formats=PAGED) as image:
-            try:
-                return int(getattr(image, "n_frames", 1))
-            except Exception:  # the end is damaged: what comes before it is not
-                return _pages_before_damage(image)
-    except Exception:
-        return None
-
-
-def _pages_before_damage(image: Image.Image) -> int:
     number = 0
     try:
-        while True:
-            image.seek(number + 1)
-            number += 1
-    except EOFError:
-        return number + 1
+        with Image.open(stream, formats=PAGED) as image:
+            with suppress(Exception):  # the end is damaged: what comes before it is not
+                return int(getattr(image, "n_frames", 1))
+            try:
+                for number in count(1):
+                    image.seek(number)
+            except EOFError:
+                return number
+            except Exception:
+                return number + 1  # the one that cannot be read fails by itself
     except Exception:
-        return number + 2  # the one that cannot be read fails by itself
-
-
-def file_version(file: str) -> str:
-    """Changes when a file does. Raises OSError."""
-    found = os.stat(file)
-    return f"{found.st_dev}:{found.st_ino}:{found.st_size}:{found.st_mtime_ns}"
+        return None
+    return None
 
 
 @lru_cache(maxsize=16)
 def _file_sha256(file: str, version: str) -> str:
-    return sha256_of(file)
+    with file_errors(file):
+        return sha256_of(file)

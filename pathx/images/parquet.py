@@ -17,16 +17,14 @@ INSTALL = "pip install 'pathx-relu[parquet]'"
 HELD = 32 << 20
 """Bytes that are decoded at once, about."""
 
+_KEPT = 4 * HELD  # bytes of rows, as several threads read side by side
 _SMALL, _RATIO = 16 << 20, 16  # a page may say that it expands to so many bytes, and so many times its own size
 _FEW_ROWS, _BYTES_PER_ROW = 10_000, 16  # a file may have so many rows, and one for so many bytes
-_LONGEST_HEADER = 16 << 20  # of a page, as pyarrow has it
-
+_LONGEST = 4096  # characters of a key or a label: thousands of rows may share it
 
 IMAGES = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "photo")
-KEYS = ("__key__", "key")
-LABELS = ("label", "cls")
-_LONGEST = 4096
-_KEPT = 4 * HELD  # bytes of rows, as several threads read side by side
+"""What columns of images are called."""
+
 Row = tuple[str, tuple[int, int], str | None]
 """The key of an image, its place (see `Member` of `archives.py`), and its label where the file says it."""
 
@@ -53,86 +51,58 @@ class Parquet:
 
     def _pages(self, group: int, name: str) -> Iterator[int]:
         """How many bytes each page of a column says that it expands to."""
-        chunks = [self._group(group).column(number) for number in range(self._group(group).num_columns)]
-        for chunk in chunks:
-            if chunk.path_in_schema != name and not chunk.path_in_schema.startswith(f"{name}."):
+        for number in range(self._group(group).num_columns):
+            chunk = self._group(group).column(number)
+            if not f"{chunk.path_in_schema}.".startswith(f"{name}."):
                 continue
             start, dictionary = chunk.data_page_offset, chunk.dictionary_page_offset
             start = dictionary if chunk.has_dictionary_page and 0 < dictionary < start else start
             end = start + chunk.total_compressed_size
             while start < end:
-                header, length = _page_header(self._stream, start, end)
-                expanded, stored, rows = header[2], header[3], _rows(header)
+                self._stream.seek(start)
+                header = _read_struct(self._stream)
+                kinds = (header[kind] for kind in (5, 7, 8) if kind in header)  # data, dictionary, data of version 2
+                expanded, stored, rows = header[2], header[3], max((kind[1] for kind in kinds), default=0)
                 if min(expanded, stored, rows) < 0 or expanded > _SMALL + _RATIO * stored or rows > self.groups[group]:
                     problem = f"a page of {stored} bytes says that it holds {rows} values and {expanded} bytes"
                     raise PathxError(f"{problem}, too many to expand safely: write the file again without compression")
                 yield expanded
-                start += length + stored
+                start = self._stream.tell() + stored
 
 
-def _rows(header: dict[int, Any]) -> int:
-    """How many values a page holds, by whichever of its kinds it is: data, dictionary, data of the second version."""
-    return max((header[kind][1] for kind in (5, 7, 8) if kind in header), default=0)
-
-
-def _page_header(stream: BinaryIO, start: int, end: int) -> tuple[dict[int, Any], int]:
-    """The fields of a page's header by number, and its length."""
-    size = 1 << 10
-    while True:
-        stream.seek(start)
-        data = stream.read(min(size, end - start))
-        try:
-            return _struct(data, 0)
-        except IndexError:
-            if size >= min(_LONGEST_HEADER, end - start):
-                raise
-            size *= 8
-
-
-# Thrift's compact protocol, as far as headers of pages go
-
-
-def _struct(data: bytes, at: int) -> tuple[dict[int, Any], int]:
+def _read_struct(stream: BinaryIO) -> dict[int, Any]:
+    """A struct of Thrift's compact protocol, as headers of pages are: its fields by number. IndexError where it is cut short."""
     fields: dict[int, Any] = {}
     number = 0
-    while (head := data[at]) != 0:
-        at += 1
-        if head >> 4:
-            number += head >> 4
+    while (head := stream.read(1)[0]) != 0:
+        number = number + (head >> 4) if head >> 4 else _read_integer(stream)
+        kind = head & 15
+        if kind in (1, 2):
+            fields[number] = kind == 1
+        elif kind in (4, 5, 6):
+            fields[number] = _read_integer(stream)
+        elif kind in (3, 7, 8):  # a byte, a double, bytes; of statistics
+            stream.seek({3: 1, 7: 8}.get(kind) or _read_varint(stream), os.SEEK_CUR)
+        elif kind == 12:
+            fields[number] = _read_struct(stream)
         else:
-            number, at = _integer(data, at)
-        fields[number], at = _value(data, at, head & 15)
-    return fields, at + 1
+            raise ValueError("a header of a page that is none")
+    return fields
 
 
-def _value(data: bytes, at: int, kind: int) -> tuple[Any, int]:
-    if kind in (1, 2):  # true, false
-        return kind == 1, at
-    if kind in (4, 5, 6):
-        return _integer(data, at)
-    if kind in (3, 7):  # a byte, a double
-        return None, at + (1 if kind == 3 else 8)
-    if kind == 8:  # bytes
-        length, at = _varint(data, at)
-        return None, at + length
-    if kind == 12:
-        return _struct(data, at)
-    raise ValueError("a header of a page that is none")
+def _read_integer(stream: BinaryIO) -> int:
+    number = _read_varint(stream)
+    return (number >> 1) ^ -(number & 1)
 
 
-def _integer(data: bytes, at: int) -> tuple[int, int]:
-    number, at = _varint(data, at)
-    return (number >> 1) ^ -(number & 1), at
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        byte = data[at]
+def _read_varint(stream: BinaryIO) -> int:
+    number = 0
+    for shift in range(0, 70, 7):
+        byte = stream.read(1)[0]
         number |= (byte & 127) << shift
-        at, shift = at + 1, shift + 7
         if byte < 128:
-            return number, at
+            return number
+    raise ValueError("a number of more than 64 bits")
 
 
 # Images in a Parquet file
@@ -147,13 +117,14 @@ def table_rows(stream: BinaryIO, file: str) -> Iterator[Row]:
     with table.damage():
         number = 0
         for group, rows in enumerate(table.file.groups):
-            row = 0
-            for batch in table.file.batches(group, table.about, 4096) if table.about else ():
-                for key, label in table.describe_rows(batch):
-                    yield key or f"row-{number:06d}", (group, row), label
-                    row, number = row + 1, number + 1
-            for rest in range(row, rows):
-                yield f"row-{number:06d}", (group, rest), None
+            described = (
+                row
+                for batch in (table.file.batches(group, table.about, 4096) if table.about else ())
+                for row in table.describe_rows(batch)
+            )
+            for row in range(rows):
+                key, label = next(described, (None, None))
+                yield key or f"row-{number:06d}", (group, row), label
                 number += 1
 
 
@@ -170,7 +141,9 @@ class TableRows:
         """The bytes of an image. Raises PathxError."""
         with self._lock, self._table.damage():
             if group != self._group or row < (self._recent[0][0] if self._recent else 0):
-                self._enter(group)
+                self._decoded = self._table.file.batches(group, [self._table.bytes_column], 64)
+                self._group, self._next = group, 0
+                self._recent.clear()
             while row >= self._next:
                 batch: Any = next(self._decoded)  # a row that is not there is damage
                 self._recent.append((self._next, batch))
@@ -183,11 +156,6 @@ class TableRows:
             raise PathxError(f"{shown(self._file)}: row {row} of group {group} has no bytes of an image")
         return data
 
-    def _enter(self, group: int) -> None:
-        self._decoded = self._table.file.batches(group, [self._table.bytes_column], 64)
-        self._group, self._next = group, 0
-        self._recent.clear()
-
 
 class _Table:
     """A Parquet file, and which of its columns are what.
@@ -199,30 +167,37 @@ class _Table:
 
     def __init__(self, stream: BinaryIO, file: str) -> None:
         try:
-            self._types = import_module("pyarrow.types")
+            types = import_module("pyarrow.types")
         except ImportError:
             raise PathxError(f"{shown(file)} is a Parquet file, which needs pyarrow: {INSTALL}") from None
         self._name = file
         with self.damage():
             self.file = Parquet(stream)
             schema = self.file.file.schema_arrow
+
+        def inner(of: Any) -> dict[str, Any]:
+            children = (of.field(number) for number in range(of.num_fields)) if types.is_struct(of) else ()
+            return {child.name: child.type for child in children}
+
+        def holds_bytes(of: Any) -> bool:
+            of = inner(of).get("bytes", of)
+            return bool(types.is_binary(of) or types.is_large_binary(of))
+
+        def first_plain(*names: str) -> str | None:
+            tests = types.is_string, types.is_large_string, types.is_integer
+            return next((name for name in names if name in fields and any(test(fields[name]) for test in tests)), None)
+
         fields = {field.name: field.type for field in schema}
-        known = [name for name in (*IMAGES, *fields) if name in fields and self._holds_bytes(fields[name])]
+        known = [name for name in (*IMAGES, *fields) if name in fields and holds_bytes(fields[name])]
         if not known or (known[0] not in IMAGES and len(known) > 1):
             listed = ", ".join(map(shown, list(fields)[:8])) or "none"
-            raise PathxError(
-                f"{shown(file)} has no column of images (its columns: {listed}): call it image, of bytes or of "
-                "{bytes, path}"
-            )
-        self._image, of = known[0], fields[known[0]]
-        self._nested = self._types.is_struct(of)
-        self.bytes_column = f"{self._image}.bytes" if self._nested else self._image
-        self._key = next((name for name in KEYS if name in fields and self._is_plain(fields[name])), None)
-        has_path = self._nested and any(of.field(number).name == "path" for number in range(of.num_fields))
-        self._path = has_path and self._key is None
-        self._label = next((name for name in LABELS if name in fields and self._is_plain(fields[name])), None)
-        path = f"{self._image}.path" if self._path else None
-        self.about = [name for name in (self._key, path, self._label) if name is not None]
+            problem = f"{shown(file)} has no column of images (its columns: {listed})"
+            raise PathxError(f"{problem}: call it image, of bytes or of {{bytes, path}}")
+        self._image, within = known[0], inner(fields[known[0]])
+        self.bytes_column = f"{self._image}.bytes" if within else self._image
+        self._key, self._label = first_plain("__key__", "key"), first_plain("label", "cls")
+        self._path = f"{self._image}.path" if "path" in within and self._key is None else None
+        self.about = [name for name in (self._key, self._path, self._label) if name is not None]
         self._names = _class_names(schema.metadata, self._label)
 
     @contextmanager
@@ -238,41 +213,25 @@ class _Table:
             reason = reason_of(error)
             raise PathxError(f"{shown(self._name)} is damaged or no Parquet file ({reason}): fetch it again") from None
 
-    def describe_rows(self, batch: Any) -> Iterator[tuple[str, str | None]]:
-        """The key and the label of every row; an empty key where there is none."""
-        count = batch.num_rows
-        keys: list[Any] = [None] * count
+    def describe_rows(self, batch: Any) -> Iterator[tuple[str | None, str | None]]:
+        """The key and the label of every row, where it has them."""
+        keys: list[Any] = [None] * batch.num_rows
         if self._key is not None:
             keys = batch.column(self._key).to_pylist()
-        elif self._path:
+        elif self._path is not None:
             keys = [(one or {}).get("path") for one in batch.column(self._image).to_pylist()]
-        labels = [None] * count if self._label is None else batch.column(self._label).to_pylist()
+        labels = [None] * batch.num_rows if self._label is None else batch.column(self._label).to_pylist()
         for key, label in zip(keys, labels, strict=True):
-            yield _text(key) or "", self._label_text(label)
+            known = isinstance(label, int) and 0 <= label < len(self._names)
+            yield _text(key), self._names[label] if known else _text(label)
 
     def image(self, batch: Any, row: int) -> bytes | None:
         value = batch.column(self._image)[row].as_py()
-        value = (value or {}).get("bytes") if self._nested else value
+        value = value.get("bytes") if isinstance(value, dict) else value
         return value if isinstance(value, bytes) else None
-
-    def _label_text(self, label: Any) -> str | None:
-        if isinstance(label, int) and 0 <= label < len(self._names):
-            return self._names[label]
-        return _text(label)
-
-    def _holds_bytes(self, of: Any) -> bool:
-        if self._types.is_struct(of):
-            children = [of.field(number) for number in range(of.num_fields)]
-            return any(child.name == "bytes" and self._holds_bytes(child.type) for child in children)
-        return bool(self._types.is_binary(of) or self._types.is_large_binary(of))
-
-    def _is_plain(self, of: Any) -> bool:
-        tests = self._types.is_string, self._types.is_large_string, self._types.is_integer
-        return any(test(of) for test in tests)
 
 
 def _text(value: Any) -> str | None:
-    """A key or a label; none that is longer than any path, as thousands of rows may share it."""
     text = None if value is None else str(value)
     return None if text is None or len(text) > _LONGEST else text
 

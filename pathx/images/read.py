@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import math
 import os
-import stat
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -114,22 +114,41 @@ def decode_image(path: str | Path | Member | PipedImage, *, web: bool = False) -
     Args:
         web: also fetch it, where a user gave an address. Never for one that stands in a document.
     """
-    source = path if isinstance(path, PipedImage) else member_of(path, web=web) or os.fspath(path)
-    if isinstance(source, str) and (frame := frame_of(source)) is not None:
-        with _ROOM.taken(PIXEL_LIMIT // 4):  # how large it is shows only when it is reached
-            yield _frame(frame)
-        return
-    name = source.file if isinstance(source, PipedImage) else str(source)
-    with _within_bounds(name, _read_source(source, web)) as image:
-        yield replace(image, label=source.label or source.folder) if isinstance(source, Member) else image
+    source = _find_source(path, web)
+    name, label = str(source), source.label if isinstance(source, Member) else None
+    if isinstance(source, Frame):
+        sha256, pixels = source.sha256, PIXEL_LIMIT // 4  # how large it is shows only when it is reached
+    else:
+        data = _read_source(source, web)
+        with _damage(name), Image.open(io.BytesIO(data), formats=FORMATS) as stored:
+            sha256, pixels = hashlib.sha256(data).hexdigest(), stored.width * stored.height
+            if pixels > PIXEL_LIMIT:
+                raise Image.DecompressionBombError
+    notes: list[str] = []
+    with _ROOM.taken(pixels):
+        with _damage(name):
+            if isinstance(source, Frame):
+                image = frame_image(source, PIXEL_LIMIT)
+            else:
+                image = Image.open(io.BytesIO(data), formats=FORMATS)
+                image.load()
+            upright, layer = _upright(image, notes)
+            if not isinstance(source, Frame):
+                notes += _left_out(image)
+        yield UserImage(public_address(name), sha256, upright, layer, tuple(notes), label=label)
 
 
 def sha256_of_image(path: str | Path | Member | PipedImage) -> str:
-    """What `UserImage.sha256` would be, without decoding it. Raises OSError and PathxError."""
-    source = path if isinstance(path, PipedImage) else member_of(path, web=True) or os.fspath(path)
-    if isinstance(source, str) and (frame := frame_of(source)) is not None:
-        return frame.sha256
-    return hashlib.sha256(_read_source(source, web=True)).hexdigest()
+    """What `UserImage.sha256` would be, without decoding it. Raises PathxError."""
+    source = _find_source(path, web=True)
+    return source.sha256 if isinstance(source, Frame) else hashlib.sha256(_read_source(source, web=True)).hexdigest()
+
+
+def _find_source(path: str | Path | Member | PipedImage, web: bool) -> str | Member | PipedImage | Frame:
+    """What a path means: a file, an address, an image in an archive, a frame."""
+    if isinstance(path, PipedImage):
+        return path
+    return member_of(path, web=web) or frame_of(os.fspath(path)) or os.fspath(path)
 
 
 def _read_source(source: str | Member | PipedImage, web: bool) -> bytes:
@@ -144,51 +163,14 @@ def _read_source(source: str | Member | PipedImage, web: bool) -> bytes:
 
 
 @contextmanager
-def _within_bounds(path: str, data: bytes) -> Iterator[UserImage]:
-    with _damage(path), Image.open(io.BytesIO(data), formats=FORMATS) as stored:
-        pixels = stored.width * stored.height
-        if pixels > PIXEL_LIMIT:
-            raise Image.DecompressionBombError
-    for room in (pixels, PIXEL_LIMIT):  # the second time with nobody else in it
-        with _ROOM.taken(room):
-            try:
-                image = _decode(path, data)
-            except MemoryError:
-                continue  # leaves the handler, which would hold on to what was decoded so far
-            yield image
-            return
-    raise PathxError(f"{shown(path)}: out of memory, even alone: scale it down first")
-
-
-def _frame(frame: Frame) -> UserImage:
-    """A frame of a video or of an image file."""
-    notes: list[str] = []
-    try:
-        sha256 = frame.sha256
-    except OSError as error:
-        raise PathxError(f"{shown(frame.file)} cannot be read: {error.strerror or error}; check the path") from None
-    with _damage(str(frame)):
-        pixels, layer = _upright(frame_image(frame, PIXEL_LIMIT), notes)
-    return UserImage(public_address(str(frame)), sha256, pixels, layer, tuple(notes))
-
-
-def _decode(path: str | Path, data: bytes) -> UserImage:
-    notes: list[str] = []
-    with _damage(path), Image.open(io.BytesIO(data), formats=FORMATS) as stored:
-        stored.load()
-        pixels, layer = _upright(stored, notes)
-        notes += _left_out(stored)
-    file, sha256 = public_address(os.fspath(path)), hashlib.sha256(data).hexdigest()
-    return UserImage(file, sha256, pixels, layer, tuple(notes))
-
-
-@contextmanager
 def _damage(path: str | Path) -> Iterator[None]:
     """What decoders raise, as a PathxError."""
     try:
         yield
-    except (MemoryError, PathxError):
+    except PathxError:
         raise
+    except MemoryError:
+        raise PathxError(f"{shown(path)}: out of memory; scale it down first") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise PathxError(
             f"{shown(path)} has more than {PIXEL_LIMIT // 10**6} million pixels, "
@@ -231,21 +213,17 @@ _ROOM = _Room(PIXEL_LIMIT)
 
 def _read_file(path: str | Path) -> bytes:
     try:
-        found = os.stat(path)
-        if stat.S_ISDIR(found.st_mode):
-            example = shown(os.path.join(path, "*.jpg"))
-            raise PathxError(f"{shown(path)} is a folder: name its images one by one, or as {example}")
-        if not stat.S_ISREG(found.st_mode):  # a pipe or a device might never end
-            raise PathxError(f"{shown(path)} is not a regular file: save the image to a file first")
-        if found.st_size > BYTE_LIMIT:
-            large = f"{shown(path)} is larger than {BYTE_LIMIT >> 30} GiB: scale the image down first"
-            raise PathxError(_VIDEO.format(shown(path)) if is_video(path) else large)
         data = read_regular(path, BYTE_LIMIT)
     except (FileNotFoundError, NotADirectoryError):
         raise PathxError(f"{shown(path)}: no such file; check the path") from None
-    except PermissionError:
-        raise PathxError(f"{shown(path)} cannot be read: permission denied; check who may read it") from None
     except (OSError, ValueError, MemoryError) as error:  # ValueError: a null character in the name
+        number = getattr(error, "errno", None)
+        if number == errno.EISDIR:
+            example = shown(os.path.join(path, "*.jpg"))
+            raise PathxError(f"{shown(path)} is a folder: name its images one by one, or as {example}") from None
+        if number == errno.EFBIG:
+            large = f"{shown(path)} is larger than {BYTE_LIMIT >> 30} GiB: scale the image down first"
+            raise PathxError(_VIDEO.format(shown(path)) if is_video(path) else large) from None
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise PathxError(f"{shown(path)} cannot be read: {reason}; check the path") from None
     if not data:

@@ -105,14 +105,6 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         _check(newurl, req.full_url)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
-    def http_error_302(self, req: Any, fp: Any, code: int, msg: str, headers: Any) -> Any:
-        target = headers.get("location") or headers.get("uri") or ""
-        if _ADDRESS.match(target) or target.lower().startswith(("file:", "data:", "ftp:")):
-            _check(target, req.full_url)  # before urllib says it in words of its own
-        return super().http_error_302(req, fp, code, msg, headers)
-
-    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
-
 
 def _check(address: str, asked: str) -> None:
     """Refuse everything but `https://` with a host and without a password."""

@@ -1,32 +1,28 @@
 """What there is to explain: the models of torchvision and timm at a glance, and the hidden layers of one network.
 
 Tracing takes minutes to hours, so tables in data/ hold what it gave for one release of each library: torchvision.json, which
-`python -m pathx.models.catalogue` writes again, and timm.json, which `python -m support.timm_networks` of the tests does.
+`python -m support.tables` of the tests writes again, and timm.json, which `python -m support.timm_networks` does.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from pathx.engine.fields import extent
 from pathx.engine.freeze import network_of
 from pathx.engine.network import Gate, Network
 from pathx.errors import PathxError
-from pathx.models.hubs import library, timm_network
 from pathx.models.load import DEFAULT_MODEL, as_name, is_factory, is_file, load_model
-from pathx.models.named import architecture, model_names, no_initialisation, weights_file
+from pathx.models.named import no_initialisation, weights_file
 from pathx.models.preprocessing import Preprocessing
 
 TABLES = {source: Path(__file__).parent / "data" / f"{source}.json" for source in ("torchvision", "timm")}
@@ -85,24 +81,17 @@ class HiddenLayer:
 
 
 def models(pattern: str | None = None, *, source: str = "torchvision", refused: bool = False) -> list[CatalogueEntry]:
-    """The models of torchvision or timm that pathx explains, by name.
-
-    A model of another release than that of the table is built and traced, which takes a while.
+    """The models of torchvision or timm that pathx explains, by name, as the table has them of one release of the library.
 
     Args:
         pattern: such as `resnet*`.
         refused: also those that it does not explain.
     """
-    table = json.loads(TABLES[source].read_text())
-    known: dict[str, Any] = table["models"]
-    if source == "timm":
-        names = list(known) if pattern is None else library("timm").list_models(pattern)
-        if not names:
-            raise PathxError(f"timm has no model that matches {pattern!r}: try a pattern such as 'resnet*'", usage=True)
-    else:
-        listed = known if table[source] == _release(source) else model_names()
-        names = [name for name in listed if fnmatch(name, pattern or "*")]
-    entries = (_entry(source, name, known.get(name) or survey(source, name)) for name in names)
+    known = json.loads(TABLES[source].read_text())["models"]
+    names = [name for name in known if fnmatch(name, pattern or "*")]
+    if source == "timm" and not names:
+        raise PathxError(f"timm has no model that matches {pattern!r}: try a pattern such as 'resnet*'", usage=True)
+    entries = (_entry(source, name, known[name]) for name in names)
     return [entry for entry in entries if refused or entry.refused is None]
 
 
@@ -112,50 +101,11 @@ def _entry(source: str, name: str, facts: Mapping[str, Any]) -> CatalogueEntry:
     return CatalogueEntry(shown, **settings, input_size=tuple(facts["input_size"]), weights=weights)
 
 
-def _release(source: str) -> str:
-    """The installed release of a library."""
-    return version(source).partition("+")[0]
-
-
 def _whereabouts(name: str, file: str) -> str:
     """Where the default weights of a torchvision model are."""
     if name == DEFAULT_MODEL:
         return "bundled"
     return "cached" if Path(torch.hub.get_dir(), "checkpoints", file).is_file() else "download"
-
-
-def survey(source: str, name: str) -> dict[str, Any]:
-    """The table's line about a model, found by tracing it."""
-    if source == "torchvision":
-        module, size = architecture(name)
-        return {**trace(module, size), "input_size": list(size), "file": weights_file(name)}
-    timm = library("timm")
-    config = timm.get_pretrained_cfg(name)
-    size = tuple(config.input_size) if config else (3, 224, 224)
-    try:
-        with no_initialisation():
-            module = timm_network(timm, name, {})
-    except PathxError as error:
-        facts = {"hidden_layers": None, "exact": None, "refused": str(error), "parameters": 0}
-        return {**facts, "input_size": list(size)}
-    return {**trace(module, size), "input_size": list(size)}
-
-
-def trace(module: nn.Module, size: Sequence[int]) -> dict[str, Any]:
-    """How many hidden layers a network has and how exact its numbers are, or why it is refused."""
-    found: dict[str, Any] = {"hidden_layers": None, "exact": None, "refused": None}
-    try:
-        network = network_of(module, torch.zeros(1, *size))
-        found |= {"hidden_layers": network.depth, "exact": network.reading.exact}
-    except PathxError as error:
-        found["refused"] = refusal(error)
-    return {**found, "parameters": sum(parameter.numel() for parameter in module.parameters())}
-
-
-def refusal(error: PathxError) -> str:
-    """The operation and module that rule a network out, as its refusal names them; otherwise all that it says."""
-    found = re.search(r"(?:: |\()(\w+ in [\w.]+)", str(error))
-    return found[1] if found else str(error)
 
 
 @dataclass(frozen=True, repr=False)
@@ -237,18 +187,3 @@ def hidden_layers(network: Network) -> list[HiddenLayer]:
 
     numbered = reversed(list(enumerate(network.layers, start=1)))
     return [HiddenLayer(number, tuple(map(tensor, gates))) for number, gates in numbered]
-
-
-def main() -> None:
-    """Write the table again for the torchvision that is installed."""
-    write_table("torchvision", {name: survey("torchvision", name) for name in model_names()})
-
-
-def write_table(source: str, facts: Mapping[str, Any]) -> None:
-    """One line per model, so that changes can be read."""
-    lines = ",\n".join(f"    {json.dumps(name)}: {json.dumps(entry)}" for name, entry in sorted(facts.items()))
-    TABLES[source].write_text(f'{{\n  "{source}": "{_release(source)}",\n  "models": {{\n{lines}\n  }}\n}}\n')
-
-
-if __name__ == "__main__":
-    main()

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from pathx.compat import safe_globals
 from pathx.errors import PathxError, reason_of
 from pathx.models.files import kind_of
+from pathx.regular import sha256_of
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "state_dict_ema", "model_ema", "ema", "ema_state_dict", "net")
 """What trainers call the state dict inside a checkpoint; earlier ones win."""
@@ -124,6 +125,12 @@ def fill(module: nn.Module, state: Mapping[str, Tensor], name: str, source: str)
     ]
     if faults:
         raise PathxError(f"the weights in {source} do not fit {name}: {'; '.join(faults)}", usage=True)
+
+
+def load_weights(module: nn.Module, file: Path, name: str) -> tuple[str, str]:
+    """Put the weights of a file into a module, or the part of them that is the module's; the file's name and SHA-256."""
+    fill(module, select_state(read_state(file), module), name, str(file))
+    return file.name, sha256_of(file)
 
 
 def _in_single_precision(key: str, value: Tensor, source: str) -> Tensor:

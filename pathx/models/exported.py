@@ -215,6 +215,7 @@ _FUNCTIONS = {
     *("FloatPow", "Eq", "Ne", "Gt", "Ge", "Lt", "Le", "Equality", "Unequality", "StrictGreaterThan", "GreaterThan"),
     *("StrictLessThan", "LessThan", "And", "Or", "Not"),
 }
+_GROWING = ("Pow", "PowByNatural", "FloatPow", "LShift")
 _SYMBOL = r"[a-z_]{1,4}\d{1,6}"
 _LONGEST_EXPRESSION, _MOST_POWERS, _MOST_DIGITS = 10_000, 3, 19
 
@@ -226,7 +227,10 @@ def _expression(text: str) -> None:
             raise ValueError
         if re.search(rf"\d{{{_MOST_DIGITS + 1},}}", text):
             raise ValueError
-        allowed = all(map(_is_arithmetic, ast.walk(ast.parse(text, mode="eval"))))
+        nodes = list(ast.walk(ast.parse(text, mode="eval")))
+        texts = sum(isinstance(node, ast.Constant) and isinstance(node.value, str) for node in nodes)
+        names = re.findall(r"\b(?:Symbol|Float)\((['\"])[^'\"]*\1[,)]", text)  # where else, a text could be multiplied
+        allowed = texts == len(names) and all(map(_is_arithmetic, nodes))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         allowed = False
     if not allowed:
@@ -240,8 +244,11 @@ _ARITHMETIC = (
 
 
 def _is_arithmetic(node: ast.AST) -> bool:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Pow, ast.LShift)):
+        return _is_small(node.right)
     if isinstance(node, ast.Call):
-        return isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS
+        named = isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS
+        return named and (ast.unparse(node.func) not in _GROWING or all(map(_is_small, node.args[1:])))
     if isinstance(node, ast.Name):
         return node.id in _FUNCTIONS | {"oo", "int_oo"} or re.fullmatch(_SYMBOL, node.id, re.ASCII) is not None
     if isinstance(node, ast.keyword):
@@ -252,6 +259,11 @@ def _is_arithmetic(node: ast.AST) -> bool:
         )
         return is_symbol or isinstance(node.value, (int, float))
     return isinstance(node, _ARITHMETIC)
+
+
+def _is_small(exponent: ast.AST) -> bool:
+    """Whether a power or a shift stays within what a size may be: its exponent is a number of two digits."""
+    return re.fullmatch(r"(Integer\(|Float\()?-?[\d.]{1,3}\)?", ast.unparse(exponent)) is not None
 
 
 def _tree(text: Any) -> str:

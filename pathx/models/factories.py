@@ -20,7 +20,7 @@ from typing import Any
 from torch import nn
 
 from pathx.errors import PathxError, kind_in_words, reason_of
-from pathx.models.checkpoints import fill, fixed_seed, read_state, select_state, sha256_of_state
+from pathx.models.checkpoints import fixed_seed, load_weights, sha256_of_state
 from pathx.models.load import LoadedModel, made_of
 from pathx.models.preprocessing import EXAMPLE, complete, sidecar_beside
 from pathx.regular import sha256_of
@@ -55,9 +55,7 @@ def load_factory(
     if weights in (None, "none"):
         shown, sha256 = weights or "as built", sha256_of_state(module.state_dict())
     else:
-        checkpoint = Path(weights)
-        fill(module, select_state(read_state(checkpoint), module), text, str(checkpoint))
-        shown, sha256 = checkpoint.name, sha256_of(checkpoint)
+        shown, sha256 = load_weights(module, Path(weights), text)
     origin = {"source": "python", "name": text}
     if file is not None and file.is_file():
         origin["code_sha256"] = sha256_of(file)

@@ -28,7 +28,7 @@ EMBEDDED = "pathx.json"
 _EXPANDED, _TIMES = 16 << 20, 4  # bytes that records may expand to: so many, and so many times those of the file
 
 
-class Unsafe(ValueError):
+class Unsafe(Exception):
     """What a file holds that would run code, or that no file of a plain network holds."""
 
 
@@ -62,25 +62,21 @@ class Archive:
 
 def open_regular(path: Path) -> IO[bytes]:
     """A model file opened for reading; a folder, a pipe or a device is refused, and never waited for."""
-    try:
-        return regular.open_regular(path)
-    except FileNotFoundError:
-        raise PathxError(
-            f"there is no model file {path}: check the path, or give a torchvision name", usage=True
-        ) from None
-    except (OSError, ValueError) as error:  # ValueError: a null character in the name
-        raise PathxError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}", usage=True) from error
+    with regular.file_errors(path, usage=True):
+        try:
+            return regular.open_regular(path)
+        except FileNotFoundError:
+            problem = f"there is no model file {path}: check the path, or give a torchvision name"
+            raise PathxError(problem, usage=True) from None
 
 
 def kind_of(path: Path) -> str:
     """What a file is, by its content: torchscript, export, old export, pickle, safetensors, onnx or unknown."""
-    with open_regular(path) as stream:
-        try:
+    try:
+        with open_regular(path) as stream, regular.file_errors(path, usage=True):  # a disk may fail
             found = _kind(stream)
-        except OSError as error:  # of a disk that fails, or of what only claims to be a file
-            raise PathxError(f"{path} cannot be read: {error.strerror or error}", usage=True) from error
-        except Unsafe as error:
-            raise PathxError(f"{path} {error}: save the model again with torch, uncompressed", usage=True) from error
+    except Unsafe as error:
+        raise PathxError(f"{path} {error}: save the model again with torch, uncompressed", usage=True) from error
     return "onnx" if found == "unknown" and path.suffix.lower() == ".onnx" else found
 
 
@@ -116,79 +112,63 @@ def _kind_of_archive(names: tuple[str, ...]) -> str:
     return "pickle" if "data.pkl" in names else "unknown"
 
 
+_REFUSALS = {
+    "old export": "was exported by torch 2.8 or older, whose files pathx cannot read: export it again with torch 2.9 or newer, "
+    "or save it with torch.jit.save",
+    "pickle": "is a pickle, a program that pathx never runs: export the model with torch.export.save, or for a state dict use "
+    "`model` NAME `weights` {0}",
+    "safetensors": "holds weights only: use `model` NAME `weights` {0}",
+    "python": "is Python code: name the function in it that builds the model, as {0}:build",
+    "unknown": "is damaged or not a model file: save the model with torch.jit.save or torch.export.save",
+}
+_UNSAFE = {
+    "torchscript": "the program in {0} is not run ({1}): trace the network alone with torch.jit.trace, or export it with "
+    "torch.export.save",
+    "export": "{0} holds what no export of a plain network holds ({1}): export the model with torch.export.save, with plain "
+    "tensors as weights, inputs and results",
+}
+
+
 def load_network(path: Path) -> tuple[nn.Module, str]:
     """The network in a file, in eval mode and on the CPU, and the text of the sidecar inside the file."""
     kind = kind_of(path)
-    if kind == "torchscript":
-        return _load_torchscript(path)
-    if kind == "export":
-        return _load_export(path)
-    if kind == "old export":
-        remedy = "export it again with torch 2.9 or newer, or save it with torch.jit.save"
-        raise PathxError(
-            f"{path} was exported by torch 2.8 or older, whose files pathx cannot read: {remedy}", usage=True
-        )
-    if kind == "pickle":
-        remedy = f"export the model with torch.export.save, or for a state dict use `model` NAME `weights` {path}"
-        raise PathxError(f"{path} is a pickle, a program that pathx never runs: {remedy}", usage=True)
-    if kind == "safetensors":
-        raise PathxError(f"{path} holds weights only: use `model` NAME `weights` {path}", usage=True)
-    if path.suffix == ".py":
-        raise PathxError(
-            f"{path} is Python code: name the function in it that builds the model, as {path}:build", usage=True
-        )
-    remedy = "save the model with torch.jit.save or torch.export.save"
-    raise PathxError(f"{path} is damaged or not a model file: {remedy}", usage=True)
-
-
-def _load_torchscript(path: Path) -> tuple[nn.Module, str]:
-    extra: dict[str, Any] = {EMBEDDED: ""}
-    try:
-        with open_regular(path) as stream:
-            _check_text(Archive(stream))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # TorchScript is deprecated, but the file is what the user has
-            # As torch.jit.load does it, which keeps the compiled functions to itself.
-            unit: Any = torch._C.CompilationUnit()
-            load: Any = torch._C.import_ir_module
-            loaded = load(unit, str(path), torch.device("cpu"), extra, False)
-            _check_graphs(unit)
-            module: nn.Module = torch.jit._recursive.wrap_cpp_module(loaded)
-            module.eval()
-    except Unsafe as error:
-        remedy = "trace the network alone with torch.jit.trace, or export it with torch.export.save"
-        raise PathxError(f"the program in {path} is not run ({error}): {remedy}", usage=True) from error
-    except PathxError:
-        raise
-    except Exception as error:  # a RuntimeError, and whatever damage inside makes of the interpreter
-        raise _unreadable(path, error) from error
-    content = extra[EMBEDDED]
-    return module, content.decode(errors="replace") if isinstance(content, bytes) else content
-
-
-def _load_export(path: Path) -> tuple[nn.Module, str]:
-    from pathx.models.exported import load_export
-
+    if kind not in _UNSAFE:
+        kind = "python" if kind == "unknown" and path.suffix == ".py" else kind
+        raise PathxError(f"{path} {_REFUSALS[kind].format(path)}", usage=True)
     try:
         with open_regular(path) as stream, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+            warnings.simplefilter("ignore")  # TorchScript is deprecated, but the file is what the user has
+            if kind == "torchscript":
+                return _load_torchscript(path, Archive(stream))
+            from pathx.models.exported import load_export
+
             return load_export(Archive(stream))
-    except Unsafe as error:
-        found = f"{path} holds what no export of a plain network holds ({error})"
-        remedy = "export the model with torch.export.save, with plain tensors as weights, inputs and results"
-        raise PathxError(f"{found}: {remedy}", usage=True) from error
     except PathxError:
         raise
-    except Exception as error:  # the deserialiser has no error type of its own
-        raise _unreadable(path, error) from error
+    except Unsafe as error:
+        raise PathxError(_UNSAFE[kind].format(path, error), usage=True) from error
+    except Exception as error:  # a RuntimeError mostly, and whatever damage inside makes of torch's readers
+        problem = f"{path} cannot be loaded by torch {torch.__version__} ({reason_of(error)}): save it again with this version"
+        if "required keyword attribute 'value' is undefined" in str(
+            error
+        ):  # constants of a layout that cannot be saved
+            problem = f"{path} was made by torch.jit.optimize_for_inference and holds no weights"
+            problem += ": save the module that it was made from"
+        raise PathxError(problem, usage=True) from error
 
 
-def _unreadable(path: Path, error: Exception) -> PathxError:
-    if "required keyword attribute 'value' is undefined" in str(error):  # constants of a layout that cannot be saved
-        found = f"{path} was made by torch.jit.optimize_for_inference and holds no weights"
-        return PathxError(f"{found}: save the module that it was made from", usage=True)
-    found = f"{path} cannot be loaded by torch {torch.__version__} ({reason_of(error)})"
-    return PathxError(f"{found}: save it again with this version", usage=True)
+def _load_torchscript(path: Path, archive: Archive) -> tuple[nn.Module, str]:
+    extra: dict[str, Any] = {EMBEDDED: ""}
+    _check_text(archive)
+    # As torch.jit.load does it, which keeps the compiled functions to itself.
+    unit: Any = torch._C.CompilationUnit()
+    load: Any = torch._C.import_ir_module
+    loaded = load(unit, str(path), torch.device("cpu"), extra, False)
+    _check_graphs(unit)
+    module: nn.Module = torch.jit._recursive.wrap_cpp_module(loaded)
+    module.eval()
+    content = extra[EMBEDDED]
+    return module, content.decode(errors="replace") if isinstance(content, bytes) else content
 
 
 # The program in a TorchScript file. torch runs parts of a file while it loads it: `__setstate__` and default values. So the text

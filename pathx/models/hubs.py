@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from pathx.errors import PathxError, parse_json, reason_of
-from pathx.models.checkpoints import fill, fixed_seed, read_state, select_state, sha256_of_state
+from pathx.models.checkpoints import fill, fixed_seed, load_weights, read_state, select_state, sha256_of_state
 from pathx.models.load import LoadedModel, made_of
 from pathx.models.named import bundled_labels
 from pathx.models.preprocessing import Preprocessing, adapt, complete
@@ -36,13 +36,9 @@ def load_from_hub(
     text: str, weights: str | None, arguments: Mapping[str, Any], options: Mapping[str, Any]
 ) -> LoadedModel:
     """What `timm:NAME`, `hf:NAME` or a folder means."""
-    source, _, name = text.partition(":") if text.startswith(("timm:", "hf:")) else ("", "", text)
-    if source == "timm":
-        return _load_timm(name, weights, arguments, options)
-    if not source and not _is_pretrained(name):
-        problem = f"{text} cannot be read: Is a directory without the config.json of save_pretrained"
-        raise PathxError(problem, usage=True)
-    return _load_transformers(name, weights, options)
+    if text.startswith("timm:"):
+        return _load_timm(text.removeprefix("timm:"), weights, arguments, options)
+    return _load_transformers(text.removeprefix("hf:"), weights, options)
 
 
 def library(name: str) -> Any:
@@ -88,17 +84,15 @@ def _load_timm(name: str, weights: str | None, arguments: Mapping[str, Any], opt
     module, origin = timm_network(timm, name, arguments), {"source": "timm", "name": name}
     if weights == "none":
         shown, sha256 = "none", sha256_of_state(module.state_dict())
-    else:
-        if weights is None:
-            file, about = _timm_weights(name, module)
-            state, shown = _rename_keys(read_state(file), module), module.pretrained_cfg.get("tag") or "default"
-            origin |= about
-        else:
-            file = Path(weights)
-            state, shown, origin = read_state(file), file.name, {"source": "file", "name": file.name}
-            module = _with_classes_of(timm, name, arguments, module, state)
+    elif weights is None:
+        file, about = _timm_weights(name, module)
+        state, shown = _rename_keys(read_state(file), module), module.pretrained_cfg.get("tag") or "default"
         fill(module, select_state(state, module), name, shown)
-        sha256 = sha256_of(file)
+        sha256, origin = sha256_of(file), origin | about
+    else:
+        module = _with_classes_of(timm, name, arguments, module, read_state(Path(weights)))
+        shown, sha256 = load_weights(module, Path(weights), name)
+        origin = {"source": "file", "name": shown}
     config = import_module("timm.data").resolve_data_config(pretrained_cfg=module.pretrained_cfg, model=module)
     preprocessing = _prepare(lambda: timm_preprocessing(config), options)
     labels, origin = options.get("labels", _timm_labels(module)), {**origin, **made_of(arguments=arguments)}
@@ -140,22 +134,18 @@ def _with_classes_of(
 
 def _timm_weights(name: str, module: Any) -> tuple[Path, dict[str, str]]:
     """The file of timm's own weights, from the hub's cache or the hub, and where it is from."""
-    repository, problem = module.pretrained_cfg.get("hf_hub_id") or "", ""
-    if module.pretrained_cfg.get("num_classes") == 0:
-        problem = (
-            f"timm's weights of {name} are of an encoder without a classifier: give `weights` FILE of a classifier"
-        )
-    elif not repository:
-        problem = f"timm has no weights for {name}: give `weights` FILE"
-    if problem:
-        raise PathxError(f"{problem}, or none for an untrained network", usage=True)
+    repository = module.pretrained_cfg.get("hf_hub_id") or ""
+    if not repository or module.pretrained_cfg.get("num_classes") == 0:
+        encoder = f"timm's weights of {name} are of an encoder without a classifier"
+        problem = encoder if repository else f"timm has no weights for {name}"
+        raise PathxError(f"{problem}: give `weights` FILE, or none for an untrained network", usage=True)
     repository, _, revision = (repository if "/" in repository else f"timm/{repository}").partition("@")
     hub = library("huggingface_hub")
     try:
         with quietly():
             file = Path(hub.hf_hub_download(repository, SAFETENSORS, revision=revision or None))
     except Exception as error:  # the hub has a dozen types: offline, gated, missing, no such file, a broken connection
-        raise _unreachable(name, error) from error
+        raise _failure(name, error) from error
     return file, {"repository": repository, "revision": file.parent.name}
 
 
@@ -168,18 +158,28 @@ def _rename_keys(state: Mapping[str, Tensor], module: Any) -> Mapping[str, Tenso
     return filtered
 
 
-def _unreachable(name: str, error: Exception) -> PathxError:
-    kind = type(error).__name__
-    if "Gated" in kind:
-        problem = f"{name} is gated on the hub: ask for access there, then log in with `hf auth login`"
-    elif "RepositoryNotFound" in kind or "RevisionNotFound" in kind:
-        problem = f"there is no {name} on the hub, or it is private: check the name"
-    elif "EntryNotFound" in kind and "Local" not in kind:
-        problem = f"{name} has no {SAFETENSORS} on the hub, and pathx reads no pickles: give `weights` FILE"
-    else:
-        found = f"the weights of {name} are not in the cache and cannot be downloaded ({kind})"
-        return PathxError(f"{found}: go online, or give `weights` FILE, or none for an untrained network")
-    return PathxError(problem, usage=True)
+_FAILURES = {
+    r"(?<!Local)EntryNotFound|safetensors|no file named": f"has no {SAFETENSORS}, and pathx reads no pickles: "
+    "give `weights` FILE, or save it with save_pretrained(safe_serialization=True)",
+    "trust_remote_code": "needs code of its own repository, which pathx never runs",
+    "Unrecognized (configuration class|model)": "is not an image classifier of transformers{}: choose one that is",
+    "Gated|[Gg]ated repo|401 Client": "is gated, private or missing on the hub: check the name, then `hf auth login`",
+    "(Repository|Revision)NotFound|valid model identifier|404 Client": "is not on the hub, and no such folder: check the name",
+}
+"""What libraries of hubs say, and what to say instead."""
+
+
+def _failure(name: str, error: Exception, *, local: bool = False, architecture: str = "") -> PathxError:
+    """What is wrong with a model of a hub or in a folder."""
+    kind, text = type(error).__name__, str(error)
+    for pattern, problem in _FAILURES.items():
+        if re.search(pattern, f"{kind}: {text}"):
+            return PathxError(f"{name} {problem.format(architecture and f' but {architecture}')}", usage=True)
+    if local:
+        problem = f"{name} cannot be loaded ({reason_of(error)}): save it again with save_pretrained"
+        return PathxError(problem, usage=True)
+    remedy = "go online, or give `weights` FILE, or none for an untrained network"
+    return PathxError(f"{name} is not in the cache and cannot be downloaded ({kind}): {remedy}")
 
 
 def timm_preprocessing(config: Mapping[str, Any]) -> Preprocessing:
@@ -233,7 +233,7 @@ def _load_transformers(name: str, weights: str | None, options: Mapping[str, Any
     transformers = library("transformers")
     local, architecture = _is_pretrained(name), ""
     if not local and os.path.isdir(name):
-        raise PathxError(f"{name} has no config.json: give a folder that save_pretrained wrote", usage=True)
+        raise PathxError(f"{name} is a folder without the config.json of save_pretrained", usage=True)
     if not local and (name.startswith((".", "~")) or Path(name).is_absolute() or name.count("/") > 1):
         raise PathxError(f"there is no folder {name}: check the path", usage=True)  # no name on the hub looks like this
     try:
@@ -246,25 +246,27 @@ def _load_transformers(name: str, weights: str | None, options: Mapping[str, Any
             if weights is None:
                 settings = {"use_safetensors": True, "trust_remote_code": False, "dtype": torch.float32}
                 module, info = maker.from_pretrained(name, config=config, output_loading_info=True, **settings)
-                _check_head(name, architecture, [*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])])
+                if missing := [*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])]:
+                    # transformers would leave that part of the classifier to chance
+                    kind = architecture or "its config.json does not say what it is"
+                    problem = f"{name} is no whole image classifier ({kind}), its weights lack {', '.join(missing[:3])}"
+                    raise PathxError(f"{problem}: give one that was trained as a classifier", usage=True)
             else:
                 with fixed_seed():
                     module = maker.from_config(config, trust_remote_code=False)
     except PathxError:
         raise
     except Exception as error:
-        raise _loading_failure(name, architecture, local, error) from error
+        raise _failure(name, error, local=local, architecture=architecture) from error
     shown, origin = Path(name).name if local else name, {"source": "folder" if local else "transformers", "name": name}
     configuration = _find_config(transformers, name)
     if not local and configuration is not None and configuration.parent.parent.name == "snapshots":
         origin["revision"] = configuration.parent.name
     if weights not in (None, "none"):
-        file = Path(weights)
-        fill(module, select_state(read_state(file), module), name, str(file))
-        shown, sha256, origin = file.name, sha256_of(file), {"source": "file", "name": file.name}
+        shown, sha256 = load_weights(module, Path(weights), name)
+        origin = {"source": "file", "name": shown}
     else:
-        shown = "none" if weights is not None else shown
-        sha256 = sha256_of_state(module.state_dict())
+        shown, sha256 = weights or shown, sha256_of_state(module.state_dict())
     named = config.id2label or {}
     labels = options.get("labels", tuple(str(named[index]) for index in range(len(named)) if index in named))
     preprocessing = _prepare(lambda: _processor_of(transformers, name, config), options)
@@ -275,17 +277,6 @@ def _load_transformers(name: str, weights: str | None, options: Mapping[str, Any
 
 _LARGEST_CONFIG, _LARGEST_INDEX, _LARGEST_NUMBER, _MOST_LAYERS = 1 << 24, 1 << 28, 1 << 24, 10_000
 _ELSEWHERE = ("checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir")
-
-
-def _check_head(name: str, architecture: str, missing: list[str]) -> None:
-    """Refuse weights that lack a part of the classifier, which transformers would leave to chance."""
-    if missing:
-        keys = f"{', '.join(missing[:2])}{f' and {len(missing) - 2} more' if len(missing) > 2 else ''}"
-        raise PathxError(
-            f"{name} is no whole image classifier ({architecture or 'its config.json does not say what it is'}), its weights lack "
-            f"{keys}: give one that was trained as a classifier",
-            usage=True,
-        )
 
 
 def _check_config(transformers: Any, name: str) -> str:
@@ -338,27 +329,6 @@ def _whole_numbers(value: Any) -> Iterator[int]:
         yield from _whole_numbers(one)
     if isinstance(value, int):
         yield value
-
-
-def _loading_failure(name: str, architecture: str, local: bool, error: Exception) -> PathxError:
-    text = str(error)
-    if "safetensors" in text or "no file named" in text:
-        remedy = "save it with save_pretrained(safe_serialization=True)"
-        problem = f"{name} has no {SAFETENSORS}, and pathx reads no pickles: {remedy}"
-    elif "trust_remote_code" in text:
-        problem = f"{name} needs code of its own repository, which pathx never runs"
-    elif "Unrecognized configuration class" in text or "Unrecognized model" in text:
-        kind = f" but {architecture}" if architecture else ""
-        problem = f"{name} is not an image classifier of transformers{kind}: choose one that is"
-    elif local:
-        problem = f"{name} cannot be loaded ({reason_of(error)}): save it again with save_pretrained"
-    elif "gated" in text or "401" in text:
-        problem = f"{name} is gated, private or missing on the hub: check the name, `hf auth login`"
-    elif "is not a local folder and is not a valid model identifier" in text or "404" in text:
-        problem = f"there is no {name} on the hub, and no such folder: check the name"
-    else:
-        return PathxError(f"{name} is not in the cache and cannot be downloaded ({type(error).__name__}): go online")
-    return PathxError(problem, usage=True)
 
 
 def _find_config(transformers: Any, name: str) -> Path | None:

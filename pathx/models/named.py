@@ -66,32 +66,36 @@ def load_named(name: str, weights: str | None, options: Mapping[str, Any]) -> Lo
     recipe = available.DEFAULT  # whose preprocessing and categories apply
     choice = (weights or "DEFAULT").strip()
     member = choice.removeprefix(f"{available.__name__}.").upper()
-    source, facts, notes = "torchvision", {}, []
+    origin, notes = {"source": "torchvision"}, []
     if choice == "none":
         with fixed_seed():
-            module = _build(name, trained=False)
+            module = _build(name, adapt(_preprocessing(recipe), options), transform_input=False)
         shown, sha256 = "none", sha256_of_state(module.state_dict())
     elif member in available.__members__:
         recipe = available[member]
         state = _download(name, recipe)
         shown, sha256 = recipe.name, sha256_of_state(state)
-        module = _build_trained(name, state, f"torchvision's {shown}")
+        module = _build_trained(name, recipe, state, f"torchvision's {shown}")
     else:
         file, recipe, sure = _file_and_recipe(choice, available)
         if not os.path.exists(file):
             choices = ", ".join([*available.__members__, *(["bundled"] if name == DEFAULT_MODEL else []), "none"])
             remedy = f"give one of {choices}, or a state dict (.safetensors or .pth)"
             raise PathxError(f"{name} has no weights called {choice!r}, nor is that a file: {remedy}", usage=True)
-        state, source, facts = read_state(file), "file", {"preprocessing": recipe.name}
-        shown, sha256, module = file.name, sha256_of(file), _build_trained(name, state, str(file))
+        module = _build_trained(name, recipe, read_state(file), str(file))
+        shown, sha256, origin = file.name, sha256_of(file), {"source": "file", "preprocessing": recipe.name}
         if not sure and not options.keys() & {"input_size", "mean", "std"}:
             notes = _doubt(file, recipe, available)
     classes, categories = _head(module)[1], tuple(recipe.meta["categories"])
-    preprocessing = adapt(Preprocessing.of_preset(recipe.transforms()), options)
     labels = options.get("labels", categories if classes == len(categories) else ())
-    origin = {"source": source, "name": f"{name} {shown}" if source == "torchvision" else shown, **facts}
+    origin["name"] = shown if origin["source"] == "file" else f"{name} {shown}"
+    preprocessing = adapt(_preprocessing(recipe), options)
     loaded = LoadedModel(module.eval(), name, shown, sha256, preprocessing, labels, origin, tuple(notes))
     return replace(loaded, labels=loaded.labels_for(classes))
+
+
+def _preprocessing(recipe: Any) -> Preprocessing:
+    return Preprocessing.of_preset(recipe.transforms())
 
 
 def _load_bundled(options: Mapping[str, Any]) -> LoadedModel:
@@ -169,8 +173,8 @@ def _file_and_recipe(choice: str, available: Any) -> tuple[Path, Any, bool]:
 
 def _doubt(file: Path, recipe: Any, available: Any) -> list[str]:
     """What to say of a file whose preprocessing was taken from one of several recipes that differ."""
-    used = Preprocessing.of_preset(recipe.transforms())
-    others = [one.name for one in available if Preprocessing.of_preset(one.transforms()) != used]
+    used = _preprocessing(recipe)
+    others = [one.name for one in available if _preprocessing(one) != used]
     if not others:
         return []
     how = f"resized to {used.resize}, cropped to {used.input_size[1]}"
@@ -198,12 +202,13 @@ def _check_name(name: str) -> None:
     raise PathxError(f"there is no model called {name!r}: {remedy}", usage=True)
 
 
-def _build(name: str, *, trained: bool, **settings: Any) -> nn.Module:
+def _build(name: str, preprocessing: Preprocessing, *, transform_input: bool, **settings: Any) -> nn.Module:
     from pathx.models.torchvision import torchvision
 
     if name in _AUXILIARY_HEADS:
-        # torchvision's own weights want transform_input, and so do those that were fine-tuned from them.
-        settings |= {"aux_logits": False, "init_weights": False, "transform_input": trained}
+        settings |= {"aux_logits": False, "init_weights": False, "transform_input": transform_input}
+    if name.startswith("vit_"):  # built for one size alone
+        settings["image_size"] = preprocessing.input_size[1]
     module: nn.Module = torchvision.models.get_model(name, weights=None, **settings)
     return module
 
@@ -223,16 +228,6 @@ class no_initialisation(TorchFunctionMode):
 _DRAWN = frozenset([Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_])
 
 
-def architecture(name: str) -> tuple[nn.Module, tuple[int, int, int]]:
-    """A torchvision model for its structure alone, its weights left to chance, and its input size."""
-    from pathx.models.torchvision import torchvision
-
-    size = Preprocessing.of_preset(torchvision.models.get_model_weights(name).DEFAULT.transforms()).input_size
-    settings = {"image_size": size[1]} if name.startswith("vit_") else {}  # built for one size alone
-    with no_initialisation():
-        return _build(name, trained=True, **settings).eval(), size
-
-
 def weights_file(name: str) -> str:
     """The name of the file that holds a torchvision model's default weights, in torch's cache."""
     from pathx.models.torchvision import torchvision
@@ -240,8 +235,11 @@ def weights_file(name: str) -> str:
     return str(torchvision.models.get_model_weights(name).DEFAULT.url.rpartition("/")[2])
 
 
-def _build_trained(name: str, state: Mapping[str, Tensor], source: str) -> nn.Module:
-    """The model with the weights of a checkpoint, and with as many classes as the checkpoint has."""
+def _build_trained(name: str, recipe: Any, state: Mapping[str, Tensor], source: str) -> nn.Module:
+    """The model with the weights of a checkpoint, and with as many classes as the checkpoint has.
+
+    torchvision's own weights want `transform_input`, and so do those that were fine-tuned from them.
+    """
     weights = OrderedDict(
         (_DENSENET_KEY.sub(r"\1\2", key) if name.startswith("densenet") else key, value)
         for key, value in state.items()
@@ -249,11 +247,11 @@ def _build_trained(name: str, state: Mapping[str, Tensor], source: str) -> nn.Mo
     )
     vars(weights)["_metadata"] = getattr(state, "_metadata", None)
     with no_initialisation():
-        module = _build(name, trained=True)
+        module = _build(name, _preprocessing(recipe), transform_input=True)
         head, classes = _head(module)
         found = weights.get(f"{head}.weight")
         if found is not None and found.ndim and found.shape[0] not in (0, classes):
-            module = _build(name, trained=True, num_classes=found.shape[0])
+            module = _build(name, _preprocessing(recipe), transform_input=True, num_classes=found.shape[0])
     fill(module, weights, name, source)
     return module
 

@@ -85,11 +85,6 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, scal
     return F.scaled_dot_product_attention(q, k, v, mask, scale=scale)
 
 
-@operator("Pow")
-def _power(x: Tensor, exponent: Tensor) -> Tensor:
-    return x.pow(exponent.item() if exponent.numel() == 1 else exponent).to(x.dtype)
-
-
 @operator("PRelu")
 def _leak(x: Tensor, slope: Tensor) -> Tensor:
     if slope.numel() == 1 or slope.shape[1 - x.dim() :] == (*x.shape[1:2], *[1] * (x.dim() - 2)):
@@ -97,27 +92,11 @@ def _leak(x: Tensor, slope: Tensor) -> Tensor:
     return torch.where(x > 0, x, x * slope)
 
 
-@operator("TopK", results=2)
-def _topk(x: Tensor, *given: Tensor, k: int = 1, axis: int, largest: int = 1, sorted: int = 1) -> tuple[Tensor, ...]:
-    return tuple(x.topk(_numbers(given[0])[0] if given else k, axis, bool(largest), bool(sorted)))
-
-
 @operator("Dropout", ignores="ratio seed", results=2)
 def _leave(x: Tensor, ratio: Tensor | None = None, training: Tensor | None = None) -> Tensor:
     if training is not None and bool(training):
         raise NotConverted("training_mode 1")
     return x
-
-
-@operator("Cast", ignores="saturate round_mode", to=tuple(_TYPES))  # both are for floats of 8 bits
-def _cast(x: Tensor, *, to: int) -> Tensor:
-    return x if x.is_floating_point() and to in REAL else x.to(_TYPES[to])
-
-
-@operator("ArgMax", select_last_index=(0,))
-def _argmax(x: Tensor, *, axis: int, keepdims: int) -> Tensor:
-    """The predicted class, which some networks give beside the logits."""
-    return x.argmax(axis, bool(keepdims))
 
 
 # Linear operators
@@ -195,25 +174,10 @@ def _multiply(
     return product + (c * beta if beta != 1.0 else c)
 
 
-@operator("BatchNormalization", ignores="momentum", training_mode=(0,), spatial=(1,))
-def _normalize(x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, *, epsilon: float) -> Tensor:
-    return F.batch_norm(x, mean, variance, scale, bias, False, 0.0, epsilon)
-
-
 @operator("LayerNormalization", results=3, stash_type=(1,))
 def _normalize_layer(x: Tensor, scale: Tensor, bias: Tensor | None = None, *, axis: int, epsilon: float) -> Tensor:
     shape = x.shape[axis:]
     return F.layer_norm(x, shape, scale.expand(shape), None if bias is None else bias.expand(shape), epsilon)
-
-
-@operator("RMSNormalization", stash_type=(1,))
-def _normalize_rms(x: Tensor, scale: Tensor, *, axis: int, epsilon: float) -> Tensor:
-    return F.rms_norm(x, x.shape[axis:], scale.expand(x.shape[axis:]), epsilon)
-
-
-@operator("GroupNormalization", stash_type=(1,))
-def _normalize_groups(x: Tensor, scale: Tensor, bias: Tensor, *, num_groups: int, epsilon: float) -> Tensor:
-    return F.group_norm(x, num_groups, scale, bias, epsilon)
 
 
 def _reduce(
@@ -230,12 +194,6 @@ def _reduce(
     return function(x, tuple(chosen or range(x.dim())), keepdim=bool(keepdims))
 
 
-# Without axes it is the absolute value, which no exporter writes.
-operator("ReduceL2", noop_with_empty_axes=(0,))(
-    partial(_reduce, lambda x, axes, keepdim: x.norm(dim=axes, keepdim=keepdim))
-)
-
-
 # Shapes
 
 
@@ -243,13 +201,6 @@ operator("ReduceL2", noop_with_empty_axes=(0,))(
 def _reshape(x: Tensor, shape: Tensor, *, allowzero: int = 0) -> Tensor:
     sizes = _numbers(shape)
     return x.reshape([x.shape[place] if size == 0 and not allowzero else size for place, size in enumerate(sizes)])
-
-
-@operator("Flatten")
-def _flatten(x: Tensor, *, axis: int) -> Tensor:
-    if axis == 1:
-        return x.flatten(1)
-    return x.reshape(1, -1) if axis in (0, -x.dim()) else x.reshape(-1, x.shape[axis:].numel())
 
 
 @operator("Squeeze")
@@ -371,12 +322,6 @@ def _resize(
     return x
 
 
-@operator("Upsample", mode=("nearest", "linear"))
-def _upsample(x: Tensor, *given: Tensor, mode: str, scales: Any = None) -> Tensor:
-    resized: Tensor = _resize(x, *given or (torch.tensor(scales),), mode=mode)
-    return resized
-
-
 def _take(x: Tensor, axis: int, at: Tensor) -> Tensor:
     return x.index_select(axis, at.clamp(0, x.shape[axis] - 1).to(x.device, torch.int64))
 
@@ -387,16 +332,6 @@ def _gather(x: Tensor, index: Tensor, *, axis: int) -> Tensor:
         return x.select(axis, int(index))
     index = torch.where(index < 0, index + x.shape[axis], index)
     return x.index_select(axis, index.flatten()).reshape(*x.shape[:axis], *index.shape, *x.shape[axis:][1:])
-
-
-@operator("GatherND", batch_dims=(0,))
-def _gather_nd(x: Tensor, index: Tensor) -> Tensor:
-    return x[tuple(index.unbind(-1))]
-
-
-@operator("ScatterND", reduction=("none",))
-def _scatter_nd(x: Tensor, index: Tensor, updates: Tensor) -> Tensor:
-    return x.index_put(tuple(index.unbind(-1)), updates.to(x.dtype))
 
 
 @operator("Constant")
@@ -415,11 +350,6 @@ def _make_constant(
     return torch.tensor(whole, dtype=torch.int64) if real is None else torch.tensor(real)
 
 
-@operator("ConstantOfShape")
-def _fill(shape: Tensor, *, value: Tensor | None = None) -> Tensor:
-    return (torch.zeros(1) if value is None else value).expand(_numbers(shape)).clone()
-
-
 @operator("DepthToSpace", mode=("DCR", "CRD"))
 def _depth_to_space(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
     if mode == "CRD":
@@ -430,9 +360,9 @@ def _depth_to_space(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
     return parts.reshape(images, channels // blocksize**2, rows * blocksize, columns * blocksize)
 
 
-# What takes one line
+# What takes one line; with attributes of which not all values are converted, or that change nothing
 
-for _name, _run in {
+_LINES: dict[str, Any] = {
     "MatMul": lambda a, b: a @ b,
     "Add": lambda a, b: a + b,
     "Sub": lambda a, b: a - b,
@@ -499,5 +429,50 @@ for _name, _run in {
     "Range": lambda start, limit, delta: torch.arange(start.item(), limit.item(), delta.item(), dtype=start.dtype),
     "Where": lambda condition, a, b: torch.where(condition, a, b),
     "Tile": lambda x, repeats: x.repeat(_numbers(repeats)),
-}.items():
-    operator(_name)(_run)
+    "Flatten": lambda x, *, axis: x.reshape(x.shape[:axis].numel(), -1) if axis != 1 else x.flatten(1),
+    "ConstantOfShape": lambda shape, *, value=None: (
+        torch.as_tensor([0.0] if value is None else value).expand(_numbers(shape)).clone()
+    ),
+    "Pow": lambda x, exponent: x.pow(exponent.item() if exponent.numel() == 1 else exponent).to(x.dtype),
+    # The predicted class, which some networks give beside the logits
+    "ArgMax": (lambda x, *, axis, keepdims: x.argmax(axis, bool(keepdims)), {"select_last_index": (0,)}),
+    "TopK": (
+        lambda x, *given, k=1, axis, largest=1, sorted=1: tuple(
+            x.topk(_numbers(given[0])[0] if given else k, axis, bool(largest), bool(sorted))
+        ),
+        {"results": 2},
+    ),
+    "Cast": (
+        lambda x, *, to: x if x.is_floating_point() and to in REAL else x.to(_TYPES[to]),
+        {"ignores": "saturate round_mode", "to": tuple(_TYPES)},  # both are for floats of 8 bits
+    ),
+    "BatchNormalization": (
+        lambda x, scale, bias, mean, var, *, epsilon: F.batch_norm(x, mean, var, scale, bias, False, 0.0, epsilon),
+        {"ignores": "momentum", "training_mode": (0,), "spatial": (1,)},
+    ),
+    "RMSNormalization": (
+        lambda x, scale, *, axis, epsilon: F.rms_norm(x, x.shape[axis:], scale.expand(x.shape[axis:]), epsilon),
+        {"stash_type": (1,)},
+    ),
+    "GroupNormalization": (
+        lambda x, scale, bias, *, num_groups, epsilon: F.group_norm(x, num_groups, scale, bias, epsilon),
+        {"stash_type": (1,)},
+    ),
+    # Without axes it is the absolute value, which no exporter writes.
+    "ReduceL2": (
+        partial(_reduce, lambda x, axes, keepdim: x.norm(dim=axes, keepdim=keepdim)),
+        {"noop_with_empty_axes": (0,)},
+    ),
+    "GatherND": (lambda x, index: x[tuple(index.unbind(-1))], {"batch_dims": (0,)}),
+    "ScatterND": (
+        lambda x, index, updates: x.index_put(tuple(index.unbind(-1)), updates.to(x.dtype)),
+        {"reduction": ("none",)},
+    ),
+    "Upsample": (
+        lambda x, *given, mode, scales=None: _resize(x, *given or (torch.tensor(scales),), mode=mode),
+        {"mode": ("nearest", "linear")},
+    ),
+}
+for _name, _entry in _LINES.items():
+    _run, _how = _entry if isinstance(_entry, tuple) else (_entry, {})
+    operator(_name, **_how)(_run)

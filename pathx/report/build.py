@@ -18,7 +18,7 @@ from pathx.report.collect import Collected, ExplanationFiles, collect
 from pathx.report.explanation import path_map, path_overlay, whole
 from pathx.report.measures import Shown, atlas_page, measure_page, page_title
 from pathx.report.page import Report, encode_jpeg, is_page, page
-from pathx.report.saved import NetworkDataOf, Photo, channels_of, explanation_page, write_network_data
+from pathx.report.saved import NetworkDataOf, Photo, channels_of, explanation_page, find_photo, write_network_data
 from pathx.results.files import MARKER_SCHEMA, REPORT, channel_key, document_bytes, foreign, own_files, replacing
 
 _THUMBNAIL = 300
@@ -75,7 +75,7 @@ def _gallery_file(results: Sequence[str | Path], out: str | Path | None) -> Path
 def _write_single(found: Collected, out: str | Path | None, note: Note) -> Path:
     (one,) = found.explanations
     one = replace(one, notes=(*one.notes, *found.problems))
-    made, notes = explanation_page(one, found, Photo.of(one))
+    made, notes = explanation_page(one, found, find_photo(one))
     for text in (text for text in notes if text not in found.problems):
         note(f"{shown(one.folder)}: {text}")
     return Report(made).save(out or one.folder / REPORT)
@@ -114,7 +114,7 @@ def _write_gallery(found: Collected, file: Path, note: Note, advance: Callable[[
         ours = {"schema": MARKER_SCHEMA, "files": sorted(PurePath(image.thumbnail).name for image in images)}
         new.put(f"{base}thumbnails/{MARKER}", document_bytes(ours))  # small pictures are no photos to explain
         for number, image in enumerate(images):
-            photo = Photo.of(image.best)
+            picture, problem = photo = find_photo(image.best)
             try:
                 for name, made in _pages(image, photo, _around(images, number, file), found):
                     new.put(name, made.encode())
@@ -122,13 +122,13 @@ def _write_gallery(found: Collected, file: Path, note: Note, advance: Callable[[
                 problems.append(str(error))
                 note(str(error))
                 continue
-            if photo.image is not None:
+            if picture is not None:
                 document, values = image.best.document, path_map(image.best.document)
-                picture = photo.image if values is None else path_overlay(document, values, photo.image).crop
-                new.put(image.thumbnail, encode_jpeg(picture, _THUMBNAIL))
+                small = picture if values is None else path_overlay(document, values, picture).crop
+                new.put(image.thumbnail, encode_jpeg(small, _THUMBNAIL))
             else:
-                note(photo.problem)
-            rows.append(_row(image, photo.image is not None))
+                note(problem)
+            rows.append(_row(image, picture is not None))
             advance(1)
         with_links = partial(atlas_page, shown=_channels_shown(images))
         others = [(measure_page, *one) for one in found.measures] + [(with_links, *one) for one in found.units]
@@ -143,7 +143,7 @@ def _write_gallery(found: Collected, file: Path, note: Note, advance: Callable[[
                 continue
             links.append({"title": page_title(path), "page": quote(name)})
         rows += [{"file": name, "error": reason} for name, reason in found.failures]
-        data = {"kind": "gallery", "rows": rows, "links": links, "notes": problems[:50]}
+        data = {"rows": rows, "links": links, "notes": problems[:50]}
         new.put(file.name, page("gallery.js", "pathx report", data, pictures="'self' file: data:").encode())
         written = {image.thumbnail for image in images} | {name for image in images for name in image.pages}
         new.commit(_stale(file.parent, base, written | {unquote(link["page"]) for link in links}))
@@ -230,5 +230,4 @@ def _row(image: _Image, thumbnail: bool) -> dict[str, Any]:
         "margin": top[0][1] - top[1][1] if len(top) > 1 else None,
         "removal": {key: removal.get(key) for key in ("before", "after", "at_random")} if removal else None,
         "wrong": image.wrong,
-        "classes": [whole(one.document)["label"] for one in image.found],
     }

@@ -25,6 +25,7 @@ NetworkData = dict[str, Any]
 `effects`: what parts of the path do, as the frozen network predicts it and as removing them alone from the real one measures it.
 """
 
+SETTINGS = ("depth", "width", "alpha", "skips", "importance")
 _MOST_PIXELS = 1 << 26  # of a network's input
 
 MOST_UNITS = 1500
@@ -57,13 +58,12 @@ def explanation_data(
         across, down = shown["width"] / photo.width, shown["height"] / photo.height
         left, top, right, bottom = left * across, top * down, right * across, bottom * down
     return {
-        "kind": "explanation",
-        **{key: document[key] for key in ("image", "model", "target", "alpha", "skips", "importance")},
+        **{key: document[key] for key in ("image", "model", "target")},
         "against": document.get("against"),
         "removal": document.get("removal"),
         "proof": proof(document),
         "whole": whole(document),
-        "settings": {key: document[key] for key in ("depth", "width", "alpha", "skips")},
+        "settings": {key: document[key] for key in SETTINGS},
         "command": command(document),
         "created_by": f"pathx {document.get('created_by', {}).get('pathx', '')}".strip(),
         "notes": list(notes),
@@ -82,8 +82,8 @@ def explanation_data(
             "names": {},
             "others": [],
             "around": None,
-            **more,
         },
+        **more,
     }
 
 
@@ -111,7 +111,7 @@ def command(document: dict[str, Any]) -> str:
     words += ["--target", str(document["target"]["index"])]
     if document.get("against"):
         words += ["--against", str(document["against"]["index"])]
-    for name in ("depth", "width", "alpha", "skips", "importance"):
+    for name in SETTINGS:
         words += [f"--{name}", str(document[name])]
     return shlex.join(word.encode("utf-8", "replace").decode() for word in words)
 

@@ -124,7 +124,6 @@ def atlas_page(file: Path, document: dict[str, Any], references: References, sho
     with understood(file):
         model = document["model"]
         data = {
-            "kind": "units",
             "title": page_title(file),
             "model": {key: model[key] for key in ("name", "sha256")},
             "images": document["images"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,9 @@ _MAP_SIDE = 112
 
 _SHAPE = {"path": str, "unit_maps": dict, "effects": [dict]}
 
+Photo = tuple[Image.Image | None, str]
+"""A photo as it is today, or None and why it cannot be shown."""
+
 NetworkDataOf = Callable[[ExplanationFiles], NetworkData | None]
 
 
@@ -59,27 +62,19 @@ def _hash(folder: Path) -> str:
     return hashlib.sha256(read_regular(folder / PATH)).hexdigest()
 
 
-@dataclass(frozen=True, eq=False)
-class Photo:
-    """A photo as it is today, or why it cannot be shown."""
-
-    image: Image.Image | None
-    problem: str = ""
-
-    @staticmethod
-    def of(found: ExplanationFiles) -> Photo:
-        """The photo that a document names, where it is still the same: as it is named, or from a folder above the results."""
-        about = found.document["image"]
-        problem = f"the photo {shown(about['file'])} is not where it was; the page is without it"
-        for place in (Path(), *found.folder.resolve().parents):
-            try:
-                opened = open_image(place / about["file"])
-            except (PathxError, ValueError):
-                continue
-            if opened.sha256 == about["sha256"]:
-                return Photo(opened.pixels)
-            problem = f"the photo {shown(about['file'])} has changed since; the page is without it"
-        return Photo(None, problem)
+def find_photo(found: ExplanationFiles) -> Photo:
+    """The photo that a document names, where it is still the same: as it is named, or from a folder above the results."""
+    about = found.document["image"]
+    problem = f"the photo {shown(about['file'])} is not where it was; the page is without it"
+    for place in (Path(), *found.folder.resolve().parents):
+        try:
+            opened = open_image(place / about["file"])
+        except (PathxError, ValueError):
+            continue
+        if opened.sha256 == about["sha256"]:
+            return opened.pixels, ""
+        problem = f"the photo {shown(about['file'])} has changed since; the page is without it"
+    return None, problem
 
 
 def explanation_page(
@@ -89,16 +84,18 @@ def explanation_page(
     around: dict[str, str | None] | None = None,
     others: Sequence[tuple[str, str]] = (),
 ) -> tuple[str, tuple[str, ...]]:
-    """The page of a saved explanation, and what it could not show. What is wrong with the files is a PathxError.
+    """The page of a saved explanation, and notes on what it could not show. What is wrong with the files is a PathxError.
 
     Args:
         beside: what else there is, such as verdicts that may be about it.
+        photo: as `find_photo` gives it.
         around: addresses of the `index`, the `previous` and the `next` page.
         others: labels and addresses of the other classes of the image.
     """
     document, folder = found.document, found.folder
     with understood(folder / PATH):
-        notes = [*found.notes, *([photo.problem] if photo.problem else [])]
+        picture, problem = photo
+        notes = [*found.notes, *([problem] if problem else [])]
         more = {
             "features": _features(folder, notes),
             "contrasts": _contrasts(folder, document, notes),
@@ -108,7 +105,7 @@ def explanation_page(
         }
         data = explanation_data(
             document,
-            photo.image,
+            picture,
             _read_network_data(found),
             notes,
             read_picture(folder / FILES["heatmap"]),

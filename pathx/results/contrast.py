@@ -1,9 +1,8 @@
-"""The files of a contrast: contrast.png, and last contrast.json."""
+"""The files of a contrast: contrast.png and contrast.json."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from pathx.contrast import Contrast, Pair
@@ -11,19 +10,19 @@ from pathx.drawing.figure import contrast_sheet
 from pathx.drawing.render import png
 from pathx.maps import Place, no_place
 from pathx.results.explanation import ResultSubject
-from pathx.results.files import CONTRAST, CONTRAST_PICTURE, document_bytes, replacing
+from pathx.results.files import CONTRAST, CONTRAST_PICTURE, Kind, ResultFiles
 
 SCHEMA = "pathx/contrast@1"
 
 
-def save_contrast(
-    contrast: Contrast, folder: Path, subject: ResultSubject, folders: Sequence[str], between: Sequence[str | None]
-) -> dict[str, Any]:
-    """Write the files of one contrast and return what contrast.json says: schema `pathx/contrast@1`.
+def contrast_files(
+    contrast: Contrast, subject: ResultSubject, folders: Sequence[str], between: Sequence[str]
+) -> ResultFiles:
+    """The files of one contrast.
 
     Args:
-        folders: where the explanation of each class is, below `folder`.
-        between: where that of the first against each other is; None where there is none.
+        folders: where the explanation of each class is, beside contrast.json.
+        between: where that of the first against each other is.
     """
     first, drawing = contrast.explanations[0], subject.drawing
     targets = [
@@ -48,15 +47,11 @@ def save_contrast(
         colour_scale=contrast.scale(drawing),
         files={"contrast": CONTRAST_PICTURE} if subject.draw else {},
     )
-    with replacing(folder) as new:
-        if subject.draw:
-            labels, probabilities = zip(*((target["label"], target["probability"]) for target in targets), strict=True)
-            new.put(
-                CONTRAST_PICTURE, png(contrast_sheet(contrast, subject.view(first), labels, probabilities, drawing))
-            )
-        new.put(CONTRAST, document_bytes(document))
-        new.commit([CONTRAST, CONTRAST_PICTURE])
-    return document
+    contents = {}
+    if subject.draw:
+        labels, probabilities = zip(*((target["label"], target["probability"]) for target in targets), strict=True)
+        contents[CONTRAST_PICTURE] = png(contrast_sheet(contrast, subject.view(first), labels, probabilities, drawing))
+    return ResultFiles(Kind.contrast, {CONTRAST: document}, contents)
 
 
 def _pair_document(pair: Pair) -> dict[str, Any]:

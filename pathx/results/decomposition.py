@@ -1,10 +1,9 @@
-"""The files of a decomposition: a folder per feature that is drawn, the sheet, and last decomposition.json."""
+"""The files of a decomposition: a folder per feature that is drawn, the sheet, and decomposition.json."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save as safetensors_bytes
@@ -15,29 +14,10 @@ from pathx.drawing.page import Panel
 from pathx.drawing.render import Drawing, png
 from pathx.drawing.view import View
 from pathx.maps import SPOT, no_place
-from pathx.results.explanation import (
-    ResultSubject,
-    draw_files,
-    drop_contrast,
-    feature_files,
-    put_explanation,
-    remove_empty_features,
-    unit_document,
-)
-from pathx.results.files import DECOMPOSITION, FILES, PATH, SHEET, document_bytes, replacing
+from pathx.results.explanation import ResultSubject, explanation_files, unit_document
+from pathx.results.files import DECOMPOSITION, FILES, PATH, SHEET, Kind, ResultFiles
 
 SCHEMA = "pathx/decomposition@2"
-
-
-def decomposition_files(document: dict[str, Any]) -> list[str]:
-    """The names of a decomposition's files, those of its features included, its document last."""
-    features = [
-        f"{entry['folder']}/{name}"
-        for entry in document["features"]
-        if entry["folder"]
-        for name in entry["files"].values()
-    ]
-    return [*document["files"].values(), *features, DECOMPOSITION]
 
 
 @dataclass(frozen=True)
@@ -48,36 +28,26 @@ class ReferencePanels:
     sheet: tuple[Panel, ...] = ()
 
 
-def save_decomposition(
-    made: Decomposition, folder: Path, subject: ResultSubject, references: ReferencePanels | None = None
-) -> dict[str, Any]:
-    """Write the files of one decomposition and return what decomposition.json says.
-
-    In `folder` the files of the whole explanation, in `feature-01`, … below it those of each feature that is drawn, and last
-    decomposition.json. All files of an older decomposition go; those of its explanation stay where they are still true.
+def decomposition_files(
+    made: Decomposition, subject: ResultSubject, references: ReferencePanels | None = None
+) -> ResultFiles:
+    """The files of one decomposition: those of the whole explanation, in `feature-01`, … those of each feature that is drawn,
+    and decomposition.json.
 
     Args:
         references: what its units look for elsewhere, where that is known.
     """
     known = references or ReferencePanels()
-    document = _document(made, subject)
-    view = subject.view(made.whole, known.sheet)
-    contents = decomposition_pictures(made, view, subject.drawing) if subject.draw else {}
+    whole = explanation_files(made.whole, subject, known.whole)
+    document, path, contents = _document(made, subject), whole.document, whole.contents
+    if subject.draw:
+        contents |= decomposition_pictures(made, subject.view(made.whole, known.sheet), subject.drawing)
     if subject.save_tensors:
         contents |= {f"{name}/{FILES['tensors']}": _tensors(one) for name, one in _folders(made).items()}
-    with replacing(folder) as new:
-        path, own = draw_files(made.whole, subject, known.whole)
-        gone = [DECOMPOSITION, *put_explanation(new, path, own), SHEET, *feature_files(folder)]
-        for name, data in contents.items():
-            new.put(name, data)
-        for entry in document["features"]:
-            entry["files"] = {key: name for key, name in FILES.items() if f"{entry['folder']}/{name}" in contents}
-        document["files"] = {**({"sheet": SHEET} if SHEET in contents else {}), "path": PATH, **path["files"]}
-        new.put(DECOMPOSITION, document_bytes(document))
-        drop_contrast(folder.parent, path)
-        new.commit(gone)
-        remove_empty_features(folder)
-    return document
+    for entry in document["features"]:
+        entry["files"] = {key: name for key, name in FILES.items() if f"{entry['folder']}/{name}" in contents}
+    document["files"] = {**({"sheet": SHEET} if SHEET in contents else {}), "path": PATH, **path["files"]}
+    return ResultFiles(Kind.decomposition, {PATH: path, DECOMPOSITION: document}, contents)
 
 
 def decomposition_pictures(made: Decomposition, view: View, drawing: Drawing) -> dict[str, bytes]:

@@ -1,14 +1,11 @@
-"""The files of one explanation: three pictures, on request the tensors, and last path.json, which says all is there."""
+"""The files of one explanation: three pictures, on request the tensors, and path.json."""
 
 from __future__ import annotations
 
 import json
-import math
-import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,32 +17,14 @@ from pathx.drawing.render import Drawing, png
 from pathx.drawing.view import View, heat_of, pixel_map, unit_boxes
 from pathx.errors import PathxError, shown
 from pathx.images.read import UserImage
-from pathx.results.files import (
-    CONTRAST,
-    CONTRAST_PICTURE,
-    DECOMPOSITION,
-    FILES,
-    PATH,
-    REPORT,
-    REPORT_DATA,
-    SHEET,
-    Replacement,
-    created_by,
-    document_bytes,
-    is_finite,
-    read_document,
-    replacing,
-)
+from pathx.results.files import FILES, PATH, SETTINGS, Kind, ResultFiles, created_by, is_finite
 from pathx.results.schema import PATH_SCHEMA
 
 if TYPE_CHECKING:
     from pathx.explanation import Explanation, PathLayer, Unit
 
-SCHEMA = PATH_SCHEMA
 TENSORS_SCHEMA = "pathx/tensors@1"
 MOST_EDGES = 1000  # that path.json lists of a layer
-SETTINGS = ("depth", "width", "alpha", "skips", "importance")
-EARLIER = "an earlier version of the image"
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,189 +102,18 @@ class ResultSubject:
         return document
 
 
-def explanation_folder(out: str | Path, relative_image_path: str | Path, target_slug: str) -> Path:
-    """`<out>/<relative path of the image>/<target slug>`, never outside of `out`.
-
-    Args:
-        relative_image_path: below the folder that the user named; of a path that is absolute or climbs (`..`), only the
-            file's name is used.
-    """
-    relative = PurePath(relative_image_path)
-    if relative.anchor or ".." in relative.parts:
-        relative = PurePath(relative.name)
-    for part in (relative.name, target_slug):
-        if part in ("", ".", "..") or PurePath(part).name != part:
-            raise PathxError(f"{shown(part)} cannot name a folder of results: give the image by its file name")
-    return Path(out) / relative / target_slug
-
-
-def save(
-    explanation: Explanation, folder: Path, subject: ResultSubject, more: tuple[Panel, ...] = ()
-) -> dict[str, Any]:
-    """Write the files of one explanation and return what path.json says.
-
-    Files are replaced whole, path.json last, so its presence means that the files beside it belong to it; if they cannot be
-    written, what was there stays. Of an older explanation in that folder with the same settings, files that are still true
-    stay as well; of any other nothing does, nor what rests on it: a decomposition, a contrast.
+def explanation_files(explanation: Explanation, subject: ResultSubject, more: tuple[Panel, ...] = ()) -> ResultFiles:
+    """The files of one explanation.
 
     Args:
         more: further pictures for the figure.
     """
-    document, contents = draw_files(explanation, subject, more)
-    with replacing(folder) as new:
-        gone = put_explanation(new, document, contents)
-        decomposition = _older(folder / DECOMPOSITION)
-        if decomposition is None or not describe_the_same(decomposition, document):
-            gone = [DECOMPOSITION, SHEET, *feature_files(folder), *gone]
-        if explanation.against is None:
-            drop_contrast(folder.parent, document)
-        new.commit(gone)
-        remove_empty_features(folder)
-    return document
-
-
-def draw_files(
-    explanation: Explanation, subject: ResultSubject, more: tuple[Panel, ...] = ()
-) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """What path.json is to say, but for `files`, and the files that are to lie beside it."""
     document = path_document(explanation, subject)
     contents = pictures(explanation, subject.view(explanation, more), subject.drawing) if subject.draw else {}
     if subject.save_tensors:
         contents[FILES["tensors"]] = _tensors(explanation, document)
-    return document, contents
-
-
-def put_explanation(new: Replacement, document: dict[str, Any], contents: dict[str, bytes]) -> list[str]:
-    """Put the files of one explanation, complete the document, and say which older files must go.
-
-    Args:
-        document, contents: as `draw_files` gives them.
-    """
-    there = _still_true(new.folder, document)
-    document["files"] = {key: name for key, name in FILES.items() if name in contents or name in there}
-    for name, data in contents.items():
-        new.put(name, data)
-    new.put(PATH, document_bytes(document))
-    gone = [name for name in FILES.values() if name not in contents and name not in there]
-    if there <= contents.keys():  # else the older path.json is needed until the end: it says that these files are true
-        gone = [PATH, *gone]
-    return [*gone, REPORT, REPORT_DATA]
-
-
-def remove_others(folder: Path, explanation: Explanation, subject: ResultSubject) -> str:
-    """How results were made that are to go, as an explanation takes their place.
-
-    In its own folder those made in another way are replaced when it is saved. Those of other questions, which are other
-    classes or pairs of classes, stay whatever their settings; they are removed here only if they are of another image, model
-    or preprocessing, so that all that lies side by side is about the same thing.
-    """
-    found = []
-    for place in sorted(folder.parent.iterdir()) if folder.parent.is_dir() else ():
-        old = None if place.is_symlink() else _older(place / PATH)
-        if old is None:
-            continue
-        differences = [] if place != folder else _other_settings(old, explanation)
-        differences = differences or _other_subject(old, subject)
-        if differences:
-            found.append(", ".join(differences))
-        if differences and place != folder:
-            with replacing(place) as new:
-                new.commit([DECOMPOSITION, SHEET, *feature_files(place), PATH, *FILES.values(), REPORT, REPORT_DATA])
-                remove_empty_features(place)
-            with suppress(OSError):  # where somebody else's files are in it
-                place.rmdir()
-    return found[0] if found else ""
-
-
-def _other_settings(old: dict[str, Any], explanation: Explanation) -> list[str]:
-    """The settings of an older explanation that are others now."""
-    about = [f"{key} {old.get(key)}" for key in SETTINGS if old.get(key) != getattr(explanation, key)]
-    dtype, before = str(explanation.attribution.dtype), old.get("created_by", {}).get("dtype")
-    return about + ([f"dtype {before}"] if f"torch.{before}" != dtype else [])
-
-
-def _other_subject(old: dict[str, Any], subject: ResultSubject) -> list[str]:
-    """Whether an older explanation is of another model, of other pixels, or of other preprocessing."""
-    other = old.get("model", {})
-    if other.get("sha256") != subject.model["sha256"]:
-        return [f"model {other.get('name')}"]
-    if old["schema"] != SCHEMA:
-        return []
-    if old["image"]["sha256"] != subject.image.sha256:
-        return [EARLIER]
-    return [] if old.get("preprocessing") == subject.preprocessing else ["other preprocessing"]
-
-
-def describe_the_same(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Whether two documents are about one class of one image, explained by one model in one way.
-
-    Their numbers may differ in the last digits, which depend on what else was computed at the same time.
-    """
-    try:
-        if any(old[key] != new[key] for key in SETTINGS) or old["image"]["sha256"] != new["image"]["sha256"]:
-            return False
-        if old["model"] != new["model"] or old["created_by"]["dtype"] != new["created_by"]["dtype"]:
-            return False
-        if "layers" in old and "layers" in new and _units(old) != _units(new):
-            return False
-        of = new["target"]
-        targets = {target["index"]: target for target in old.get("targets", [old.get("target")])}
-        same = targets[of["index"]]
-        return bool(same["label"] == of["label"] and _alike(same["logit"], of["logit"]))
-    except (KeyError, TypeError):
-        return False
-
-
-def _alike(logit: float, other: float) -> bool:
-    """Whether two logits are the same but for the last digits."""
-    return math.isclose(logit, other, rel_tol=1e-3, abs_tol=1e-5)
-
-
-def _units(document: dict[str, Any]) -> list[list[tuple[str, list[int]]]]:
-    return [[(unit["tensor"], unit["index"]) for unit in layer["units"]] for layer in document["layers"]]
-
-
-def _older(file: Path) -> dict[str, Any] | None:
-    """The document that is in a place where a new one is to be, if pathx can read it."""
-    try:
-        return read_document(file)
-    except PathxError:
-        return None
-
-
-def _still_true(folder: Path, document: dict[str, Any]) -> set[str]:
-    """Files beside an older path.json that go with the new one as well."""
-    old = _older(folder / PATH)
-    if old is None or not describe_the_same(old, document):
-        return set()
-    files = old.get("files")
-    names = files.values() if isinstance(files, dict) else ()
-    return {name for name in FILES.values() if name in names and (folder / name).is_file()}
-
-
-def feature_files(folder: Path) -> list[str]:
-    """The files of a decomposition's features, documents first."""
-    return [f"{feature.name}/{name}" for feature in _features(folder) for name in (PATH, *FILES.values())]
-
-
-def remove_empty_features(folder: Path) -> None:
-    """Remove the folders of features that nothing is left in."""
-    for feature in _features(folder):
-        if not any(feature.iterdir()):
-            feature.rmdir()
-
-
-def _features(folder: Path) -> list[Path]:
-    found = [one for one in folder.iterdir() if re.fullmatch(r"feature-\d\d+", one.name)]
-    return sorted(one for one in found if one.is_dir() and not one.is_symlink())
-
-
-def drop_contrast(folder: Path, document: dict[str, Any]) -> None:
-    """Remove the contrast of an image's explanations, unless it is about this one of them."""
-    contrast = _older(folder / CONTRAST)
-    if contrast is not None and not describe_the_same(contrast, document):
-        with replacing(folder) as new:
-            new.commit([CONTRAST, CONTRAST_PICTURE])
+    document["files"] = {key: name for key, name in FILES.items() if name in contents}
+    return ResultFiles(Kind.explanation, {PATH: document}, contents)
 
 
 def pictures(explanation: Explanation, view: View, drawing: Drawing) -> dict[str, bytes]:
@@ -326,7 +134,7 @@ def path_document(explanation: Explanation, subject: ResultSubject) -> dict[str,
     if explanation.against is not None:
         about["against"] = subject.target(explanation, explanation.against)
     return subject.document(
-        SCHEMA,
+        PATH_SCHEMA,
         explanation,
         about,
         complete=explanation.complete,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import math
 import os
@@ -11,6 +10,8 @@ import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path, PurePath
@@ -40,8 +41,50 @@ FILES = {
 REPORT, REPORT_DATA = "report.html", "report.json"
 """The page of an explanation beside its path.json, and what the network adds to it; both go when it is replaced."""
 
+SETTINGS = ("depth", "width", "alpha", "skips", "importance")
+"""How an explanation was made, as its documents say it."""
+
 DECOMPOSITION, SHEET = "decomposition.json", "sheet.png"
 CONTRAST, CONTRAST_PICTURE = "contrast.json", "contrast.png"
+
+
+class Kind(Enum):
+    """What was made; the value is the document that makes its files whole."""
+
+    explanation = PATH
+    decomposition = DECOMPOSITION
+    contrast = CONTRAST
+    sheet = ""
+
+
+@dataclass(frozen=True, eq=False)
+class ResultFiles:
+    """The files of one result, to be written.
+
+    Args:
+        documents: by their names; the last one makes the result whole.
+        contents: pictures and tensors by their names.
+    """
+
+    kind: Kind
+    documents: dict[str, dict[str, Any]]
+    contents: dict[str, bytes]
+
+    @property
+    def document(self) -> dict[str, Any]:
+        return self.documents[self.kind.value]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What belongs to the result, its document last: what is written, and what of older files is still true."""
+        folders = [entry for entry in self.document.get("features", ()) if entry["folder"]]
+        features = [f"{entry['folder']}/{name}" for entry in folders for name in entry["files"].values()]
+        return (*self.document["files"].values(), *features, self.kind.value)
+
+    def all_bytes(self) -> dict[str, bytes]:
+        """Every file by its name, documents last."""
+        return self.contents | {name: document_bytes(document) for name, document in self.documents.items()}
+
 
 _CALLED = frozenset((PATH, *FILES.values(), DECOMPOSITION, SHEET, CONTRAST, CONTRAST_PICTURE))
 _LARGEST = 1 << 30  # bytes of a document that are read; larger ones would not fit into memory as numbers
@@ -167,20 +210,6 @@ def read_document(file: Path) -> dict[str, Any]:
     if document["schema"] == PATH_SCHEMA and (wrong := path_misfit(document)) is not None:
         raise PathxError(f"{shown(file)} is damaged ({wrong}): make it again")
     return document
-
-
-def whole_document(folder: Path, files: Iterable[str], document: str, sha256: str) -> dict[str, Any]:
-    """The document of results that are whole: as it was written, to the byte, with all files that belong to it.
-
-    Anything else is an OSError, a ValueError or a TypeError.
-    """
-    data = read_regular(folder / document)
-    if hashlib.sha256(data).hexdigest() != sha256:
-        raise ValueError("not what was written")
-    for file in files:
-        os.stat(folder / file)
-    content: dict[str, Any] = json.loads(data)
-    return content
 
 
 def is_finite(value: Any) -> bool:

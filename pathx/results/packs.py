@@ -2,117 +2,72 @@
 
 from __future__ import annotations
 
+import io
 import os
 import secrets
 import tarfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path, PurePath
 from threading import Lock
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 from pathx.errors import PathxError, reason_of, shown
 from pathx.images.parquet import INSTALL, Parquet
-from pathx.results.files import NoRoomError, check_inside, hold, is_held, locked_folder, replace_file, unwritable
+from pathx.results.files import NoRoomError, check_inside, replace_file
 from pathx.results.lines import Line
 
-SHARD_BYTES = 256 << 20
-"""A shard that has reached this size is finished, and the next one begun."""
+SHARD_BYTES = 64 << 20
+"""Files are collected in memory until there are so many bytes, and then written as one shard."""
 
 GROUP_BYTES = 4 << 20
 """Bytes that are read of a Parquet shard to get at one file."""
 
 _COLUMNS = ("folder", "file", "bytes")
-_OPEN = ".pack"  # of a shard that has no name yet
-_STALE = 60.0  # seconds after which an open shard is one that a killed run left, where the file system has no locks
 _LOCK = Lock()  # of all writers: these are sent to other processes, and locks cannot be
 
-
-class Shard(Protocol):
-    """A shard that is being written.
-
-    Args:
-        size: bytes so far.
-    """
-
-    size: int
-
-    def add(self, name: str, data: bytes) -> tuple[int, int]:
-        """Add a file, and say where in the shard it is. Raises OSError."""
-
-    def close(self) -> None:
-        """Write the end. Raises OSError."""
-
-    def release(self) -> None:
-        """Let go of the file, whatever is in it: one that is removed but open still takes room. Raises OSError."""
+Places = dict[str, tuple[int, int]]
+"""Where each file of a shard is in it."""
 
 
-class TarShard:
-    """Files under the paths that they would have in a folder of results; their place is where their bytes are."""
-
-    def __init__(self, file: Path) -> None:
-        self._stream, self.size = file.open("wb"), 0
-
-    def add(self, name: str, data: bytes) -> tuple[int, int]:
+def tar_shard(files: Mapping[str, bytes]) -> tuple[bytes, Places]:
+    """Files under the paths that they would have in a folder of results. Their place: offset and length of their bytes."""
+    shard, places = bytearray(), {}
+    for name, data in files.items():
         about = tarfile.TarInfo(name)
         about.size, about.mode = len(data), 0o644
-        header = about.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
-        self._stream.write(header + data + bytes(-len(data) % tarfile.BLOCKSIZE))
-        start, self.size = self.size + len(header), self._stream.tell()
-        return start, len(data)
-
-    def close(self) -> None:
-        self._stream.write(bytes(2 * tarfile.BLOCKSIZE))
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
-        self._stream.close()
-
-    def release(self) -> None:
-        self._stream.close()
+        shard += about.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+        places[name] = len(shard), len(data)
+        shard += data + bytes(-len(data) % tarfile.BLOCKSIZE)
+    shard += bytes(2 * tarfile.BLOCKSIZE)
+    return bytes(shard), places
 
 
-class ParquetShard:
-    """A row for each file, with its folder and its name; their place is a row group and a row in it."""
-
-    def __init__(self, file: Path) -> None:
-        self._arrow, parquet = _arrow()
-        kinds = (self._arrow.string(), self._arrow.string(), self._arrow.large_binary())
-        self._schema = self._arrow.schema(zip(_COLUMNS, kinds, strict=True))
-        self._file, self._stream = file, file.open("wb")
-        self._writer = parquet.ParquetWriter(self._stream, self._schema, compression="zstd")
-        self._rows: list[tuple[str, str, bytes]] = []
-        self._groups, self._held, self.size = 0, 0, 0
-
-    def add(self, name: str, data: bytes) -> tuple[int, int]:
+def parquet_shard(files: Mapping[str, bytes]) -> tuple[bytes, Places]:
+    """A row for each file, with its folder and its name. Their place: a row group and a row in it."""
+    arrow, parquet = _arrow()
+    kinds = (arrow.string(), arrow.string(), arrow.large_binary())
+    schema = arrow.schema(zip(_COLUMNS, kinds, strict=True))
+    groups: list[list[tuple[str, str, bytes]]] = [[]]
+    size, places = 0, {}
+    for name, data in files.items():
+        if size >= GROUP_BYTES:
+            groups.append([])
+            size = 0
         folder, _, file = name.rpartition("/")
-        place = self._groups, len(self._rows)
-        self._rows.append((_as_text(folder), file, data))
-        self._held += len(data)
-        self.size += len(data)
-        if self._held >= GROUP_BYTES:
-            self._write()
-        return place
-
-    def _write(self) -> None:
-        columns = [list(column) for column in zip(*self._rows, strict=True)]
-        self._writer.write_table(self._arrow.table(dict(zip(_COLUMNS, columns, strict=True)), schema=self._schema))
-        self._rows, self._held, self._groups = [], 0, self._groups + 1
-
-    def close(self) -> None:
-        if self._rows:
-            self._write()
-        self._writer.close()
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
-        self._stream.close()
-
-    def release(self) -> None:
-        self._stream.close()
+        places[name] = len(groups) - 1, len(groups[-1])
+        groups[-1].append((_as_text(folder), file, data))
+        size += len(data)
+    stream = io.BytesIO()
+    with parquet.ParquetWriter(stream, schema, compression="zstd") as writer:
+        for rows in groups:
+            columns = [list(column) for column in zip(*rows, strict=True)]
+            writer.write_table(arrow.table(dict(zip(_COLUMNS, columns, strict=True)), schema=schema))
+    return stream.getvalue(), places
 
 
-SHARDS: dict[str, type[TarShard] | type[ParquetShard]] = {"tar": TarShard, "parquet": ParquetShard}
+SHARDS = {"tar": tar_shard, "parquet": parquet_shard}
 """Kinds of shards, by the endings of their names."""
 
 ReadShard = Callable[[str, tuple[int, int] | None], Any]
@@ -120,98 +75,61 @@ ReadShard = Callable[[str, tuple[int, int] | None], Any]
 
 
 class ShardWriter:
-    """Packs results into shards of a bounded size; a shard gets its name when it is whole.
+    """Packs results into shards of a bounded size. A shard is there whole or not at all.
 
     Args:
-        folder: where shards are written.
         kind: a key of `SHARDS`.
-        put: gives a finished shard its name.
+        put: writes a shard under its name. Raises PathxError.
     """
 
-    def __init__(self, folder: Path, kind: str, put: Callable[[Path, str], None]) -> None:
+    def __init__(self, kind: str, put: Callable[[str, bytes], None]) -> None:
         if kind not in SHARDS:
             raise PathxError(f"results are packed into {' or '.join(SHARDS)}, not into {kind!r}", usage=True)
         if kind == "parquet":
             _arrow()
-        self._folder, self._kind, self._put = folder, kind, put
-        self._shard: Shard | None = None
-        self._file, self._name, self._held = Path(), "", -1
+        self._kind, self._put = kind, put
+        self._name, self._size = "", 0
+        self._files: dict[str, bytes] = {}
         self._lines: list[Line] = []
         self._lost: list[Line] = []
 
-    def remove_abandoned(self) -> None:
-        """Remove open shards that killed runs left."""
-        with suppress(OSError), locked_folder(self._folder):
-            for file in self._folder.glob(f".pathx-*{_OPEN}"):
-                if not is_held(file, unsure=time.time() - file.stat().st_mtime < _STALE):
-                    file.unlink()
-
-    def add(self, files: dict[str, bytes], line: Line) -> tuple[str, list[Line]]:
+    def add(self, files: Mapping[str, bytes], line: Line) -> tuple[str, list[Line]]:
         """Add the files of an image: the name of their shard, and the lines of the index that are true then.
 
-        Raises PathxError.
+        Raises PathxError where the shard cannot be written.
         """
         with _LOCK:
+            if not self._lines:
+                now = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+                self._name = f"results-{now}-{secrets.token_hex(4)}.{self._kind}"
+            self._files |= files
+            self._lines.append(line)
+            self._size += sum(map(len, files.values()))
             try:
-                shard = self._open()
-                places = {name: shard.add(name, data) for name, data in files.items()}
-                self._lines.append(_with_shard(line, self._name, places))
-                return self._name, self._finish() if shard.size >= SHARD_BYTES else []
-            except (OSError, PathxError) as error:
-                raise self._give_up(error) from error
+                return self._name, self._write() if self._size >= SHARD_BYTES else []
+            except PathxError:
+                self._lost.pop()  # this one, of which the caller learns now
+                raise
 
     def flush(self) -> list[Line]:
-        """Finish the open shard: the lines that are true then, those of images that were lost included."""
+        """Write what was collected: the lines that are true then, those of images that were lost included."""
         with _LOCK:
             try:
-                lines = self._finish() if self._shard is not None else []
-            except (OSError, PathxError) as error:
-                self._give_up(error)
+                lines = self._write() if self._lines else []
+            except PathxError:
                 lines = []
             lost, self._lost = self._lost, []
             return [*lost, *lines]
 
-    def drop(self) -> None:
-        """Remove a shard that has no name yet, as far as it is there."""
-        with _LOCK:
-            self._drop()
-
-    def _give_up(self, error: OSError | PathxError) -> PathxError:
-        """Why a shard could not be finished; the images in it have failed, and the next run makes them again."""
-        problem = error if isinstance(error, PathxError) else unwritable(self._folder, error)
-        self._lost += [failed_line(line, problem) for line in self._lines]
-        self._drop()
-        return problem
-
-    def _open(self) -> Shard:
-        if self._shard is None:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            token = secrets.token_hex(8)
-            self._file = self._folder / f".pathx-{token}{_OPEN}"
-            self._name = f"results-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{token[:8]}.{self._kind}"
-            with locked_folder(self._folder):  # nobody sees it before it is held
-                self._shard = SHARDS[self._kind](self._file)
-                self._held = hold(self._file)
-        return self._shard
-
-    def _finish(self) -> list[Line]:
-        """Name the shard, which is whole then; the lines of what is in it."""
-        assert self._shard is not None
-        self._shard.close()
-        self._put(self._file, self._name)
-        self._shard, lines, self._lines = None, self._lines, []
-        os.close(self._held)
-        return lines
-
-    def _drop(self) -> None:
-        if self._shard is not None:
-            for end in (self._shard.close, self._shard.release):
-                with suppress(Exception):
-                    end()
-            with suppress(OSError):
-                self._file.unlink()
-            self._shard, self._lines = None, []
-            os.close(self._held)
+    def _write(self) -> list[Line]:
+        data, places = SHARDS[self._kind](self._files)
+        lines, self._lines, self._files, self._size = self._lines, [], {}, 0
+        try:
+            self._put(self._name, data)
+        except PathxError as error:  # these images have failed, and the next run makes them again
+            self._lost += [failed_line(line, error) for line in lines]
+            raise
+        return [_with_shard(line, self._name, places) for line in lines]
 
 
 def failed_line(line: Line, error: PathxError) -> Line:
@@ -268,22 +186,16 @@ def unpack(read: ReadShard, lines: list[dict[str, Any]], wanted: set[str], into:
     for shard in shards:
         try:
             for name, data in _files(read, shard, wanted):
-                problems += _refusal(into, name, data)
+                try:
+                    check_inside((into / name).parent, into)
+                    replace_file(into / name, data)
+                except NoRoomError:  # there is none for the others either
+                    raise
+                except PathxError as error:
+                    problems.append(str(error))
         except PathxError as error:
             problems.append(str(error))
     return tuple(problems)
-
-
-def _refusal(into: Path, name: str, data: bytes) -> list[str]:
-    """Write a file; why that cannot be, if so. On a full disk the others need not be tried."""
-    try:
-        check_inside((into / name).parent, into)
-        replace_file(into / name, data)
-    except NoRoomError:
-        raise
-    except PathxError as error:
-        return [str(error)]
-    return []
 
 
 def _files(read: ReadShard, shard: str, wanted: set[str]) -> Iterator[tuple[str, bytes]]:

@@ -23,13 +23,14 @@ from pathx.results.files import (
     FILES,
     PATH,
     SHEET,
+    Kind,
     document_bytes,
     read_document,
     replacing,
     understood,
 )
 from pathx.results.saved import Saved, read_contrast, read_decomposition, read_explanation
-from pathx.results.store import Kind, Result, State
+from pathx.results.store import Result, State
 
 _PHOTOS_KEPT = 8  # results of one photo lie side by side
 

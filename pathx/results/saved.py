@@ -16,8 +16,7 @@ from pathx.decomposition import Decomposition, Feature
 from pathx.errors import PathxError, parse_json, shown
 from pathx.explanation import Effect, Explanation, PathLayer, Removal, Unit
 from pathx.maps import Place
-from pathx.results.explanation import SETTINGS
-from pathx.results.files import FILES, PATH, read_document
+from pathx.results.files import FILES, PATH, SETTINGS, read_document
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,7 @@
 """What became of an image, and where its results are: in a folder, at an address such as `s3://`, or packed into shards at either.
 
-Results of a plain folder are written where they stay. Others are written to a folder of this machine first; `commit` takes
-them from there, and the line of the index comes after that.
+Results go to a plain folder one by one. Anywhere else the files of an image go together (`commit`), and the line of the
+index comes after that.
 """
 
 from __future__ import annotations
@@ -15,20 +15,31 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from pathlib import Path, PurePath
 from threading import Lock
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from pathx.errors import PathxError, shown
-from pathx.regular import open_regular, path_problem
-from pathx.results.files import FILES, PATH, is_inside, is_result, remove_parts, unwritable, whole_document
+from pathx.regular import open_regular, path_problem, read_regular
+from pathx.results.files import (
+    FILES,
+    PATH,
+    Kind,
+    ResultFiles,
+    check_inside,
+    is_inside,
+    is_result,
+    remove_parts,
+    replace_file,
+)
 from pathx.results.lines import Line
-from pathx.results.packs import ShardWriter, failed_line, packed_bytes
+from pathx.results.older import remove_others, replace_results
+from pathx.results.packs import ShardWriter, packed_bytes
 from pathx.stores import Address, fetch_part, is_stored, join_address, open_stored, store_errors, store_of
 
 if TYPE_CHECKING:
@@ -50,15 +61,6 @@ class State(Enum):
     done = "done"
     kept = "kept"
     failed = "failed"
-
-
-class Kind(Enum):
-    """What was made; the value is the document that makes its files whole."""
-
-    explanation = "path.json"
-    decomposition = "decomposition.json"
-    contrast = "contrast.json"
-    sheet = ""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -144,47 +146,45 @@ class ResultStore:
 
     Args:
         place: where results are, to be shown.
-        results: the folder that they are written to first.
         records: the folder with run.json and the index.
+        in_place: whether results are written one by one where they stay.
     """
+
+    in_place = True
 
     def __init__(self, out: str | Path, pack: str | None = None) -> None:
         self.place: PurePath = Path(out)
-        self.results = self.records = Path(out)
-        self._shards: ShardWriter | None = None
-        if pack is not None:
-            self.results, self._shards = _staging_folder(), ShardWriter(self.records, pack, self.put)
+        self.records = Path(out)
+        self._shards = None if pack is None else ShardWriter(pack, self.put)
+        self.in_place = self.in_place and pack is None
 
     def open(self) -> None:
         """Make ready for a run: remove what a run that was killed left half-written. Raises PathxError."""
         remove_parts(self.records)
+
+    def write(self, folder: PurePath, files: ResultFiles) -> str:
+        """Write a result where it stays; how results were made that go. Raises PathxError."""
+        where = self.records / folder
+        check_inside(where, self.records)
+        replaced = remove_others(where, files.documents[PATH]) if PATH in files.documents else ""
+        replace_results(where, files)
+        return replaced
+
+    def commit(self, files: Mapping[str, bytes], line: Line) -> tuple[PurePath, list[Line]]:
+        """Write all files of an image by their paths, where they are not in place.
+
+        Gives what their folders are below then, and the lines of the index that are true then. Raises PathxError.
+        """
+        if not files:
+            return self.place, [line]
         if self._shards is not None:
-            self._shards.remove_abandoned()
-
-    def commit(self, results: Sequence[Result], line: Line) -> tuple[list[Result], list[Line]]:
-        """Bring what was written of an image where it belongs; with the lines of the index that are true then."""
-        if self.results == self.records:
-            return list(results), [line]
-        files = _take(self.results, results)
-        place, lines = self.place, [line]
-        try:
-            if self._shards is None:
-                self._upload(files)
-            elif files:
-                shard, lines = self._shards.add(files, line)
-                place = self.place / shard
-        except PathxError as error:
-            return [Result.failure(line["file"], error)], [failed_line(line, error)]
-        return [self._at_place(result, place) for result in results], lines
-
-    def _at_place(self, result: Result, place: PurePath) -> Result:
-        """A result that says where its files are by now."""
-        if result.failed:
-            return result
-        return replace(result, folder=cast(Path, place / result.folder.relative_to(self.results)))
+            shard, lines = self._shards.add(files, line)
+            return self.place / shard, lines
+        self._upload(files)
+        return self.place, [line]
 
     def flush(self) -> list[Line]:
-        """Finish the shard that is open: the lines that are true then, those of images that were lost included."""
+        """Write the shard that is being collected: the lines that are true then, those of images that were lost included."""
         return [] if self._shards is None else self._shards.flush()
 
     def where(self, made: Line) -> PurePath:
@@ -193,28 +193,29 @@ class ResultStore:
         return where
 
     def document(self, made: Line) -> Any:
-        """The document of whole results, as `whole_document` has it, that a line of the index tells of."""
+        """The document of results that a line of the index tells of, where these are whole: as written, with all their files.
+
+        Anything else is an OSError, a ValueError, a TypeError or a PathxError.
+        """
+        names = [f"{made['folder']}/{name}" for name in (made["document"], *made["files"])]
         if "pack" in made:
             data = packed_bytes(self.read, made["pack"], made["at"])
-            if hashlib.sha256(data).hexdigest() != made["sha256"]:
-                raise ValueError("not what was written")
-            return json.loads(data)
-        if not all(is_result(f"{made['folder']}/{name}") for name in (made["document"], *made["files"])):
+        elif all(map(is_result, names)):
+            data = self._read_among(names)
+        else:
+            raise ValueError("no names of results")
+        if hashlib.sha256(data).hexdigest() != made["sha256"]:
             raise ValueError("not what was written")
-        return self._document_in_folder(made)
+        return json.loads(data)
 
     def forget(self, older: Line, newer: Line) -> None:
         """Remove files of earlier results of an image, whose place others have taken."""
-        if self.results != self.records:
+        if not self.in_place:
             gone = files_of(older) - files_of(newer)
             self.remove(sorted(gone, key=lambda name: not name.endswith(".json")))
 
     def close(self) -> None:
         """Remove what was needed on the way."""
-        if self._shards is not None:
-            self._shards.drop()
-        if self.results != self.records:
-            shutil.rmtree(self.results, ignore_errors=True)
 
     # What differs at an address
 
@@ -227,12 +228,9 @@ class ResultStore:
             stream.seek(place[0])
             return stream.read(min(place[1], os.fstat(stream.fileno()).st_size))
 
-    def put(self, file: Path, name: str) -> None:
-        """Name a finished shard. Raises PathxError."""
-        try:
-            os.replace(file, self.records / name)
-        except OSError as error:
-            raise unwritable(self.records, error) from error
+    def put(self, name: str, data: bytes) -> None:
+        """Write a shard. Raises PathxError."""
+        replace_file(self.records / name, data)
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove files as far as they can be removed, and folders that are empty then."""
@@ -249,20 +247,24 @@ class ResultStore:
     def log(self, file: Path, line: Line) -> None:
         """Take note of a line that was added to an index. Raises PathxError."""
 
-    def _upload(self, files: dict[str, bytes]) -> None:
-        """Write files that were taken from the staging folder. Raises PathxError."""
+    def _upload(self, files: Mapping[str, bytes]) -> None:
+        """Write files by their paths. Raises PathxError."""
 
-    def _document_in_folder(self, made: Line) -> Any:
-        return whole_document(self.records / made["folder"], made["files"], made["document"], made["sha256"])
+    def _read_among(self, names: Sequence[str]) -> bytes:
+        """The first of these files, where all of them are there. Raises OSError and PathxError."""
+        for name in names:
+            os.stat(self.records / name)
+        return read_regular(self.records / names[0])
 
 
 class RemoteStore(ResultStore):
     """Results at an address that fsspec knows: uploaded file by file, documents last, then lines of the index, a few at a time."""
 
+    in_place = False
+
     def __init__(self, address: str, pack: str | None = None) -> None:
-        super().__init__(_staging_folder(), pack)
+        super().__init__(Path(tempfile.gettempdir(), f"pathx-{secrets.token_hex(8)}"), pack)
         self.address, self.place = address, Address(address)
-        self.results = _staging_folder()
         self._parts: dict[str, list[str]] = {}
         self._waiting: list[Line] = []
         self._last, self._index = time.monotonic(), ""
@@ -291,11 +293,8 @@ class RemoteStore(ResultStore):
         address = join_address(self.address, name)
         return open_stored(address) if place is None else fetch_part(address, *place)
 
-    def put(self, file: Path, name: str) -> None:
-        with store_errors(self.address):
-            system, path = self._system()
-            system.put_file(str(file), f"{path}/{name}")
-        file.unlink(missing_ok=True)
+    def put(self, name: str, data: bytes) -> None:
+        self._upload({name: data})
 
     def remove(self, names: Iterable[str]) -> None:
         system, path = self._system()
@@ -330,29 +329,28 @@ class RemoteStore(ResultStore):
         self._last = time.monotonic()
 
     def close(self) -> None:
-        super().close()
         try:
             with _LOCK:
                 self._flush_lines()
         finally:
             shutil.rmtree(self.records, ignore_errors=True)
 
-    def _upload(self, files: dict[str, bytes]) -> None:
+    def _upload(self, files: Mapping[str, bytes]) -> None:
         system, path = self._system()
         for name, data in files.items():
             with store_errors(join_address(self.address, name)):
                 system.pipe_file(f"{path}/{name}", data)
 
-    def _document_in_folder(self, made: Line) -> Any:
+    def _read_among(self, names: Sequence[str]) -> bytes:
         with store_errors(self.address):
             system, path = self._system()
-            folder = f"{path}/{made['folder']}"
-            data = system.cat_file(f"{folder}/{made['document']}")
+            folder = f"{path}/{posixpath.dirname(names[0])}"
+            data: bytes = system.cat_file(f"{path}/{names[0]}")
             system.invalidate_cache(folder)
-            there = {name[len(folder) + 1 :] for name in system.find(folder)}
-        if hashlib.sha256(data).hexdigest() != made["sha256"] or not there.issuperset(made["files"]):
-            raise ValueError("not what was written")
-        return json.loads(data)
+            there = {name[len(path) + 1 :] for name in system.find(folder)}
+        if not there.issuperset(names):
+            raise ValueError("some files are gone")
+        return data
 
     def _system(self) -> tuple[Any, str]:
         """The file system, and the path there, without a slash at its end. Raises PathxError."""
@@ -393,31 +391,6 @@ def files_of(line: Line) -> set[str]:
         folders = [f"{first['folder']}-against-{PurePath(other['folder']).name}" for other in others]
         found |= {f"{folder}/{name}" for folder in folders for name in own if "pack" not in first}
     return set(filter(is_result, found))
-
-
-def _take(folder: Path, results: Sequence[Result]) -> dict[str, bytes]:
-    """The files of an image's results, and of what a contrast rests on, by their paths; gone from the folder afterwards."""
-    files: dict[Path, bytes] = {}
-    images: set[Path] = set()
-    for result in results:
-        if result.state is State.done:
-            images.add(result.folder if result.kind is Kind.contrast else result.folder.parent)
-            pairs = result.document.get("pairs", ()) if result.kind is Kind.contrast else ()
-            for between in (result.folder / pair["folder"] for pair in pairs if pair.get("folder")):
-                names = sorted(between.iterdir(), key=lambda file: file.suffix == ".json")
-                files |= {file: file.read_bytes() for file in names}
-            files |= {result.folder / name: (result.folder / name).read_bytes() for name in result.files}
-    for file in files:
-        with suppress(OSError):
-            file.unlink()
-            for image in images & {*file.parents}:  # other images are written beside it meanwhile
-                _remove_empty(file.parent, image.parent)
-    return {file.relative_to(folder).as_posix(): data for file, data in files.items()}
-
-
-def _staging_folder() -> Path:
-    """A folder for what is on its way elsewhere; made by whoever writes to it, on whichever machine."""
-    return Path(tempfile.gettempdir(), f"pathx-{secrets.token_hex(8)}")
 
 
 def _remove_empty(folder: Path, root: Path) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from itertools import islice
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pathx.decomposition import Decomposition, decompose_targets
 from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
@@ -24,24 +23,16 @@ from pathx.explanation import Explanation
 from pathx.layers import layer_maps
 from pathx.models.labels import parse_targets, resolve_target, true_classes
 from pathx.models.load import LoadedModel
-from pathx.pipeline import Input, Unreadable, prepare
+from pathx.pipeline import Input, Note, Unreadable, no_notes, prepare
 from pathx.results.decomposition import ReferencePanels
 from pathx.results.explanation import ResultSubject
 
 if TYPE_CHECKING:
-    from pathx.drawing.page import Panel
-    from pathx.explanation import Unit
+    import torch
+    from torch import Tensor
 
-
-class Guide(Protocol):
-    """What knows what units look for; `key` is the same where the same would be shown."""
-
-    @property
-    def key(self) -> str: ...
-
-    def panels(self, explanation: Explanation) -> Sequence[Panel]: ...
-
-    def panels_of(self, units: Iterable[Unit]) -> Sequence[Panel]: ...
+    from pathx.images.read import UserImage
+    from pathx.units.guide import Guide
 
 
 @dataclass(frozen=True)
@@ -92,49 +83,39 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Task:
-    """What a run makes of its images.
-
-    Args:
-        name: the command's: `explain` or `decompose`.
-        settings: what the results depend on beyond `Settings`.
-    """
-
-    name: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-
-EXPLAIN = Task("explain")
-
-
-def decompose_task(*, from_layer: int | None = None, features: int | None = None) -> Task:
-    """The task of `explain_files` that splits decisions into features.
-
-    Args:
-        from_layer, features: as for `pathx.decompose`.
-    """
-    return Task("decompose", {"from_layer": from_layer, "features": features})
-
-
-@dataclass(frozen=True)
 class Job:
-    """What a run makes of every image, for which classes (by label or number, or `top:K`), and how."""
+    """What a run makes of every image.
 
-    task: Task
+    Args:
+        targets: classes by label or number, or `top:K`.
+        decompose: how to split decisions into features (`from_layer` and `features` of `pathx.decompose`); None to explain.
+    """
+
     targets: Sequence[str]
     settings: Settings
+    decompose: Mapping[str, Any] | None = None
+
+    @property
+    def command(self) -> str:
+        return "explain" if self.decompose is None else "decompose"
 
     def check(self) -> None:
         """Refuse settings that no image could be explained with."""
-        check_width(self.settings.width)
-        check_settings(self.settings.alpha, self.settings.skips, self.settings.importance)
-        if self.settings.workers is not None and self.settings.workers < 0:
-            raise PathxError(f"workers {self.settings.workers} is out of range; use 0 or more", usage=True)
+        settings = self.settings
+        check_width(settings.width)
+        check_settings(settings.alpha, settings.skips, settings.importance)
+        if settings.workers is not None and settings.workers < 0:
+            raise PathxError(f"workers {settings.workers} is out of range; use 0 or more", usage=True)
+        if self.decompose is not None and settings.against is not None:
+            raise PathxError("decompose compares no classes: use explain", usage=True)
+        if self.decompose is not None and settings.drawing.heat == "layers":
+            raise PathxError("a map of all layers has no features: decompose with heat path or pixels", usage=True)
 
     @property
     def document(self) -> dict[str, Any]:
         """All settings that results depend on."""
-        return {**self.settings.decisive, **self.task.settings}
+        own = {} if self.decompose is None else {"from_layer": None, "features": None, **self.decompose}
+        return {**self.settings.decisive, **own}
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,136 +141,128 @@ class Computed:
     seconds: float = 0.0
 
 
-class Batch:
-    """Images whose network is frozen, and what is asked about each of them.
+@dataclass(frozen=True)
+class Question:
+    """What is asked about a batch of images.
 
     Args:
-        inputs: the images, in the order of the frozen batch.
+        rankings: of each image, its classes from the likeliest down.
+        truths: the true class of each image, where it is known.
+        targets: the classes of each image to explain; none where the network's output is no number, or nothing is left to ask.
+        against: the class that they are explained against, if any.
     """
 
-    def __init__(self, model: LoadedModel, frozen: Frozen, inputs: Sequence[Input], job: Job) -> None:
-        self.model, self.frozen, self.inputs, self.job, self.settings = model, frozen, inputs, job, job.settings
-        logits, settings = class_logits(frozen.logits), job.settings
-        self.guide = settings.guide if settings.pictures else None
-        self.labels = labels = model.labels_for(frozen.logits.shape[1])
-        self.probabilities = logits.cpu().double().softmax(1).tolist()
-        self.rankings = logits.argsort(dim=1, descending=True, stable=True).tolist()
-        several = [true_classes(settings.truth, one.image.file, labels, one.image.label) for one in inputs]
-        self.shared_labels = {labels[of[0]]: tuple(of) for of in several if len(of) > 1}
-        # Of classes with one label the likeliest counts: no other can be told from it.
-        self.truths = [
-            min(of, key=ranking.index) if of else None for of, ranking in zip(several, self.rankings, strict=True)
-        ]
-        asked = parse_targets(job.targets, labels)
-        self.against = None if settings.against is None else resolve_target(settings.against, labels)
-        if self.against is not None and set(asked.wanted) == {self.against}:
-            raise _compared_with_itself(labels[self.against], usage=True)
-        # Where a class was named, or one to compare with, the image's label is not asked.
-        unasked = (job.targets and settings.truth is None) or self.against is not None
-        self.targets = [
-            tuple(target for target in asked.targets_for(ranking, None if unasked else truth) if target != self.against)
-            if finite
-            else ()
-            for ranking, truth, finite in zip(
-                self.rankings, self.truths, logits.isfinite().all(1).tolist(), strict=True
-            )
-        ]
+    labels: Sequence[str]
+    rankings: list[list[int]]
+    truths: list[int | None]
+    targets: list[tuple[int, ...]]
+    against: int | None
 
-    @cached_property
-    def wanted(self) -> list[tuple[int, int]]:
-        """(image, class) pairs, as the engine takes them."""
-        return [(number, target) for number, several in enumerate(self.targets) for target in several]
 
-    def explain(
-        self, wanted: Sequence[tuple[int, int]], against: Sequence[int] | None, **how: Any
-    ) -> list[Explanation]:
-        """Explanations of (image, class) pairs."""
-        if not wanted:
-            return []
-        how = {**self.settings.of_paths, **how}
-        return self.with_proof(wanted, explain_frozen(self.frozen, wanted, against=against, **how))
-
-    def with_proof(self, wanted: Sequence[tuple[int, int]], explanations: Sequence[Explanation]) -> list[Explanation]:
-        """Explanations of (image, class) pairs with their removal and the map of all layers, where these are asked for."""
-        made = list(explanations)
-        if self.settings.removal:
-            found = removals(self.frozen, made, [image for image, _ in wanted])
-            made = [replace(one, removal=removal) for one, removal in zip(made, found, strict=True)]
-        if self.settings.drawing.heat == "layers" and made:
-            maps = layer_maps(self.frozen, wanted, [one.against for one in made])
-            made = [replace(one, layer_map=layers) for one, layers in zip(made, maps, strict=True)]
-        return made
-
-    def differences(self) -> list[Explanation]:
-        """Of each image with several classes, the first explained against each other."""
-        pairs = [(number, several[0], other) for number, several in enumerate(self.targets) for other in several[1:]]
-        if self.against is not None:
-            return []
-        # An alpha for all classes means nothing between two.
-        return self.explain([pair[:2] for pair in pairs], [other for *_, other in pairs], alpha=None)
-
-    def explanations(self) -> list[tuple[Explanation, Sequence[Panel]]]:
-        """The explanation of each pair that is wanted, with what its units look for elsewhere."""
-        made = self.explain(self.wanted, None if self.against is None else [self.against] * len(self.wanted))
-        return [(one, () if self.guide is None else tuple(self.guide.panels(one))) for one in made]
-
-    def decompositions(
-        self, from_layer: int | None, features: int | None
-    ) -> list[tuple[Decomposition, ReferencePanels]]:
-        """The same of decompositions."""
-        if self.against is not None:
-            raise PathxError("decompose compares no classes: use explain", usage=True)
-        if self.settings.drawing.heat == "layers":
-            raise PathxError("a map of all layers has no features: decompose with heat path or pixels", usage=True)
-        how = {"from_layer": from_layer, "features": features, **self.settings.of_paths}
-        several = decompose_targets(self.frozen, self.wanted, **how) if self.wanted else []
-        wholes = self.with_proof(self.wanted, [one.whole for one in several])
-        return [(replace(one, whole=whole), self._panels(one)) for one, whole in zip(several, wholes, strict=True)]
-
-    def _panels(self, made: Decomposition) -> ReferencePanels:
-        """What is known of the whole path, and of the strongest unit of each feature that is drawn."""
-        if self.guide is None:
-            return ReferencePanels()
-        strongest = [made.units[feature.units[0]] for feature in made.drawn]
-        return ReferencePanels(tuple(self.guide.panels(made.whole)), tuple(self.guide.panels_of(strongest)))
-
-    def outcomes(self) -> Iterator[Computed]:
-        """What is to be written of each image, or why nothing is."""
-        task = self.job.task
-        found: Iterator[tuple[Explanation | Decomposition, Any]] = iter(
-            self.explanations() if task.name == "explain" else self.decompositions(**task.settings)
+def ask(job: Job, labels: Sequence[str], logits: Tensor, inputs: Sequence[Input], note: Note = no_notes) -> Question:
+    """Which classes of each image to explain: those that were asked for, or the predicted one, and the label where that differs."""
+    settings = job.settings
+    rankings: list[list[int]] = logits.argsort(dim=1, descending=True, stable=True).tolist()
+    truths: list[int | None] = []
+    for one, ranking in zip(inputs, rankings, strict=True):
+        classes = true_classes(settings.truth, one.image.file, labels, one.image.label)
+        if len(classes) > 1:  # the likeliest counts: no other can be told from it
+            named = f"the label {labels[classes[0]]} is ambiguous, as classes {' and '.join(map(str, classes))} have it"
+            note(f"{named}: the likelier one counts")
+        truths.append(min(classes, key=ranking.index) if classes else None)
+    asked = parse_targets(job.targets, labels)
+    against = None if settings.against is None else resolve_target(settings.against, labels)
+    if against is not None and set(asked.wanted) == {against}:
+        raise _compared_with_itself(labels[against], usage=True)
+    # Where a class was named, or one to compare with, the image's label is not asked.
+    unasked = (job.targets and settings.truth is None) or against is not None
+    targets = [
+        tuple(
+            target for target in asked.targets_for(ranking, None if unasked else truth) if finite and target != against
         )
-        differences = iter(self.differences())
-        for number, targets in enumerate(self.targets):
-            probabilities, ranking = self.probabilities[number], self.rankings[number]
-            top = tuple((index, self.labels[index], probabilities[index]) for index in ranking[:5])
-            if not targets and math.isfinite(top[0][2]):
-                yield Computed(error=_compared_with_itself(str(self.settings.against)))
-            elif not targets:
-                problem = "the model's output is NaN or infinite; check its weights, or try `dtype` float64"
-                yield Computed(error=PathxError(problem))
-            else:
-                others = 0 if self.against is not None else len(targets) - 1
-                several = tuple(islice(found, len(targets))), tuple(islice(differences, others))
-                yield Computed(self._subject(number), *several, self.truths[number], top)
+        for ranking, truth, finite in zip(rankings, truths, logits.isfinite().all(1).tolist(), strict=True)
+    ]
+    return Question(labels, rankings, truths, targets, against)
 
-    def _subject(self, number: int) -> ResultSubject:
-        model, settings, image = self.model, self.settings, self.inputs[number].image
-        numbers = {
-            key: value for key, value in settings.decisive.items() if key != "drawing"
-        }  # pictures may be redrawn
-        return ResultSubject(
-            image,
-            model.preprocessing.region(image.width, image.height),
-            {**model.identity, "classes": len(self.labels), "origin": model.origin},
-            self.labels,
-            str(self.frozen.images.device),
-            settings=numbers,
-            preprocessing=json.loads(json.dumps(asdict(model.preprocessing))),
-            drawing=settings.drawing,
-            draw=settings.pictures,
-            save_tensors=settings.save_tensors,
-        )
+
+def explain_batch(
+    model: LoadedModel, frozen: Frozen, inputs: Sequence[Input], job: Job, note: Note = no_notes
+) -> list[Computed]:
+    """What is to be written of each image of a frozen batch, or why nothing is."""
+    settings, logits = job.settings, class_logits(frozen.logits)
+    asked = ask(job, model.labels_for(frozen.logits.shape[1]), logits, inputs, note)
+    guide = settings.guide if settings.pictures else None
+    wanted = [(number, target) for number, several in enumerate(asked.targets) for target in several]
+    found: list[tuple[Explanation | Decomposition, Any]] = []
+    if wanted and job.decompose is None:
+        against = None if asked.against is None else [asked.against] * len(wanted)
+        explanations = explain_frozen(frozen, wanted, against=against, **settings.of_paths)
+        for one in _with_proof(frozen, wanted, explanations, settings):
+            found.append((one, () if guide is None else tuple(guide.panels(one))))
+    elif wanted:
+        several = decompose_targets(frozen, wanted, **job.decompose or {}, **settings.of_paths)
+        wholes = _with_proof(frozen, wanted, [one.whole for one in several], settings)
+        for made, whole in zip(several, wholes, strict=True):
+            panels = ReferencePanels()
+            if guide is not None:  # of the whole path, and of the strongest unit of each feature that is drawn
+                strongest = [made.units[feature.units[0]] for feature in made.drawn]
+                panels = ReferencePanels(tuple(guide.panels(whole)), tuple(guide.panels_of(strongest)))
+            found.append((replace(made, whole=whole), panels))
+    differences: list[Explanation] = []
+    pairs = [(number, *of[:1], other) for number, of in enumerate(asked.targets) for other in of[1:]]
+    if (
+        pairs and asked.against is None
+    ):  # the first class against each other; an alpha for all classes means nothing there
+        how = {**settings.of_paths, "alpha": None, "against": [other for *_, other in pairs]}
+        firsts = [(number, first) for number, first, _ in pairs]
+        differences = _with_proof(frozen, firsts, explain_frozen(frozen, firsts, **how), settings)
+
+    probabilities = logits.cpu().double().softmax(1).tolist()
+    outcomes, rest, between = [], iter(found), iter(differences)
+    for number, targets in enumerate(asked.targets):
+        best = asked.rankings[number][:5]
+        top = tuple((index, asked.labels[index], probabilities[number][index]) for index in best)
+        if targets:
+            parts = tuple(islice(rest, len(targets))), tuple(islice(between, len(targets) - 1))
+            subject = _subject(model, inputs[number].image, asked.labels, frozen.images.device, settings)
+            outcomes.append(Computed(subject, *parts, asked.truths[number], top))
+        elif math.isfinite(top[0][2]):
+            outcomes.append(Computed(error=_compared_with_itself(str(settings.against))))
+        else:
+            problem = "the model's output is NaN or infinite; check its weights, or try `dtype` float64"
+            outcomes.append(Computed(error=PathxError(problem)))
+    return outcomes
+
+
+def _with_proof(
+    frozen: Frozen, wanted: Sequence[tuple[int, int]], explanations: Sequence[Explanation], settings: Settings
+) -> list[Explanation]:
+    """Explanations of (image, class) pairs with their removal and the map of all layers, where these are asked for."""
+    made = list(explanations)
+    if settings.removal:
+        found = removals(frozen, made, [image for image, _ in wanted])
+        made = [replace(one, removal=removal) for one, removal in zip(made, found, strict=True)]
+    if settings.drawing.heat == "layers":
+        maps = layer_maps(frozen, wanted, [one.against for one in made])
+        made = [replace(one, layer_map=layers) for one, layers in zip(made, maps, strict=True)]
+    return made
+
+
+def _subject(
+    model: LoadedModel, image: UserImage, labels: Sequence[str], device: torch.device, settings: Settings
+) -> ResultSubject:
+    return ResultSubject(
+        image,
+        model.preprocessing.region(image.width, image.height),
+        {**model.identity, "classes": len(labels), "origin": model.origin},
+        labels,
+        str(device),
+        settings={key: settings.decisive[key] for key in settings.decisive if key != "drawing"},  # may be redrawn
+        preprocessing=json.loads(json.dumps(asdict(model.preprocessing))),
+        drawing=settings.drawing,
+        draw=settings.pictures,
+        save_tensors=settings.save_tensors,
+    )
 
 
 def _compared_with_itself(label: str, *, usage: bool = False) -> PathxError:
@@ -300,16 +273,14 @@ class Computer:
     """Makes of batches of images what is to be written of them, as many at once as the network takes and memory allows.
 
     Args:
-        note: is told when memory is short, and once where the numbers hold at the image alone.
+        note: is told when memory is short, and where the numbers hold at the image alone.
     """
 
-    def __init__(self, model: LoadedModel, job: Job, note: Callable[[str], None]) -> None:
+    def __init__(self, model: LoadedModel, job: Job, note: Note) -> None:
         self._prepared = prepare(model, device=job.settings.device, dtype=job.settings.dtype)
         self._job, self._note = job, note
         self.size = self._at_once = resolve_batch_size(job.settings.batch_size, self._prepared.device)
         self._checked = self.size == 1
-        self._exactness_checked = False
-        self._ambiguous: set[str] = set()
 
     def compute(self, read: Sequence[Input | Unreadable]) -> dict[str, Computed]:
         """By name: what is to be written of each image, or why nothing is."""
@@ -320,14 +291,20 @@ class Computer:
             if not self._takes_several(inputs):
                 self._at_once = 1
         while inputs:
-            start = perf_counter()
-            batch = inputs[: self._at_once]
-            outcomes = self._outcomes(batch)
-            if outcomes is None:  # out of memory; outside of the handler, which holds on to the tensors
-                self._at_once = len(batch) // 2
+            start, batch = perf_counter(), inputs[: self._at_once]
+            outcomes: list[Computed] | None = None
+            try:
+                outcomes = self._explain(batch)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+            if outcomes is None:  # outside of the handler, which holds on to the tensors
                 release_memory()
-                self._note(f"memory is short: going on with {self._at_once} at once instead of {len(batch)}")
-                continue
+                if len(batch) > 1:
+                    self._at_once = len(batch) // 2
+                    self._note(f"memory is short: going on with {self._at_once} at once instead of {len(batch)}")
+                    continue
+                outcomes = [Computed(error=PathxError(ALONE))]
             share = (perf_counter() - start) / len(batch)
             for one, outcome in zip(batch, outcomes, strict=True):
                 made[one.source.name] = replace(outcome, seconds=one.seconds + share)
@@ -339,39 +316,21 @@ class Computer:
         found: list[float] = class_logits(self._freeze([one]).logits)[0].tolist()
         return found
 
-    def _outcomes(self, batch: Sequence[Input]) -> list[Computed] | None:
-        """What is to be written of a batch; None where memory is short for it."""
-        try:
-            return self._explain(self._freeze(batch), batch)
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            if len(batch) > 1:
-                return None
-        release_memory()
-        return [Computed(error=PathxError(ALONE))]
-
-    def _explain(self, frozen: Frozen, inputs: Sequence[Input]) -> list[Computed]:
+    def _explain(self, inputs: Sequence[Input]) -> list[Computed]:
         """What is to be written of a batch; an image whose numbers cannot be explained costs itself alone."""
+        frozen = self._freeze(inputs)
         try:
-            batch = Batch(self._prepared.model, frozen, inputs, self._job)
-            for label in batch.shared_labels.keys() - self._ambiguous:
-                classes = " and ".join(map(str, batch.shared_labels[label]))
-                self._note(f"the label {label} is ambiguous, as classes {classes} have it: the likelier one counts")
-                self._ambiguous.add(label)
-            return list(batch.outcomes())
+            return explain_batch(self._prepared.model, frozen, inputs, self._job, self._note)
         except PathxError as error:
             if error.usage or is_out_of_memory(error):
                 raise
             if len(inputs) == 1:
                 return [Computed(error=error)]
-        return [outcome for one in inputs for outcome in self._explain(self._freeze([one]), [one])]
+        return [outcome for one in inputs for outcome in self._explain([one])]
 
     def _freeze(self, batch: Sequence[Input]) -> Frozen:
         frozen = freeze(self._prepared.module, self._prepared.stack(batch))
-        if not self._exactness_checked:
-            check_exact(frozen.network, self._job.settings.exact, self._note)
-            self._exactness_checked = True
+        check_exact(frozen.network, self._job.settings.exact, self._note)
         return frozen
 
     def _takes_several(self, batch: Sequence[Input]) -> bool:

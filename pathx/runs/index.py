@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pathx.errors import PathxError, shown
 from pathx.regular import read_regular, written_by_pathx
-from pathx.results.files import foreign, hold, is_held, read_document, replace_file, replacing
+from pathx.results.files import Kind, foreign, hold, is_held, read_document, replace_file, replacing
 from pathx.results.lines import JsonLines, Line, lines_bytes
 from pathx.results.packs import change_results, unpack
 from pathx.results.schema import LINE_SHAPE, RUN_SHAPE, misfit
-from pathx.results.store import Kind, Result, ResultStore, State, files_of, result_store, results_of
+from pathx.results.store import Result, ResultStore, State, files_of, result_store, results_of
 
 if TYPE_CHECKING:
     from pathx.images.find import ImageFile
@@ -66,31 +66,22 @@ def parse_shard(text: str) -> Shard:
 
 def shard_of_environment(environment: Mapping[str, str] = os.environ) -> tuple[Shard, str] | None:
     """The shard that a job is of a SLURM array, of torchrun's ranks, or of both; and the variables that say so."""
-    array = _place(environment, "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT")
-    ranks = _place(environment, "RANK", "WORLD_SIZE")
-    if array is not None:
-        first, step = (
-            _number(environment, "SLURM_ARRAY_TASK_MIN") or 0,
-            _number(environment, "SLURM_ARRAY_TASK_STEP") or 1,
-        )
-        task, tasks = array
-        if (task - first) % step or not 0 <= (task - first) // step < tasks:
+    task, tasks, first, step = (
+        _number(environment, f"SLURM_ARRAY_TASK_{name}") for name in ("ID", "COUNT", "MIN", "STEP")
+    )
+    rank, world = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
+    place, count, sources = 0, 1, []
+    if task is not None and tasks is not None:
+        place, rest = divmod(task - (first or 0), step or 1)
+        if rest or not 0 <= place < tasks:
             problem = f"task {task} of the SLURM array is not one of {tasks} in a row"
-            raise PathxError(
-                f"{problem}; say which shard this is with `shard`, or `shard` 1/1 for everything", usage=True
-            )
-        array = (task - first) // step, tasks
-    sources = [name for name, there in (("SLURM_ARRAY_TASK_ID", array), ("RANK", ranks)) if there]
-    if not sources:
-        return None
-    (task, tasks), (rank, world) = array or (0, 1), ranks or (0, 1)
-    shard = Shard(task * world + rank + 1, tasks * world)
-    return (shard, " and ".join(sources)) if shard.count > 1 else None
-
-
-def _place(environment: Mapping[str, str], number: str, count: str) -> tuple[int, int] | None:
-    at, of = _number(environment, number), _number(environment, count)
-    return None if at is None or of is None else (at, of)
+            remedy = "say which shard this is with `shard`, or `shard` 1/1 for everything"
+            raise PathxError(f"{problem}; {remedy}", usage=True)
+        count, sources = tasks, ["SLURM_ARRAY_TASK_ID"]
+    if rank is not None and world is not None:
+        place, count = place * world + rank, count * world
+        sources.append("RANK")
+    return (Shard(place + 1, count), " and ".join(sources)) if count > 1 else None
 
 
 def _number(environment: Mapping[str, str], name: str) -> int | None:
@@ -136,9 +127,9 @@ class Index:
 
     def _check_others(self) -> None:
         """Refuse a folder that another run with other settings writes to just now."""
-        for name in filter(re.compile(r"run(\.\d+-of-\d+)?\.json").fullmatch, _names(self.out)):
-            record = _read_record(self.out / name)
-            if record and record.get("run") != self._key[1] and is_held(self.out / name):
+        for file in _files(self.out, RUN):
+            record = _read_record(file)
+            if record and record.get("run") != self._key[1] and is_held(file):
                 raise PathxError(
                     f"another run with other settings is writing to {shown(self.out)} just now: wait until it has ended, "
                     "or choose another folder with `out`",
@@ -350,8 +341,8 @@ def _absent(contents: dict[Shard, dict[str, Any]], merged: dict[str, Any]) -> li
 
 def _shard_records(out: Path) -> dict[Shard, Path]:
     """The run.json files of shards."""
-    found = filter(None, map(_SHARD.fullmatch, _names(out)))
-    return {Shard(*map(int, one.groups())): out / one[0] for one in found}
+    found = ((_SHARD.fullmatch(file.name), file) for file in _files(out, RUN))
+    return {Shard(*map(int, name.groups())): file for name, file in found if name}
 
 
 def _record_bytes(record: dict[str, Any]) -> bytes:
@@ -386,9 +377,9 @@ def unpack_results(out: str | Path, folder: str | Path) -> Unpacked:
         _check_foreign(into / RUN.format(""), index)
         problems = unpack(store.read, packed, set().union(*map(files_of, plain)), into)
         whole = [line for line in plain if _whole(ResultStore(into), line)]
-        for name in filter(re.compile(r"run(\.\d+-of-\d+)?\.json").fullmatch, _names(store.records)):
-            if _read_record(store.records / name):
-                replace_file(into / name, read_regular(store.records / name))
+        for file in _files(store.records, RUN):
+            if _read_record(file):
+                replace_file(into / file.name, read_regular(file))
         index.rewrite(lambda _: whole)
     kept = {line["name"] for line in whole}
     return Unpacked(len(whole), tuple(line["file"] for line in plain if line["name"] not in kept), problems)
@@ -427,9 +418,11 @@ def _whole(store: ResultStore, line: Line) -> bool:
     return True
 
 
-def _names(out: Path) -> list[str]:
+def _files(out: Path, kind: str) -> list[Path]:
+    """The files of a run and of its shards in a folder, by name; `kind` is INDEX or RUN."""
+    pattern = re.compile(kind.replace(".", r"\.").format(r"(\.\d+-of-\d+)?"))
     try:
-        return sorted(os.listdir(out))
+        return [out / name for name in sorted(os.listdir(out)) if pattern.fullmatch(name)]
     except OSError:
         return []
 
@@ -452,8 +445,7 @@ def _record(file: Path) -> dict[str, Any]:
 
 def _lines_of(out: Path) -> Iterator[Line]:
     """The lines of every index in a folder, older files first."""
-    files = [out / name for name in _names(out) if re.fullmatch(r"index(\.\d+-of-\d+)?\.jsonl", name)]
-    for file in sorted(files, key=_time_of):
+    for file in sorted(_files(out, INDEX), key=_time_of):
         with suppress(OSError):
             yield from JsonLines(file).read()
 

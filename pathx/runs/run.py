@@ -6,29 +6,32 @@ import hashlib
 import json
 import math
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import takewhile
 from pathlib import Path
 from signal import SIGINT
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pathx.errors import PathxError, shown
-from pathx.images.find import ImageFile, find_images
+from pathx.images.find import ImageFile, PipedImage, find_images
 from pathx.models.load import LoadedModel
 from pathx.models.preprocessing import Preprocessing
-from pathx.pipeline import Input, Unreadable, in_batches, read_input
-from pathx.results.explanation import EARLIER
+from pathx.pipeline import Input, Note, Unreadable, Workers, in_batches, no_notes, once, read_input, start_workers
 from pathx.results.files import NoRoomError, check_folder
+from pathx.results.older import EARLIER
 from pathx.results.store import Result, ResultStore, State, result_store
-from pathx.runs.compute import EXPLAIN, Computed, Computer, Job, Settings, Task
+from pathx.runs.compute import Computed, Computer, Job, Settings
 from pathx.runs.index import Index, KeptImage, Shard, merge_if_finished
 from pathx.runs.stop import Stop
 from pathx.runs.write import write_image
-from pathx.threads import Workers, start_workers
+
+if TYPE_CHECKING:
+    from pathx.runs.cluster import OnRay
 
 __all__ = ["Plan", "Result", "Settings", "State", "explain_files"]
 
@@ -59,7 +62,7 @@ class Plan:
     ) -> Plan:
         """What files, folders, patterns and lists lead to (see `find_images`)."""
         found = tuple(find_images(inputs, out=out, every=every))
-        named = found and (found[0].piped is not None or found[0].source == str(inputs[0]))
+        named = found and (isinstance(found[0].source, PipedImage) or found[0].source == str(inputs[0]))
         if len(found) == len(inputs) == 1 and named and found[0].error is None:
             return cls(found, indexed=False, overwrite=True)
         return cls(tuple(one for one in found if shard is None or shard.holds(one.name)), shard, overwrite=overwrite)
@@ -72,10 +75,11 @@ def explain_files(
     *,
     targets: Sequence[str] = (),
     settings: Settings | None = None,
-    task: Task | None = None,
+    decompose: Mapping[str, Any] | None = None,
     pack: str | None = None,
+    ray: OnRay | None = None,
     stop: Stop | None = None,
-    note: Callable[[str], None] = lambda text: None,
+    note: Note = no_notes,
 ) -> Generator[Result]:
     """Explain images and write the files of each explanation below `out`, as they come, in the order of the images.
 
@@ -86,31 +90,42 @@ def explain_files(
         files: images, folders, patterns and lists of images, or a plan that was made of these.
         targets: classes by label or number, or `top:K`; the predicted class by default.
         out: a folder, or the address of one in a store.
-        task: what to make of each image, if not an explanation.
+        decompose: split decisions into features instead: `from_layer` and `features` as for `pathx.decompose`, or nothing.
         pack: `tar` or `parquet`, to pack results into shards instead of a folder each.
+        ray: run on a Ray cluster. Results come as they are done; they do not hold the explanations themselves.
         stop: when asked, the run ends after what has been computed is written, with KeyboardInterrupt.
         note: is told what a user should know of the run, such as that memory was short.
     """
-    job, stop = Job(task or EXPLAIN, targets, settings or Settings()), stop or Stop()
+    job, stop, say = Job(targets, settings or Settings(), decompose), stop or Stop(), once(note)
     plan = files if isinstance(files, Plan) else Plan.of(files, out)
     job.check()
     check_folder(out)
     with closing(result_store(out, pack)) as store:
         store.open()
-        index = index_of(plan, model, job, store) if plan.indexed or pack is not None else None
-        yield from deliver(_explain(model, job, plan, store, index, stop, note), index, note)
+        index = None
+        if plan.indexed or pack is not None or ray is not None:
+            index = index_of(plan, model, job, store)
+        replaced, why = "" if index is None else index.replaced, "these settings are others"
+        with closing((_explain if ray is None else ray.explain)(model, job, plan, store, index, stop, say)) as results:
+            for result in results:
+                if result.replaced and not replaced and not (index is not None and index.distrusted):
+                    earlier = result.replaced == EARLIER
+                    replaced = (
+                        f"results {'of' if earlier else 'with'} {result.replaced} in {shown(result.folder.parent)}"
+                    )
+                    why = "that has changed since" if earlier else why
+                if replaced:
+                    say(f"{replaced} are replaced, as {why}; to keep both, choose another folder with `out`")
+                yield result
+                if index is not None and isinstance(result.error, NoRoomError):
+                    raise PathxError("stopped, as nothing more can be written: make room, then run it again to go on")
     stop.check()
-    merge_last_shard(plan, out, note)
+    if plan.shard is not None and merge_if_finished(out):
+        note(f"all shards have finished and are merged: {shown(out)}")
 
 
 def _explain(
-    model: LoadedModel,
-    job: Job,
-    plan: Plan,
-    store: ResultStore,
-    index: Index | None,
-    stop: Stop,
-    note: Callable[[str], None],
+    model: LoadedModel, job: Job, plan: Plan, store: ResultStore, index: Index | None, stop: Stop, note: Note
 ) -> Generator[Result]:
     """The results of a run: images are read ahead of the network, and results written behind it."""
     computer = Computer(model, job, note)
@@ -154,12 +169,6 @@ def _explain(
         index.finish(complete=not stop.asked)
 
 
-def merge_last_shard(plan: Plan, out: str | Path, note: Callable[[str], None]) -> None:
-    """Merge the shards of a run if this one was the last to finish."""
-    if plan.shard is not None and merge_if_finished(out):
-        note(f"all shards have finished and are merged: {shown(out)}")
-
-
 Read = Input | Unreadable | KeptImage
 """What was read of an image, why nothing was, or what an earlier run wrote of it."""
 
@@ -184,7 +193,7 @@ def check_kept(
     preprocessing: Preprocessing,
     images: Sequence[ImageFile],
     index: Index,
-    note: Callable[[str], None],
+    note: Note,
 ) -> None:
     """Compute the first result that is to be kept again; if its logit differs, nothing is kept."""
     for kept in filter(None, map(index.find_kept, images)):
@@ -217,29 +226,10 @@ def commit_at_end(store: ResultStore, index: Index | None) -> Iterator[None]:
         raise PathxError(f"{len(lost)} images that were done are lost ({lost[0]}): run the same command again to go on")
 
 
-def deliver(results: Generator[Result], index: Index | None, note: Callable[[str], None]) -> Generator[Result]:
-    """Results as they come. Says once what they replace, and ends a run that can write no more."""
-    replaced, why = "" if index is None else index.replaced, "these settings are others"
-    said = False
-    with closing(results):
-        for result in results:
-            if result.replaced and not replaced and not (index is not None and index.distrusted):
-                where = shown(result.folder.parent)
-                earlier = result.replaced == EARLIER
-                replaced = f"results {'of' if earlier else 'with'} {result.replaced} in {where}"
-                why = "that has changed since" if earlier else why
-            if replaced and not said:
-                said = True
-                note(f"{replaced} are replaced, as {why}; to keep both, choose another folder with `out`")
-            yield result
-            if index is not None and isinstance(result.error, NoRoomError):
-                raise PathxError("stopped, as nothing more can be written: make room, then run it again to go on")
-
-
 def index_of(plan: Plan, model: LoadedModel, job: Job, store: ResultStore) -> Index:
     """The index of a run, whose key is the same for all runs that would write the same of the same images."""
     about = {
-        "command": job.task.name,
+        "command": job.command,
         "model": model.identity,
         "preprocessing": asdict(model.preprocessing),
         "targets": list(job.targets),

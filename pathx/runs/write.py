@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
+from dataclasses import replace
+from pathlib import PurePath
 from threading import Lock
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 from pathx.contrast import Contrast
 from pathx.decomposition import Decomposition
-from pathx.errors import PathxError
+from pathx.errors import PathxError, shown
 from pathx.explanation import Explanation
 from pathx.images.find import ImageFile
 from pathx.models.labels import target_slug
 from pathx.pipeline import unexpected_error
-from pathx.results.contrast import save_contrast
-from pathx.results.decomposition import decomposition_files, save_decomposition
-from pathx.results.explanation import ResultSubject, explanation_folder, remove_others, save
-from pathx.results.files import check_inside, document_bytes
+from pathx.results.contrast import contrast_files
+from pathx.results.decomposition import decomposition_files
+from pathx.results.explanation import explanation_files
+from pathx.results.files import Kind, ResultFiles, document_bytes
 from pathx.results.lines import Line
-from pathx.results.store import Kind, Result, ResultStore, State
+from pathx.results.packs import failed_line
+from pathx.results.store import Result, ResultStore, State
 from pathx.runs.compute import Computed
 
 _ALONE = Lock()
@@ -33,109 +33,120 @@ _ALONE = Lock()
 def write_image(source: ImageFile, computed: Computed, store: ResultStore) -> tuple[list[Result], list[Line]]:
     """Draw and write what was computed of an image: its results, and the lines of the index that are true then."""
     start = perf_counter()
-    results = write_results(source, computed, store.results)
-    line = _line(source, results, computed, computed.seconds + perf_counter() - start, store.results)
-    return store.commit(results, line)
-
-
-def write_results(source: ImageFile, computed: Computed, out: Path) -> list[Result]:
-    """Draw and write the results of an image for every class, then their contrast where there are several."""
-    if computed.error is not None or computed.subject is None:
-        return [Result.failure(source.file, computed.error)] if computed.error else []
-    writer = _Writer(source, computed, computed.subject, out)
-    writes: list[Callable[[], Result]] = [partial(writer.write, *one) for one in computed.found]
-    if computed.differences:
-        writes.append(writer.write_contrast)
-    return [_attempt(write, source.file) for write in writes]
-
-
-def _attempt(write: Callable[[], Result], file: str) -> Result:
-    """Write a result; where memory is short, once more while no other thread writes."""
+    results = [Result.failure(source.file, computed.error)] if computed.error is not None else []
+    contents: dict[str, bytes] = {}  # what goes to the store together
+    for write in _writes(source, computed, store, contents):
+        try:
+            with suppress(MemoryError):
+                results.append(write())
+                continue
+            with _ALONE:  # memory is short: once more while no other thread writes
+                results.append(write())
+        except PathxError as error:
+            results.append(Result.failure(source.file, error))
+        except Exception as error:
+            results.append(Result.failure(source.file, unexpected_error(error)))
+    line = _line(source, results, computed, computed.seconds + perf_counter() - start)
     try:
-        with suppress(MemoryError):
-            return write()
-        with _ALONE:
-            return write()
+        place, lines = store.commit(contents, line)
     except PathxError as error:
-        return Result.failure(file, error)
-    except Exception as error:
-        return Result.failure(file, unexpected_error(error))
+        return [Result.failure(source.file, error)], [failed_line(line, error)]
+    return [one if one.failed else replace(one, folder=cast(Any, place / one.folder)) for one in results], lines
 
 
-@dataclass(frozen=True)
-class _Writer:
-    """Writes the results of one image below an output folder."""
+def _writes(
+    source: ImageFile, computed: Computed, store: ResultStore, contents: dict[str, bytes]
+) -> Iterator[Callable[[], Result]]:
+    """What draws and writes the result for every class, then their contrast where there are several."""
+    subject = computed.subject
+    if subject is None:
+        return
 
-    source: ImageFile
-    computed: Computed
-    subject: ResultSubject
-    out: Path
+    def folder_of(target: int, against: int | None = None) -> PurePath:
+        name = target_slug(target, subject.labels)
+        name = name if against is None else f"{name}-against-{target_slug(against, subject.labels)}"
+        return result_folder(source.name, name)
 
-    def folder(self, target: int, against: int | None = None) -> Path:
-        """Where the results for one class go, or for one against another."""
-        name = target_slug(target, self.subject.labels)
-        name = name if against is None else f"{name}-against-{target_slug(against, self.subject.labels)}"
-        folder = explanation_folder(self.out, self.source.name, name)
-        check_inside(folder, self.out)
-        return folder
-
-    def write(self, made: Explanation | Decomposition, references: Any = ()) -> Result:
-        """Write an explanation or a decomposition."""
-        whole = made.whole if isinstance(made, Decomposition) else made
-        folder = self.folder(whole.target, whole.against)
-        replaced = remove_others(folder, whole, self.subject)
+    def draw(made: Explanation | Decomposition, references: Any = ()) -> tuple[PurePath, ResultFiles]:
         if isinstance(made, Decomposition):
-            document = save_decomposition(made, folder, self.subject, references)
-            kind, files = Kind.decomposition, decomposition_files(document)
+            return folder_of(made.whole.target), decomposition_files(made, subject, references)
+        return folder_of(made.target, made.against), explanation_files(made, subject, references)
+
+    def write(made: Any, folder: PurePath, files: ResultFiles) -> Result:
+        replaced = ""
+        if store.in_place:
+            replaced = store.write(folder, files)
         else:
-            document = save(made, folder, self.subject, references)
-            kind, files = Kind.explanation, [*document["files"].values(), Kind.explanation.value]
-        return self._result(kind, folder, document, files, made, replaced)
-
-    def write_contrast(self) -> Result:
-        """Write the differences between the first class and the others, and what compares all of them."""
-        several = [one.whole if isinstance(one, Decomposition) else one for one, _ in self.computed.found]
-        truth, (predicted, label, _), reason = self.computed.truth, self.computed.top[0], ""
-        if truth is not None and truth != predicted:
-            reason = f"The network says {label}; the label is {self.subject.label(truth)}."
-        contrast = Contrast.of(several, differences=self.computed.differences, reason=reason)
-        between = [self.write(difference).folder.name for difference in self.computed.differences]
-        folders = [self.folder(explanation.target) for explanation in several]
-        place = folders[0].parent
-        document = save_contrast(contrast, place, self.subject, [folder.name for folder in folders], between)
-        files = [*document["files"].values(), Kind.contrast.value]
-        return self._result(Kind.contrast, place, document, files, contrast)
-
-    def _result(
-        self, kind: Kind, folder: Path, document: dict[str, Any], files: Sequence[str], made: Any, replaced: str = ""
-    ) -> Result:
+            contents.update({(folder / name).as_posix(): data for name, data in files.all_bytes().items()})
         return Result(
-            self.source.file,
+            source.file,
             State.done,
-            kind,
-            folder,
-            document,
-            tuple(files),
+            files.kind,
+            cast(Any, folder),
+            files.document,
+            files.names,
             made,
-            predictions=tuple((label, probability) for _, label, probability in self.computed.top),
-            truth=_true_label(self.computed),
-            notes=self.subject.image.notes,
+            predictions=tuple((label, probability) for _, label, probability in computed.top),
+            truth=_true_label(computed),
+            notes=subject.image.notes,
             replaced=replaced,
         )
+
+    def write_contrast() -> Result:
+        several = [one.whole if isinstance(one, Decomposition) else one for one, _ in computed.found]
+        (predicted, label, _), reason = computed.top[0], ""
+        if computed.truth not in (None, predicted):
+            reason = f"The network says {label}; the label is {_true_label(computed)}."
+        contrast = Contrast.of(several, differences=computed.differences, reason=reason)
+        folders, between = [folder_of(one.target) for one in several], list(map(draw, computed.differences))
+        names = [folder.name for folder in folders], [folder.name for folder, _ in between]
+        files = contrast_files(contrast, subject, *names)
+        for difference, drawn in zip(computed.differences, between, strict=True):
+            write(difference, *drawn)
+        return write(contrast, folders[0].parent, files)
+
+    for made, references in computed.found:
+        yield lambda made=made, references=references: write(made, *draw(made, references))  # type: ignore[misc]
+    if computed.differences:
+        yield write_contrast
+
+
+def result_folder(image: str, target_slug: str) -> PurePath:
+    """`<path of the image>/<target slug>`, never outside of the folder that it is below.
+
+    Args:
+        image: its path below the folder that the user named; of one that is absolute or climbs (`..`), only the file's name
+            is used.
+    """
+    relative = PurePath(image)
+    if relative.anchor or ".." in relative.parts:
+        relative = PurePath(relative.name)
+    for part in (relative.name, target_slug):
+        if part in ("", ".", "..") or PurePath(part).name != part:
+            raise PathxError(f"{shown(part)} cannot name a folder of results: give the image by its file name")
+    return relative / target_slug
 
 
 def _true_label(computed: Computed) -> str | None:
     return None if computed.truth is None or computed.subject is None else computed.subject.label(computed.truth)
 
 
-def _line(source: ImageFile, results: Sequence[Result], computed: Computed, seconds: float, out: Path) -> Line:
+def _line(source: ImageFile, results: list[Result], computed: Computed, seconds: float) -> Line:
     """What the index says of an image."""
-    done = [result for result in results if result.state is State.done]
     line: Line = {"file": source.file, "name": source.name}
     line |= {"version": source.version} if source.version else {}
-    line["explanations"] = [_class_entry(one, out) for one in done if one.kind is not Kind.contrast]
-    for contrast in (one for one in done if one.kind is Kind.contrast):
-        line["contrast"] = _result_entry(contrast, out)
+    line["explanations"] = []
+    for result in results:
+        if result.kind is Kind.contrast:
+            line["contrast"] = _entry(result)
+        elif not result.failed:
+            target = result.document["target"]
+            score = (result.document["linear_model"] if result.kind is Kind.explanation else result.document)["score"]
+            entry = {"target": target["index"], "label": target["label"], "probability": target["probability"]}
+            entry["score"] = score
+            if (removal := result.document.get("removal")) is not None:
+                entry["removal"] = {key: removal[key] for key in ("before", "after", "at_random")}
+            line["explanations"].append(entry | _entry(result))
     truth, top = _true_label(computed), computed.top
     line["label"] = truth
     line["correct"] = truth == top[0][1] if truth is not None and top else None
@@ -145,20 +156,10 @@ def _line(source: ImageFile, results: Sequence[Result], computed: Computed, seco
     return line | ({"error": "; ".join(errors)} if errors else {})
 
 
-def _class_entry(result: Result, out: Path) -> dict[str, Any]:
-    """What the index says of the results for one class."""
-    target = {key: result.document["target"][key] for key in ("label", "probability")}
-    score = (result.document["linear_model"] if result.kind is Kind.explanation else result.document)["score"]
-    removal = result.document.get("removal")
-    proof = {} if removal is None else {"removal": {key: removal[key] for key in ("before", "after", "at_random")}}
-    about = {"score": score, **proof, **_result_entry(result, out)}
-    return {"target": result.document["target"]["index"], **target, **about}
-
-
-def _result_entry(result: Result, out: Path) -> dict[str, Any]:
+def _entry(result: Result) -> dict[str, Any]:
     """Where results are below the output folder, and the hash of the document that makes them whole."""
     return {
-        "folder": str(result.folder.relative_to(out)),
+        "folder": str(result.folder),
         "files": list(result.files),
         "document": result.kind.value,
         "sha256": hashlib.sha256(document_bytes(result.document)).hexdigest(),  # an equal run may be writing it again

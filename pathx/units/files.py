@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from pathx.engine.freeze import freeze
 from pathx.engine.units import unit_maps
 from pathx.errors import PathxError, shown
 from pathx.images.read import UserImage, open_image
-from pathx.pipeline import tensor_of
+from pathx.pipeline import in_batches, tensor_of
 from pathx.results.files import UNFIT, created_by, document_bytes, read_document, read_names, replacing
 from pathx.results.schema import misfit
 from pathx.units.references import SCHEMA, Channel, Reference, Units
@@ -70,56 +69,33 @@ def crops(
     for tensor, reference in dict.fromkeys(references):
         by_photo.setdefault((reference.file, reference.sha256), []).append((tensor, reference))
     made: dict[tuple[str, Reference], Image.Image] = {}
-    waiting: list[_Photo] = []
-    for own in by_photo.values():
-        image = photos.photo(own[0][1])
-        if image is not None:
-            waiting.append(_Photo.of(image, own, prepared))
-        if len(waiting) == min(_PHOTOS, prepared.classifier.chunk):
-            made |= _cut(waiting, prepared)
-            waiting = []
-    for photo in waiting:  # one by one: a batch of another size would have to be traced
-        made |= _cut([photo], prepared)
+    for batch in in_batches(list(by_photo.values()), min(_PHOTOS, prepared.classifier.chunk)):
+        opened = [
+            (image.reduced(), tensor_of(image, prepared.model.preprocessing), own)
+            for own in batch
+            if (image := photos.photo(own[0][1])) is not None
+        ]
+        if opened:
+            made |= _cut(opened, prepared)
     return made
 
 
-@dataclass(frozen=True, eq=False)
-class _Photo:
-    """A photo and the references that point to it.
-
-    Args:
-        input: (C, H, W), what the network sees of it.
-        region: where that is, in pixels of the photo.
-    """
-
-    pixels: Image.Image
-    region: tuple[float, float, float, float]
-    input: Tensor
-    references: Sequence[tuple[str, Reference]]
-
-    @staticmethod
-    def of(image: UserImage, references: Sequence[tuple[str, Reference]], prepared: Prepared) -> _Photo:
-        preprocessing, small = prepared.model.preprocessing, image.reduced()
-        region = small.on_pixels(preprocessing.region(image.width, image.height))
-        return _Photo(small.pixels, region, tensor_of(image, preprocessing), references)
-
-
-def _cut(photos: Sequence[_Photo], prepared: Prepared) -> dict[tuple[str, Reference], Image.Image]:
-    """The crops of a few photos."""
-    inputs = torch.stack([photo.input for photo in photos]).to(prepared.device, prepared.dtype)
+def _cut(
+    photos: Sequence[tuple[UserImage, Tensor, Sequence[tuple[str, Reference]]]], prepared: Prepared
+) -> dict[tuple[str, Reference], Image.Image]:
+    """The crops of a few photos, each with what the network sees of it and the references that point to it."""
+    inputs = torch.stack([tensor for _, tensor, _ in photos]).to(prepared.device, prepared.dtype)
+    region = prepared.model.preprocessing.region
+    regions = [image.on_pixels(region(image.width, image.height)) for image, _, _ in photos]
     frozen, (height, width) = freeze(prepared.module, inputs), inputs.shape[-2:]
-    wanted = [(number, *one) for number, photo in enumerate(photos) for one in photo.references]
+    wanted = [(number, *one) for number, (_, _, own) in enumerate(photos) for one in own]
     made = {}
-    for tensor in dict.fromkeys(
-        tensor for _, tensor, _ in wanted
-    ):  # units of one ReLU have windows of one size: quicker
-        own = [entry for entry in wanted if entry[1] == tensor]
-        for start in range(0, len(own), _MAPS):
-            part = own[start : start + _MAPS]
+    for tensor in dict.fromkeys(name for _, name, _ in wanted):  # units of one ReLU have windows of one size: quicker
+        for part in in_batches([entry for entry in wanted if entry[1] == tensor], _MAPS):
             maps = unit_maps(frozen, [(number, tensor, reference.index) for number, _, reference in part])
             for (number, _, reference), saw in zip(part, maps, strict=True):
-                box, photo = reference.receptive_field, photos[number]
-                made[tensor, reference] = crop(photo.pixels, photo.region, box, (width, height), saw)
+                box = reference.receptive_field
+                made[tensor, reference] = crop(photos[number][0].pixels, regions[number], box, (width, height), saw)
     return made
 
 
@@ -253,21 +229,15 @@ def check_same_model(
 ) -> None:
     """Refuse units of another model, or of the same one that saw its images in another way."""
     theirs = units.about["model"]
-    another = any(theirs.get(key) != model.get(key) for key in ("sha256", "made_of"))
-    if another and theirs["name"] == model["name"]:
+    if any(theirs.get(key) != model.get(key) for key in ("sha256", "made_of")):
+        which = f"{theirs['name']}, weights {theirs['weights']}"
         raise PathxError(
-            f"{model['name']} has other weights or layers than when the units in {shown(folder)} were gathered: gather "
-            "them again",
+            f"the units in {shown(folder)} are of another model ({which}), not of this {model['name']}: gather them again",
             usage=True,
         )
-    if another:
-        raise PathxError(
-            f"the units in {shown(folder)} are of another model ({theirs['name']}, weights {theirs['weights']}), not of "
-            f"{model['name']}: gather them again for this one",
-            usage=True,
-        )
-    plain = {key: list(value) if isinstance(value, tuple) else value for key, value in preprocessing.items()}
-    other = [key for key, value in units.about["preprocessing"].items() if plain.get(key) != _plain(value)]
+    other = [
+        key for key, value in units.about["preprocessing"].items() if _plain(preprocessing.get(key)) != _plain(value)
+    ]
     if other:
         raise PathxError(
             f"the units in {shown(folder)} were gathered with other preprocessing ({', '.join(other)}): gather them again",

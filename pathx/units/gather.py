@@ -118,6 +118,16 @@ class Gathered:
     channels: dict[str, Channels] = field(default_factory=dict)
     count: int = 0
 
+    @classmethod
+    def empty(cls, layers: Mapping[int, Sequence[LayerTensor]], *, by: str, top: int, classes: int) -> Gathered:
+        """Nothing seen yet, of the ReLUs of some hidden layers."""
+        if by not in MEASURES:
+            raise PathxError(f"units are ranked by {' or '.join(MEASURES)}, not {by!r}", usage=True)
+        if top < 1:
+            raise PathxError(f"{top} references are too few; keep 1 or more", usage=True)
+        tensors = [(layer, tensor) for layer in sorted(layers, reverse=True) for tensor in layers[layer]]
+        return cls(by, {tensor.name: Channels.empty(tensor, layer, top, classes) for layer, tensor in tensors})
+
     def see(self, frozen: Frozen, explanations: Sequence[Explanation], numbers: Sequence[int]) -> None:
         """Take in a batch.
 
@@ -130,10 +140,9 @@ class Gathered:
         for name, own in self.channels.items():
             activation = own.by_channel(frozen.activation(gates[name]).detach().cpu().flatten(1))
             own.totals += activation.mean(2).double().sum(0)
-            contribution, on_path = _on_paths(explanations, own)
-            share = _shares(explanations, own, contribution)
-            own.shares += share.sum(0)
-            own.paths.T.index_add_(0, target, on_path.int())
+            contribution, shares = _on_paths(explanations, own)
+            own.shares += shares.sum(0)
+            own.paths.T.index_add_(0, target, (contribution > -math.inf).any(2).int())
             if self.by == "activation":
                 best, unit = activation.double().max(2)
                 best = best.masked_fill(best <= 0, -math.inf)
@@ -174,43 +183,20 @@ class Gathered:
         return Gathered(self.by, channels, int(tensors["count"]))
 
 
-def wanted_channels(layers: Mapping[int, Sequence[LayerTensor]], *, by: str, top: int, classes: int) -> Gathered:
-    """Nothing seen yet, of the ReLUs of some hidden layers."""
-    if by not in MEASURES:
-        raise PathxError(f"units are ranked by {' or '.join(MEASURES)}, not {by!r}", usage=True)
-    if top < 1:
-        raise PathxError(f"{top} references are too few; keep 1 or more", usage=True)
-    empty = Gathered(by)
-    for layer in sorted(layers, reverse=True):
-        for tensor in layers[layer]:
-            empty.channels[tensor.name] = Channels.empty(tensor, layer, top, classes)
-    return empty
-
-
 def _on_paths(explanations: Sequence[Explanation], own: Channels) -> tuple[Tensor, Tensor]:
-    """(B, channels, units) contributions of kept units, -inf elsewhere; and (B, channels) whether the path has any."""
-    kept = torch.full((len(explanations), prod(own.tensor.shape)), -math.inf, dtype=torch.float64)
+    """(B, channels, units) contributions of kept units, -inf elsewhere; and (B, channels) each channel's share, by magnitude,
+    of what its whole layer contributes."""
+    size = prod(own.tensor.shape)
+    kept = torch.full((len(explanations), size), -math.inf, dtype=torch.float64)
+    totals = torch.zeros(len(explanations), 1, dtype=torch.float64)
     for number, explanation in enumerate(explanations):
-        layer = next((layer for layer in explanation.path if layer.layer == own.layer), None)
-        if layer is None:
-            continue
-        units, values = (part.detach().cpu() for part in layer.contributions())
-        first = 0
-        for tensor in layer.tensors:
-            if tensor.name == own.tensor.name:
-                break
-            first += prod(tensor.shape)
-        here = (units >= first) & (units < first + prod(own.tensor.shape))
-        kept[number, units[here] - first] = values[here].double()
+        for layer in (layer for layer in explanation.path if layer.layer == own.layer):
+            units, values = (part.detach().cpu() for part in layer.contributions())
+            names = [tensor.name for tensor in layer.tensors]
+            first = sum(prod(tensor.shape) for tensor in layer.tensors[: names.index(own.tensor.name)])
+            here = (units >= first) & (units < first + size)
+            kept[number, units[here] - first] = values[here].double()
+            totals[number] = values.double().abs().sum()
     channels = own.by_channel(kept)
-    return channels, (channels > -math.inf).any(2)
-
-
-def _shares(explanations: Sequence[Explanation], own: Channels, kept: Tensor) -> Tensor:
-    """(B, channels) a channel's share of what its whole layer contributes, by magnitude."""
-    totals = [
-        sum(float(layer.contributions()[1].double().abs().sum()) for layer in made.path if layer.layer == own.layer)
-        for made in explanations
-    ]
-    magnitude = kept.abs().masked_fill(kept == -math.inf, 0.0).sum(2)
-    return magnitude / torch.tensor(totals, dtype=torch.float64).clamp(min=1e-300)[:, None]
+    magnitude = channels.abs().masked_fill(channels == -math.inf, 0.0).sum(2)
+    return channels, magnitude / totals.clamp(min=1e-300)

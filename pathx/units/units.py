@@ -18,7 +18,6 @@ import torch
 from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
 from pathx.engine.network import Gate
 from pathx.engine.settings import check_depth
-from pathx.engine.units import fields_of
 from pathx.errors import PathxError
 from pathx.images.find import ImageFile, images_in
 from pathx.models.load import LoadedModel
@@ -27,7 +26,7 @@ from pathx.results.files import check_folder, remove, replace_file
 from pathx.runs.index import Shard
 from pathx.runs.stop import Stop
 from pathx.units.files import save_units
-from pathx.units.gather import NOBODY, Channels, Gathered, wanted_channels
+from pathx.units.gather import NOBODY, Channels, Gathered
 from pathx.units.references import Channel, Reference, Units
 
 if TYPE_CHECKING:
@@ -154,7 +153,7 @@ class Pass:
     def empty(self) -> Gathered:
         tensors = {layer: [*map(self.prepared.network.tensor, gates)] for layer, gates in self.gates.items()}
         classes = len(self.prepared.labels)
-        return wanted_channels(tensors, by=self.request.by, top=self.request.top, classes=classes)
+        return Gathered.empty(tensors, by=self.request.by, top=self.request.top, classes=classes)
 
     def state_file(self, shard: Shard | None) -> Path:
         return self.out / STATE.format("" if shard is None else f".{shard.number}-of-{shard.count}")
@@ -266,7 +265,7 @@ class Pass:
         gate = next(gate for gate in self.gates[own.layer] if gate.name == own.tensor.name)
         channel, unit = torch.arange(len(own.units))[:, None], own.units.clamp(min=0)
         flat = channel * own.size + unit if own.tensor.channel_dim == 0 else unit * len(own.units) + channel
-        found = fields_of(self.prepared.network, gate, flat.flatten())
+        found = self.prepared.network.boxes(gate, flat.flatten())
         fields: list[list[list[int]]] = found.reshape(*own.units.shape, -1).tolist()
         return fields
 

@@ -19,7 +19,7 @@ from pathx import PathxError
 from pathx.cluster import Actors
 from pathx.results.store import Result
 from pathx.runs import cluster as runs
-from pathx.runs.cluster import explain_on_ray
+from pathx.runs.cluster import OnRay
 from pathx.runs.run import explain_files
 
 pytestmark = [
@@ -29,8 +29,8 @@ pytestmark = [
 
 
 def on_ray(load: Any, here: Path, **options: Any) -> list[Result]:
-    options = {"settings": SETTINGS, "actors": Actors(1, 1), **options}
-    return list(explain_on_ray(load, [here / "photos"], here / "out", **options))
+    ray = OnRay(load, actors=Actors(1, 1))
+    return list(explain_files(load(), [here / "photos"], here / "out", settings=SETTINGS, ray=ray, **options))
 
 
 def check_all_is_there(load: Any, here: Path) -> None:
@@ -105,7 +105,8 @@ def test_a_node_that_is_killed_and_one_that_joins(cluster: Any, here: Path, monk
 
     monkeypatch.setattr(runs, "_read", slowly)
     extra = cluster.add_node(num_cpus=2)
-    results = explain_on_ray(load, [here / "photos"], here / "out", settings=SETTINGS, actors=Actors(1, 2))
+    ray_run = OnRay(load, actors=Actors(1, 2))
+    results = explain_files(load(), [here / "photos"], here / "out", settings=SETTINGS, ray=ray_run)
     found = [next(results)]
     before = {node["NodeID"] for node in ray.nodes()}
     cluster.remove_node(extra, allow_graceful=False)
@@ -118,40 +119,20 @@ def test_a_node_that_is_killed_and_one_that_joins(cluster: Any, here: Path, monk
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("everywhere", [False, True])
-def test_a_full_disk(cluster: Any, load: Any, here: Path, monkeypatch: pytest.MonkeyPatch, everywhere: bool) -> None:
-    import ray
+def test_a_full_disk(cluster: Any, load: Any, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from support.faults import Refusal, watched
 
-    full = here / "full"
+    def short(*arguments: Any) -> Any:
+        from pathx.runs import cluster as there  # in that process nobody has replaced it
 
-    def short(out: Any, documents: bool, made: Any) -> Any:
-        from pathx.runs import cluster as there
+        with watched(Refusal(0, errno.ENOSPC, lasting=True)):
+            return there._write(*arguments)
 
-        whole, node = there._write_images, ray.get_runtime_context().get_node_id()
-        if not full.exists():
-            full.write_text(node)  # the first that is to write something
-
-        def refused(out: Any, images: Any) -> Any:
-            if everywhere or ray.get_runtime_context().get_node_id() == full.read_text():
-                (here / "refused").touch()
-                with watched(Refusal(0, errno.ENOSPC, lasting=True)):
-                    return whole(out, images)
-            return whole(out, images)
-
-        there._write_images = refused
-        try:
-            return there._write(out, documents, made)  # in that process nobody has replaced it
-        finally:
-            there._write_images = whole
-
-    monkeypatch.setattr(runs, "_write", short)
-    if everywhere:
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "_write", short)
         with pytest.raises(PathxError, match="make room, then run it again"):
             on_ray(load, here)
-        monkeypatch.undo()
     assert not any(result.failed for result in on_ray(load, here))
-    assert (here / "refused").exists()
     check_all_is_there(load, here)
 
 

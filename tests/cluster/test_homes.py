@@ -14,7 +14,7 @@ from support.command_line import config, process
 from support.stores import content, s3_server, upload
 
 from pathx.cluster import Actors
-from pathx.runs.cluster import explain_on_ray
+from pathx.runs.cluster import OnRay
 from pathx.runs.index import unpack_results
 from pathx.runs.run import explain_files
 
@@ -28,7 +28,8 @@ ONE = Actors(1, 1)
 def test_archives_and_shards(cluster: Any, load: Any, here: Path) -> None:
     archive = [str(here / shard("x.tar", 5))]
     local = list(explain_files(load(), archive, here / "local", settings=SETTINGS))
-    results = list(explain_on_ray(load, archive, here / "out", settings=SETTINGS, actors=ONE, pack="tar"))
+    ray = OnRay(load, actors=ONE)
+    results = list(explain_files(load(), archive, here / "out", settings=SETTINGS, ray=ray, pack="tar"))
     assert not any(result.failed for result in (*local, *results))
     assert len(list((here / "out").glob("results-*.tar"))) == 3  # of two images each, the last of one
     assert unpack_results(here / "out", here / "unpacked").done == 5

@@ -11,8 +11,7 @@ from support.command_line import Pathx, config
 
 from pathx.cluster import Actors
 from pathx.results.store import Result
-from pathx.runs.cluster import explain_on_ray
-from pathx.runs.compute import decompose_task
+from pathx.runs.cluster import OnRay
 from pathx.runs.run import explain_files
 
 pytestmark = [
@@ -23,8 +22,8 @@ ONE = Actors(1, 1)
 
 
 def on_ray(load: Any, here: Path, out: str = "out", **options: Any) -> list[Result]:
-    options = {"settings": SETTINGS, "actors": ONE, **options}
-    return list(explain_on_ray(load, [here / "photos"], here / out, **options))
+    ray = OnRay(load, actors=options.pop("actors", ONE))
+    return list(explain_files(load(), [here / "photos"], here / out, ray=ray, **{"settings": SETTINGS, **options}))
 
 
 def locally(load: Any, here: Path, out: str = "local", **options: Any) -> list[Result]:
@@ -42,8 +41,8 @@ def test_the_files_and_lines_are_those_of_a_local_run(cluster: Any, load: Any, h
 
 @pytest.mark.slow
 def test_decompositions_too(cluster: Any, load: Any, here: Path) -> None:
-    locally(load, here, task=decompose_task())
-    on_ray(load, here, task=decompose_task(), actors=None)
+    locally(load, here, decompose={})
+    on_ray(load, here, decompose={}, actors=None)
     check_same(here / "out", here / "local")
 
 
@@ -55,7 +54,8 @@ def test_either_goes_on_where_the_other_was_stopped(cluster: Any, load: Any, her
     begun.close()
     made = set(lines(here / "out"))
     assert 0 < len(made) < 7
-    going = explain_on_ray(load, [here / "photos"], here / "out", settings=SETTINGS, actors=ONE)
+    ray = OnRay(load, actors=ONE)
+    going = explain_files(load(), [here / "photos"], here / "out", settings=SETTINGS, ray=ray)
     first = next(result for result in going if result.state.name != "kept")
     going.close()  # stopped under Ray as well, after one more
     assert first.state.name == "done"

@@ -6,14 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.command_line import (
-    FILES,
-    Pathx,
-    files,
-    network,
-    picture,
-    scripted,
-)
+from support.command_line import FILES, Pathx, files, network, picture, scripted
 
 pytestmark = pytest.mark.usefixtures("one_thread", "here")
 

@@ -5,14 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from PIL import Image
-from safetensors import safe_open
 from support.command_line import (
     FILES,
     INDEX,
@@ -231,21 +227,6 @@ def test_alpha(pathx_: Pathx) -> None:
     assert "* no unit was above alpha; the best one was kept\n" in text
 
 
-def test_save_tensors(pathx_: Pathx) -> None:
-    options = ("--save-tensors", "--depth", 2, "--format", "json")
-    (made,) = pathx_("explain", picture(), "--model", scripted(network()), *options, "--target", "cat").documents
-    folder = Path("pathx-out/photo.png/cat")
-    assert files(folder) == FILES | {"tensors.safetensors"}
-    assert made["files"]["tensors"] == "tensors.safetensors"
-    with safe_open(folder / "tensors.safetensors", "pt") as tensors:
-        assert tensors.get_tensor("attribution").shape == (3, 8, 8)
-        total = float(tensors.get_tensor("attribution").double().sum())
-        assert total == pytest.approx(made["linear_model"]["attribution_sum"])
-        for layer in made["layers"]:
-            indices = tensors.get_tensor(f"units.{layer['layer']}").tolist()
-            assert indices == [unit["index"] for unit in layer["units"]]
-
-
 def test_options_describe_a_model_file(pathx_: Pathx) -> None:
     model = scripted(network(), sidecar=None)
     described = ("--input-size", "3,8,8", "--mean", "0.5,0.5,0.5", "--std", "0.25,0.25,0.25", "--format", "json")
@@ -261,48 +242,7 @@ def test_options_describe_a_model_file(pathx_: Pathx) -> None:
     assert other["target"]["logit"] != pytest.approx(sidecar["target"]["logit"], rel=1e-3)
 
 
-def test_the_batch_size_changes_nothing(pathx_: Pathx) -> None:
-    pictures = [picture(f"{number}.png", seed=number) for number in range(4)]
-    arguments = ("explain", *pictures, "--model", scripted(network()), "--target", "top:2", "--format", "json")
-    one, three = (pathx_(*arguments, "--out", f"by{size}", "--batch-size", size).documents for size in (1, 3))
-    assert len(one) == 8
-    assert all(map(same, one, three))
-    assert files("by1") == files("by3")
-
-
 # Images that fail: the others are done
-
-
-def png_of_size(width: int, height: int) -> bytes:
-    """A PNG that says it has this size, with hardly any pixels in it."""
-    header = width.to_bytes(4, "big") + height.to_bytes(4, "big") + b"\x08\x02\0\0\0"
-    chunks = (b"IHDR", header), (b"IDAT", zlib.compress(b"\0")), (b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        len(data).to_bytes(4, "big") + name + data + zlib.crc32(name + data).to_bytes(4, "big") for name, data in chunks
-    )
-
-
-BAD_PICTURES: dict[str, tuple[Callable[[bytes], bytes | None], str]] = {
-    "missing": (lambda whole: None, "bad.png: no such file; check the path"),
-    "empty": (lambda whole: b"", "bad.png is empty (zero bytes): fetch it again"),
-    "text": (lambda whole: b"not a picture", "bad.png is not an image that pathx reads: give it as JPEG, PNG, "),
-    "truncated": (lambda whole: whole[: len(whole) // 2], "bad.png is damaged or cut short ("),
-    "bomb": (lambda whole: png_of_size(60_000, 60_000), "bad.png has more than 89 million pixels, too many to decode"),
-}
-
-
-@pytest.mark.parametrize("kind", BAD_PICTURES)
-def test_a_bad_picture(pathx_: Pathx, kind: str) -> None:
-    spoil, message = BAD_PICTURES[kind]
-    content = spoil(Path(picture("bad.png")).read_bytes())
-    Path("bad.png").unlink()
-    if content is not None:
-        Path("bad.png").write_bytes(content)
-    done = pathx_("explain", "bad.png", "--model", scripted(network()))
-    assert (done.status, done.out) == (1, "")
-    assert done.err.startswith(f"pathx: {message}")
-    assert done.err.count("\n") == 1
-    assert not Path("pathx-out").exists()
 
 
 def test_one_bad_picture_among_several(pathx_: Pathx) -> None:
@@ -319,17 +259,6 @@ def test_one_bad_picture_among_several(pathx_: Pathx) -> None:
         assert files("pathx-out") == {f"{name}/cat/{file}" for name in ("a.png", "c.png") for file in FILES} | INDEX
     done = pathx_("explain", "b.png", "d.png", "--model", "model.pt")
     assert done.err.splitlines()[-1] == "pathx: 2 of 2 images failed"
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_outputs_that_are_no_numbers(pathx_: Pathx, value: float) -> None:
-    module = network()
-    with torch.no_grad():
-        next(reversed(list(module.parameters())))[0] = value
-    done = pathx_("explain", picture(), "--model", scripted(module))
-    message = "photo.png: the model's output is NaN or infinite; check its weights, or try --dtype float64"
-    assert done == Finished(1, "", f"pathx: {message}\n")
-    assert not Path("pathx-out").exists()
 
 
 def test_a_folder_of_results_that_cannot_be_made(pathx_: Pathx) -> None:
@@ -415,23 +344,3 @@ def test_removal_is_for_images_that_somebody_looks_at(pathx_: Pathx) -> None:
                 keys = ("before", "after", "at_random")
                 assert entry.get("removal") == (written and {key: written[key] for key in keys})
         shutil.rmtree("out")
-
-
-def test_several_images_at_once_have_the_removal_of_each_alone(pathx_: Pathx) -> None:
-    names = [picture(f"photos/{number}.png", seed=number) for number in range(5)]
-    how = (
-        "--model",
-        scripted(network()),
-        "--no-pictures",
-        "--format",
-        "json",
-        "--quiet",
-        "--target",
-        "top:2",
-        "--removal",
-    )
-    together = pathx_("explain", "photos", *how, "--batch-size", 5, "--out", "together").documents
-    alone = [made for name in names for made in pathx_("explain", name, *how, "--out", "alone").documents]
-    assert len(together) == len(alone) == 10
-    for one, other in zip(together, alone, strict=True):
-        assert same(one["removal"], other["removal"])

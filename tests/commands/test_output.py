@@ -14,7 +14,7 @@ from support.attacks import GRAPH, exported, packed, records_of
 from support.command_line import Pathx, picture
 from torch import nn
 
-from pathx.commands.output import harmless_output, keep_stdout_for_results, print_table, say, terminal
+from pathx.commands.output import harmless_output, keep_stdout_for_results, print_table, say
 from pathx.errors import harmless
 from pathx.evaluation.records import write_csv
 
@@ -83,8 +83,6 @@ def test_a_second_run_and_the_debugger(hostile: str, pathx_: Pathx, monkeypatch:
 
 
 def test_colours_are_left_to_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rich.text import Text
-
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -93,13 +91,13 @@ def test_colours_are_left_to_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.delenv("NO_COLOR", raising=False)
     stream = Terminal()
     with contextlib.redirect_stdout(stream), harmless_output():
-        terminal().print(Text(f"name{EVIL}", "bold"))
+        say(head=f"name{EVIL}")
         print_table([EVIL], [])
     assert "\x1b[1m" in stream.getvalue()
     monkeypatch.setenv("NO_COLOR", "1")
     plain = Terminal()
     with contextlib.redirect_stdout(plain), harmless_output():
-        terminal().print(Text("name", "bold"))
+        say(head="name")
         print_table(["heading"], [("cell",)])
     assert "name" in plain.getvalue() and "\x1b" not in plain.getvalue()
     assert dangerous(stream.getvalue().replace("\x1b[1m", "").replace("\x1b[0m", "")) == set()

@@ -206,3 +206,15 @@ def test_the_page_on_troubleshooting_quotes_messages_that_there_are() -> None:
     quoted = re.findall(r"^\| `(.+?)` \|", PAGES["troubleshooting.md"], re.MULTILINE)
     missing = [one for one in quoted if not re.search(".*".join(map(re.escape, one.strip("… ").split("…"))), texts)]
     assert len(quoted) > 30 and not missing
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_the_first_look_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(ROOT / "docs/notebooks")
+    cells = json.loads(Path("first-look.ipynb").read_text(encoding="utf-8"))["cells"]
+    names: dict[str, object] = {}
+    for number, cell in enumerate(cells):
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), f"cell {number}", "exec"), names)
+    printed = capsys.readouterr().out
+    assert "tiger cat" in printed and "image (" in printed and names["seen"]

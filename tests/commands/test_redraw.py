@@ -5,13 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.command_line import (
-    Pathx,
-    files,
-    network,
-    picture,
-    scripted,
-)
+from support.command_line import Pathx, files, network, picture, scripted
 
 pytestmark = pytest.mark.usefixtures("one_thread", "here")
 

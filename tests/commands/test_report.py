@@ -1,12 +1,13 @@
-"""`pathx report`: what is wrong with a call, and the page that is opened."""
+"""`pathx report` and `--report`: what is wrong with a call, the page that is opened, and what takes the network."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support.command_line import Pathx
-from support.reports import only_document, results
+from support.command_line import Pathx, network, picture, scripted
+from support.reports import data_of, only_document, results
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -36,3 +37,37 @@ def test_an_opened_page_is_the_one_that_was_written(here: Path, pathx_: Pathx, m
     assert pathx_("report", "out", "--open").status == 0
     file, _ = only_document(here / "out")
     assert opened == [file.with_name("report.html").as_uri()]
+
+
+def test_explain_report_holds_what_units_saw_and_the_command_line_does_not_run_a_network(
+    here: Path, pathx_: Pathx
+) -> None:
+    model, photo = scripted(network()), picture()
+    ran = pathx_("explain", photo, "--model", model, "--out", "out", "--report", "--format", "json")
+    assert ran.status == 0 and len(ran.documents) == 1  # stdout is JSON still
+    file, document = only_document(Path("out"))
+    data = data_of(file.with_name("report.html"))
+    assert data["path"]["model"]["score"] == document["linear_model"]["score"]
+    assert data["unit_maps"]
+    Path(model).unlink()
+    ran = pathx_("report", "out", "--out", "other/page.html")
+    assert ran.status == 0 and ran.out == "other/page.html\n" and ran.err == ""
+    assert data_of(Path("other/page.html")) == data  # what took the network is in report.json
+    file.with_name("report.json").unlink()
+    pathx_("report", "out", "--out", "other/page.html")
+    assert data_of(Path("other/page.html")) == {**data, "unit_maps": {}, "effects": []}
+
+
+def test_a_run_that_was_stopped_writes_no_report(here: Path, pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = scripted(network())
+    for number in range(3):
+        picture(f"photos/{number}.png", seed=number)
+
+    def stopped(*arguments: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pathx.commands.running._print", stopped)
+    ran = pathx_("explain", "photos", "--model", model, "--out", "out", "--report")
+    assert ran.status == 130 and "interrupted" in ran.err
+    assert Path("out/photos").is_dir() or list(Path("out").rglob("path.json"))
+    assert not list(Path("out").rglob("*.html"))

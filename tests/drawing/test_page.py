@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageChops, ImageDraw
+from PIL import Image
 from support.pages import paper_around
 
 from pathx.drawing import page
-from pathx.drawing.page import Bar, Panel, ink, legible, sheet, width, wrap
+from pathx.drawing.page import Bar, Panel, legible, sheet, width, wrap
 
 captions = st.text("abc XYZ019,-", max_size=150)
 
@@ -84,12 +82,3 @@ def test_without_freetype_it_is_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
     written, font = legible("naïve 猫", 14)
     assert (written, font) == ("naive ?", bitmap)
     assert font.getlength(written) > 0
-
-
-@given(words, st.sampled_from([13, 15, 22]), st.floats(20, 60), st.floats(20, 60))
-def test_ink_that_is_kept_is_what_is_written_each_time(text: str, size: int, left: float, top: float) -> None:
-    written, pasted = Image.new("RGB", (900, 120), "white"), Image.new("RGB", (900, 120), "white")
-    ImageDraw.Draw(written).text((left, top), text, fill="#1a1a1a", font=legible(text, size)[1])
-    mask, right, below = ink(text, size, math.modf(left)[0], math.modf(top)[0])
-    pasted.paste("#1a1a1a", (int(left) + right, int(top) + below), mask)
-    assert ImageChops.difference(written, pasted).getbbox() is None

@@ -7,14 +7,8 @@ import torch
 from torch import nn
 
 import pathx
-from pathx.drawing.words import counted, percent, ranges, removal_line, units_line
+from pathx.drawing.words import counted, percent, removal_line, units_line
 from pathx.explanation import Effect, Removal
-
-
-def test_numbers_are_written_as_ranges() -> None:
-    assert ranges([3, 1, 2, 6]) == "1-3, 6"
-    assert ranges([4]) == "4"
-    assert ranges([]) == ""
 
 
 def test_numbers_are_written_as_people_read_them() -> None:

@@ -13,8 +13,6 @@ from torch import Tensor, nn
 import pathx
 from pathx.engine.freeze import network_of
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 HEADS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
     "the mean of a map per class": (lambda y: y.mean((2, 3)), True),
     "the largest of a map per class": (lambda y: y.amax((2, 3)), True),

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from pathx import PathxError
-from pathx.engine.freeze import MOST_NETWORKS, freeze, network_and_tensors, network_of
+from pathx.engine.freeze import freeze, network_and_tensors, network_of
+from pathx.engine.record import recorder
 from pathx.engine.replay import Replay
 
 
@@ -26,12 +27,14 @@ def test_half_precision_is_computed_in_full() -> None:
     assert_close(frozen.logits, model.float()(images.float()).detach())
 
 
-def test_no_more_networks_are_remembered_than_that() -> None:
+def test_what_is_remembered_is_bounded_and_shared_by_models_that_do_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.Sequential(nn.Conv1d(1, 2, 3), nn.ReLU(), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(2, 2))
-    networks = [network_of(model, torch.rand(1, 1, size)) for size in range(4, 5 + MOST_NETWORKS)]
-    assert network_of(model, torch.rand(1, 1, 4 + MOST_NETWORKS)) is networks[-1]
-    assert network_of(copy.deepcopy(model), torch.rand(1, 1, 5)) is networks[1]  # of any model that does the same
-    assert network_of(model, torch.rand(1, 1, 4)) is not networks[0]  # the one used longest ago had to go
+    network = network_of(model, torch.rand(1, 1, 5))
+    assert network_of(copy.deepcopy(model), torch.rand(1, 1, 5)) is network
+    monkeypatch.setattr(recorder, "MOST_STEPS", 30)
+    for size in range(6, 12):
+        network_of(model, torch.rand(1, 1, size))
+    assert network_of(model, torch.rand(1, 1, 5)) is not network
 
 
 def test_the_tensors_of_a_model_are_those_it_has_now() -> None:

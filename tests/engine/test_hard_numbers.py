@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 import pathx
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 class Between(nn.Module):
     """A part between two linear layers."""

@@ -18,7 +18,6 @@ import pathx
 from pathx import PathxError
 
 pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
     pytest.mark.filterwarnings("ignore:.*torch.ao.quantization.*:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*quantize.*:UserWarning"),
 ]
@@ -50,6 +49,12 @@ NO_LOGITS: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
     "softmax over groups": (lambda m, x: m.n(x).view(len(x), 2, -1).softmax(2).flatten(1), "is taken over groups of"),
     "batch in the softmax, from the end": (lambda m, x: m.n(x).log_softmax(-2), "is taken over the batch, not over the classes"),
     "no input": (lambda m, x: m.n(torch.ones_like(x)), "does not depend on its input"),
+    "heads deep inside": (lambda m, x: {"a": [m.n(x)], "b": {"c": m.n(x + 1)}}, "(a.0 of shape (2, 4), b.c of shape (2, 4))"),
+    "an int": (lambda m, x: {"a": 1, "b": m.n(x).argmax(1)}, "returns a an int, b of shape (2,), not one row"),
+    "an empty list": (lambda m, x: [], "returns nothing, not one row"),
+    "made whole": (lambda m, x: m.n(x.to(torch.int64).float()), "to_copy in the model itself makes integers of it"),
+    "picked": (lambda m, x: F.one_hot(m.n(x).argmax(1), 4).float(), "argmax in the model itself makes integers of it"),
+    "compared": (lambda m, x: (m.n[:2](x) > 0.5).float().mean((2, 3)), "in a way that can be explained"),
 }  # fmt: skip
 
 
@@ -118,7 +123,7 @@ def test_what_no_gates_make_linear(name: str) -> None:
     refuses(
         mlp(function, c=nn.Linear(5, 6)),
         torch.randn(2, 5),
-        message.replace("computed (", "computed from the image ("),
+        message,
     )
 
 
@@ -196,19 +201,17 @@ def test_views_in_one_batch_are_explained_as_they_are_one_by_one(batch: int) -> 
 
 
 LAST = lambda m, x: m.head(F.relu(m.cell(x)[0][:, -1]))  # noqa: E731
-SEQUENCES: dict[str, tuple[nn.Module, str]] = {
-    "LSTM": (nn.LSTM(4, 5, batch_first=True), "in cell"),
-    "GRU": (nn.GRU(4, 5, batch_first=True), "in cell"),
-    "two ways": (nn.GRU(4, 5, 2, batch_first=True, bidirectional=True), "in cell"),
-    "RNN": (nn.RNN(4, 5, batch_first=True), "no rule for recurrent layers"),
+SEQUENCES: dict[str, nn.Module] = {
+    "LSTM": nn.LSTM(4, 5, batch_first=True),
+    "GRU": nn.GRU(4, 5, batch_first=True),
+    "two ways": nn.GRU(4, 5, 2, batch_first=True, bidirectional=True),
 }
 
 
 @pytest.mark.parametrize("name", SEQUENCES)
 def test_recurrent_cells(name: str) -> None:
-    cell, message = SEQUENCES[name]
     head = nn.Linear(10 if name == "two ways" else 5, 3)
-    refuses(Model(LAST, cell=cell, head=head), torch.randn(2, 6, 4), message)
+    refuses(Model(LAST, cell=SEQUENCES[name], head=head), torch.randn(2, 6, 4), "in cell")
 
 
 def test_normalisation_by_the_batch() -> None:
@@ -280,7 +283,7 @@ def test_inputs_that_are_no_pictures() -> None:
     refuses(
         words, torch.randint(0, 10, (2, 5)), "images must be a dense tensor of real numbers, not int64", "embedding"
     )
-    refuses(words, torch.rand(2, 5), "the model cannot run on an input of shape (2, 5): ")
+    refuses(words, torch.rand(2, 5), "it looks its input up in an embedding; it reads tokens, and no images")
     plain = mlp(lambda m, x: m.b(F.relu(m.a(x))))
     refuses(plain, torch.ones(2, 5, dtype=torch.complex64), "not complex64")
     refuses(plain, torch.ones(2, 5).to_sparse(), "not sparse")
@@ -325,12 +328,6 @@ def test_a_segmenter_is_called_a_segmenter() -> None:
         pathx.explain(nn.Sequential(nn.Conv2d(3, 4, 3), nn.SiLU(), nn.Conv2d(4, 5, 1)), torch.rand(1, 3, 64, 64))
 
 
-def test_what_reads_tokens_is_no_classifier_of_images() -> None:
-    model = nn.Sequential(nn.Embedding(9, 4), nn.ReLU(), nn.Flatten(), nn.Linear(48, 2))
-    with pytest.raises(PathxError, match="it looks its input up in an embedding; it reads tokens, and no images"):
-        pathx.explain(model, torch.rand(1, 12))
-
-
 def test_the_class_token_of_an_encoder_is_no_class() -> None:
     layers = nn.Sequential(nn.Linear(5, 80), nn.GELU(), nn.Linear(80, 80), nn.LayerNorm(80))
     with pytest.raises(
@@ -339,23 +336,14 @@ def test_the_class_token_of_an_encoder_is_no_class() -> None:
         pathx.explain(Function(lambda x: layers(x)[:, 0]), torch.rand(1, 7, 5))
 
 
-@pytest.mark.parametrize("name", ["resnet18", "vgg11", "densenet121", "mobilenet_v2", "googlenet"])
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2"])
 def test_a_backbone_is_not_explained_as_if_its_features_were_classes(name: str) -> None:
     from pathx.models.torchvision import torchvision
 
-    extra = {"aux_logits": False, "init_weights": False} if name == "googlenet" else {}
-    model = torchvision.models.get_model(name, weights=None, **extra).eval()
+    model = torchvision.models.get_model(name, weights=None).eval()
     setattr(model, "fc" if hasattr(model, "fc") else "classifier", nn.Identity())
     with pytest.raises(PathxError, match=r"the model ends in the features of .*; give it with its head"):
         pathx.explain(model, torch.rand(1, 3, 64, 64), depth=1)
-
-
-def test_one_map_per_class_is_a_head() -> None:
-    from pathx.models.torchvision import torchvision
-
-    model = torchvision.models.squeezenet1_1(weights=None).eval()
-    (found,) = pathx.explain(model, torch.rand(1, 3, 64, 64), depth=1)
-    assert len(found.logits) == 1000
 
 
 def test_programs_and_frozen_modules() -> None:

@@ -19,7 +19,6 @@ from pathx.engine.explain import explain_frozen
 from pathx.engine.freeze import freeze
 from pathx.explanation import Removal
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 LAYERS = {1: "1", 2: "3", 3: "6"}
 """The ReLUs of `network` by their layers."""
 
@@ -215,21 +214,6 @@ def without(value: Tensor, numbers: Tensor) -> Tensor:
     flat = value.flatten().clone()
     flat[numbers] = 0
     return flat.reshape(value.shape)
-
-
-@pytest.mark.parametrize("kind", ["eager", "traced for one image", "scripted", "exported"])
-def test_every_kind_of_model_gives_the_same_numbers(kind: str) -> None:
-    model, inputs = network(), images(2, 9)
-    made = {
-        "eager": lambda: model,
-        "traced for one image": lambda: torch.jit.trace(model, inputs[:1]),
-        "scripted": lambda: torch.jit.script(model),
-        "exported": lambda: torch.export.export(model, (inputs[:1],)).module(),
-    }[kind]()
-    for number in range(2):
-        (one,) = pathx.explain(made, inputs[number : number + 1], width=5, removal=True)
-        (expected,) = pathx.explain(model, inputs[number : number + 1], width=5, removal=True)
-        assert_close(vars_of(one.removal), vars_of(expected.removal))
 
 
 class Attention(nn.Module):

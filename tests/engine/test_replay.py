@@ -20,8 +20,6 @@ from pathx.engine.replay import Classifier, Replay
 from pathx.evaluation.choices import METHODS
 from pathx.evaluation.methods import Subject
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @settings(max_examples=25)
 @given(network=networks(), seed=st.integers(0, 100))
@@ -229,3 +227,14 @@ def test_weights_of_another_precision_are_those_of_the_images() -> None:
     replay = Replay(model, IMAGES.double())
     with torch.no_grad():
         assert_close(replay(IMAGES.double()), model.double()(IMAGES.double()))
+
+
+def test_the_last_map_of_a_network_with_a_class_layer_is_that_layer() -> None:
+    """Not one of several ReLUs side by side below it, which would be half of a layer."""
+    layers = [nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 3, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    model = nn.Sequential(*layers).eval()
+    replay, seen = Replay(model, IMAGES), []
+    assert replay.network.class_gates and replay.last_map is not None
+    replay.last_map.register_forward_hook(lambda module, args, out: seen.append(out.detach()))
+    replay(IMAGES)
+    assert_close(seen, [model[:4](IMAGES).detach()])

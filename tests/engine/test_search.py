@@ -10,10 +10,7 @@ from torch import Tensor, nn
 
 import pathx
 from pathx import PathLayer
-from pathx.engine.branches import Branches
-from pathx.engine.search import importance_of, margin_of, read_certificate, threshold_of
-
-pytestmark = pytest.mark.usefixtures("one_thread")
+from pathx.engine.search import read_certificate
 
 
 def network(heads: list[list[float]]) -> nn.Sequential:
@@ -55,39 +52,35 @@ def test_an_importance_that_is_alpha_is_not_above_it(classes: int, alpha: float 
     assert layer.units[0].importance == pytest.approx(1 / classes)
 
 
-def literal(z: Tensor, target: int) -> float:
-    """The margin of DESIGN's formula, in plain numbers."""
-    others = [value for number, value in enumerate(z.tolist()) if number != target]
-    most = max(others)
-    excess = sum(math.expm1(value - most) for value in others) / len(others)
-    return z.tolist()[target] - most - math.log1p(excess)
+@pytest.mark.parametrize("others", [8, 100, 700])
+def test_the_best_unit_is_found_behind_any_number_of_better_bounds(others: int) -> None:
+    """A unit that sends as much to another class looks good by the mean of all classes, and is not."""
+    model = network([[3.0, 3.0, -20.0]] * others + [[2.0, 0.0, 0.0]])
+    layer = kept(model, width=1)
+    assert [unit.index for unit in layer.units] == [(others,)]
+    assert layer.units[0].importance == pytest.approx(float(torch.tensor([2.0, 0.0, 0.0]).softmax(0)[0]))
+    assert [unit.index[0] for unit in kept(model, width=3).units] == [others, 0, 1]
 
 
-@pytest.mark.parametrize("classes", [2, 3, 7])
-def test_a_margin_orders_as_the_importance_does_and_gives_it(classes: int) -> None:
-    z = torch.randn(3, 8, classes, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 3
-    z[0, 2] = 0.0
-    target = torch.tensor([0, classes - 1, 1])
-    found = margin_of(z.clone(), target, Branches(torch.arange(3), target, classes, z.dtype).others_mean)
-    shares = z.softmax(2)
-    for branch, own in enumerate(target.tolist()):
-        for unit in range(8):
-            if (branch, unit) == (0, 2):
-                assert found[branch, unit] == -math.inf  # it makes no difference
-            else:
-                assert float(found[branch, unit]) == pytest.approx(literal(z[branch, unit], own))
-                given = importance_of(found[branch, unit], classes)
-                assert float(given) == pytest.approx(float(shares[branch, unit, own]))
+class TwoBranches(nn.Module):
+    """Two ReLUs of one layer with the same values: the first to be executed has the lower indices."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = (x * torch.tensor([2, 1])).relu(), (x * torch.tensor([1, 2])).relu()
+        return torch.cat([second, first], 1) @ torch.tensor([[1.0, 0.0]] * 4)
 
 
-@pytest.mark.parametrize("classes", [2, 4, 1000])
-def test_a_threshold_is_alpha_as_a_margin(classes: int) -> None:
-    assert threshold_of(None, classes) == threshold_of(1 / classes, classes) == 0.0
-    assert threshold_of(0, classes) == threshold_of(-0.5, classes) == -math.inf
-    assert threshold_of(1, classes) == threshold_of(2.0, classes) == math.inf
-    for alpha in (0.001, 0.3, 0.75, 0.999):
-        margins = torch.tensor(threshold_of(alpha, classes), dtype=torch.float64)
-        assert float(importance_of(margins, classes)) == pytest.approx(alpha)
+def test_ties_in_maps_and_branches_break_by_lower_flat_index() -> None:
+    first, head = nn.Conv2d(1, 2, 1, bias=False), nn.Linear(2, 2, bias=False)
+    with torch.no_grad():
+        first.weight.fill_(1)
+        head.weight.copy_(torch.tensor([[1, 1], [0, 0]]))
+    maps = nn.Sequential(first, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
+    (found,) = pathx.explain(maps, torch.ones(1, 1, 2, 2), target=0, depth=1, width=5)
+    assert [unit.index for unit in found.path[0].units] == [(0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1), (1, 0, 0)]
+    layer = kept(TwoBranches(), width=3)
+    names = [tensor.name for tensor in layer.tensors]
+    assert [(names.index(unit.tensor), unit.index) for unit in layer.units] == [(0, (0,)), (1, (1,)), (0, (1,))]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +11,6 @@ from torch.testing import assert_close
 from pathx.engine.freeze import freeze
 from pathx.engine.units import unit_maps
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 RELUS = {"1": (5, 8, 8), "3": (6, 6, 6), "6": (12,)}
 
 

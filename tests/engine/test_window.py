@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.windows import corners
+from support.pulled import corners
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import pathx
 from pathx.engine.rules.shared import reshape_window
-from pathx.engine.window import MOST_REMEMBERED, Corners, Origin, Window, cached_arange, spread, unravel
+from pathx.engine.window import Corners, Origin, Window
 
 SHAPE = (3, 7, 6)
 
@@ -75,15 +74,6 @@ def test_a_union_is_the_sum_of_the_maps(name: str, step: int, length: int) -> No
         torch.testing.assert_close(union.dense().data, literal(window) + literal(other))
 
 
-@pytest.mark.parametrize("name", WINDOWS)
-def test_scaling_is_scaling_of_the_map(name: str) -> None:
-    window = WINDOWS[name]
-    for sizes in ((2, *SHAPE), (1, *SHAPE), (1, 3, 1, 1), (2, 1, 7, 1), (2, 1, 1, 6), (1, 1, 7, 6), (2, 1, 1, 1)):
-        values = torch.randn(*sizes, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-        whole = values.expand(2, *values.shape[1:])[window.image]
-        assert torch.equal(window.scale(values).dense().data, literal(window) * whole)
-
-
 @pytest.mark.parametrize("dim", [0, 1, 2])
 @pytest.mark.parametrize("name", WINDOWS)
 def test_every_small_shift_of_every_dimension(name: str, dim: int) -> None:
@@ -102,86 +92,6 @@ def test_every_small_shift_of_every_dimension(name: str, dim: int) -> None:
                 assert found.shape[dim] == size and (found.data.numel() or not moved.any())
                 if found.data.numel():
                     assert torch.equal(found.dense().data, moved.movedim(0, dim + 1))
-
-
-@pytest.mark.parametrize("name", WINDOWS)
-def test_what_is_said_of_a_window_is_true(name: str) -> None:
-    window = WINDOWS[name]
-    starts = [[o] * 4 if isinstance(o, int) else o.numbers.tolist() for o in window.origin]
-    for dim, (first, size) in enumerate(zip(starts, SHAPE, strict=True)):
-        same = isinstance(window.origin[dim], int)
-        assert window.covers(dim) == (same and first[0] == 0 and window.extent[dim] == size)
-        position = window.position(dim).expand(4, *window.extent).movedim(dim + 1, 1).flatten(2)[:, :, 0]
-        assert position.tolist() == [[start + step for step in range(window.extent[dim])] for start in first]
-    assert window.is_full == all(window.covers(dim) for dim in range(3))
-    assert window.is_one_hot == (window.extent == (1, 1, 1))
-    within = torch.ones(4, *window.extent, dtype=torch.bool)
-    for dim, size in enumerate(SHAPE):
-        within &= (window.position(dim) >= 0) & (window.position(dim) < size)
-    mask = window.inside()
-    assert (mask is None) == (not any(window.overhang))
-    assert torch.equal(within if mask is None else mask.expand_as(within), within)
-    strides = (SHAPE[1] * SHAPE[2], SHAPE[2], 1)
-    place = sum(window.position(dim) * stride for dim, stride in enumerate(strides))
-    index = window.index().expand(4, *window.extent)
-    assert torch.equal(index[within], place.expand_as(index)[within])  # type: ignore[union-attr]
-    assert index.min() >= 0 and index.max() < 3 * 7 * 6
-    clean = window.clear_outside()
-    assert clean.clean and torch.equal(clean.data, window.data * within)
-
-
-@pytest.mark.parametrize("name", WINDOWS)
-def test_some_rows_are_rows_of_the_map(name: str) -> None:
-    window, keep = WINDOWS[name], torch.tensor([3, 0])
-    some = window.rows(keep)
-    assert torch.equal(some.dense().data, literal(window)[keep])
-    assert (some.row.tolist(), some.image.tolist(), some.ordered) == ([3, 0], [0, 0], False)
-    assert window.ordered and window.dense().ordered and not some.dense().ordered
-
-
-def test_a_unit_is_a_window_of_one_element() -> None:
-    index, value = torch.tensor([0, 125, 41]), torch.tensor([1.0, 2.0, 3.0])
-    window = Window.one_hot(value, index, SHAPE, torch.arange(3), torch.zeros(3, dtype=torch.long))
-    assert window.is_one_hot and window.dense().data.flatten(1).argmax(1).tolist() == index.tolist()
-    assert unravel(41, SHAPE) == (0, 6, 5)
-
-
-def test_zeros_are_spread_between_neighbours() -> None:
-    assert spread(torch.tensor([[1, 2, 3]]), 1, 3).tolist() == [[1, 0, 0, 2, 0, 0, 3]]
-
-
-@pytest.mark.parametrize("shape", [(5,), (1,), (3, 4), (4, 1), SHAPE, (1, 3, 1), (2, 3, 4, 2)])
-def test_coordinates_of_a_flat_index(shape: tuple[int, ...]) -> None:
-    every = torch.arange(torch.Size(shape).numel())
-    expected = [each.tolist() for each in torch.unravel_index(every, shape)]
-    assert [each.tolist() for each in unravel(every, shape)] == expected
-    assert [unravel(number, shape) for number in every.tolist()] == [*zip(*expected, strict=True)]
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 4095, 4096, 4097, 8192, 8193, MOST_REMEMBERED, MOST_REMEMBERED + 1])
-def test_numbers_are_counted(count: int) -> None:
-    for _ in range(2):  # made, and remembered
-        assert torch.equal(cached_arange(count, torch.device("cpu")), torch.arange(count))
-
-
-@pytest.mark.parametrize(("step", "offset"), [(1, 0), (1, -2), (2, 1), (3, -4)])
-def test_corners_know_their_places_and_how_far_boxes_stick_out(step: int, offset: int) -> None:
-    """From a table, or computed where the table would be too large; for any map and any extent."""
-    for count, extent, size in ((5, 3, 9), (1, 4, 4), (MOST_REMEMBERED, 2, 7)):
-        base = torch.tensor([0, count // 2, count - 1])
-        corners = Corners(base, count).move(step, offset)
-        assert torch.equal(corners.numbers, base * step + offset)
-        places = corners.numbers[:, None] + torch.arange(extent)
-        assert torch.equal(corners.inside(extent, size), (places >= 0) & (places < size))
-        assert corners.sticks_out(extent, size) == bool((places < 0).any() or (places >= size).any())
-        assert torch.equal(corners.rows(torch.tensor([2, 0])).numbers, corners.numbers[[2, 0]])
-
-
-def test_what_was_made_for_pretended_tensors_is_not_remembered() -> None:
-    shape = (3, 11, 17)  # which no other test has
-    with FakeTensorMode():
-        assert all(isinstance(one, FakeTensor) for one in unravel(torch.arange(5), shape))
-    assert [one.tolist() for one in unravel(torch.tensor([0, 560]), shape)] == [[0, 2], [0, 10], [0, 16]]
 
 
 class _LinearSkips(nn.Module):

@@ -10,9 +10,8 @@ from typer.main import get_command
 from pathx.cli import app
 from pathx.defaults import DEPTH, IMPORTANCE, SKIPS, WIDTH
 from pathx.drawing.colours import COLOURS, HEATS
-from pathx.errors import PathxError
 from pathx.evaluation import methods
-from pathx.evaluation.choices import METHODS, PATHS, PROTOCOLS, TIES, choose, method_names
+from pathx.evaluation.choices import METHODS, PATHS, PROTOCOLS, TIES
 
 
 def test_every_method_has_its_function() -> None:
@@ -27,18 +26,6 @@ def test_every_method_has_its_function() -> None:
             "importance": IMPORTANCE,
         }
     assert METHODS["random"].settings == {}
-
-
-def test_four_methods_by_default_and_all_of_them_by_name() -> None:
-    assert method_names(()) == ["path_map", "grad_cam", "integrated_gradients", "random"]
-    assert method_names(["all"]) == list(METHODS)
-    assert method_names(["edges", "random", "edges"]) == ["edges", "random"]
-
-
-def test_a_name_that_is_not_there_is_answered_with_those_that_are() -> None:
-    assert choose("protocol", "paper", PROTOCOLS) is PROTOCOLS["paper"]
-    with pytest.raises(PathxError, match="there is no protocol 'x': choose rise or paper or grid"):
-        choose("protocol", "x", PROTOCOLS)
 
 
 @pytest.mark.parametrize(

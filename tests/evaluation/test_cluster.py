@@ -12,9 +12,8 @@ from support.small import loaded, picture
 from pathx.cluster import DIED
 from pathx.evaluation import cluster
 from pathx.evaluation.cluster import measure_on_ray
-from pathx.evaluation.measure import contender, measure_images
+from pathx.evaluation.measure import contender, curve_records, measure_images
 from pathx.evaluation.protocols import make_protocol
-from pathx.evaluation.records import RecordFile, read_record
 from pathx.images.find import images_in
 from pathx.pipeline import prepare
 
@@ -47,12 +46,12 @@ def test_the_figures_are_those_of_one_process(setup: tuple[Any, ...], monkeypatc
 def test_what_is_known_is_not_measured_again(
     setup: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    before = RecordFile(tmp_path / "records.jsonl", read_record)
+    before = curve_records(tmp_path / "records.jsonl")
     measure_images(*setup, batch_size=2, records=before)
     known = (tmp_path / "records.jsonl").read_bytes()
     monkeypatch.setattr(cluster, "join_cluster", Pretended().join_cluster())
     steps: list[int] = []
-    again = RecordFile(tmp_path / "records.jsonl", read_record)
+    again = curve_records(tmp_path / "records.jsonl")
     made = measure_on_ray(loaded, *setup, batch_size=2, device="cpu", records=again, progress=steps.append)
     assert (tmp_path / "records.jsonl").read_bytes() == known and len(made.images) == 5
     assert sum(steps) == 5 * 2

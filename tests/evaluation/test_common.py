@@ -97,34 +97,13 @@ def test_shares_are_counted_over_the_paths(pathx_: Pathx) -> None:
 
 
 def test_explanations_of_several_kinds_are_not_mixed(pathx_: Pathx) -> None:
+    explain = ("explain", "pictures/cat/0.png", "--model", "model.pt", "--quiet")
     for depth in (1, 2):
-        pathx_(
-            "explain",
-            "pictures/cat/0.png",
-            "--model",
-            "model.pt",
-            "--depth",
-            depth,
-            "--out",
-            f"mixed/{depth}",
-            "--quiet",
-        )
+        pathx_(*explain, "--depth", depth, "--out", f"mixed/{depth}")
     done = pathx_("common", "mixed", "--out", "out")
     assert done.status == 2 and "not of one kind (model.pt, depth 1" in done.err
     done = pathx_("common", "mixed/1", "--depth", 3, "--out", "out")
     assert done.status == 2 and "these are finished explanations" in done.err
-    pathx_(
-        "explain",
-        "pictures/cat/0.png",
-        "--model",
-        "model.pt",
-        "--depth",
-        1,
-        "--target",
-        "top:3",
-        "--out",
-        "top",
-        "--quiet",
-    )
+    pathx_(*explain, "--depth", 1, "--target", "top:3", "--out", "top")
     done = pathx_("common", "top", "--out", "out")
     assert done.status == 0 and "2 explanations of classes that were not predicted are left out" in done.err

@@ -17,7 +17,6 @@ import pathx.evaluation.evaluate
 import pathx.evaluation.measure
 import pathx.evaluation.methods
 import pathx.evaluation.plots
-from pathx.commands import output
 from pathx.evaluation.choices import METHODS
 
 pytest.importorskip("captum")
@@ -95,14 +94,6 @@ def test_a_stopped_run_goes_on(
     one, other = document("whole/evaluation.json"), document("out/evaluation.json")
     for name in ("random", "edges"):
         assert one["methods"][name]["insertion"] == other["methods"][name]["insertion"]
-
-
-def test_progress_in_plain_lines(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "EVERY", 0)
-    arguments = ("evaluate", "pictures", "--model", "model.pt", "--methods", "random", "--batch-size", 2)
-    progress = [line for line in pathx_(*arguments).err.splitlines() if "evaluating" in line]
-    assert [line.split(",")[0] for line in progress] == [f"pathx: evaluating: {done} of 6" for done in (2, 4, 6)]
-    assert "evaluating" not in pathx_(*arguments, "--quiet").err
 
 
 def test_other_settings_are_measured_anew(pathx_: Pathx) -> None:
@@ -227,9 +218,3 @@ def test_the_papers_table_comes_out(pathx_: Pathx, shared_data: Path) -> None:
             assert figure["mean"] == pytest.approx(of_these, abs=0.002), (name, measure)
             error = (figure["high"] - figure["low"]) / (2 * 1.96)
             assert abs(figure["mean"] - of_all) < 3 * error, (name, measure)
-
-
-def test_a_long_evaluation_says_beforehand_how_long_it_takes(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pathx.evaluation.evaluate, "WORTH_SAYING", 0)
-    done = pathx_("evaluate", "pictures", "--model", "model.pt", "--methods", "random", "--out", "out")
-    assert done.status == 0 and "this takes about 1 seconds here, less what records.jsonl has already" in done.err

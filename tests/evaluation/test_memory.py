@@ -19,8 +19,7 @@ from pathx.errors import PathxError
 
 pytestmark = pytest.mark.usefixtures("one_thread", "here", "undrawn")
 RUNS = {
-    "evaluate": ("--methods", "saliency,pathx,random", "--steps", "3"),
-    "grid": ("--grid", "1,2/1,2", "--steps", "3", "--methods", "saliency"),
+    "evaluate": ("--methods", "saliency,pathx", "--steps", "3"),
     "common": (),
     "units": (),
 }
@@ -63,22 +62,12 @@ def close_to(value: Any) -> Any:
     return pytest.approx(value, rel=1e-4, abs=1e-6) if isinstance(value, float) else value
 
 
-@pytest.mark.parametrize(
-    "command", [pytest.param(name, marks=[] if name != "grid" else pytest.mark.slow) for name in RUNS]
-)
+@pytest.mark.parametrize("command", RUNS)
 def test_a_batch_that_does_not_fit_is_taken_in_parts(
     command: str, pathx_: Pathx, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     photos(9)
-    arguments = (
-        command.replace("grid", "evaluate"),
-        "photos",
-        "--model",
-        scripted(network()),
-        *RUNS[command],
-        "--batch-size",
-        "8",
-    )
+    arguments = (command, "photos", "--model", scripted(network()), *RUNS[command], "--batch-size", "8")
     done = pathx_(*arguments, "--out", "whole")
     assert done.status == 0, done.err
     sizes = short_of_memory(monkeypatch, 3)
@@ -92,7 +81,7 @@ def test_a_batch_that_does_not_fit_is_taken_in_parts(
         assert without_time(made) == close_to(without_time(json.loads(file.read_text())))
 
 
-@pytest.mark.parametrize("command", ["evaluate", "common", "units"])
+@pytest.mark.parametrize("command", RUNS)
 def test_no_memory_for_even_one_image_is_one_line(command: str, pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
     photos(3)
     short_of_memory(monkeypatch, 0)

@@ -7,9 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-import pathx
 from pathx.engine.replay import Classifier
-from pathx.errors import PathxError
 from pathx.evaluation.choices import METHODS
 from pathx.evaluation.methods import Subject
 from pathx.maps import enlarge, smooth
@@ -17,18 +15,8 @@ from pathx.maps import enlarge, smooth
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 NAMES = (
-    *(
-        "path_map",
-        "pathx",
-        "frozen",
-        "layer_map",
-        "grad_cam",
-        "saliency",
-        "input_x_gradient",
-        "integrated_gradients",
-        "guided_backprop",
-    ),
-    *("guided_gradcam", "blur_ig", "random", "edges", "constant"),
+    *("path_map", "pathx", "frozen", "layer_map", "grad_cam", "saliency", "input_x_gradient", "integrated_gradients"),
+    *("guided_backprop", "guided_gradcam", "blur_ig", "random", "edges", "constant"),
 )
 IMAGES = torch.randn(2, 3, 9, 7, generator=torch.Generator().manual_seed(0))
 
@@ -82,37 +70,10 @@ def test_the_map_of_one_layer_is_all_its_contributions_laid_evenly() -> None:
     hidden = model[1](model[0](images))
     contributions = hidden[0] * model[3].weight[1].reshape(4, 4, 4)
     found = METHODS["layer_map"].compute(one)[0].sum(0)
-    assert float(found.sum()) == pytest.approx(float(contributions.detach().sum()), rel=1e-5)
+    assert float(found.sum()) == pytest.approx(float(contributions.detach().sum()), rel=1e-5, abs=1e-6)
     even = ((1.0, 2.0), (1.0, 2.0))
     expected = smooth(enlarge([(even, contributions.sum(0).detach().double())], (8, 8)), 1 / 16)
     assert_close(found, expected.float())
-
-
-def test_paths_are_those_of_explain() -> None:
-    found = METHODS["pathx"].compute(subject(), depth="all", width=3, alpha=None, skips="adjacent")
-    expected = pathx.explain(network(), IMAGES, depth="all", width=3)
-    assert_close(found, torch.stack([explanation.attribution for explanation in expected]))
-
-
-def test_gradients_are_gradients() -> None:
-    pytest.importorskip("captum")
-    images = IMAGES.clone().requires_grad_()
-    module = network()
-    logits = module(images)
-    (gradient,) = torch.autograd.grad(logits.max(1).values.sum(), images)
-    assert torch.allclose(METHODS["saliency"].compute(subject()), gradient.abs(), atol=1e-7)
-    assert torch.allclose(METHODS["saliency"].compute(subject(), absolute=False), gradient, atol=1e-7)
-    assert torch.allclose(METHODS["input_x_gradient"].compute(subject()), gradient * IMAGES, atol=1e-7)
-
-
-def test_integrated_gradients_are_complete() -> None:
-    pytest.importorskip("captum")
-    of = subject()
-    with torch.no_grad():
-        rows = list(range(len(IMAGES)))
-        change = (of.classifier(IMAGES) - of.classifier(torch.zeros_like(IMAGES)))[rows, of.targets]
-    found = METHODS["integrated_gradients"].compute(of).sum((1, 2, 3))
-    assert torch.allclose(found, change, rtol=0.02, atol=1e-3)
 
 
 def slow_gaussian(image: Tensor, sigma: float) -> Tensor:
@@ -158,11 +119,3 @@ def test_edges_are_steep_places() -> None:
     images[:, :, :, 3:] = 1
     found = METHODS["edges"].compute(subject(images, ("a",)))[0]
     assert torch.equal(found > 0, torch.tensor([False, False, True, True, False, False, False]).expand(3, 9, 7))
-
-
-def test_guided_gradcam_wants_a_convolution() -> None:
-    pytest.importorskip("captum")
-    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
-    images = torch.randn(1, 3, 2, 2)
-    with pytest.raises(PathxError, match="no convolution"):
-        METHODS["guided_gradcam"].compute(Subject(Classifier(model, images[0]), images, [0], ["a"]))

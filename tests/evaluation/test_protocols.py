@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -86,50 +86,6 @@ def test_the_area_is_that_of_trapezia(curve: list[float]) -> None:
     assert area(curve) == pytest.approx(sum(slices) / len(slices))
 
 
-def test_areas_that_are_known() -> None:
-    assert area([1, 1, 1]) == 1
-    assert area([0, 1]) == 0.5
-    assert area([0, 1, 0]) == 0.5
-    assert area([1, 0, 0, 0, 0]) == 0.125
-
-
-@settings(max_examples=40)
-@given(seed=st.integers(0, 1000))
-@torch.no_grad()
-def test_on_a_linear_model_the_right_ranking_inserts_and_deletes_best(seed: int) -> None:
-    """Against zero, each pixel of a linear model adds its weight times itself: that order beats any other."""
-    weight, image = noise(16, seed=seed).abs(), noise(1, 1, 4, 4, seed=seed + 1)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2, bias=False), nn.ReLU(), nn.Linear(2, 2, bias=False)).eval()
-    model[1].weight.copy_(torch.stack([weight, -weight]))
-    model[3].weight.copy_(torch.tensor([[1.0, -1.0], [-1.0, 1.0]]))  # logits +-(weight . x), which is linear
-    classifier = Classifier(model, image[0])
-    target = int(model(image).argmax())
-    sign = 1 if target == 0 else -1
-    right = (sign * weight * image.flatten()).reshape(1, 1, 4, 4)
-    protocol = make_protocol("rise", 4, 4, step_pixels=1)
-    (best,) = protocol.curves(classifier, image, [target], right, ["a"])
-    any_order = noise(1, 1, 4, 4, seed=seed + 2)
-    (other,) = protocol.curves(classifier, image, [target], any_order, ["a"])
-    assert area(best.deletion) <= area(other.deletion) + 1e-6
-    # From an empty picture, insertion is deletion in the reverse order, read backwards.
-    (best,) = protocol.curves(classifier, image, [target], -right, ["a"])
-    (other,) = protocol.curves(classifier, image, [target], -any_order, ["a"])
-    assert area(best.deletion[::-1]) >= area(other.deletion[::-1]) - 1e-6
-
-
-@torch.no_grad()
-def test_a_constant_map_is_taken_row_by_row_only_where_that_is_asked_for() -> None:
-    model, images = network(), noise(1, 3, 6, 6)
-    classifier, targets = Classifier(model, images[0]), [int(model(images).argmax())]
-    rows = -torch.arange(36.0).reshape(1, 1, 6, 6).expand(1, 3, 6, 6)
-    for name in RANKED:
-        protocol = make_protocol(name, 6, 6, ties="rows")
-        (flat,) = protocol.curves(classifier, images, targets, torch.full((1, 3, 6, 6), 0.5), ["a"])
-        (falling,) = protocol.curves(classifier, images, targets, rows, ["a"])
-        assert flat.tied == 1 and falling.tied == 0
-        assert flat.insertion == pytest.approx(falling.insertion) and flat.deletion == pytest.approx(falling.deletion)
-
-
 @pytest.mark.parametrize("name", RANKED)
 @torch.no_grad()
 def test_ties_are_the_mean_of_seeded_random_orders(name: str) -> None:
@@ -196,14 +152,8 @@ def test_a_step_is_a_row_unless_told_otherwise() -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"name": "rise", "ties": "columns"}, "there is no order of ties 'columns': choose random or rows"),
-        ({"name": "road"}, "there is no protocol 'road': choose rise or paper"),
         ({"name": "rise", "steps": 0}, "0 steps are out of range; use 1 to 16"),
         ({"name": "rise", "step_pixels": 17}, "17 pixels per step are out of range; use 1 to 16"),
-        (
-            {"name": "rise", "steps": 2, "step_pixels": 3},
-            "`steps` and `step_pixels` say the same thing: give one of them",
-        ),
     ],
 )
 def test_what_is_wrong_is_said(arguments: dict[str, object], text: str) -> None:

@@ -15,6 +15,7 @@ import pytest
 from support.command_line import network, scripted
 from support.faults import (
     COMMANDS,
+    MARKED_COMMANDS,
     SIGNALS,
     check_nothing_is_half_written,
     check_nothing_is_left_over,
@@ -37,7 +38,7 @@ def moments(phases: list[str]) -> list[tuple[int, signal.Signals]]:
     return [(at, number) for at, phase in enumerate(phases) for number in SIGNALS for _ in range(times[phase])]
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", MARKED_COMMANDS)
 def test_a_run_that_is_killed_goes_on(name: str) -> None:
     photos()
     scripted(network())

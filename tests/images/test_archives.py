@@ -14,7 +14,6 @@ import pytest
 from support.archives import image_bytes, shard, write_parquet, write_tar
 
 from pathx.errors import PathxError
-from pathx.images import archives
 from pathx.images.archives import Member, member_of, members_in
 from pathx.images.find import find_images, images_in
 from pathx.images.read import decode_image, open_image, sha256_of_image
@@ -256,12 +255,6 @@ def test_the_folder_of_an_image_in_an_archive_may_be_its_label() -> None:
 def test_labels_in_a_tar_file(name: str, content: bytes, label: str | None) -> None:
     archive = write_tar("x.tar", [("1.png", ONE), (name, content)])
     assert [member.label for member in members_in(archive)] == [label]
-
-
-def test_a_label_as_large_as_a_book_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archives, "LONGEST_LABEL", 3)
-    (member,) = members_in(write_tar("x.tar", {"1.png": ONE, "1.cls": b"long"}))
-    assert member.label is None
 
 
 # Parquet files

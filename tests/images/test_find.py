@@ -110,7 +110,7 @@ def test_folders_that_lead_to_nothing_say_so(monkeypatch: pytest.MonkeyPatch) ->
 
     def scandir(folder: str) -> object:  # as for anyone but root
         if folder.endswith("closed"):
-            raise PermissionError(13, "Permission denied")
+            raise PermissionError(13, "Permission denied", folder)
         return whole(folder)
 
     monkeypatch.setattr(os, "scandir", scandir)

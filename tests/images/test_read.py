@@ -129,14 +129,6 @@ def test_cmyk_has_its_colours_with_and_without_the_mark_of_adobe(tmp_path: Path)
     assert (image.getpixel((4, 8)), image.getpixel((28, 8))) == (RED, WHITE)
 
 
-def test_broken_second_frame_does_not_cost_the_first(tmp_path: Path) -> None:
-    data = encoded(sample(), "GIF", save_all=True, append_images=[noise(32).resize((48, 32))])
-    (tmp_path / "x.gif").write_bytes(data[: len(data) - 200])
-    picture = open_image(tmp_path / "x.gif")
-    assert picture.pixels.tobytes() == sample().tobytes()
-    assert picture.notes == ("animated: first frame used",)
-
-
 def deep(mode: str, values: list[float], kind: str) -> Image.Image:
     return Image.frombytes(mode, (len(values), 1), struct.pack(f"={len(values)}{kind}", *values))
 
@@ -233,12 +225,6 @@ def test_of_several_frames_the_first_is_used_and_a_note_says_so(tmp_path: Path, 
     assert picture.notes == (("several pages: first one used" if format == "TIFF" else "animated: first frame used"),)
 
 
-def test_previews_inside_a_phone_s_jpeg_are_not_called_an_animation(tmp_path: Path) -> None:
-    sample().save(tmp_path / "x.jpg", "MPO", save_all=True, append_images=[noise(16)], quality=95)
-    picture = open_image(tmp_path / "x.jpg")
-    assert (picture.width, picture.height, picture.notes) == (48, 32, ())
-
-
 @pytest.mark.parametrize(
     ("format", "options"),
     [
@@ -290,7 +276,7 @@ def test_unreadable_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(os, "open", refuse)
-    assert "permission denied" in error_of(tmp_path / "x.png")
+    assert "cannot be read: Permission denied" in error_of(tmp_path / "x.png")
 
 
 def test_files_beyond_the_byte_limit_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,7 +315,7 @@ def test_mutated_files_give_a_picture_or_a_pathx_error(tmp_path: Path, format: s
     whole = encoded(noise(24), format)
     file = tmp_path / "x"
     read = 0
-    for _ in range(150):
+    for _ in range(60):
         data = bytearray(whole)
         for _ in range(chance.randint(1, 8)):
             data[chance.randrange(len(data)) if chance.random() < 0.5 else chance.randrange(64)] = chance.randrange(256)
@@ -341,7 +327,7 @@ def test_mutated_files_give_a_picture_or_a_pathx_error(tmp_path: Path, format: s
         else:
             read += 1
             assert picture.pixels.mode == "RGB" and len(picture.pixels.tobytes()) == picture.width * picture.height * 3
-    assert read < 150
+    assert read < 60
 
 
 def test_reading_needs_no_torch_and_prints_nothing(tmp_path: Path) -> None:

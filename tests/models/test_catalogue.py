@@ -12,16 +12,16 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from support.command_line import Pathx
+from support.tables import survey
 from torch import nn
 
 from pathx.engine.freeze import network_of
-from pathx.models import catalogue
-from pathx.models.catalogue import TABLES, describe_model, hidden_layers, models, survey
+from pathx.models.catalogue import TABLES, describe_model, hidden_layers, models
 from pathx.models.named import model_names
 from pathx.models.torchvision import torchvision
 
 ROOT = Path(__file__).resolve().parents[2]
-SAMPLE = ["alexnet", "squeezenet1_1", "shufflenet_v2_x0_5"]
+SAMPLE = ["squeezenet1_1", "shufflenet_v2_x0_5"]
 
 
 def known(source: str) -> dict[str, Any]:
@@ -45,17 +45,6 @@ def test_parameters_and_files_are_torchvisions() -> None:
         assert weights.url.endswith(f"/{facts['file']}")
         if name != "inception_v3":  # built without its auxiliary head
             assert facts["parameters"] == weights.meta["num_params"], name
-
-
-def test_names_that_the_table_does_not_know_are_traced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    table = {"torchvision": "0.0", "models": {"alexnet": known("torchvision")["models"]["alexnet"]}}
-    (tmp_path / "table.json").write_text(json.dumps(table))
-    monkeypatch.setitem(TABLES, "torchvision", tmp_path / "table.json")
-    monkeypatch.setattr(catalogue, "model_names", lambda: ["alexnet", "efficientnet_b0"])
-    assert [(entry.name, entry.hidden_layers, entry.exact, entry.refused) for entry in models()] == [
-        ("alexnet", 7, "region", None),
-        ("efficientnet_b0", 33, "image", None),
-    ]
 
 
 def test_the_table_of_timm_and_the_page_of_the_docs_say_the_same() -> None:

@@ -62,12 +62,12 @@ def test_sidecars(script: bytes, tmp_path: Path) -> None:
     model = tmp_path / "model.pt"
     model.write_bytes(script)
     refused = 0
-    for text in sidecars():
+    for text in list(sidecars())[::2]:
         (tmp_path / "model.json").write_text(text)
         said = answered(lambda: load_model(model))
         assert not said.startswith("FAULTY"), (text[:200], said)
         refused += bool(said)
-    assert refused > 150
+    assert refused > 75
     (tmp_path / "model.json").unlink()
     for size, needed in (((3, 99999, 99999), "112 GiB"), ((3, 9999999999999, 8), "too much")):
         assert f"would need {needed} for the input alone" in answered(lambda: load_model(model, input_size=size))  # noqa: B023
@@ -75,7 +75,7 @@ def test_sidecars(script: bytes, tmp_path: Path) -> None:
 
 def test_sidecars_inside_the_file(script: bytes, tmp_path: Path) -> None:
     model, records = tmp_path / "model.pt2", records_of(exported())
-    for text in list(sidecars())[::10]:
+    for text in list(sidecars())[::20]:
         model.write_bytes(packed({**records, "extra/pathx.json": text.encode()}))
         assert not answered(lambda: load_model(model)).startswith("FAULTY"), text[:200]
 
@@ -154,7 +154,7 @@ def mutations(content: bytes, count: int, seed: int) -> Iterator[bytes]:
         yield (mutated_records if is_archive else mutated)(content, generator)
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(2500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [30, pytest.param(2500, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["export", "script", "checkpoint", "safetensors"])
 def test_mutations_of_real_files(tmp_path: Path, script: bytes, kind: str, count: int) -> None:
     state = {key: value.contiguous() for key, value in network().state_dict().items()}

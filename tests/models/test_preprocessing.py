@@ -114,7 +114,7 @@ def test_the_region_is_where_the_pixels_come_from(resize: int | None, shape: tup
     assert row[(where < 0) | (where > width)].eq(0).all()
 
 
-@pytest.mark.parametrize("size", [(1, 5000), (5000, 1), (2, 60000)])
+@pytest.mark.parametrize("size", [(1, 5000), (60000, 2)])
 @pytest.mark.parametrize("resize", [256, 200])
 def test_a_strip_needs_little_memory(monkeypatch: pytest.MonkeyPatch, size: tuple[int, int], resize: int) -> None:
     made: list[tuple[int, int]] = []

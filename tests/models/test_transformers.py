@@ -52,6 +52,7 @@ OWN: dict[str, dict[str, Any]] = {
         "depths": [1, 1, 2, 1],
         "num_heads": [1, 2, 2, 4],
     },
+    "imagegpt": {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 9, "n_positions": 64},
     "levit": {
         "hidden_sizes": [16, 32, 48],
         "num_attention_heads": [1, 2, 3],
@@ -108,7 +109,7 @@ NOT_BUILT = {
 IN_A_REGION = {"hgnet_v2", "mobilenet_v1", "mobilenet_v2", "resnet", "textnet", "timm_wrapper"}
 
 
-PLAIN = {"beit", "data2vec-vision", "deit", "dinov2", "dinov2_with_registers", "ijepa", "imagegpt", "vit", "vit_msn"}
+PLAIN = {"beit", "data2vec-vision", "deit", "dinov2", "dinov2_with_registers", "ijepa", "vit", "vit_msn"}
 KINDS = sorted({*OWN, *PLAIN, *NOT_BUILT})
 
 

@@ -178,7 +178,7 @@ def test_search_finds_units_and_leads_to_them(browser: Any, saved: Path) -> None
         assert "nothing found" in page.locator(".results").inner_text()
 
 
-def test_maps_opacity_and_the_divider(browser: Any, live: Path) -> None:
+def test_maps_and_the_divider(browser: Any, live: Path) -> None:
     with opened(browser, live) as page:
         shown = page.locator("img.map")
         loaded = "document.querySelector('img.map').naturalWidth > 1"
@@ -186,8 +186,6 @@ def test_maps_opacity_and_the_divider(browser: Any, live: Path) -> None:
         page.get_by_text("Pixel map").click()
         page.locator(".legend", has_text="exact values").wait_for()
         page.wait_for_function(loaded)
-        page.get_by_label("Opacity").fill("40")
-        assert shown.evaluate("one => one.style.opacity") == "0.4"
         box = page.locator(".stage").bounding_box()
         page.mouse.move(box["x"] + 10, box["y"] + 20)
         page.mouse.down()
@@ -253,11 +251,6 @@ def test_hostile_names_are_shown_as_text_and_never_run(browser: Any, hostile: Pa
         assert page.locator("img[src=x]").count() == 0
         (problem,) = data_of(hostile)["notes"]  # numbers that are none make a document that is not shown
         assert "damaged/path.json" in problem and problem in page.locator("body").inner_text()
-
-
-def test_the_page_prints(browser: Any, saved: Path) -> None:
-    with opened(browser, saved) as page:
-        assert page.pdf()[:4] == b"%PDF"
 
 
 def test_axe_finds_nothing_serious(browser: Any, axe: str, saved: Path, live: Path) -> None:

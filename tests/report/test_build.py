@@ -1,17 +1,23 @@
-"""Reports of finished results: which pages there are, and what is said of results that are old, new, damaged or half there."""
+"""Reports of finished results: which pages and rows there are, and whose files they replace."""
 
 from __future__ import annotations
 
+import csv
+import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image, ImageChops
 from support.command_line import Pathx, network, picture, scripted
 from support.reports import data_of, results
 from support.small import files
 
 from pathx.report.build import report
+from pathx.report.collect import References
+from pathx.report.measures import measure_page, page_title
 from pathx.report.page import page
 from pathx.results.files import NoRoomError, Replacement
 
@@ -97,12 +103,67 @@ def test_a_page_replaces_no_file_of_others(here: Path, pathx_: Pathx) -> None:
         assert pathx_("report", "pathx-out", "--out", "page.html").status == 0
 
 
-def test_a_table_of_figures_shows_no_pictures_from_elsewhere(here: Path, pathx_: Pathx) -> None:
-    """It names images without their hashes; what lies beside the current folder is nobody else's business."""
-    picture("here/a.png")
-    secret = picture(str(here / "secret.png"))
-    run = ("evaluate", "here", "--model", scripted(network()), "--methods", "saliency", "--steps", "2", "--quiet")
-    assert pathx_(*run, "--out", "out").status == 0
-    table = Path("out/images.csv")
-    table.write_text(table.read_text().replace("here/a.png", secret) + table.read_text().splitlines()[1] + "\n")
-    assert list(data_of(report(["out"]))["thumbnails"]) == ["here/a.png"]
+def test_the_gallery_knows_labels_predictions_and_failures(here: Path, pathx_: Pathx) -> None:
+    model = scripted(network())
+    for number, folder in enumerate(("cat", "red fox", "dog", "cat")):
+        picture(f"photos/{folder}/{number}.png", seed=number)
+    Path("photos/dog/broken.png").write_text("no picture")
+    ran = pathx_("explain", "photos", "--model", model, "--out", "out", "--report")
+    assert ran.status == 1 and "out/report/index.html" in ran.err
+    data = data_of(Path("out/report/index.html"))
+    lines = {line["file"]: line for line in map(json.loads, Path("out/index.jsonl").read_text().splitlines())}
+    assert {row["file"] for row in data["rows"]} == set(lines)
+    for row in data["rows"]:
+        line = lines[row["file"]]
+        if "error" in line:
+            assert row["error"] == line["error"]
+            continue
+        top = line["top"]
+        assert (row["truth"], row["predicted"]) == (line["label"], top[0]["label"])
+        assert row["margin"] == pytest.approx(top[0]["probability"] - top[1]["probability"])
+        assert row["wrong"] is (not line["correct"])
+        assert _differs(Path("out/report") / row["thumbnail"], row["file"])
+        around = data_of(Path("out/report") / row["page"])["around"]
+        assert Path("out/report/pages", around["index"]).resolve() == Path("out/report/index.html").resolve()
+    shown = [row for row in data["rows"] if "error" not in row]
+    assert [row["wrong"] for row in shown] == sorted((row["wrong"] for row in shown), reverse=True)  # wrong ones first
+    chain = [data_of(Path("out/report") / row["page"])["around"] for row in shown]
+    assert [one["next"] for one in chain[:-1]] == [os.path.basename(row["page"]) for row in shown[1:]]
+    assert chain[0]["previous"] is None and chain[-1]["next"] is None
+
+
+def _differs(small: Path, photo: str) -> bool:
+    """Whether something is drawn on the small picture of a photo."""
+    with Image.open(small) as drawn, Image.open(photo) as plain:
+        difference = ImageChops.difference(drawn.convert("RGB"), plain.convert("RGB").resize(drawn.size))
+    return max(high for _, high in difference.getextrema()) > 40
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An evaluation of two images by one method, one of which is still there."""
+    monkeypatch.chdir(tmp_path)
+    picture("a.png")
+    elsewhere = picture(
+        str(tmp_path / "elsewhere.png")
+    )  # a table names images without their hashes: only those from here
+    with (tmp_path / "images.csv").open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["image", "label", "predicted", "method", "insertion", "deletion"])
+        for name in ("a.png", "b.png"):
+            writer.writerow([name, "cat", "", "pathx", 0.5, 0.25])
+        writer.writerow(["c.png", "", "dog", "random", "", "none"])
+        writer.writerow([elsewhere, "cat", "", "pathx", 0.5, 0.25])
+    return tmp_path
+
+
+def test_rows_have_numbers_or_nothing_and_pictures_that_are_there(folder: Path) -> None:
+    data = data_of(measure_page(folder / "evaluation.json", {}, References([])))
+    assert [(row["image"], row["insertion"] is None) for row in data["rows"]] == [
+        ("a.png", False),
+        ("b.png", False),
+        ("c.png", True),
+        (str(folder / "elsewhere.png"), False),
+    ]
+    assert list(data["thumbnails"]) == ["a.png"]
+    assert page_title(folder / "grid.json") == f"Depths and widths: {folder.name}"

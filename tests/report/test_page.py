@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 from importlib.resources import files
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.reports import HOSTILE, data_of
 
@@ -40,6 +40,7 @@ class Tags(HTMLParser):
         self.attributes += attrs
 
 
+@settings(max_examples=25)
 @given(st.dictionaries(TEXT, VALUES, max_size=4), TEXT)
 def test_data_and_title_never_become_markup(data: dict[str, object], title: str) -> None:
     plain, made = page("gallery.js", "plain", {}), page("gallery.js", title, data)

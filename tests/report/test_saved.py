@@ -1,15 +1,29 @@
-"""The page of an explanation from its files: its photo as it is today, its pixels, features, contrasts and verdicts."""
+"""The page of an explanation: its numbers, its photo as it is today, what else lies beside it, and what the network adds."""
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 from pathlib import Path
 
 import pytest
-from support.command_line import Pathx, network, picture, scripted
+import torch
+from PIL import Image, ImageChops
+from safetensors.torch import load_file
+from support.command_line import Pathx, picture, scripted
+from support.command_line import network as file_network
 from support.reports import data_of, only_document, reported, results
+from support.small import images, network
 
+import pathx
+from pathx import PathxError
+from pathx.drawing.render import SMOOTHING
+from pathx.engine.freeze import freeze
+from pathx.maps import smooth
 from pathx.report.build import report
+from pathx.report.explanation import path_map
+from pathx.report.saved import explanation_report, network_data, unit_picture
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -66,7 +80,7 @@ def test_features_and_contrasts_are_shown(tmp_path: Path) -> None:
 
 
 def test_the_verdict_of_a_check_is_beside_its_explanation(here: Path, pathx_: Pathx) -> None:
-    model, photo = scripted(network()), picture()
+    model, photo = scripted(file_network()), picture()
     assert pathx_("explain", photo, "--model", model, "--out", "out").status == 0
     pathx_("check", photo, "--model", model, "--out", "out/check")
     document = json.loads(Path("out/check/check.json").read_text())
@@ -75,3 +89,115 @@ def test_the_verdict_of_a_check_is_beside_its_explanation(here: Path, pathx_: Pa
     assert [one["verdict"] for one in data["check"]["findings"]] == [
         one["verdict"] for one in document["checks"].values()
     ]
+
+
+def test_the_page_of_files_is_that_of_the_document(tmp_path: Path) -> None:
+    folder = results(tmp_path)
+    file, document = only_document(folder)
+    page = report([folder])
+    data = data_of(page)
+    assert page == file.with_name("report.html")
+    assert data["target"] == document["target"] and data["image"] == document["image"]
+    path = data["path"]
+    assert [one["name"] for one in data["maps"]] == ["Path map", "Pixel map"]
+    assert path["model"] == {key: document["linear_model"][key] for key in ("score", "bias", "attribution_sum")}
+    for shown, layer in zip(path["layers"], document["layers"], strict=True):
+        names = [tensor["name"] for tensor in shown["tensors"]]
+        for unit, own in zip(shown["units"], layer["units"], strict=True):
+            assert {**unit, **own, "tensor": unit["tensor"]} == unit and names[unit["tensor"]] == own["tensor"]
+            assert unit["channel"] == own["index"][0]
+    assert data["region"] == pytest.approx(document["region"])
+    assert data["notes"] == []
+    assert data["command"].startswith("pathx explain ") and "--target" in data["command"]
+
+
+def test_the_path_map_of_a_document_is_that_of_its_explanation(tmp_path: Path) -> None:
+    _, document = only_document(results(tmp_path, save_tensors=True))
+    (file,) = tmp_path.rglob("tensors.safetensors")
+    expected = smooth(load_file(file)["path_map"], SMOOTHING)
+    found = path_map(document)
+    assert found is not None
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_units_map_is_its_gradient_times_the_input() -> None:
+    module, batch = network(), images()
+    (made,) = pathx.explain(module, batch, depth=3, width=4)
+    maps = network_data(freeze(module, batch), made)["unit_maps"]
+    assert maps.keys() == {f"{layer.layer}:{at}" for layer in made.path for at in range(len(layer.units))}
+    parts = list(module.children())
+    before = {1: parts[:1], 2: parts[:3], 3: parts[:6]}  # what makes the pre-activations of each layer
+    for layer in made.path:
+        for at, unit in enumerate(layer.units):
+            x = batch.clone().requires_grad_()
+            hidden = torch.nn.Sequential(*before[layer.layer])(x)[0][tuple(unit.index)]
+            (gradient,) = torch.autograd.grad(hidden, x)
+            expected = unit_picture(unit.weight * gradient[0] * batch[0])
+            found = Image.open(io.BytesIO(base64.b64decode(maps[f"{layer.layer}:{at}"].partition(",")[2])))
+            apart = ImageChops.difference(found.convert("RGBA"), expected.convert("RGBA"))
+            assert max(high for _, high in apart.getextrema()) <= 4  # a step of the table
+
+
+def test_a_path_without_units_has_a_page() -> None:
+    module = network()
+    torch.nn.init.zeros_(list(module.parameters())[-2])
+    (made,) = pathx.explain(module, images(), depth=3)
+    assert sum(len(layer.units) for layer in made.path) == 0
+    assert data_of(made.report().html)["unit_maps"] == {}
+
+
+def test_a_gallery_keeps_what_took_the_network(here: Path, pathx_: Pathx) -> None:
+    model = scripted(file_network())
+    photos = [picture(f"{number}.png", seed=number) for number in range(3)]
+    pathx_("explain", *photos, "--model", model, "--out", "out", "--report", "--quiet")
+    before = {file.name: data_of(file) for file in Path("out/report/pages").iterdir()}
+    assert all(data["unit_maps"] for data in before.values())
+    Path(model).unlink()
+    assert pathx_("report", "out", "--quiet").status == 0
+    assert {file.name: data_of(file) for file in Path("out/report/pages").iterdir()} == before
+
+
+def test_data_of_something_else_adds_nothing(here: Path, pathx_: Pathx) -> None:
+    pathx_("explain", picture(), "--model", scripted(file_network()), "--out", "out", "--report", "--quiet")
+    file, _ = only_document(Path("out"))
+    data = file.with_name("report.json")
+    whole = data.read_text()
+    spoilt = [json.dumps({**json.loads(whole), **change}) for change in ({"path": "0"}, {"unit_maps": [1]})]
+    spoilt += [whole.replace('"schema": "pathx/', '"schema": "other/'), whole[: len(whole) // 2], ""]
+    for text in spoilt:
+        data.write_text(text)
+        assert data_of(report(["out"]))["unit_maps"] == {}
+
+
+def test_the_data_goes_with_its_explanation(here: Path, pathx_: Pathx) -> None:
+    run = ("explain", picture(), "--model", scripted(file_network()), "--out", "out", "--quiet")
+    pathx_(*run, "--report")
+    assert list(Path("out").rglob("report.json"))
+    assert pathx_(*run, "--depth", "2").status == 0
+    assert not list(Path("out").rglob("report.*"))
+
+
+def test_an_explanation_without_its_model_has_a_page_without_what_units_saw() -> None:
+    from dataclasses import replace
+
+    (made,) = pathx.explain(network(), images(), depth=2, width=3)
+    data = data_of(explanation_report(replace(made, origin=None)).html)
+    assert data["unit_maps"] == {}
+    whole = data_of(explanation_report(made).html)
+    assert data["path"] == whole["path"] and whole["unit_maps"]
+
+
+def test_a_notebook_shows_the_page_in_a_frame_of_its_own() -> None:
+    (made,) = pathx.explain(network(), images(), depth=2, width=3)
+    shown = made.report(label="<b>cat</b>")._repr_html_()
+    assert shown.startswith("<iframe srcdoc=") and 'sandbox="allow-scripts"' in shown
+    assert shown.count("<") == 2  # the frame, and nothing of the page outside of its attribute
+
+
+def test_a_page_is_saved_as_it_is_and_not_as_a_folder(tmp_path: Path) -> None:
+    (made,) = pathx.explain(network(), images(), depth=1)
+    report = explanation_report(made, name="my photo")
+    file = report.save(tmp_path / "page.html")
+    assert file.read_text(encoding="utf-8") == report.html and data_of(file)["image"]["file"] == "my photo"
+    with pytest.raises(PathxError, match="is a folder: name a file"):
+        report.save(tmp_path)

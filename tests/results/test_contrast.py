@@ -13,8 +13,7 @@ from support.contrasted import contrasted, numbers
 from support.small import LABELS, loaded, picture
 
 from pathx import Contrast
-from pathx.results.store import Kind
-from pathx.runs.compute import decompose_task
+from pathx.results.files import Kind
 from pathx.runs.run import Settings, explain_files
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -49,11 +48,11 @@ def test_many_classes_are_all_in_the_document_and_the_first_in_the_picture(
         assert shown.width < 1560
 
 
-@pytest.mark.parametrize("task", [None, decompose_task()])
-def test_a_wrong_prediction_is_explained_against_the_folders_name(tmp_path: Path, task: Any) -> None:
+@pytest.mark.parametrize("decompose", [None, {}])
+def test_a_wrong_prediction_is_explained_against_the_folders_name(tmp_path: Path, decompose: Any) -> None:
     names = [picture(tmp_path / label / f"{seed}.png", seed=seed) for label in (*LABELS, "other") for seed in range(2)]
     settings = Settings(depth=1, width=1)
-    results = list(explain_files(loaded(), names, tmp_path / "out", settings=settings, task=task))
+    results = list(explain_files(loaded(), names, tmp_path / "out", settings=settings, decompose=decompose))
     said: dict[Path, list[str]] = {}
     for result in results:
         assert not result.failed
@@ -65,5 +64,5 @@ def test_a_wrong_prediction_is_explained_against_the_folders_name(tmp_path: Path
     for file, labels in said.items():
         assert labels[1:] == ([file.parent.name] if file in wrong else [])
     assert reasons == {file: f"The network says {said[file][0]}; the label is {file.parent.name}." for file in wrong}
-    asked = explain_files(loaded(), names, tmp_path / "out", targets=("top:1",), settings=settings, task=task)
+    asked = explain_files(loaded(), names, tmp_path / "out", targets=("top:1",), settings=settings, decompose=decompose)
     assert not any(result.kind is Kind.contrast for result in asked)

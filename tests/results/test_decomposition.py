@@ -16,8 +16,8 @@ from support.small import files, loaded, picture
 from pathx import PathxError
 from pathx.drawing.render import Drawing
 from pathx.models.load import LoadedModel
-from pathx.results.store import Kind, Result
-from pathx.runs.compute import decompose_task
+from pathx.results.files import Kind
+from pathx.results.store import Result
 from pathx.runs.run import Settings, explain_files
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -34,7 +34,7 @@ def decomposed(tmp_path: Path, model: LoadedModel | None = None, **options: Any)
         tmp_path / "out",
         targets=targets,
         settings=Settings(**{"depth": 2, **options}),
-        task=decompose_task(**own),
+        decompose=own,
     )
     (result,) = results
     if result.error is not None:
@@ -117,7 +117,7 @@ def test_the_document_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
                 decomposed(tmp_path)
         assert not files(folder)
         assert files(decomposed(tmp_path).folder) == before
-    assert named[-1].name == "overlay.png"  # all but the document had their names by then
+    assert named[-1].name == "path.json"  # all but the document had their names by then
 
 
 def test_a_drawing_changes_pictures_and_no_numbers(tmp_path: Path) -> None:
@@ -131,11 +131,10 @@ def test_a_drawing_changes_pictures_and_no_numbers(tmp_path: Path) -> None:
     assert {**plain.document, "colour_scale": 0} == {**other.document, "colour_scale": 0}
 
 
-@pytest.mark.parametrize("colour", ["black", "white", "grey"])
-def test_a_picture_of_one_colour(tmp_path: Path, colour: str) -> None:
+def test_a_picture_of_one_colour(tmp_path: Path) -> None:
     file = tmp_path / "flat.png"
-    Image.new("RGB", (20, 20), colour).save(file)
-    (done,) = explain_files(loaded(), [file], tmp_path / "out", settings=Settings(depth=2), task=decompose_task())
+    Image.new("RGB", (20, 20), "black").save(file)
+    (done,) = explain_files(loaded(), [file], tmp_path / "out", settings=Settings(depth=2), decompose={})
     assert done.kind is Kind.decomposition
     assert all(map(math.isfinite, numbers(done.document)))
 

@@ -23,10 +23,11 @@ from pathx import PathxError
 from pathx.drawing.render import heatmap
 from pathx.explanation import Edges, Explanation, LayerTensor, PathLayer, Unit
 from pathx.images.read import UserImage
-from pathx.results import explanation as results
-from pathx.results.explanation import ResultSubject, explanation_folder, path_document, save
+from pathx.results.explanation import ResultSubject, explanation_files, path_document
 from pathx.results.files import NoRoomError
+from pathx.results.older import replace_results
 from pathx.results.saved import read_explanation
+from pathx.runs.write import result_folder
 
 MODEL = {"name": "net", "weights": "IMAGENET1K_V1", "sha256": "m" * 64, "classes": 4}
 IMAGE = UserImage(file="photos/../cat.png", sha256="p" * 64, pixels=Image.new("RGB", (60, 40), "grey"))
@@ -65,7 +66,9 @@ def subject(**changes: Any) -> ResultSubject:
 
 
 def write(folder: Path, explained: Explanation | None = None, **options: Any) -> dict[str, Any]:
-    return save(explained or explanation(), folder, subject(**options))
+    files = explanation_files(explained or explanation(), subject(**options))
+    replace_results(folder, files)
+    return files.document
 
 
 def document(explained: Explanation, **changes: Any) -> dict[str, Any]:
@@ -113,7 +116,7 @@ def test_the_document_lists_edges_by_position() -> None:
 
 
 def test_the_document_lists_the_strongest_edges_and_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results, "MOST_EDGES", 2)
+    monkeypatch.setattr("pathx.results.explanation.MOST_EDGES", 2)
     layer = document(with_edges(torch.tensor([[0.0, 1.0, -4.0], [-3.0, 0.0, 2.0], [0.0, 0.0, 0.0]])))["layers"][1]
     assert layer["edges"] == [{"to_layer": None, "values": [[1, 0, -3.0]]}, {"to_layer": 3, "values": [[0, 1, -4.0]]}]
     assert layer["edges_share"] == 0.7
@@ -371,21 +374,6 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
     assert {name: (tmp_path / name).read_bytes() for name in names(tmp_path)} == before
 
 
-def test_an_explanation_that_cannot_be_rendered_leaves_the_older_one_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(tmp_path)
-    before = (tmp_path / "path.json").read_bytes()
-
-    def fail(*_: object) -> None:
-        raise Crash
-
-    monkeypatch.setattr(results, "pictures", fail)
-    with pytest.raises(Crash):
-        write(tmp_path)
-    assert (tmp_path / "path.json").read_bytes() == before
-
-
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     for folder in (tmp_path / "file", tmp_path / "file" / "x", tmp_path / ("x" * 300)):
@@ -396,27 +384,21 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     assert names(tmp_path) == {"file"}
 
 
-def test_folders_mirror_the_picture_s_path() -> None:
-    assert explanation_folder("out", "cat.png", "tiger-cat") == Path("out/cat.png/tiger-cat")
-    assert explanation_folder("out", Path("a/b/x.jpg"), "fox") == Path("out/a/b/x.jpg/fox")
-    assert explanation_folder("out", "./a/x.jpg", "fox") == Path("out/a/x.jpg/fox")
-    assert explanation_folder("out", "/home/me/cat.png", "fox") == Path("out/cat.png/fox")
-    assert explanation_folder("out", "../../cat.png", "fox") == Path("out/cat.png/fox")
-    assert explanation_folder("out", "a/../../cat.png", "fox") == Path("out/cat.png/fox")
+def test_folders_mirror_the_path_of_the_image() -> None:
+    for image in ("cat.png", "/home/me/cat.png", "../../cat.png", "a/../../cat.png"):
+        assert result_folder(image, "tiger-cat") == Path("cat.png/tiger-cat")
+    assert result_folder("./a/b/x.jpg", "fox") == Path("a/b/x.jpg/fox")
+    for slug in ("", ".", "..", "a/b", "/etc"):
+        with pytest.raises(PathxError):
+            result_folder("cat.png", slug)
 
 
 @given(st.lists(st.sampled_from(["a", "..", ".", "/", "x.png", "~", "\n"]), max_size=6), st.sampled_from(["/", ""]))
 def test_no_path_escapes_the_output_folder(parts: list[str], start: str) -> None:
     try:
-        folder = explanation_folder("/out", start + "/".join(parts), "fox")
+        folder = "/out" / result_folder(start + "/".join(parts), "fox")
     except PathxError:
         assert not parts or parts[-1] in ("..", ".", "/") or set(parts) <= {".", "/", ".."}
     else:
         resolved = os.path.normpath(folder)
         assert resolved.startswith("/out/") and resolved.endswith("/fox") and resolved != "/out/fox"
-
-
-@pytest.mark.parametrize("slug", ["", ".", "..", "a/b", "/etc"])
-def test_a_slug_is_one_folder(slug: str) -> None:
-    with pytest.raises(PathxError):
-        explanation_folder("out", "cat.png", slug)

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pathx.results.files import document_bytes
@@ -15,6 +15,7 @@ plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, a
 values = st.recursive(plain, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=30)
 
 
+@settings(max_examples=30)
 @given(st.dictionaries(st.text(), values))
 def test_a_document_is_read_as_it_was_given(document: dict[str, Any]) -> None:
     assert json.loads(document_bytes(document)) == document

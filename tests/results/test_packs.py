@@ -15,12 +15,10 @@ from pathx.results.store import files_of, result_store
 
 
 def test_unpacking_stays_in_its_folder(here: Path) -> None:
-    shard = packs.TarShard(here / "results-1-1.tar")
     good, other = "a/cat/path.json", "older/cat/path.json"
     names = ("../up/path.json", "/abs/path.json", "a/../../b/path.json", "path.json", "a/cat/.bashrc", good)
-    for name in (*names, other):
-        shard.add(name, b'{"schema": "pathx/path@1"}')
-    shard.close()
+    shard, _ = packs.tar_shard(dict.fromkeys((*names, other), b'{"schema": "pathx/path@1"}'))
+    (here / "results-1-1.tar").write_bytes(shard)
     made = [{"pack": "results-1-1.tar", "folder": os.path.dirname(n), "files": [os.path.basename(n)]} for n in names]
     lines = [{"name": "a", "explanations": [one]} for one in made]
     plain = [{key: value for key, value in one.items() if key != "pack"} for one in made]
@@ -44,9 +42,8 @@ def test_a_file_is_read_from_where_it_was_said_to_be(
         f"results-1-1.{kind}",
         {f"a/{n}/path.json": json.dumps({"schema": "pathx/path@1", "of": "x" * 300 * n}).encode() for n in range(5)},
     )
-    shard = packs.SHARDS[kind](tmp_path / name)
-    places = {file: shard.add(file, data) for file, data in contents.items()}
-    shard.close()
+    shard, places = packs.SHARDS[kind](contents)
+    (tmp_path / name).write_bytes(shard)
     read = result_store(tmp_path).read
     assert {file: packs.packed_bytes(read, name, place) for file, place in places.items()} == contents
     lines = [{"name": "a", "explanations": [{"pack": name}]}, {"name": "b", "explanations": [{}]}]

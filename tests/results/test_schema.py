@@ -73,13 +73,3 @@ def test_a_damaged_document_costs_itself(folder: Path) -> None:
             assert list(made.unread) == [str(file)] and len(made.paths) == 1, what
         count += 1
     assert count > 100
-
-
-def test_numbers_that_no_memory_holds(folder: Path, pathx_: Pathx) -> None:
-    file = folder / "path.json"
-    document = json.loads(file.read_text())
-    for number in (10**30, 2**62, -1):
-        file.write_text(json.dumps(document | {"model": document["model"] | {"classes": number}}))
-        for command in (("redraw", "pathx-out/a.png"), ("report", "pathx-out/a.png")):
-            done = pathx_(*command)
-            assert done.status in (0, 1, 2) and "unexpected" not in done.err, done.err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -14,8 +13,7 @@ from support.indexes import line
 from support.stores import content, store
 
 from pathx.errors import PathxError
-from pathx.results import files as results_files
-from pathx.results.store import Kind, RemoteStore, Result, ResultStore, State, check_in_folders, result_store
+from pathx.results.store import RemoteStore, ResultStore, check_in_folders, result_store
 
 DOCUMENT = b'{"a": 1}'
 MADE: dict[str, Any] = {
@@ -25,22 +23,6 @@ MADE: dict[str, Any] = {
     "sha256": sha256(DOCUMENT).hexdigest(),
 }
 LINE: dict[str, Any] = {"file": "a", "name": "a", "explanations": [MADE]}
-
-
-def written(to: ResultStore, name: str = "a", *files: str) -> tuple[list[Result], dict[str, Any]]:
-    """Results of an image in the staging folder of a store, and their line."""
-    names = (*files, "path.json")
-    folder = to.results / name / "cat"
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in names:
-        (folder / file).write_bytes(DOCUMENT)
-    made = {**MADE, "folder": f"{name}/cat", "files": list(names)}
-    return [Result(name, State.done, Kind.explanation, folder, {}, names)], {
-        **LINE,
-        "file": name,
-        "name": name,
-        "explanations": [made],
-    }
 
 
 @pytest.fixture
@@ -82,38 +64,12 @@ def test_a_document_is_whole_or_an_error(tmp_path: Path, change: dict[str, Any])
 def test_files_are_there_before_their_line(address: str) -> None:
     home = RemoteStore(address)
     home.open()
-    results, made = written(home)
-    (moved,), lines = home.commit(results, made)
-    assert lines == [made] and str(moved.folder) == f"{address}/a/cat"
+    place, lines = home.commit({"a/cat/path.json": DOCUMENT}, LINE)
+    assert lines == [LINE] and str(place / "a/cat") == f"{address}/a/cat"
     assert content(address) == {"a/cat/path.json": DOCUMENT} and home.document(MADE) == {"a": 1}
-    assert not list(home.results.rglob("*"))  # gone from this machine
     home.log(Path("index.jsonl"), LINE)
     assert list(content(address)) == ["a/cat/path.json"]  # lines wait for others
     home.close()
     (part,) = (name for name in content(address) if name.endswith(".part"))
     assert json.loads(content(address)[part]) == LINE
-    assert not home.records.exists() and not home.results.exists()
-
-
-# Shards
-
-
-def test_what_a_killed_run_left_open_goes_and_what_is_held_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    running = result_store(tmp_path, "tar")
-    running.commit(*written(running))
-    (held,) = tmp_path.glob(".pathx-*")
-    left = tmp_path / ".pathx-0123.pack"
-    left.touch()
-    os.utime(held, (1, 1))
-    result_store(tmp_path, "tar").open()
-    assert held.exists() and not left.exists()
-    os.utime(held)
-    left.touch()
-    with monkeypatch.context() as patch:
-        patch.setattr(results_files, "fcntl", None)
-        result_store(tmp_path, "tar").open()
-        assert held.exists() and left.exists()  # without locks, somebody may be writing to them
-    running.close()
-    assert not held.exists()
+    assert not home.records.exists()

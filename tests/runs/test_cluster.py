@@ -11,10 +11,9 @@ from support.cluster import SETTINGS, check_same, lines, photos_and_model
 from support.pretended import Pretended
 
 from pathx.cluster import DIED
-from pathx.results.files import NoRoomError
 from pathx.results.store import Result
 from pathx.runs import cluster
-from pathx.runs.cluster import explain_on_ray
+from pathx.runs.cluster import OnRay
 from pathx.runs.run import explain_files
 
 pytestmark = pytest.mark.usefixtures("one_thread", "here")
@@ -28,12 +27,12 @@ def load(here: Path) -> partial[Any]:
 def pretended(monkeypatch: pytest.MonkeyPatch, *deadly: str) -> Pretended:
     made = Pretended(deadly)
     monkeypatch.setattr(cluster, "join_cluster", made.join_cluster())
-    monkeypatch.setattr(cluster, "other_machines", lambda: iter(()))
     return made
 
 
 def on_ray(load: partial[Any], here: Path, **options: Any) -> list[Result]:
-    return list(explain_on_ray(load, [here / "photos"], here / "out", **{"settings": SETTINGS, **options}))
+    ray = OnRay(load, documents=options.pop("documents", True))
+    return list(explain_files(load(), [here / "photos"], here / "out", ray=ray, **{"settings": SETTINGS, **options}))
 
 
 def test_files_and_lines_are_those_of_a_run_of_one_process(
@@ -70,27 +69,6 @@ def test_an_image_that_kills_is_a_line_of_the_index(
     (failed,) = (result for result in results if result.failed)
     assert str(failed.error) == DIED
     assert [line["error"] for line in lines(here / "out").values() if "error" in line] == [DIED]
-
-
-def test_another_machine_writes_what_finds_no_room(
-    load: partial[Any], here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pretended(monkeypatch)
-    whole, asked = cluster.write_image, []
-
-    def full(source: Any, *rest: Any) -> Any:
-        if not asked:
-            line = {"name": source.name, "explanations": []}
-            return [Result.failure(source.file, NoRoomError("no room here"))], [line]
-        return whole(source, *rest)
-
-    def there(work: Any, value: Any) -> Any:
-        asked.append(value)
-        return work(value)
-
-    monkeypatch.setattr(cluster, "write_image", full)
-    monkeypatch.setattr(cluster, "other_machines", lambda: iter([there]))
-    assert not any(result.failed for result in on_ray(load, here)) and asked
 
 
 def test_where_nobody_asks_for_documents_they_stay_where_they_are(

@@ -225,7 +225,7 @@ def test_one_thread_computes_with_all_of_torchs_threads_whoever_reads_and_writes
 def test_a_network_that_cannot_be_copied_faithfully_gives_its_own_logits(
     model: LoadedModel, tmp_path: Path, kind: type[nn.Module]
 ) -> None:
-    files = many(tmp_path / "photos", 12)
+    files = many(tmp_path / "photos", 6)
     network = kind().eval()
     with torch.no_grad():
         own = {str(file): network(tensor_of(open_image(file), model.preprocessing)[None])[0].tolist() for file in files}

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("one_thread", "here")
 QUICK = ("--no-pictures", "--depth", 2, "--width", 3, "--batch-size", 2)
 
 
-@pytest.fixture(scope="module", params=["memory", "s3"])
+@pytest.fixture(scope="module", params=["memory", pytest.param("s3", marks=pytest.mark.slow)])
 def place(request: pytest.FixtureRequest) -> Iterator[str]:
     """Where a store is."""
     with store(request.param) as address:
@@ -112,29 +112,18 @@ def check_same(stored: dict[str, bytes], local: dict[str, bytes]) -> None:
 
 
 @pytest.mark.parametrize(
-    "command",
+    ("place", "command"),
     [
-        ("explain", "--no-pictures", "--save-tensors", "--target", "top:2"),
-        ("explain",),
-        ("decompose", "--no-pictures"),
+        ("s3", ("explain", "--save-tensors", "--target", "top:2")),
+        ("memory", ("explain", "--save-tensors", "--target", "top:2")),
+        ("memory", ("decompose", "--no-pictures")),
     ],
+    indirect=["place"],
 )
 def test_a_store_holds_what_a_folder_would(place: str, pathx_: Pathx, command: tuple[str, ...]) -> None:
-    out = f"{place}/out-{len(command)}-{command[0]}"
-    name, *options = command
-    arguments = (
-        name,
-        photos(3),
-        "--model",
-        scripted(network()),
-        "--depth",
-        2,
-        "--width",
-        3,
-        "--batch-size",
-        2,
-        *options,
-    )
+    out, (name, *options) = f"{place}/out-{command[0]}", command
+    how = ("--depth", 2, "--width", 3, "--batch-size", 2)
+    arguments = (name, photos(3), "--model", scripted(network()), *how, *options)
     local, stored = pathx_(*arguments, "--out", "local"), pathx_(*arguments, "--out", out)
     assert stored.status == local.status == 0, stored.err
     check_same(content(out), in_folder("local"))
@@ -156,6 +145,7 @@ def test_what_is_gone_from_a_store_is_made_again(place: str, pathx_: Pathx) -> N
     check_same(content(out), in_folder("local"))
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_in_a_store(pathx_: Pathx, here: Path) -> None:
     with s3_server() as place:
         out, model = f"{place}/killed", scripted(network())

@@ -273,7 +273,9 @@ def _graphs(mark: Path, records: Records) -> Iterator[tuple[str, bytes]]:
     yield "size-class", packed(changed(records, graph=everywhere("expr_str", f"Symbol('s0').__class__ or {touch}")))
     yield "size-lambda", packed(changed(records, graph=everywhere("expr_str", f"Add((lambda: {touch})(), 1)")))
     yield "size-nested", packed(changed(records, graph=everywhere("expr_str", f"Symbol({touch!r})")))
-    yield "size-giant", packed(changed(records, graph=everywhere("expr_str", "9**9**9**9**9")))
+    giants = "9**9**9", "Pow(9, Pow(9, 9))", "1 << 9999999999", "LShift(1, 9999999999)", "Symbol('s1' * 99999999999)"
+    for number, giant in enumerate(giants):
+        yield f"size-giant-{number}", packed(changed(records, graph=everywhere("expr_str", giant)))
     yield "guards", packed(changed(records, graph=lambda program: program.update(guards_code=[touch])))
     for key in ("name", "as_name", "parameter_name", "buffer_name", "fqn", "nn_module_stack", "torch_fn"):
         for number, injected in enumerate((f"x=({touch})", f'x"){touch}#', f"x\n    {touch}\n")):

@@ -62,23 +62,31 @@ def chromium() -> Iterator[Any]:
 
 
 @contextmanager
-def opened(browser: Any, file: Path, *, width: int = 1280, height: int = 900, scheme: str = "light") -> Iterator[Any]:
-    """A page from a file. Errors, messages on the console and requests that leave its folder fail the test."""
-    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
-    context.set_default_timeout(10_000)
-    page = context.new_page()
+def opened(browser: Any, file: Path, *, width: int = 1280, height: int = 900) -> Iterator[Any]:
+    """The browser's one page, with a file. Errors, messages on the console and requests that leave its folder fail the test."""
+    if not browser.contexts:
+        browser.new_context().new_page().set_default_timeout(10_000)
+    (page,) = browser.contexts[0].pages
     trouble: list[str] = []
-    page.on("console", lambda message: trouble.append(f"console: {message.text}"))
-    page.on("pageerror", lambda error: trouble.append(f"error: {error}"))
-    page.on("dialog", lambda dialog: trouble.append(f"dialog: {dialog.message}") or dialog.dismiss())
-    root = file.resolve().parent.as_uri()
-    allowed = (root, "data:", "blob:", file.resolve().parent.parent.as_uri())
-    page.on(
-        "request", lambda request: request.url.startswith(allowed) or trouble.append(f"request: {request.url[:200]}")
-    )
-    page.goto(file.resolve().as_uri())
-    yield page
-    context.close()
+    places = (file.resolve().parent.as_uri(), "data:", "blob:", file.resolve().parent.parent.as_uri())
+    listeners = {
+        "console": lambda message: trouble.append(f"console: {message.text}"),
+        "pageerror": lambda error: trouble.append(f"error: {error}"),
+        "dialog": lambda dialog: trouble.append(f"dialog: {dialog.message}") or dialog.dismiss(),
+        "request": lambda request: request.url.startswith(places) or trouble.append(f"request: {request.url[:200]}"),
+    }
+    for event, listener in listeners.items():
+        page.on(event, listener)
+    try:
+        page.set_viewport_size({"width": width, "height": height})
+        page.emulate_media(color_scheme="light")
+        page.goto(file.resolve().as_uri())
+        yield page
+    finally:
+        page.evaluate("localStorage.clear()")
+        for event, listener in listeners.items():
+            page.remove_listener(event, listener)
+        page.goto("about:blank")
     assert trouble == []
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import assume
@@ -17,7 +17,6 @@ import pathx
 from pathx import Explanation
 
 CLOSE: dict[str, Any] = {"rtol": 1e-8, "atol": 1e-10}
-SKIPS = st.sampled_from(["adjacent", "all"])
 
 
 @dataclass(frozen=True)
@@ -32,42 +31,40 @@ class Case:
     def explain(self, model: nn.Module | None = None) -> list[Explanation]:
         return pathx.explain(self.network.module() if model is None else model, self.images, **self.options)
 
+    def of_image(self, number: int) -> dict[str, Any]:
+        """The options for one image."""
+        own = {name: self.options[name] for name in ("target", "against") if isinstance(self.options[name], list)}
+        return {**self.options, **{name: several[number] for name, several in own.items()}}
+
     def reference(self) -> list[reference.Reference]:
         """The reference for each image; cases with a decision within rounding (structural ties) are passed over."""
-        asked = [self.options.get("target"), self.options.get("against")]
-        classes = [some if isinstance(some, list) else [some] * len(self.images) for some in asked]
-        results = [
-            reference.explain(self.network, image, **{**self.options, "target": target, "against": against})
-            for image, target, against in zip(self.images, *classes, strict=True)
-        ]
+        results = [reference.explain(self.network, one, **self.of_image(n)) for n, one in enumerate(self.images)]
         assume(all(result.gap > 1e-9 for result in results))
         return results
 
 
 @st.composite
 def cases(draw: st.DrawFn, drawn: st.SearchStrategy[Network] | None = None, images: int = 2) -> Case:
+    """One in four explains a class against another."""
     network = draw(networks() if drawn is None else drawn)
     layers = len(reference.hidden_layers(network))
     one_target = st.integers(0, network.classes - 1)
+    target = draw(st.none() | one_target | st.lists(one_target, min_size=images, max_size=images))
+    against = None
+    if draw(st.sampled_from([False, False, False, True])):
+        pairs = [draw(st.permutations(range(network.classes)))[:2] for _ in range(images)]
+        target, against = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     options = {
-        "target": draw(st.none() | one_target | st.lists(one_target, min_size=images, max_size=images)),
+        "target": target,
+        "against": against,
         "depth": draw(st.integers(1, layers) | st.just("all")),
         "width": draw(st.integers(1, 6) | st.just("all")),
         "alpha": draw(st.none() | st.just(0.0) | st.floats(0.05, 0.9)),
-        "skips": draw(SKIPS),
+        "skips": draw(st.sampled_from(["adjacent", "all"])),
         "importance": draw(st.sampled_from(["paper", "effect"])),
     }
     seed = draw(SEEDS)
     return Case(network, seed, network.images(images, seed), options)
-
-
-@st.composite
-def contrasts(draw: st.DrawFn, drawn: st.SearchStrategy[Network] | None = None, images: int = 2) -> Case:
-    """The same with one class against another."""
-    case = draw(cases(drawn, images))
-    pairs = st.permutations(range(case.network.classes)).map(lambda order: order[:2])
-    targets, others = zip(*(draw(pairs) for _ in range(images)), strict=True)
-    return replace(case, options={**case.options, "target": list(targets), "against": list(others)})
 
 
 # --- Comparing --------------------------------------------------------------------------------------------------------

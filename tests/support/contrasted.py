@@ -9,7 +9,8 @@ from typing import Any
 from support.small import loaded, picture
 
 from pathx.models.load import LoadedModel
-from pathx.results.store import Kind, Result
+from pathx.results.files import Kind
+from pathx.results.store import Result
 from pathx.runs.run import Settings, explain_files
 
 

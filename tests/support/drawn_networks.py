@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from hypothesis import strategies as st
-from support.networks import ACTIVATIONS, CROPS, FLOAT, MOVES, WITH_A_CONSTANT, Network, Node, evaluate
+from support.networks import ACTIVATIONS, CROPS, FLOAT, MOVES, SMOOTH, WITH_A_CONSTANT, Network, Node, evaluate
 from torch import Tensor
 
 # --- Drawing: from a seed to nodes ------------------------------------------------------------------------------------
@@ -179,8 +179,11 @@ class Builder:
 
     def relu(self, x: int) -> int:
         """The network's activation in a random spelling; `finish` takes back what would not be safe in place."""
-        kind = self.choice.choice(list(ACTIVATIONS)) if self.activation == "mixed" else self.activation
-        spellings = ["module", "module, in place", "module, re-used", "function", "function, in place"]
+        piecewise = [kind for kind in ACTIVATIONS if kind not in SMOOTH]
+        kind = self.choice.choice({"mixed": piecewise, "smooth": SMOOTH}.get(self.activation, [self.activation]))
+        spellings = ["module", "module, re-used", "function"]
+        if kind != "gelu":
+            spellings += ["module, in place", "function, in place"]
         if kind == "relu":
             spellings += ["torch.relu", "method", "method, in place"]
         options = {"leaky_relu": {"negative_slope": 0.2}, "hardtanh": {"min_val": -0.8, "max_val": 1.2}}.get(kind, {})
@@ -244,6 +247,37 @@ class Builder:
         pooled = self.append("maxpool", x, weights={}, kernel_size=3, stride=1, padding=1)
         return self.concat(self.relu(self.conv(x, 2)), long, self.relu(self.conv(pooled, 2)))
 
+    def gated(self, x: int) -> int:
+        """EfficientNet's block: channels are let through by what the whole map is like, which is held at the image."""
+        image = len(self.shape(x)) == 3
+        h = self.relu(self.conv(x, 3, (3, 3), self.scale, padding=1) if image else self.linear(x, 4, self.scale))
+        squeezed = self.relu(self.conv(self.average(h), 2) if image else self.linear(h, 2))
+        gate = self.conv(squeezed, 3) if image else self.linear(squeezed, 4)
+        return self.append("gate", h, gate, weights={})
+
+    def normed(self, x: int) -> int:
+        """ConvNeXt's block: what is added is normalised first."""
+        channels, image = self.shape(x)[0], len(self.shape(x)) == 3
+        if channels < 3:
+            x, channels = self.conv(x, 3) if image else self.linear(x, 3), 3
+        h = self.norm(self.conv(x, channels, (3, 3), padding=1) if image else x)
+        h = self.relu(self.conv(h, 4, scale=self.scale) if image else self.linear(h, 4, self.scale))
+        return self.add(self.conv(h, channels) if image else self.linear(h, channels), x)
+
+    def norm(self, x: int) -> int:
+        channels, *places = self.shape(x)
+        dims = self.choice.choice([(1,), tuple(range(1, 2 + len(places)))])
+        weights = {"weight": self.uniform(0.5, 1.5, channels), "bias": 0.3 * self.normal(channels)}
+        return self.append("norm", x, weights=weights, dims=dims)
+
+    def attended(self, x: int) -> int:
+        """A transformer's block over the places of a map."""
+        if len(self.shape(x)) == 1:
+            return self.normed(x)
+        x = self.conv(x, 3)
+        weights = {name: self.normal(3, 3) for name in ("query", "key", "value")}
+        return self.normed(self.add(self.append("attention", self.norm(x), weights=weights), x))
+
     # Heads, from a node to the logits.
 
     def head(self, x: int, outputs: int) -> int:
@@ -267,14 +301,15 @@ class Builder:
 
     def finish(self, ending: str, recipe: str) -> Network:
         readers = [sum(node.inputs.count(position) for node in self.nodes) for position in range(len(self.nodes))]
+        viewable = not any(node.op in ("crop", "move", "attention") for node in self.nodes)  # these change strides
         nodes = []
         for node in self.nodes:
             spelling = node.spelling
-            if spelling == "view" and self.nodes[node.inputs[0]].op in ("crop", "move"):
-                spelling = "function"  # a part of a tensor has no such view
+            if spelling == "view" and not viewable:
+                spelling = "function"
             if node.op in ("relu", "add"):
                 source = node.inputs[0]
-                fresh = self.nodes[source].op in ("conv", "linear", "batchnorm", "add", "concat")
+                fresh = self.nodes[source].op in ("conv", "linear", "batchnorm", "norm", "add", "concat")
                 if not (fresh and readers[source] == 1):
                     spelling = {"a += b": "a + b"}.get(spelling, spelling.removesuffix(", in place"))
             nodes.append(Node(node.op, node.inputs, node.options, node.weights, spelling, node.shape))
@@ -282,6 +317,8 @@ class Builder:
 
 
 BLOCKS = ("chain", "residual", "fire", "dense", "inception")
+HELD_BLOCKS = ("gated", "normed", "attended")
+"""Blocks that multiply by what they computed."""
 
 
 def random_network(
@@ -333,20 +370,23 @@ def tiny_network(seed: int, *, image: bool, blocks: tuple[str, ...], activation:
 # --- Strategies -------------------------------------------------------------------------------------------------------
 
 SEEDS = st.integers(0, 2**31 - 1)
-ACTIVATION_KINDS = st.sampled_from(["relu", "relu", "relu", *sorted(set(ACTIVATIONS) - {"relu"}), "mixed"])
+PIECEWISE = st.sampled_from(["relu", "relu", "relu", "relu6", "leaky_relu", "hardtanh", "mixed"])
 
 
 @st.composite
-def networks(
-    draw: st.DrawFn, *, activation: st.SearchStrategy[str] = ACTIVATION_KINDS, most: int = 3, moves: bool = True
-) -> Network:
-    """Random networks of one to `most` blocks, with or without crops, paddings and constants between them."""
+def networks(draw: st.DrawFn, *, moves: bool = True, region: bool = False) -> Network:
+    """Random networks of one to three blocks, with or without crops, paddings and constants between them.
+
+    Args:
+        region: ReLU networks alone. Of the others, half multiply by what they computed.
+    """
     outputs = draw(st.integers(1, 5))
+    held = not region and draw(st.booleans())
     return random_network(
         draw(SEEDS),
         image=draw(st.sampled_from([True, True, False])),
-        blocks=tuple(draw(st.lists(st.sampled_from(BLOCKS), min_size=1, max_size=most))),
-        activation=draw(activation),
+        blocks=tuple(draw(st.lists(st.sampled_from(HELD_BLOCKS + BLOCKS if held else BLOCKS), min_size=1, max_size=3))),
+        activation=draw(st.sampled_from(["relu", "smooth"]) if held else PIECEWISE),
         outputs=outputs,
         ending=draw(
             st.sampled_from(["logits", "logits", *(["sigmoid"] if outputs == 1 else ["softmax", "log_softmax"])])
@@ -364,5 +404,5 @@ def tiny_networks(draw: st.DrawFn) -> Network:
         draw(SEEDS),
         image=image,
         blocks=tuple(draw(st.lists(blocks, min_size=1, max_size=2))),
-        activation=draw(ACTIVATION_KINDS),
+        activation=draw(PIECEWISE),
     )

@@ -47,6 +47,11 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "explain with a report": ("explain", "photos", "--no-pictures", "--batch-size", "2", "--report"),
 }
 
+EVERYDAY = ("explain", "decompose", "evaluate", "units", "explain into shards")
+"""Those that are tried every time; the others with `pytest -m slow`."""
+
+MARKED_COMMANDS = [pytest.param(name, marks=[] if name in EVERYDAY else pytest.mark.slow) for name in COMMANDS]
+
 
 def photos(count: int = 5) -> None:
     """A folder of small pictures."""

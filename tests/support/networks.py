@@ -39,6 +39,11 @@ class Node:
     spelling: str = "module"
     shape: tuple[int, ...] = ()  # of the output, for one image
 
+    @property
+    def carried(self) -> tuple[int, ...]:
+        """The inputs that it is linear in once its multipliers are held."""
+        return self.inputs[:1] if self.op == "gate" else self.inputs
+
 
 # What an activation does, as torch has it.
 ACTIVATIONS: dict[str, Callable[..., Tensor]] = {
@@ -46,7 +51,12 @@ ACTIVATIONS: dict[str, Callable[..., Tensor]] = {
     "relu6": lambda h: h.clamp(0, 6),
     "leaky_relu": lambda h, negative_slope: torch.where(h > 0, h, negative_slope * h),
     "hardtanh": lambda h, min_val, max_val: h.clamp(min_val, max_val),
+    "silu": lambda h: h * torch.sigmoid(h),
+    "gelu": lambda h: h * torch.special.ndtr(h),
+    "hardswish": lambda h: h * (h + 3).clamp(0, 6) / 6,
 }
+SMOOTH = ("silu", "gelu", "hardswish")
+"""Activations that multiply h by a number that depends on h."""
 
 
 def _activation(h: Tensor, kind: str, **options: float) -> Tensor:
@@ -101,6 +111,28 @@ MOVES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+def _norm(x: Tensor, at: Tensor, dims: tuple[int, ...], weight: Tensor, bias: Tensor) -> Tensor:
+    centred, there = (value - value.mean(dims, keepdim=True) for value in (x, at))
+    scale = (there.square().mean(dims, keepdim=True) + 1e-5).rsqrt()
+    shape = (-1, *[1] * (x.dim() - 2))
+    return centred * scale * weight.view(shape) + bias.view(shape)
+
+
+def _attend(x: Tensor, at: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    tokens, there = (value.flatten(2).transpose(1, 2) for value in (x, at))  # (B, places, channels)
+    pattern = (there @ query.T @ (there @ key.T).mT / math.sqrt(len(query))).softmax(-1)
+    return (pattern @ (tokens @ value.T)).transpose(1, 2).unflatten(2, x.shape[2:])
+
+
+# What multiplies by what it computed: (inputs…, inputs at the image…, **weights, **options) -> output, with the factors held
+# as they are at the image.
+HELD: dict[str, Callable[..., Tensor]] = {
+    "gate": lambda x, s, _, at: x * torch.sigmoid(at),
+    "norm": _norm,
+    "attention": _attend,
+}
+
+
 # What a node computes: (inputs…, **weights, **options) -> output, with a leading batch dimension.
 OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "conv": F.conv2d,
@@ -122,6 +154,7 @@ OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "constant": lambda x, kind, constant: WITH_A_CONSTANT[kind](x, constant),
     "conv_transpose": F.conv_transpose2d,
     "move": lambda x, kind: MOVES[kind](x),
+    **{name: lambda *inputs, held=held, **more: held(*inputs, *inputs, **more) for name, held in HELD.items()},
 }
 
 
@@ -159,6 +192,16 @@ class Network:
     @property
     def relus(self) -> list[int]:
         return [position for position, node in enumerate(self.nodes) if node.op == "relu"]
+
+    @property
+    def exact(self) -> str:
+        """How far its frozen network reaches: what never carries anything to the logits does not count."""
+        reached = {len(self.nodes) - 1}
+        for position in reversed(range(len(self.nodes))):
+            reached |= {*self.nodes[position].carried} if position in reached else set()
+        nodes = (self.nodes[position] for position in reached)
+        held = any(node.op in HELD or node.options.get("kind") in SMOOTH for node in nodes)
+        return "image" if held else "region"
 
     def images(self, count: int, seed: int) -> Tensor:
         return torch.randn(count, *self.input_shape, dtype=FLOAT, generator=torch.Generator().manual_seed(seed))
@@ -215,6 +258,8 @@ def _spell(network: Network) -> nn.Module:
             result = call(f"constant{position}", WithAConstant(**node.options, **node.weights), args[0])
         elif node.op == "mean":
             result = graph.call_method("mean", (args[0], [2, 3]))
+        elif node.op == "gate":
+            result = graph.call_function(operator.mul, (args[0], graph.call_function(torch.sigmoid, (args[1],))))
         elif node.op == "flatten" and node.spelling == "view":
             size = graph.call_method("size", (args[0], 0))
             result = graph.call_method("view", (args[0], size, -1))
@@ -235,6 +280,27 @@ def _spell(network: Network) -> nn.Module:
     return fx.GraphModule(modules, graph, class_name="RandomNetwork").eval()
 
 
+class ChannelNorm(nn.LayerNorm):
+    """Over the channels at every place."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = F.layer_norm(x.movedim(1, -1), self.normalized_shape, self.weight, self.bias, self.eps)
+        return made.movedim(-1, 1).contiguous()
+
+
+class Attention(nn.Module):
+    """Of every place to every other."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(channels, channels, bias=False) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.flatten(2).transpose(1, 2)
+        made = F.scaled_dot_product_attention(self.query(tokens), self.key(tokens), self.value(tokens))
+        return made.transpose(1, 2).reshape(x.shape)
+
+
 class WithAConstant(nn.Module):
     """A layer of arithmetic with a buffer."""
 
@@ -252,7 +318,10 @@ class WithAConstant(nn.Module):
 def _spell_activation(graph: fx.Graph, call: Callable[..., fx.Node], name: str, node: Node, h: fx.Node) -> fx.Node:
     options = {key: value for key, value in node.options.items() if key != "kind"}
     kind = node.options["kind"]
-    layers = {"relu": nn.ReLU, "relu6": nn.ReLU6, "leaky_relu": nn.LeakyReLU, "hardtanh": nn.Hardtanh}
+    layers: dict[str, Callable[..., nn.Module]] = {
+        **{"relu": nn.ReLU, "relu6": nn.ReLU6, "leaky_relu": nn.LeakyReLU, "hardtanh": nn.Hardtanh},
+        **{"silu": nn.SiLU, "gelu": nn.GELU, "hardswish": nn.Hardswish},
+    }
     match node.spelling:
         case "module":
             return call(name, layers[kind](**options), h)
@@ -297,6 +366,12 @@ def _layer(node: Node, shape: tuple[int, ...]) -> nn.Module:
             layer = nn.AvgPool2d(**options)
         case "adaptive_avgpool":
             layer = nn.AdaptiveAvgPool2d(**options)
+        case "norm":
+            whole = len(options["dims"]) > 1
+            layer = nn.GroupNorm(1, shape[0]) if whole else ChannelNorm(shape[0])
+        case "attention":
+            layer = Attention(shape[0])
+            weights = {f"{name}.weight": value for name, value in weights.items()}
         case "flatten":
             layer = nn.Flatten()
         case "dropout":

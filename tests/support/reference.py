@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from support.networks import FLOAT, Network, Node, evaluate
+from support.networks import FLOAT, HELD, Network, Node, evaluate
 from torch import Tensor, nn
 
 # --- The frozen network -----------------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ class Frozen:
 
 
 def slope(node: Node, h: Tensor) -> Tensor:
-    """The slope of an activation at h."""
+    """The slope of an activation at h: of a smooth one, what it multiplies h by."""
     match node.options["kind"]:
         case "relu":
             return (h > 0).to(FLOAT)
@@ -61,11 +61,17 @@ def slope(node: Node, h: Tensor) -> Tensor:
             return torch.where(h > 0, torch.ones_like(h), torch.full_like(h, node.options["negative_slope"]))
         case "hardtanh":
             return ((h > float(node.options["min_val"])) & (h < float(node.options["max_val"]))).to(FLOAT)
+        case "silu":
+            return torch.sigmoid(h)
+        case "gelu":
+            return torch.special.ndtr(h)
+        case "hardswish":
+            return (h + 3).clamp(0, 6) / 6
     raise ValueError(node.options["kind"])
 
 
 def matrix(network: Network, node: Node, argument: int, values: list[Tensor]) -> Tensor:
-    """What one node does to one of its arguments, as an (outputs, inputs) matrix."""
+    """What one node does to one of the arguments that it is linear in, as an (outputs, inputs) matrix."""
     if node.op == "relu":
         return slope(node, values[node.inputs[0]]).diag()
     shapes = [network.nodes[i].shape for i in node.inputs]
@@ -89,6 +95,10 @@ def matrix(network: Network, node: Node, argument: int, values: list[Tensor]) ->
     zeros = [torch.zeros(1, *shape, dtype=FLOAT) for shape in shapes]
     basis = [zero.expand(size, *zero.shape[1:]) for zero in zeros]
     basis[argument] = torch.eye(size, dtype=FLOAT).view(size, *shapes[argument])
+    if node.op in HELD:
+        image = [values[i].view(1, *shape) for i, shape in zip(node.inputs, shapes, strict=True)]
+        one, none = (HELD[node.op](*given, *image, **node.weights, **node.options) for given in (basis, zeros))
+        return (one - none).flatten(1).T
     return (evaluate(node, *basis) - evaluate(node, *zeros)).flatten(1).T
 
 
@@ -101,8 +111,8 @@ def freeze(network: Network, image: Tensor) -> Frozen:
     for node in network.nodes[1:]:
         inputs = [frozen.values[i].view(1, *network.nodes[i].shape) for i in node.inputs]
         value = evaluate(node, *inputs).flatten()
-        matrices = [matrix(network, node, argument, frozen.values) for argument in range(len(inputs))]
-        models = [torch.column_stack([frozen.weight[i], frozen.bias[i], frozen.values[i]]) for i in node.inputs]
+        matrices = [matrix(network, node, argument, frozen.values) for argument in range(len(node.carried))]
+        models = [torch.column_stack([frozen.weight[i], frozen.bias[i], frozen.values[i]]) for i in node.carried]
         model = torch.stack([m @ below for m, below in zip(matrices, models, strict=True)]).sum(0)
         constant = value - model[:, -1]
         frozen.weight.append(model[:, :-2])
@@ -116,24 +126,22 @@ def freeze(network: Network, image: Tensor) -> Frozen:
 def hidden_layers(network: Network) -> dict[int, list[int]]:
     """The ReLU nodes of each hidden layer n = 1 … N, in order of execution, by their longest route to the output.
 
-    A class layer belongs to the output and is not counted.
+    A class layer belongs to the output and is not counted, nor is what only decides a multiplier.
     """
     class_relus = class_layer(network)
-    distance = _distances(network, [relu for relu in network.relus if relu not in class_relus])
+    relus = [relu for relu in network.relus if relu not in class_relus]
+    distance = _distances(network, relus)
     count = max(distance)
-    return {
-        n: [relu for relu in network.relus if count - distance[relu] + 1 == n and relu not in class_relus]
-        for n in range(1, count + 1)
-    }
+    return {n: [relu for relu in relus if count - distance[relu] + 1 == n] for n in range(1, count + 1)}
 
 
 def _distances(network: Network, relus: list[int]) -> list[int]:
-    """Of each node, the largest number of ReLUs on a route to the output, itself included."""
-    distance = [0] * len(network.nodes)
+    """Of each node, the largest number of ReLUs on a route to the output, itself included; -1 without a route."""
+    distance = [-1] * len(network.nodes)
+    distance[-1] = 0
     for position in reversed(range(len(network.nodes))):
-        readers = [reader for reader, node in enumerate(network.nodes) if position in node.inputs]
-        distance[position] = max((distance[reader] for reader in readers), default=0)
-        distance[position] += position in relus
+        for source in network.nodes[position].carried if distance[position] >= 0 else ():
+            distance[source] = max(distance[source], distance[position] + (source in relus))
     return distance
 
 
@@ -165,7 +173,7 @@ def land(frozen: Frozen, seeds: dict[int, Tensor], class_relus: frozenset[int]) 
         if node.op == "input" or (node.op == "relu" and position not in class_relus):
             landed[position] = rows
             continue
-        for m, source in zip(frozen.matrices[position], node.inputs, strict=True):
+        for m, source in zip(frozen.matrices[position], node.carried, strict=True):
             cotangents[source] = cotangents.get(source, 0) + rows @ m
     return landed
 
@@ -396,13 +404,26 @@ def _unravel(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), shape))
 
 
+# --- Law 13: removal --------------------------------------------------------------------------------------------------
+
+
+def logits_without(network: Network, image: Tensor, units: set[tuple[int, int]]) -> Tensor:
+    """What the network answers with units, (ReLU node, flat element), set to zero: everything else is free to follow."""
+    values = [image.to(FLOAT)[None]]
+    for position, node in enumerate(network.nodes[1:], start=1):
+        value = evaluate(node, *(values[i] for i in node.inputs)).clone(memory_format=torch.contiguous_format)
+        value.view(-1)[[element for relu, element in units if relu == position]] = 0
+        values.append(value)
+    return values[-1].flatten()
+
+
 # --- Law 3: the sum over one-way paths --------------------------------------------------------------------------------
 
 
 def edges(
     network: Network, position: int, element: int, values: list[Tensor]
 ) -> tuple[list[tuple[int, int, float]], float]:
-    """Where one number of the frozen network comes from: (node, element, factor) each, and a constant."""
+    """Where one number of a tiny network comes from: (node, element, factor) each, and a constant."""
     node = network.nodes[position]
     source = node.inputs[0]
     came, here = network.nodes[source].shape, network.nodes[position].shape
@@ -438,10 +459,7 @@ def edges(
             if "max" in node.op:
                 return [(source, max(window, key=lambda i: (values[source][i], -i)), 1.0)], 0.0
             return [(source, i, 1 / _divisor(node, came, at, len(window))) for i in window], 0.0
-        case "mean":
-            size = came[1] * came[2]
-            return [(source, at[0] * size + i, 1 / size) for i in range(size)], 0.0
-        case "flatten" | "dropout":
+        case "flatten":
             return [(source, element, 1.0)], 0.0
         case "add":
             return [(i, element, 1.0) for i in node.inputs], 0.0
@@ -451,30 +469,6 @@ def edges(
                 if element < size:
                     return [(i, element, 1.0)], 0.0
                 element -= size
-        case "crop":
-            left, _, top, _ = node.options["sides"]
-            return [(source, flat(at[0], at[1] + top, at[2] + left), 1.0)], 0.0
-        case "pad":
-            left, _, top, _ = node.options["pad"]
-            y, x = at[1] - top, at[2] - left
-            inside = 0 <= y < came[1] and 0 <= x < came[2]
-            return ([(source, flat(at[0], y, x), 1.0)], 0.0) if inside else ([], node.options["value"])
-        case "constant":
-            k = float(node.weights["constant"].flatten()[at[0]])
-            factor, constant = {
-                "x - constant": (1.0, -k),
-                "constant - x": (-1.0, k),
-                "x + constant": (1.0, k),
-                "x * constant": (k, 0.0),
-                "x / constant": (1 / k, 0.0),
-                "x - 2 * constant": (1.0, -2 * k),
-                "constant - 2 * x": (-2.0, k),
-            }[node.options["kind"]]
-            return [(source, element, factor)], constant
-        case "move" | "conv_transpose" | "infinitely padded maxpool":
-            row = matrix(network, node, 0, values)[element]
-            constant = float(evaluate(node, values[source].view(1, *came)).flatten()[element] - row @ values[source])
-            return [(source, i, float(row[i])) for i in row.nonzero().flatten().tolist()], constant
         case "relu":
             h = values[source][element]
             factor = float(slope(node, h))

@@ -11,7 +11,6 @@ from typing import Any
 from support.small import LABELS, loaded, picture
 
 from pathx.report.build import report
-from pathx.runs.compute import decompose_task
 from pathx.runs.run import Settings, explain_files
 
 HOSTILE = (
@@ -35,8 +34,11 @@ def results(
     model = replace(loaded(), labels=tuple(labels))
     pictures = [picture(folder / name, seed=number) for number, name in enumerate(names)]
     settings = Settings(**{"depth": 3, "width": 6, "workers": 0, **how})
-    task = decompose_task() if decompose else None
-    made = list(explain_files(model, pictures, folder / "out", targets=targets, settings=settings, task=task))
+    made = list(
+        explain_files(
+            model, pictures, folder / "out", targets=targets, settings=settings, decompose={} if decompose else None
+        )
+    )
     assert not any(result.failed for result in made), [result.error for result in made]
     return folder / "out"
 

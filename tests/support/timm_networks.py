@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from support.tables import refusal, write_table
 from support.twins import frozen_weight
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -30,7 +31,6 @@ from torch.overrides import TorchFunctionMode
 import pathx
 from pathx import PathxError
 from pathx.engine.freeze import network_of
-from pathx.models.catalogue import refusal, write_table
 
 PAGE = Path(__file__).parents[2] / "docs" / "timm.md"
 CLASSES = 4

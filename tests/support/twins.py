@@ -135,59 +135,40 @@ def _detach(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return lambda *args, **kwargs: function(*args, **kwargs).detach()
 
 
+def _named(*names: str) -> list[Any]:
+    """The functions of these names, wherever torch has them."""
+    holders = (F, torch, Tensor, torch._C._nn, torch.linalg)
+    return [function for holder in holders for name in names if (function := getattr(holder, name, None))]
+
+
 _TWINS: dict[Any, Callable[..., Tensor]] = {
-    **dict.fromkeys([F.silu, torch._C._nn.silu, torch._C._nn.silu_], silu),
-    **dict.fromkeys([F.gelu, torch._C._nn.gelu], gelu),
-    **dict.fromkeys([F.hardswish, torch._C._nn.hardswish, torch._C._nn.hardswish_], hardswish),
-    **dict.fromkeys([F.mish, torch._C._nn.mish, torch._C._nn.mish_], mish),
+    **dict.fromkeys(_named("silu", "silu_"), silu),
+    **dict.fromkeys(_named("gelu"), gelu),
+    **dict.fromkeys(_named("hardswish", "hardswish_"), hardswish),
+    **dict.fromkeys(_named("mish", "mish_"), mish),
     **{F.layer_norm: layer_norm, torch.layer_norm: lambda *args: layer_norm(*args[:5])},
     **{F.group_norm: group_norm, torch.group_norm: lambda *args: group_norm(*args[:5])},
-    **{F.instance_norm: instance_norm, F.rms_norm: rms_norm, torch.rms_norm: rms_norm, F.normalize: normalize},
-    **{F.batch_norm: batch_norm, torch.square: square, Tensor.square: square},
-    **dict.fromkeys((torch.pow, Tensor.pow, Tensor.__pow__), power),
-    **dict.fromkeys((torch.div, Tensor.div, Tensor.__truediv__), divide),
-    **{F.scaled_dot_product_attention: attention, torch._C._nn.scaled_dot_product_attention: attention, F.glu: glu},
-    **{name: _detach(name) for name in (F.softmax, torch.softmax, Tensor.softmax, torch.sigmoid, Tensor.sigmoid)},
-    **{name: _detach(name) for name in (F.hardsigmoid, torch._C._nn.hardsigmoid, torch.special.expit)},
-    **{name: _detach(name) for name in (F.sigmoid, Tensor.sigmoid_)},
-    **{name: _detach(name) for name in (Tensor.norm, torch.norm, torch.linalg.vector_norm, torch.linalg.norm)},
-    **{name: _detach(name) for name in (Tensor.rsqrt, torch.rsqrt, Tensor.sqrt, torch.sqrt)},
+    **{F.instance_norm: instance_norm, F.normalize: normalize, F.batch_norm: batch_norm, F.glu: glu},
+    **dict.fromkeys(_named("rms_norm"), rms_norm),
+    **dict.fromkeys(_named("square"), square),
+    **dict.fromkeys(_named("pow", "__pow__"), power),
+    **dict.fromkeys(_named("div", "__truediv__"), divide),
+    **dict.fromkeys(_named("scaled_dot_product_attention"), attention),
+    **{
+        function: _detach(function)
+        for function in _named("softmax", "sigmoid", "sigmoid_", "hardsigmoid", "rsqrt", "sqrt")
+    },
+    **{function: _detach(function) for function in (torch.special.expit, *_named("norm", "vector_norm"))},
 }
 """For every function that multiplies by what it computed, its twin."""
 
-
-_CLIPS = (F.relu6, F.hardtanh, torch._C._nn.hardtanh, torch._C._nn.hardtanh_)
-_ACTIVATIONS = (
-    *(
-        F.relu,
-        torch.relu,
-        torch.relu_,
-        Tensor.relu,
-        Tensor.relu_,
-        F.silu,
-        torch._C._nn.silu,
-        torch._C._nn.silu_,
-        F.gelu,
-        F.elu,
-    ),
-    *(torch._C._nn.gelu, F.hardswish, torch._C._nn.hardswish, torch._C._nn.hardswish_, F.mish, torch._C._nn.mish),
+_CLIPS = _named("relu6", "hardtanh", "hardtanh_")
+_ACTIVATIONS = _named("relu", "relu_", "silu", "silu_", "gelu", "elu", "hardswish", "hardswish_", "mish")
+_MOVES = _named(
+    *("view", "reshape", "permute", "transpose", "expand", "expand_as", "flatten", "unflatten", "contiguous", "clone"),
+    *("unsqueeze", "squeeze", "chunk", "split", "unbind", "__getitem__", "dropout", "float", "double", "to", "type_as"),
 )
-_MOVES = (
-    *(Tensor.view, Tensor.reshape, Tensor.permute, Tensor.transpose, Tensor.expand, Tensor.expand_as, Tensor.flatten),
-    Tensor.unflatten,
-    *(
-        Tensor.contiguous,
-        Tensor.unsqueeze,
-        Tensor.squeeze,
-        Tensor.chunk,
-        Tensor.split,
-        Tensor.unbind,
-        Tensor.__getitem__,
-    ),
-    *(torch.chunk, torch.split, torch.unbind, torch.flatten, F.dropout, Tensor.clone),
-    *(Tensor.float, Tensor.double, Tensor.to, Tensor.type_as),
-)
-_PRODUCTS = (torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, torch.matmul, Tensor.matmul, Tensor.__matmul__)
+_PRODUCTS = _named("mul", "__mul__", "__rmul__", "matmul", "__matmul__")
 
 
 class _Detached(TorchFunctionMode):

@@ -14,8 +14,7 @@ from support.small import loaded, picture
 from pathx.explanation import LayerTensor
 from pathx.images.read import open_image
 from pathx.pipeline import Prepared, prepare
-from pathx.units import files
-from pathx.units.files import Photos, crops, read_units, save_units
+from pathx.units.files import read_units, save_units
 from pathx.units.references import Channel, Reference, Units
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -48,13 +47,3 @@ def test_what_was_saved_is_read_and_the_document_is_last(tmp_path: Path, ready: 
     assert tensors["values.1"][0].tolist() == [1.5] and tensors["values.1"][1].isnan().all()
     assert save_units(made, tmp_path / "out", ready, draw=False) == names[1:]
     assert not (tmp_path / "out/layer-1.png").exists()  # nothing of an earlier gathering stays
-
-
-def test_a_photo_runs_through_the_network_once(
-    tmp_path: Path, ready: Prepared, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs, whole = [], files.freeze
-    monkeypatch.setattr(files, "freeze", lambda module, images: runs.append(len(images)) or whole(module, images))
-    file = picture(tmp_path / "a.png")
-    wanted = [("1", reference(file)), ("1", reference(file, (1, 3, 3))), ("3", reference(file)), ("1", reference(file))]
-    assert set(crops(ready, wanted, Photos())) == set(wanted) and runs == [1]

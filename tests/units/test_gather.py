@@ -16,7 +16,7 @@ import pathx
 from pathx.engine.explain import explain_frozen
 from pathx.engine.freeze import freeze
 from pathx.explanation import LayerTensor
-from pathx.units.gather import NOBODY, Gathered, wanted_channels
+from pathx.units.gather import NOBODY, Gathered
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 RELUS = {1: LayerTensor("1", (5, 8, 8)), 2: LayerTensor("3", (6, 6, 6)), 3: LayerTensor("6", (12,))}
@@ -25,7 +25,7 @@ PATH: dict[str, Any] = {"depth": 2, "width": 7, "alpha": 0.0, "skips": "adjacent
 
 def gathered(inputs: Tensor, by: str, top: int, batch: int, numbers: list[int] | None = None) -> Gathered:
     layers = {layer: [RELUS[layer]] for layer in (2, 3)}
-    made = wanted_channels(layers, by=by, top=top, classes=4)
+    made = Gathered.empty(layers, by=by, top=top, classes=4)
     order = numbers if numbers is not None else list(range(len(inputs)))
     model = network()
     for start in range(0, len(order), batch):
@@ -127,7 +127,7 @@ def test_a_channel_of_a_sequence_is_a_feature_and_not_a_token() -> None:
     model, inputs = Tokens().eval().double(), images(3, 1)
     frozen = freeze(model, inputs)
     (gate,) = frozen.network.layers[0]
-    made = wanted_channels({1: [frozen.network.tensor(gate)]}, by="contribution", top=2, classes=3)
+    made = Gathered.empty({1: [frozen.network.tensor(gate)]}, by="contribution", top=2, classes=3)
     explanations = explain_frozen(frozen, list(enumerate(frozen.logits.argmax(1).tolist())), depth=1, width=9)
     made.see(frozen, explanations, [0, 1, 2])
     (own,) = made.channels.values()

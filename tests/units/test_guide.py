@@ -97,21 +97,6 @@ def test_a_report_of_finished_results_shows_them(pathx_: Pathx, units: str) -> N
             assert entry["words"] == known[tensor, int(channel)]["words"]
 
 
-def test_the_default_path_is_that_of_explain(pathx_: Pathx) -> None:
-    scripted(network())
-    picture("photos/0.png")
-    picture("photo.png")
-    assert pathx_("units", "photos", "--model", "model.pt", "--out", "units", "--quiet", "--no-pictures").status == 0
-    assert pathx_("explain", "photo.png", "--model", "model.pt", "--out", "out", "--quiet").status == 0
-    path = document(the("out/photo.png/*"))
-    made = json.loads(Path("units/units.json").read_text())
-    assert [layer["layer"] for layer in made["layers"]] == [layer["layer"] for layer in path["layers"]]
-    for layer in path["layers"]:
-        for unit in layer["units"]:
-            best = channels("units")[unit["tensor"], unit["index"][0]]["references"][0]["value"]
-            assert best >= unit["contribution"] - abs(unit["contribution"]) * 1e-4
-
-
 def other_weights() -> None:
     model = network()
     with torch.no_grad():
@@ -132,7 +117,7 @@ def damaged(key: str) -> None:
     ("change", "message"),
     [
         *((partial(damaged, key), "is damaged") for key in ("model", "layers")),
-        (other_weights, "model.pt has other weights or layers than when the units in units were gathered"),
+        (other_weights, "the units in units are of another model (model.pt, weights "),
         (other_preprocessing, "the units in units were gathered with other preprocessing (mean)"),
         (lambda: Path("units/units.json").write_text('{"schema": "pathx/units@2"}'), "not of the schema pathx/units@1"),
         (lambda: Path("units/units.json").write_text('{"schema": "pathx/units@1"}'), "is damaged"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields, is_dataclass
 from functools import partial
@@ -93,56 +93,51 @@ def has_global_hooks() -> bool:
 
 
 @contextmanager
-def eval_mode(
-    modules: Iterable[tuple[str, nn.Module]], convert: Callable[[Tensor, str], Tensor] = lambda tensor, name: tensor
-) -> Iterator[None]:
+def eval_mode(modules: list[tuple[str, nn.Module]], convert: Callable[[Tensor, str, str], Tensor]) -> Iterator[None]:
     """Put modules in eval mode, and afterwards give them back their modes, parameters and buffers.
 
     Only the flags are set: a module's own `train` and `eval` may do anything, such as merge weights.
 
     Args:
-        convert: what to compute with in place of a parameter or buffer of this name.
+        convert: what to compute with in place of a parameter or buffer; is also given the module's path and the name.
     """
-    modules = list(modules)
-    training = [
-        module for _, module in modules if getattr(module, "training", False)
-    ]  # frozen TorchScript has no modes
+    # Frozen TorchScript has no modes.
+    training = [module for _, module in modules if getattr(module, "training", False)]
     held = [
-        (path, module, dict(one.items()), one)
+        (path, module, store, dict(store.items()))
         for path, module in modules
-        for one in (module._parameters, module._buffers)
+        for store in (module._parameters, module._buffers)
     ]
     converted: dict[int, Tensor] = {}  # shared tensors stay shared
     try:
         for module in training:
             module.training = False
-        for path, module, before, now in held:
+        for path, module, store, before in held:
             for name, tensor in before.items():
                 if tensor is not None:
-                    if id(tensor) not in converted:
-                        converted[id(tensor)] = convert(tensor, f"{path}.{name}".strip("."))
-                    _set_tensor(module, name, converted[id(tensor)], now)
+                    other = converted.get(id(tensor))
+                    if other is None:
+                        other = converted[id(tensor)] = convert(tensor, path, name)
+                    if other is not tensor:
+                        _set_tensor(module, store, name, other)
         yield
     finally:
         for module in training:
             module.training = True
-        for _, module, before, now in held:
-            for name in [name for name, _ in now.items() if name not in before]:
-                del now[name]
-            for name, value in before.items():
-                _set_tensor(module, name, value, now)
+        for _, module, store, before in held:
+            if len(store) != len(before) or any(
+                name not in store or store[name] is not tensor for name, tensor in before.items()
+            ):
+                if isinstance(store, dict):
+                    store.clear()
+                for name, tensor in before.items():
+                    _set_tensor(module, store, name, tensor)
 
 
-def _set_tensor(module: nn.Module, name: str, tensor: Tensor | None, now: Any) -> None:
-    """Give a module a tensor.
-
-    Args:
-        now: the dict that holds its tensors; TorchScript has no dict.
-    """
-    if now[name] is tensor:
-        return
-    if isinstance(now, dict):
-        now[name] = tensor
+def _set_tensor(module: nn.Module, store: Any, name: str, tensor: Tensor | None) -> None:
+    """Give a module a tensor. TorchScript has no dict of them, and lets none be added or deleted."""
+    if isinstance(store, dict):
+        store[name] = tensor
     else:
         setattr(module, name, tensor)
 

@@ -7,7 +7,6 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -28,7 +27,7 @@ class ModuleFinder:
 
     def __init__(self, model: nn.Module, modules: list[tuple[str, nn.Module]], outermost: Any) -> None:
         self._modules = {id(module): (path, module) for path, module in modules}
-        self._scopes: dict[int, Scope] = {}
+        self._scopes: dict[int, Scope | None] = {}
         self._outermost = outermost
         self.last = Scope()  # the last answer
         self._generated: Any = None  # code that torch.fx wrote: each line is a call
@@ -38,37 +37,35 @@ class ModuleFinder:
 
     def find(self) -> Scope:
         """The innermost module of the model whose code is running."""
-        self.last = self._find_from(sys._getframe(2)) or Scope()
-        return self.last
-
-    def _find_from(self, frame: Any) -> Scope | None:
-        while frame is not None:
-            code = frame.f_code
+        self.last = Scope()
+        frame: Any = sys._getframe(2)
+        while frame is not None and (code := frame.f_code) is not self._outermost:
+            scope = None
             if code is _CALL:
-                scope = self._scope(id(frame.f_locals["self"]))
-                if scope is not None:
-                    return scope
-            elif code is self._generated and (scope := self._lines.get(frame.f_lineno - code.co_firstlineno)):
-                return scope
-            elif code is self._outermost:
+                scope = self._scope(frame.f_locals["self"])
+            elif code is self._generated:
+                scope = self._lines.get(frame.f_lineno - code.co_firstlineno)
+            if scope is not None:
+                self.last = scope
                 break
             frame = frame.f_back
-        return None
+        return self.last
 
-    def _scope(self, key: int) -> Scope | None:
-        if key not in self._scopes and key in self._modules:
-            path, module = self._modules[key]
-            self._scopes[key] = _scope_at(path, is_leaf(module))
-        return self._scopes.get(key)
+    def _scope(self, module: nn.Module) -> Scope | None:
+        """The scope of a module; None if it is not in the model."""
+        key = id(module)
+        if key not in self._scopes:
+            path, known = self._modules.get(key, ("", None))
+            self._scopes[key] = None if known is None else Scope(path, is_leaf(known))
+        return self._scopes[key]
 
 
 _CALL = nn.Module._call_impl.__code__
-_scope_at = cache(Scope)  # one object for each, which is quicker to compare
 
 
 def is_leaf(module: nn.Module) -> bool:
     """Whether a module is one of torch.nn's building blocks."""
-    return type(module).__module__.startswith("torch.nn.") and not any(module.children())
+    return not module._modules and type(module).__module__.startswith("torch.nn.")
 
 
 # --- Programs of torch.fx and torch.export ---------------------------------------------------------------------------
@@ -122,15 +119,14 @@ def script_scopes(model: torch.jit.ScriptModule, calls: list[Node]) -> dict[int,
 def _calls_in_code(model: torch.jit.ScriptModule) -> dict[str, list[Scope]]:
     """The scopes of the calls of each operation, in the order of the code. Read again if a setting changed."""
     if model not in _CODE or any(getattr(module, name, None) != value for module, name, value in _CODE[model][0]):
-        code = _Code()
+        code = _Code(model)
         calls: dict[str, list[Scope]] = defaultdict(list)
-        for kind, scope in code.calls(model, "forward", ""):
+        for kind, scope in code.calls(code.graph):
             calls[kind].append(scope)
         _CODE[model] = code.settings, calls
     return _CODE[model][1]
 
 
-Setting = tuple[Any, str, Any]
 _CODE: WeakKeyDictionary[nn.Module, tuple[list[Setting], dict[str, list[Scope]]]] = WeakKeyDictionary()
 
 
@@ -141,28 +137,24 @@ def _canonical_name(name: str) -> str:
 
 
 class _Code:
-    """Reads the code of a script module. `settings` are the attributes of modules that it read."""
+    """Reads the inlined code of a script module. `settings` are the attributes of modules that it read."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: torch.jit.ScriptModule) -> None:
         self.settings: list[Setting] = []
+        graph = model.inlined_graph
+        self.known: dict[str, Any] = {next(graph.inputs()).debugName(): model}  # values that are no tensors, by name
+        self.model, self.graph = model, graph
 
-    def calls(self, module: Any, method: str, path: str) -> Iterator[tuple[str, Scope]]:
-        """(operation, scope) of every call in a method of a script module, in the order of its code."""
-        own = getattr(module, "original_name", "")
-        scope = Scope(path, hasattr(nn, own) and not any(module.children()))
-        yield from self._block(module._c._get_method(method).graph, module, path, scope, {}, {})
-
-    def _block(
-        self, block: Any, module: Any, path: str, scope: Scope, paths: dict[str, str], known: dict[str, Any]
-    ) -> Iterator[tuple[str, Scope]]:
-        """The calls of one block. A branch is followed if a constant or a setting of the module decides it."""
+    def calls(self, block: Any) -> Iterator[tuple[str, Scope]]:
+        """(operation, scope) of every call of a block, in order. A branch is followed if a constant or a setting decides it."""
+        known = self.known
         for node in block.nodes():
             kind = node.kind()
             if kind == "prim::GetAttr":
-                above = paths.get(node.input().debugName(), path)
-                name = node.output().debugName()
-                paths[name] = f"{above}.{node.s('name')}".strip(".")
-                known[name] = self._setting(_submodule(module, path, above), node.s("name"))
+                module, name = known.get(node.input().debugName()), node.s("name")
+                value = known[node.output().debugName()] = getattr(module, name, _UNKNOWN)
+                if isinstance(value, (bool, int, float, str)):
+                    self.settings.append((module, name, value))
             elif kind == "prim::Constant":
                 known[node.output().debugName()] = node.output().toIValue()
             elif kind in _DECISIONS:
@@ -173,25 +165,22 @@ class _Code:
                 chosen = known.get(node.input().debugName(), _UNKNOWN)
                 if isinstance(chosen, bool):
                     taken = list(node.blocks())[0 if chosen else 1]
-                    yield from self._block(taken, module, path, scope, paths, known)
+                    yield from self.calls(taken)
                     for outer, inner in zip(node.outputs(), taken.outputs(), strict=True):
                         known[outer.debugName()] = known.get(inner.debugName(), _UNKNOWN)
-            elif kind == "prim::CallMethod":
-                receiver = next(iter(node.inputs())).debugName()
-                below = paths.get(receiver, path)
-                yield from self.calls(_submodule(module, path, below), node.s("name"), below)
-            elif kind == "prim::CallFunction":
-                yield _canonical_name(next(iter(node.inputs())).node().s("name")), scope
             elif kind.startswith("aten::"):
-                yield _canonical_name(kind.removeprefix("aten::")), scope
+                yield _canonical_name(kind.removeprefix("aten::")), self._scope(node)
 
-    def _setting(self, module: Any, name: str) -> Any:
-        value = getattr(module, name, None)
-        if isinstance(value, (bool, int, float, str)):
-            self.settings.append((module, name, value))
-        return value
+    def _scope(self, node: Any) -> Scope:
+        """The module that a call was inlined from. torch writes `blocks(Sequential).0(Block).relu(ReLU).UNKNOWN_INSTANCE(…)`."""
+        module, names = self.model, re.findall(r"(?:^|\.)([^.()]+)\(", node.getModuleHierarchy())
+        path = [name for name in names if name not in ("SELF", "UNKNOWN_INSTANCE")]
+        for name in path:
+            module = getattr(module, name)
+        return Scope(".".join(path), hasattr(nn, getattr(module, "original_name", "")) and not any(module.children()))
 
 
+Setting = tuple[Any, str, Any]
 _UNKNOWN = object()
 _DECISIONS: dict[str, Callable[..., Any]] = {
     "aten::eq": operator.eq,
@@ -204,9 +193,3 @@ _DECISIONS: dict[str, Callable[..., Any]] = {
     "aten::__is__": operator.is_,
     "aten::__isnot__": operator.is_not,
 }
-
-
-def _submodule(module: Any, path: str, below: str) -> Any:
-    for name in below.removeprefix(path).strip(".").split("."):
-        module = getattr(module, name) if name else module
-    return module

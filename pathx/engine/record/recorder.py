@@ -5,16 +5,20 @@ precision and on the device of the images, whatever the model's tensors are. Wha
 the recording, however it was computed. In-place operations are recorded as what they compute. Only where one writes to
 a tensor that is also read under another name is `torch.func.functionalize` asked to sort that out. Common subexpressions
 are recorded once.
+
+A recording is a walk through a tree of what was recorded before: a step per operation or constant, and at the end the graph.
+A model that did the same again ends where it ended before, so the end is what its analysis is remembered by; a model that changed
+leaves the known way, and new steps are added there.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from threading import RLock
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 import torch
@@ -29,29 +33,58 @@ from pathx.errors import PathxError
 
 Shape = tuple[int, ...]
 OnOperation = Callable[[Node, tuple[Shape | None, ...]], Iterable[Value] | None]
-"""Is given each node with the shapes of its outputs, and returns those of its values that must be saved; None where its outputs do
-not depend on the image."""
-
-Call = tuple[Node, tuple[Value, ...]]
-"""A node with the values to save."""
+"""Is given each new node with the shapes of its outputs, and returns those of its values that must be saved; None where its outputs
+do not depend on the image."""
 
 Form = Callable[..., Any]
 """Another way to compute an operation; returns None where the usual way is better."""
 
 
-class Signature:
-    """Two recordings have equal signatures exactly if their graphs are equal. The hash is computed once."""
+# --- The tree ---------------------------------------------------------------------------------------------------------
 
-    __slots__ = ("_hash", "_key")
 
-    def __init__(self, key: Hashable) -> None:
-        self._key, self._hash = key, hash(key)
+@dataclass(eq=False, slots=True)
+class Step:
+    """One step of all recordings that did the same before it: the image, a constant, an operation, or the end.
 
-    def __hash__(self) -> int:
-        return self._hash
+    Args:
+        outputs: the values that it makes; None for what is no tensor or does not depend on the image.
+        count: how many nodes and values there are up to here.
+        node: the call of an operation.
+        saved: the values that the node's rule asks for.
+        expression: what equal calls have in common; None for one that repeats an earlier call.
+        made: shapes and dtypes of new values.
+        names: of a constant, the model's tensors that it was computed from; None if it came from outside of torch.
+        following: the next steps, by what they are.
+        graph, analysis: of the recordings that end here.
+    """
 
-    def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Signature) and self._key == other._key)
+    outputs: tuple[Value | None, ...] = ()
+    count: tuple[int, int] = (0, 0)
+    node: Node | None = None
+    saved: tuple[Value, ...] = ()
+    expression: Hashable = None
+    made: tuple[tuple[Shape, torch.dtype] | None, ...] = ()
+    names: frozenset[str] | None = None
+    following: dict[Hashable, Step] = field(default_factory=dict)
+    graph: Graph | None = None
+    analysis: Any = None
+
+
+_ROOT = Step()
+MOST_STEPS = 50_000
+"""How many steps are remembered: some hundreds of recordings of a ResNet-18. Then all are forgotten."""
+_steps = 0
+
+
+def _remember(before: Step, key: Hashable, step: Step) -> Step:
+    """Add a step to the tree; returns the one that is there already, if another thread was quicker."""
+    global _steps
+    if _steps >= MOST_STEPS:
+        _ROOT.following.clear()
+        _steps = 0
+    _steps += 1
+    return before.following.setdefault(key, step)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,11 +92,12 @@ class Recording:
     """What a model did with a batch of images.
 
     Args:
+        end: the last step: the same object for equal graphs.
         tensors: the saved values, and all constants of the graph.
     """
 
     graph: Graph
-    signature: Signature
+    end: Step
     tensors: dict[Value, Tensor]
 
 
@@ -73,7 +107,7 @@ def record(
     """Run `model` once on `images`, in eval mode, and record every operation. The model is left as it was.
 
     Args:
-        watch: makes, from the input's value, what is called with every operation as soon as it is recorded.
+        watch: makes, from the input's value, what is called with every new operation.
         forms: other ways to compute operations.
     """
     with _LOCKS.setdefault(model, RLock()):  # modes and buffers are the model's, so its runs come one after the other
@@ -134,40 +168,67 @@ class Recorder(DispatchMode):
         self.stopped: BaseException | None = None  # an error that foreign code must not swallow
         self.device, self.dtype, self.forms, self.on_operation = images.device, images.dtype, forms, on_operation
         self.finder = ModuleFinder(model, modules, run.__code__)
-        # The graph
-        self.nodes: list[Node] = []
-        self.calls: list[Node] = []  # the same with repeated expressions
-        self.shapes: list[Shape] = []
-        self.dtypes: list[torch.dtype] = []
-        self.constants: dict[Value, frozenset[str] | None] = {}
-        self.key: list[Hashable] = [str(images.device)]  # equal for equal graphs
-        self.by_expression: dict[Hashable, Call] = {}
+        # The walk through the tree
+        self.step, self.steps = _ROOT, list[Step]()
+        self.learned = 0  # how many of the steps `on_operation` and the next have seen: only new steps ask for that
+        self.by_expression: dict[Hashable, Step] = {}
         # Tensors
         self.writes = WriteLog()
+        self.names: dict[int, frozenset[str]] = {}  # of parameters and buffers, by id
         self.tensors: dict[Value, Tensor] = {}  # saved
         self.saved_on: dict[int, list[Value]] = {}  # the saved values by their memory
         self.entries: dict[int, _Entry] = {}  # by the ids of tensors
-        self.constant_values: dict[Hashable, Value] = {}  # by where in memory they are
-        self.parameter_values: dict[int, tuple[int, int, Value]] = {}  # by id, with memory and writes: it saves time
+        self.constants: dict[int, _Constant] = {}  # by the ids of tensors
         self.writes_to: Counter[int] = Counter()  # how often memory was written
         self.image_memory: set[int] = set()  # of constants that were written with what depends on the image
         self.model_memory: set[int] = set()  # of tensors that no operation made
-        self._bind(self.images, self._new_value(self.images))
-
-    @cached_property
-    def names(self) -> dict[int, str]:
-        """The names of parameters and buffers by their ids."""
-        names: dict[int, str] = {}
-        for path, module in self.modules:
-            for tensors in (module._parameters, module._buffers):
-                for name, tensor in tensors.items():
-                    names.setdefault(id(tensor), f"{path}.{name}" if path else name)
-        return names
+        image = self._take((str(images.device), images.shape, images.dtype), self._new_values, [self.images])
+        self._bind(self.images, image.outputs[0])
 
     @cached_property
     def all_names(self) -> dict[int, str]:
-        """The same with tensors that are plain attributes of modules."""
+        """The names of parameters, buffers, and tensors that are plain attributes of modules, by their ids."""
         return {id(tensor): name for name, tensor in named_tensors(self.model)}
+
+    # --- Steps ---
+
+    def _take(self, key: Hashable, make: Callable[..., Step], *args: Any) -> Step:
+        """Take the step that a key stands for. It is made where no recording took it before."""
+        step = self.step.following.get(key)
+        if step is None:
+            for known in self.steps[self.learned :]:
+                if known.expression is not None and known.node is not None:
+                    self.on_operation(known.node, _shapes(known))
+                    self.by_expression[known.expression] = known
+            step = _remember(self.step, key, make(*args))
+            self.learned = len(self.steps) + 1
+        self.step = step
+        self.steps.append(step)
+        return step
+
+    def _new_values(self, made: list[Any], names: frozenset[str] | None = None) -> Step:
+        """The step of the image or of a constant."""
+        nodes, values = self.step.count
+        outputs = [value_at(values + number) for number in range(len(made))]
+        return Step(tuple(outputs), (nodes, values + len(made)), made=_described(made), names=names)
+
+    def _new_call(self, expression: Hashable, op: Any, args: Any, kwargs: Any, scope: Scope, made: list[Any]) -> Step:
+        """The step of an operation. Common-subexpression elimination: equal calls share a node."""
+        (nodes, values), first = self.step.count, self.by_expression.get(expression)
+        if first is not None:
+            return Step(first.outputs, (nodes, values), first.node, first.saved)
+        outputs: list[Value | None] = []
+        for one in made:
+            outputs.append(value_at(values) if isinstance(one, Tensor) else None)
+            values += isinstance(one, Tensor)
+        node = Node(nodes, op, args, kwargs, tuple(outputs), scope)
+        step = Step(node.outputs, (nodes + 1, values), node, (), expression, _described(made))
+        saved = self.on_operation(node, _shapes(step))
+        if saved is None:
+            return Step((None,) * len(made), self.step.count)
+        step.saved = tuple(saved)
+        self.by_expression[expression] = step
+        return step
 
     # --- Tensors ---
 
@@ -183,64 +244,63 @@ class Recorder(DispatchMode):
         entry.value, entry.names, entry.memory = value, names, memory_of(tensor)
         entry.writes = self.writes_to.get(entry.memory, 0)
 
-    def _value(self, tensor: Tensor) -> Value:
-        """The value that a tensor holds."""
-        entry = self._entry(tensor)
-        if entry is None or entry.value is None:
-            return self._constant_value(tensor)
+    def _value(self, tensor: Tensor) -> tuple[Value, Tensor]:
+        """The value that a tensor holds, and what to compute with in its place."""
+        entry = self.entries.get(id(tensor))
+        if entry is None or entry.value is None or entry() is not tensor:
+            constant = self.constants.get(id(tensor))
+            if constant is None or constant.writes != self.writes_to.get(constant.memory, 0):
+                constant = self._constant(tensor)
+            return constant.value, constant.computed
         if entry.writes != self.writes_to.get(entry.memory, 0):
             raise _AliasedWrite
-        return entry.value
+        return entry.value, tensor
 
-    def _constant_value(self, tensor: Tensor) -> Value:
-        known = None if self.writes.resets else self.parameter_values.get(id(tensor))
-        if known is not None and self.writes_to.get(known[0], 0) == known[1]:
-            return known[2]
+    def _constant(self, tensor: Tensor) -> _Constant:
         names, memory = self._names_of(tensor)
-        writes = self.writes_to.get(memory, 0)
-        place = (memory, writes, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
-        value = self.constant_values.get(place)
-        if value is None:
-            computed = self._convert(tensor)
-            value = self.constant_values[place] = self._new_value(computed)
-            self.constants[value] = names
-            self.key.append((names, self.shapes[value.index], computed.dtype))
-            self._save(value, computed, memory if computed is tensor else memory_of(computed))
-        if id(tensor) in self.names:
-            self.parameter_values[id(tensor)] = memory, writes, value
-        return value
+        computed = self._convert(tensor)
+        step = self._take((names, computed.shape, computed.dtype), self._new_values, [computed], names)
+        (value,) = step.outputs
+        assert value is not None
+        constant = _Constant(tensor, computed, value, memory, self.writes_to.get(memory, 0))
+        self.constants[id(tensor)] = constant
+        self._save(value, computed, memory if computed is tensor else memory_of(computed))
+        return constant
 
     def _names_of(self, tensor: Tensor) -> tuple[frozenset[str] | None, int]:
         """The model's tensors that a constant was computed from, None if it came from outside of torch; and its memory."""
-        entry, names = self._entry(tensor), None
-        if entry is None:
-            name = self.names.get(id(tensor))
-            if name is None:  # parameters and buffers were checked before the model ran
-                name = self.all_names.get(id(tensor))
-                check_tensor(tensor, name)
+        entry = self._entry(tensor)
+        names: frozenset[str] | None
+        if entry is not None:
+            names, memory = entry.names, entry.memory
+        else:
             memory = memory_of(tensor)
             self.model_memory.add(memory)
-            names = None if name is None else frozenset([name])
-        else:
-            memory, names = entry.memory, entry.names
+            names = self.names.get(id(tensor))
+            if names is None:  # parameters and buffers were checked before the model ran
+                name = self.all_names.get(id(tensor))
+                check_tensor(tensor, name)
+                names = None if name is None else frozenset([name])
         if memory in self.image_memory:
             raise _AliasedWrite
         return names, memory
 
-    def convert_parameter(self, tensor: Tensor, name: str) -> Tensor:
+    def convert_parameter(self, tensor: Tensor, path: str, name: str) -> Tensor:
         """What is computed with in place of a parameter or buffer of the model."""
-        if tensor.dtype is self.dtype and tensor.device == self.device and tensor.layout is torch.strided:
-            return tensor
-        check_tensor(tensor, name)
-        return self._convert(tensor.detach())  # type: ignore[no-any-return]
+        if tensor.dtype is not self.dtype or tensor.device != self.device or tensor.layout is not torch.strided:
+            check_tensor(tensor, *_names(path, name))
+            tensor = self._convert(tensor.detach())
+        self.names.setdefault(id(tensor), _names(path, name))
+        return tensor
 
     def rebind(self, tensor: Tensor, other: Tensor) -> None:
         """`tensor` was given the memory of another (`tensor.data = other`)."""
+        self.constants.pop(id(tensor), None)
         entry = self._entry(other)
         if entry is None:
             self.entries.pop(id(tensor), None)
         else:
-            self._bind(tensor, None if entry.value is None else self._value(other), entry.names)
+            self._bind(tensor, None if entry.value is None else self._value(other)[0], entry.names)
 
     def _check(self, tensor: Tensor) -> None:
         """Refuse a computed tensor that the engine cannot compute with, and name the module."""
@@ -274,7 +334,7 @@ class Recorder(DispatchMode):
             raise
 
     def _handle(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        traits = _traits_of(func)
+        traits = _TRAITS.get(id(func)) or _traits_of(func)
         if traits.is_query:
             return func(*args, **kwargs)
         if traits.is_composite:  # as they arrive where tensors were made in inference mode
@@ -299,9 +359,9 @@ class Recorder(DispatchMode):
         if traits.is_random:
             self.on_operation(Node(0, func, (), {}, (), self.finder.find()), ())
         known = [self._names_of(tensor)[0] for tensor in _tensors_in((*args, *kwargs.values()))]
-        converted = tuple(map(self._converted, args))
+        converted = tuple(map(self._converted, args))  # also refuses numbers from outside of torch
         if traits.writes:
-            self._prepare_write(func, traits, args, kwargs)
+            self._prepare_write(traits, args, kwargs)
         if not traits.is_mutable:
             args, kwargs = converted, {name: self._converted(arg) for name, arg in kwargs.items()}
         out = func(*args, **kwargs)
@@ -330,71 +390,97 @@ class Recorder(DispatchMode):
     def _record(self, func: Any, traits: _Traits, given: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Run an operation on what depends on the image, and record it."""
         tensors: dict[Value, Tensor] = {}  # of the values that it reads and makes
-        args, recorded = self._resolve_all(given, tensors)
+        args, recorded, key = self._resolve_all(given, tensors)
         kwargs, recorded_kwargs = options, options
         if options:
-            values, recorded_values = self._resolve_all(tuple(options.values()), tensors)
+            values, recorded_values, more = self._resolve_all((*options.values(),), tensors)
             kwargs = dict(zip(options, values, strict=True))
             recorded_kwargs = dict(zip(options, recorded_values, strict=True))
-        call = None
+            key += (*options, more)
+        op, step = func, None
         if traits.is_mutable:
             if traits.out_of_place is None or args[0] is not given[0]:
                 raise _AliasedWrite  # it writes to an argument in a way of its own, or in another precision
-            call = self._add_call(traits.out_of_place, recorded, recorded_kwargs, args[:1])
-            self._save_needed(call, tensors)  # before they are written over
+            op = traits.out_of_place
+            step = self._take_call(op, recorded, recorded_kwargs, key, args[:1])
+            self._save_needed(step, tensors)  # before they are written over
             entry = self._entry(given[0])
             if entry is None or entry.value is None:
                 self.image_memory.add(memory_of(given[0]))
         if traits.writes:
-            self._prepare_write(func, traits, given, options)
-        form = self.forms.get(func)
+            self._prepare_write(traits, given, options)
+        form = self.forms.get(func) if self.forms else None
         out = None if form is None else form(*args, **kwargs)
         out = func(*args, **kwargs) if out is None else out
         several = isinstance(out, (tuple, list))
         made = [
             one if getattr(one, "dtype", None) is self.dtype else self._convert(one)
-            for one in (out if several else [out])
+            for one in (out if several else (out,))
         ]
-        if not traits.is_mutable:
-            call = self._add_call(func, recorded, recorded_kwargs, made)
-        for value, tensor in zip(call[0].outputs if call else [None] * len(made), made, strict=True):
+        if step is None:
+            step = self._take_call(op, recorded, recorded_kwargs, key, made)
+        for value, tensor in zip(step.outputs, made, strict=True):
             if isinstance(tensor, Tensor):
                 self._bind(tensor, value)
                 if value is not None:
                     tensors[value] = tensor
-        self._save_needed(call, tensors)
+        if step.saved:
+            self._save_needed(step, tensors)
         return type(out)(made) if several else made[0]
 
-    def _save_needed(self, call: Call | None, tensors: dict[Value, Tensor]) -> None:
+    def _take_call(self, op: Any, args: Any, kwargs: dict[str, Any], key: Hashable, made: list[Any]) -> Step:
+        """The step of a call.
+
+        Args:
+            key: stands for its arguments.
+        """
+        scope, expression = self.finder.find(), (id(op), key)
+        shapes = tuple([one.shape if isinstance(one, Tensor) else None for one in made])
+        return self._take((expression, scope, shapes), self._new_call, expression, op, args, kwargs, scope, made)
+
+    def _save_needed(self, step: Step, tensors: dict[Value, Tensor]) -> None:
         """Save what the rule of a call asks for, as far as it is among `tensors`."""
-        for value in call[1] if call else ():
+        for value in step.saved:
             if value not in self.tensors and value in tensors:
                 self._save(value, tensors[value], memory_of(tensors[value]))
 
-    def _resolve_all(self, given: tuple[Any, ...], tensors: dict[Value, Tensor]) -> tuple[list[Any], tuple[Any, ...]]:
-        """Arguments to compute with, and the same with values for tensors, which are added to `tensors`."""
-        pairs = [(arg, arg) if type(arg) in _PLAIN else self._resolve(arg, tensors) for arg in given]
-        return [computed for computed, _ in pairs], tuple([recorded for _, recorded in pairs])
+    def _resolve_all(
+        self, given: Iterable[Any], tensors: dict[Value, Tensor]
+    ) -> tuple[list[Any], tuple[Any, ...], tuple[Hashable, ...]]:
+        """Arguments to compute with; the same with values for tensors; and a key for those.
 
-    def _resolve(self, arg: Any, tensors: dict[Value, Tensor]) -> tuple[Any, Any]:
-        if isinstance(arg, Tensor):
-            value = self._value(arg)
-            if value in self.constants:
-                constant = self.tensors[value]
-                is_same = constant.dtype is arg.dtype and constant.device == arg.device
-                arg = arg if is_same else constant
-            tensors[value] = arg
-            return arg, value
-        if isinstance(arg, (list, tuple)) and not all(type(part) is int for part in arg):
-            parts, recorded = self._resolve_all(tuple(arg), tensors)
-            return parts, list(recorded)
-        arg = self._converted(arg)
-        return arg, arg
+        Args:
+            tensors: are given the tensors that were among the arguments.
+        """
+        args, recorded, key = list(given), [], []
+        for number, arg in enumerate(args):
+            kind = type(arg)
+            if kind in _EXACT:
+                recorded.append(arg)
+                key.append(arg)
+            elif isinstance(arg, Tensor):
+                value, args[number] = self._value(arg)
+                tensors[value] = args[number]
+                recorded.append(value)
+                key.append(value)
+            elif (kind is list or kind is tuple) and _INTEGERS.issuperset(map(type, arg)):
+                recorded.append(arg)
+                key.append(tuple(arg))
+            elif isinstance(arg, (list, tuple)):
+                args[number], parts, part_key = self._resolve_all(arg, tensors)
+                recorded.append(list(parts))
+                key.append(part_key)
+            else:
+                args[number] = arg = self._converted(arg)
+                recorded.append(arg)
+                key.append(repr(arg))  # numbers are equal only if they are of one type; NaN equals itself
+        return args, tuple(recorded), tuple(key)
 
-    def _prepare_write(self, func: Any, traits: _Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _prepare_write(self, traits: _Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before an operation writes: remember what the model's tensors hold, and copy what is saved there."""
-        if func.overloadpacket in MEMORY_RESETS:
+        if traits.resets_memory:
             self.writes.remember_memory(args[0])
+            self.constants.pop(id(args[0]), None)
             return
         for tensor in _written(traits, args, kwargs):
             memory = memory_of(tensor)
@@ -402,35 +488,6 @@ class Recorder(DispatchMode):
                 self.writes.remember(tensor)
             self._copy_saved(memory)
             self.writes_to[memory] += 1
-
-    # --- The graph ---
-
-    def _add_call(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Any]) -> Call | None:
-        """The node of a call and the values to save; None where its result does not depend on the image.
-
-        Common-subexpression elimination: equal calls share a node.
-        """
-        expression = (op, _key(args), (*kwargs, _key([*kwargs.values()])) if kwargs else None)
-        call = self.by_expression.get(expression)
-        if call is None:
-            scope, first = self.finder.find(), len(self.shapes)
-            outputs = tuple([self._new_value(one) if isinstance(one, Tensor) else None for one in made])
-            node = Node(len(self.nodes), op, args, kwargs, outputs, scope)
-            shapes = tuple([None if value is None else self.shapes[value.index] for value in outputs])
-            saved = self.on_operation(node, shapes)
-            if saved is None:
-                del self.shapes[first:], self.dtypes[first:]
-                return None
-            self.nodes.append(node)
-            self.key.append((expression, scope, shapes))
-            call = self.by_expression[expression] = node, tuple(saved)
-        self.calls.append(call[0])
-        return call
-
-    def _new_value(self, tensor: Tensor) -> Value:
-        self.shapes.append(tuple(tensor.shape))
-        self.dtypes.append(tensor.dtype)
-        return value_at(len(self.shapes) - 1)
 
     # --- The end ---
 
@@ -445,42 +502,62 @@ class Recorder(DispatchMode):
     def recording(self, outputs: Any) -> Recording:
         """The recording of a model that returned `outputs`."""
         tensors: dict[Value, Tensor] = {}
-        returned = _map(outputs, lambda leaf: self._resolve(leaf, tensors)[1] if isinstance(leaf, Tensor) else leaf)
+        returned = _map(
+            outputs, lambda leaf: self._resolve_all([leaf], tensors)[1][0] if isinstance(leaf, Tensor) else leaf
+        )
         for value, tensor in tensors.items():
             self.tensors.setdefault(value, tensor)
         scopes: dict[int, Scope] = {}
         if isinstance(self.model, torch.jit.ScriptModule):  # whose frames do not show
-            scopes = script_scopes(self.model, self.calls)
+            scopes = script_scopes(self.model, [step.node for step in self.steps if step.node is not None])
         described = _map(returned, lambda leaf: leaf if isinstance(leaf, Value) else type(leaf).__name__)
-        graph = Graph(
-            nodes=tuple([replace(node, scope=scopes.get(node.index, node.scope)) for node in self.nodes])
-            if scopes
-            else tuple(self.nodes),
-            shapes=tuple(self.shapes),
-            dtypes=tuple(self.dtypes),
-            input=value_at(0),
-            constants=self.constants,
-            outputs=_map(returned, _without_contents),
-        )
+        end = self._take(("end", repr(described), *scopes.items()), self._new_end, returned, scopes)
+        assert end.graph is not None
         tensors = {value: one.detach() if one.requires_grad else one for value, one in self.tensors.items()}
-        return Recording(graph, Signature((*self.key, _key(described), *scopes.items())), tensors)
+        return Recording(end.graph, end, tensors)
+
+    def _new_end(self, outputs: Any, scopes: dict[int, Scope]) -> Step:
+        _, *steps = self.steps
+        made = [one for step in self.steps for one in step.made if one is not None]
+        nodes = [step.node for step in steps if step.expression is not None and step.node is not None]
+        graph = Graph(
+            nodes=tuple([replace(node, scope=scopes.get(node.index, node.scope)) for node in nodes]),
+            shapes=tuple([shape for shape, _ in made]),
+            dtypes=tuple([dtype for _, dtype in made]),
+            input=value_at(0),
+            constants={value: step.names for step in steps if step.node is None for value in step.outputs if value},
+            outputs=_map(outputs, _without_contents),
+        )
+        return Step(graph=graph)
 
 
-_PLAIN = frozenset([int, float, bool, type(None), str, torch.layout, torch.memory_format])
-_EXACT = frozenset([int, Value, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format])
-"""Types whose values equal nothing of another of these types."""
+@lru_cache(maxsize=10_000)
+def _names(path: str, name: str) -> frozenset[str]:
+    """The name of a module's tensor; one object for each, which is quick to compare."""
+    return frozenset([f"{path}.{name}" if path else name])
 
 
-def _key(item: Any) -> Hashable:
-    """Something to compare arguments by. Numbers are equal only if they are of one type; NaN equals itself."""
-    kind = type(item)
-    if kind in _EXACT:
-        return item  # type: ignore[no-any-return]
-    if kind is list or kind is tuple:
-        return tuple([part if type(part) in _EXACT else _key(part) for part in item])
-    if kind is dict:
-        return ("dict", _key([*item.items()]))
-    return repr(item)
+class _Constant(NamedTuple):
+    """A tensor that does not depend on the image, as it was read: in place of it `computed` is computed with."""
+
+    tensor: Tensor  # its id stands for it
+    computed: Tensor
+    value: Value
+    memory: int
+    writes: int  # how often the memory had been written
+
+
+_EXACT = frozenset([int, type(None), torch.layout, torch.memory_format])
+"""Types of arguments that are taken as they are, and equal nothing of another of these types."""
+_INTEGERS = frozenset([int])
+
+
+def _described(made: list[Any]) -> tuple[tuple[Shape, torch.dtype] | None, ...]:
+    return tuple((tuple(one.shape), one.dtype) if isinstance(one, Tensor) else None for one in made)
+
+
+def _shapes(step: Step) -> tuple[Shape | None, ...]:
+    return tuple(None if one is None else one[0] for one in step.made)
 
 
 def _tensors_in(args: Iterable[Any]) -> Iterator[Tensor]:
@@ -521,8 +598,10 @@ class _Traits:
         written: positions and names of the arguments that it writes to, by its schema.
         hidden_writes: which arguments it writes to without its schema saying so.
         writes: it writes to any.
+        resets_memory: it gives a tensor other memory.
     """
 
+    op: Any
     is_query: bool
     is_composite: bool
     is_random: bool
@@ -532,9 +611,12 @@ class _Traits:
     written: tuple[tuple[int, str], ...]
     hidden_writes: Callable[..., Any] | None
     writes: bool
+    resets_memory: bool
 
 
-@cache
+_TRAITS: dict[int, _Traits] = {}  # by the ids of operations, whose own hash is slow
+
+
 def _traits_of(func: Any) -> _Traits:
     schema, out_of_place = func._schema, None
     name = schema.name.removeprefix("aten::")
@@ -543,7 +625,8 @@ def _traits_of(func: Any) -> _Traits:
         out_of_place = getattr(packet, func._overloadname, None) if packet is not None else None
     written = [(n, one.name) for n, one in enumerate(schema.arguments) if one.alias_info and one.alias_info.is_write]
     is_query = func.namespace in ("prim", "profiler") or func in QUERIES
-    return _Traits(
+    traits = _TRAITS[id(func)] = _Traits(
+        op=func,
         is_query=is_query,
         is_composite=not is_query and is_composite(func),
         is_random=torch.Tag.nondeterministic_seeded in func.tags,
@@ -553,7 +636,9 @@ def _traits_of(func: Any) -> _Traits:
         written=tuple(written),
         hidden_writes=HIDDEN_WRITES.get(func),
         writes=schema.is_mutable or func in HIDDEN_WRITES,
+        resets_memory=func.overloadpacket in MEMORY_RESETS,
     )
+    return traits
 
 
 def _written(traits: _Traits, args: Any, kwargs: Any) -> Iterator[Tensor]:

@@ -186,12 +186,31 @@ def _instance_norm(
     return F.group_norm(x, x.shape[1], weight, bias, eps) if use_input_stats else None
 
 
+def _batch_norm(
+    x: Tensor,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor | None:
+    """`batch_norm` in eval mode as the one operation that it ends in: finding that out takes torch longer than a small norm."""
+    return (
+        None
+        if training
+        else torch.native_batch_norm(x, weight, bias, running_mean, running_var, False, momentum, eps)[0]
+    )
+
+
 def _refuse_recurrent(*_: Any) -> None:
     raise PathxError("pathx has no rule for recurrent layers (nn.RNN): explain a network without them", usage=True)
 
 
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     Tensor.__deepcopy__: lambda tensor, memo: tensor.clone(),
+    F.batch_norm: _batch_norm,
     F.instance_norm: _instance_norm,
     F.one_hot: _one_hot,
     F.pad: _circular_pad,

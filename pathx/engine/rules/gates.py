@@ -16,7 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from pathx.engine.record.operations import Node, Value
+from pathx.engine.record.operations import Value
 from pathx.engine.rules.geometry import keeps_place
 from pathx.engine.rules.shared import align, totals, unbroadcast
 from pathx.engine.rules.table import Call, Cotangents, Slopes, constant, gate, linear, record, smooth
@@ -223,14 +223,4 @@ record(
     *("mkldnn_rnn_layer", "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention"),
     *("_scaled_dot_product_efficient_attention", "_scaled_dot_product_attention_math", "_native_multi_head_attention"),
     reading="nonlinear",
-)
-
-
-def _refuse_complex(node: Node, varying: list[int]) -> str | None:
-    return "computes with complex numbers"
-
-
-record(
-    *("complex", "view_as_complex", "view_as_real", "_conj", "_conj_physical", "_fft_r2c", "_fft_c2c", "_fft_c2r"),
-    refuses=_refuse_complex,
 )

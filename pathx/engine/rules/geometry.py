@@ -100,11 +100,11 @@ class Shapes:
 
     def dims(self, position: int, name: str, default: Any = None) -> list[int] | None:
         """The dimensions that an argument names, counted from the front; None where it names none."""
-        found = self.arg(position, name, default)
-        if found is None or found == []:
+        dims = self.arg(position, name, default)
+        if dims is None or dims == []:
             return None
         rank = max(1, len(self.source))
-        return [dim % rank for dim in (found if isinstance(found, (list, tuple)) else [found])]
+        return [dim % rank for dim in (dims if isinstance(dims, (list, tuple)) else [dims])]
 
 
 BatchRule = Callable[[Shapes], bool]

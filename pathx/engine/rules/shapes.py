@@ -1,27 +1,43 @@
-"""Operations that give elements another place: reshapes, permutations, repeats, resizing."""
+"""Operations that give elements another place: reshapes, permutations, slices, joins, padding, writes, resizing."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from pathx.engine.record.operations import Node
+from pathx.engine.record.operations import Node, Value
 from pathx.engine.rules.geometry import (
+    BatchRule,
     Field,
     Shapes,
     align_table,
     along,
     batch_in_front,
+    keeps_place,
     mixes_along,
     moves,
+    read_table,
     turns,
+    union,
 )
-from pathx.engine.rules.shared import order_of_dims, plain, reshape_window, unbroadcast
-from pathx.engine.rules.table import Call, Cotangents, linear
-from pathx.engine.window import Window
+from pathx.engine.rules.shared import (
+    insert_axes,
+    order_of_dims,
+    plain,
+    reshape_window,
+    totals,
+    unbroadcast,
+    vjp_constant,
+)
+from pathx.engine.rules.table import Call, Cotangents, constant, linear
+from pathx.engine.window import Corners, Window, with_item
+
+# --- reshapes, permutations, repeats ----------------------------------------------------------------------------------
 
 
 def _refuse_bits(node: Node, varying: list[int]) -> str | None:
@@ -93,7 +109,224 @@ def expand(call: Call, output: int, cotangent: Window) -> Cotangents:
     return [(call.args[0], unbroadcast(cotangent, call.shapes[call.args[0]]))]
 
 
-# --- by autograd ----------------------------------------------------------------------------------------------------
+def _dim(call: Call, position: int, rank: int) -> int:
+    """The dimension that an argument names, counted without the batch."""
+    dim: int = call.arg(position, "dim", 0) % rank - 1
+    return dim
+
+
+def _whole_batch(position: int) -> BatchRule:
+    """Takes a part of every image alike; along the batch, only all of it."""
+
+    def keeps_batch(call: Shapes) -> bool:
+        return batch_in_front(call) and (call.dims(position, "dim", 0) != [0] or call.result[0] == call.source[0])
+
+    return keeps_batch
+
+
+# --- parts put together ---------------------------------------------------------------------------------------------
+
+
+def _joins_parts(call: Shapes) -> bool:
+    return batch_in_front(call) and (call.dims(1, "dim", 0) != [0] or len(call.node.args[0]) == 1)
+
+
+def _pieces(call: Call, dim: int) -> list[tuple[Any, int, int]]:
+    """The tensors that are put together, each with its offset and size."""
+    pieces, offset = [], 0
+    for item in call.args[0]:
+        size = item.shape[dim + 1] if isinstance(item, Tensor) else call.shapes[item][dim]
+        pieces.append((item, offset, size))
+        offset += size
+    return pieces
+
+
+def _cat_field(call: Shapes) -> Field:
+    """Along a dimension that makes no difference to any part, such as the channels, there is one field for all."""
+    (dim,), parts = call.dims(1, "dim", 0) or [0], call.node.args[0]
+    fields = {value: call.fields[value] for value in parts if value in call.fields}
+    if all(table.shape[dim + 1] == 1 for field in fields.values() for table in field.tables):
+        return union(list(fields.values()), len(call.result))
+
+    def join(tables: dict[Value, Tensor]) -> Tensor:
+        shape = torch.broadcast_shapes(*(with_item(table.shape, dim + 1, 1) for table in tables.values()))
+        pieces = []
+        for part in parts:
+            size = (call.shapes[part] if isinstance(part, Value) else part.shape)[dim]
+            table = tables.get(part, torch.full((1,) * len(shape), math.inf))  # what is fixed sees nothing
+            pieces.append(table.expand(with_item(shape, dim + 1, size)))
+        return torch.cat(pieces, dim + 1)
+
+    return Field(*(join({value: field.tables[axis] for value, field in fields.items()}) for axis in (0, 1)))
+
+
+@linear("cat", jointly_linear=True, keeps_batch=_joins_parts, field=_cat_field, traits={"move"})
+def cat(call: Call, output: int, cotangent: Window) -> Cotangents:
+    if len(call.args[0]) == 1:
+        return [(call.args[0][0], cotangent)]
+    dim = _dim(call, 1, len(cotangent.shape) + 1)
+    parts = [
+        (item, _part(call, cotangent, dim, at, size)) for item, at, size in _pieces(call, dim) if call.varies(item)
+    ]
+    return [(item, part) for item, part in parts if part is not None]
+
+
+def _part(call: Call, cotangent: Window, dim: int, offset: int, size: int) -> Window | None:
+    """What of the cotangents falls on [offset, offset + size) of `dim`, in coordinates that start there."""
+    window = cotangent.shift(dim, -offset, size)
+    if call.compact and isinstance(origin := window.origin[dim], Corners):
+        keep = torch.nonzero((origin.numbers > -window.extent[dim]) & (origin.numbers < size)).flatten()
+        if len(keep) < len(origin.base):
+            window, origin = window.rows(keep), origin.rows(keep)
+        if len(keep) and window.extent[dim] == 1:  # single elements that are left lie inside
+            inner = with_item(window.origin, dim, Corners(origin.numbers, size))
+            window = replace(window, origin=inner, clean=cotangent.clean)
+    return window if window.data.numel() else None
+
+
+@constant("cat")
+def cat_constant(call: Call, cotangent: Window) -> Tensor | None:
+    dim = _dim(call, 1, len(cotangent.shape) + 1)
+    fixed = [piece for piece in _pieces(call, dim) if not call.varies(piece[0])]
+    return totals([(cotangent.dense().shift(dim, -at, size), call.values(item)) for item, at, size in fixed])
+
+
+def _along_result(position: int) -> BatchRule:
+    """Works along the dimension of the result that an argument names, which must not be the batch."""
+    return lambda call: batch_in_front(call) and call.arg(position, "dim", 0) % len(call.result) > 0
+
+
+def _stack_field(call: Shapes) -> Field:
+    dim = call.arg(1, "dim", 0) % len(call.result)
+    return union([call.fields[value] for value in call.varying], len(call.source)).change(
+        lambda table: table.unsqueeze(dim + 1)
+    )
+
+
+plain("stack", jointly_linear=True, keeps_batch=_along_result(1), field=_stack_field, traits={"move"})
+
+# --- parts taken out ------------------------------------------------------------------------------------------------
+
+
+def _first(start: int | None, size: int) -> int:
+    """The first element of a slice."""
+    return slice(start, None).indices(size)[0]
+
+
+@linear("slice", keeps_batch=_whole_batch(1), field=moves, traits={"part"})
+def slice_(call: Call, output: int, cotangent: Window) -> Cotangents:
+    source = call.args[0]
+    dim = _dim(call, 1, len(cotangent.shape) + 1)
+    if dim < 0:  # `x[:]`: all images, as its batch rule made sure
+        return [(source, cotangent)]
+    size = call.shapes[source][dim]
+    return [(source, cotangent.shift(dim, _first(call.arg(2, "start"), size), size, step=call.arg(4, "step", 1)))]
+
+
+@linear("select", keeps_batch=along(1), field=moves, traits={"part"})
+def select(call: Call, output: int, cotangent: Window) -> Cotangents:
+    source = call.args[0]
+    shape = call.shapes[source]
+    dim = _dim(call, 1, len(shape) + 1)
+    return [(source, insert_axes(cotangent, (dim,)).shift(dim, call.args[2] % shape[dim], shape[dim]))]
+
+
+@linear("unbind", keeps_batch=along(1, default=0), field=moves, traits={"part", "split"})
+def unbind(call: Call, output: int, cotangent: Window) -> Cotangents:
+    source = call.args[0]
+    shape = call.shapes[source]
+    dim = _dim(call, 1, len(shape) + 1)
+    return [(source, insert_axes(cotangent, (dim,)).shift(dim, output, shape[dim]))]
+
+
+@linear(
+    *("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "chunk"),
+    keeps_batch=_whole_batch(2),
+    field=moves,
+    traits={"part", "split"},
+)
+def split(call: Call, output: int, cotangent: Window) -> Cotangents:
+    source, outputs = call.args[0], call.node.outputs
+    if len(outputs) == 1:
+        return [(source, cotangent)]
+    shape = call.shapes[source]
+    dim = _dim(call, 2, len(shape) + 1)
+    offset = sum(call.shapes[part][dim] for part in outputs[:output] if part is not None)
+    return [(source, cotangent.shift(dim, offset, shape[dim]))]
+
+
+def _pads_within_images(call: Shapes) -> bool:
+    return batch_in_front(call) and not any(call.node.args[1][2 * (len(call.source) - 1) :])
+
+
+def _pad_field(call: Shapes) -> Field:
+    last = len(call.source) - 1
+
+    def change(table: Tensor) -> Tensor:
+        for dim, pad in zip(range(last, -1, -1), call.node.args[1][::2], strict=False):
+            table = read_table(table, dim + 1, torch.arange(call.result[dim]) - pad)
+        return table
+
+    return call.field.change(change)
+
+
+@linear("constant_pad_nd", keeps_batch=_pads_within_images, field=_pad_field, traits={"move"})
+def pad(call: Call, output: int, cotangent: Window) -> Cotangents:
+    source, pads = call.args[0], call.args[1]
+    for number in range(min(len(pads) // 2, len(cotangent.shape))):
+        dim = len(cotangent.shape) - 1 - number
+        cotangent = cotangent.shift(dim, -pads[2 * number], call.shapes[source][dim])
+    return [(source, cotangent)]
+
+
+@constant("constant_pad_nd")
+def pad_constant(call: Call, cotangent: Window) -> Tensor | None:
+    return vjp_constant(call, cotangent) if call.arg(2, "value", 0) else None
+
+
+# --- writes, as functionalize spells them, and elements by index, most of them by autograd ----------------------------------------
+
+
+@linear("copy", linear_in=(0, 1), jointly_linear=True, field=keeps_place)
+def copy(call: Call, output: int, cotangent: Window) -> Cotangents:
+    """`copy(x, y)` is y in the shape of x. (Autograd has no derivative of it.)"""
+    source = call.args[1]
+    return [(source, unbroadcast(cotangent, call.shapes[source]))] if call.varies(source) else []
+
+
+@constant("copy")
+def copy_constant(call: Call, cotangent: Window) -> Tensor | None:
+    source = call.args[1]
+    return None if call.varies(source) else totals([(cotangent, call.values(source))])
+
+
+def _writes_whole_batch(call: Shapes) -> bool:
+    return batch_in_front(call) and (call.dims(2, "dim", 0) != [0] or call.shapes[call.node.args[1]][0] == call.batch)
+
+
+def _indexes_within_images(call: Shapes) -> bool:
+    """Indices of neighbouring dimensions, without the batch; torch moves those of other dimensions to the front."""
+    given = [place for place, index in enumerate(call.node.args[1]) if index is not None]
+    return batch_in_front(call) and bool(given) and given[0] > 0 and given[-1] - given[0] == len(given) - 1
+
+
+def _refuse_reduction(node: Node, varying: list[int]) -> str | None:
+    """(Sums are recorded as `scatter_add`.)"""
+    return "multiplies what it computed from the image" if "reduce" in node.kwargs else None
+
+
+plain("select_scatter", linear_in=(0, 1), jointly_linear=True, keeps_batch=_along_result(2))
+plain("slice_scatter", linear_in=(0, 1), jointly_linear=True, keeps_batch=_writes_whole_batch)
+plain("index", keeps_batch=_indexes_within_images, traits={"same for all"})
+plain("index_put", linear_in=(0, 2), jointly_linear=True, keeps_batch=_indexes_within_images, traits={"same for all"})
+plain("index_select", keeps_batch=along(1), field=mixes_along(1), traits={"move", "same for all"})
+plain("gather", keeps_batch=along(1), field=mixes_along(1))
+plain("scatter", linear_in=(0, 3), jointly_linear=True, refuses=_refuse_reduction, keeps_batch=along(1))
+plain("scatter_add", linear_in=(0, 3), jointly_linear=True, keeps_batch=along(1))
+plain("index_add", linear_in=(0, 3), jointly_linear=True, keeps_batch=along(1), traits={"same for all"})
+
+
+# --- repeats and resizing, by autograd ------------------------------------------------------------
 
 
 def _repeats_within_images(call: Shapes) -> bool:

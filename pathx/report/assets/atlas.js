@@ -4,13 +4,7 @@ import { DATA, card, channelKey, choice, counted, make, percent, text } from "./
 import { nameField, nameOf, namesButton } from "./names.js";
 
 const STEP = 60; // channels that are listed at first, and added by a button
-const SORTS = {
-  carried: ["Carries most", (one) => -one.paths.images * one.paths.share],
-  specific: ["Most specific", (one) => -(one.specificity ?? -1)],
-  paths: ["On most paths", (one) => -one.paths.images],
-  number: ["Number", (one) => one.channel],
-};
-const state = { layer: DATA.layers[0]?.layer, sort: "carried", words: "", most: STEP };
+const state = { layer: DATA.layers[0]?.layer, words: "", most: STEP };
 const list = make("div", { class: "atlas" });
 const status = make("p", { class: "told", role: "status" });
 
@@ -75,10 +69,10 @@ function update(changes = {}) {
   const all = layer.tensors.flatMap((tensor) => tensor.channels.map((one) => ({ tensor: tensor.name, one })));
   const said = ({ tensor, one }) =>
     [one.channel, one.words, nameOf(tensor, one.channel), ...one.files].join(" ").toLowerCase();
-  const key = SORTS[state.sort][1];
+  const carried = ({ one }) => one.paths.images * one.paths.share;
   const found = all
     .filter((entry) => said(entry).includes(state.words))
-    .sort((one, other) => key(one.one) - key(other.one));
+    .sort((one, other) => carried(other) - carried(one));
   status.textContent = `${counted(found.length, "channel")} of ${all.length} that were on paths`;
   const more = make("button", { type: "button", click: () => update({ most: state.most + STEP }) }, "Show more");
   list.replaceChildren(...found.slice(0, state.most).map(channelCard), ...(found.length > state.most ? [more] : []));
@@ -91,18 +85,12 @@ function controls() {
     placeholder: "class, name, number or file",
     input: () => update({ words: search.value.trim().toLowerCase() }),
   });
-  const sort = make(
-    "select",
-    { "aria-label": "Sort", change: () => update({ sort: sort.value }) },
-    Object.entries(SORTS).map(([value, [name]]) => make("option", { value }, name)),
-  );
   const layers = DATA.layers.map((one) => [one.layer, `layer ${one.layer}`]);
   return make(
     "div",
     { class: "controls" },
     choice("Layer", layers, state.layer, (layer) => update({ layer })),
     search,
-    sort,
   );
 }
 

@@ -1,6 +1,6 @@
 // What is known of a node of the flow: its numbers, what feeds it and what it feeds, and what its channel looks for.
 
-import { DATA, channelKey, copyButton, counted, make, number, percent, signed, text } from "./dom.js";
+import { DATA, channelKey, counted, make, number, percent, signed, text } from "./dom.js";
 import { effectOf } from "./effects.js";
 import { nameField } from "./names.js";
 import { sum, unitName } from "./paths.js";
@@ -51,7 +51,6 @@ function nodeCard(node, held, units, path, react) {
     make(
       "div",
       { class: "buttons" },
-      node.kind === "unit" ? copyButton("Copy name", () => unitName(unit)) : null,
       node.kind === "channel"
         ? button(`Open into ${counted(node.units.length, "unit")}`, () => react.open(node))
         : null,

@@ -107,20 +107,6 @@ export function counted(count, noun) {
   return `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
 }
 
-/** A button that copies a text, and says so. */
-export function copyButton(label, content) {
-  const button = make("button", { type: "button", class: "quiet" }, label);
-  button.addEventListener("click", async () => {
-    const copied = await navigator.clipboard.writeText(content()).then(
-      () => "Copied",
-      () => "Not allowed here",
-    );
-    button.textContent = copied;
-    setTimeout(() => (button.textContent = label), 1500);
-  });
-  return button;
-}
-
 /** Radio buttons that look like one switch. */
 export function choice(legend, options, chosen, change) {
   const name = `choice-${(choices += 1)}`;

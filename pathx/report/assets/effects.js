@@ -86,7 +86,7 @@ function plot(parts) {
     ),
   );
   const label = (words, more) => draw("text", { class: "under", ...more }, words);
-  const summary = `${parts.length} parts; the rank correlation of predicted and measured is ${number(rankCorrelation(parts), 2)}`;
+  const summary = `The predicted and the measured fall of ${counted(parts.length, "part")}`;
   return make(
     "figure",
     {},
@@ -103,19 +103,4 @@ function plot(parts) {
     ),
     make("figcaption", { class: "quiet" }, `${summary}. On the dashed line the prediction is right.`),
   );
-}
-
-/** Spearman's: the correlation of ranks, those of equals averaged. */
-function rankCorrelation(parts) {
-  const ranks = (key) => {
-    const values = parts.map((one) => one[key]);
-    return values.map((value) => {
-      const below = values.filter((other) => other < value).length;
-      return below + (values.filter((other) => other === value).length - 1) / 2;
-    });
-  };
-  const middle = (parts.length - 1) / 2;
-  const [one, other] = [ranks("predicted"), ranks("measured")].map((list) => list.map((rank) => rank - middle));
-  const product = (a, b) => a.reduce((sum, value, at) => sum + value * b[at], 0);
-  return product(one, other) / Math.sqrt(product(one, one) * product(other, other));
 }

@@ -5,15 +5,12 @@ import {
   announce,
   card,
   choice,
-  copyButton,
   counted,
   make,
   number,
   percent,
   remarks,
-  scrolling,
   signed,
-  tableOf,
   text,
 } from "./dom.js";
 import { facts, makeDetail } from "./detail.js";
@@ -74,12 +71,7 @@ function header() {
       { class: "again" },
       make("summary", {}, "Settings, and the command that makes it again"),
       facts(settings()),
-      make(
-        "div",
-        { class: "command" },
-        make("code", {}, DATA.command),
-        copyButton("Copy", () => DATA.command),
-      ),
+      make("code", { class: "command" }, DATA.command),
     ),
     remarks(DATA.notes),
   );
@@ -114,7 +106,7 @@ function bar(name, share) {
 
 function settings() {
   const { model, target, image } = DATA;
-  const { depth, width, alpha, skips } = DATA.settings;
+  const { depth, width, alpha, skips, importance } = DATA.settings;
   return [
     ["class", `${target.index} of ${model.classes}`],
     ["depth", `${depth} of ${counted(model.hidden_layers, "layer")}`],
@@ -123,7 +115,7 @@ function settings() {
     ["weights", model.weights],
     ["alpha", number(alpha)],
     ["skips", skips],
-    ["importance", DATA.importance],
+    ["importance", importance],
     ["image", `${image.width} × ${image.height}`],
     ["made by", DATA.created_by],
   ].map(([name, value]) => [name, text(value)]);
@@ -167,7 +159,6 @@ function flowCard() {
         (same) => flow.scale(same),
       ),
       make("label", { class: "search" }, search, results),
-      make("button", { type: "button", class: "quiet", click: () => flow.closeAll() }, "Close channels"),
     ),
     make("p", { class: "told" }, told()),
     flow.element,
@@ -223,7 +214,7 @@ function told() {
     (path.layers.some((layer) => layer.below_alpha)
       ? " * no unit of that layer was above alpha; the best one was kept."
       : "") +
-    (listed < 0.995 ? ` Of the ribbons the strongest are drawn, ${percent(listed)} of all at least.` : "")
+    (listed < 0.995 ? ` The strongest ribbons are drawn, at least ${percent(listed)} of all.` : "")
   );
 }
 
@@ -240,31 +231,6 @@ function goTo(tensor, index) {
   const place = index.join();
   const unit = [...units.values()].find((one) => one.name === tensor && one.index.join() === place);
   if (unit) flow.reveal(unit.id);
-}
-
-function unitTable() {
-  const rows = path.layers.flatMap((layer) =>
-    layer.units.slice(0, 200).map((_, position) => units.get(`${layer.layer}:${position}`)),
-  );
-  const cells = (unit) => [
-    String(unit.layer),
-    text(unitName(unit)),
-    signed(unit.contribution),
-    number(unit.activation),
-    signed(unit.weight),
-    number(unit.importance),
-    unit.receptive_field.join(", "),
-  ];
-  const heads = [
-    "layer",
-    "unit",
-    "contribution",
-    "activation",
-    "weight",
-    "importance",
-    "sees (left, top, right, bottom)",
-  ];
-  return scrolling("Units of the path", tableOf({}, heads, rows.map(cells)));
 }
 
 document.addEventListener("keydown", (event) => {
@@ -296,7 +262,6 @@ document.body.append(
     flowCard(),
     ...effects(),
     ...extras(),
-    make("details", { class: "card" }, make("summary", {}, "The path as a table"), unitTable()),
   ),
   make("footer", {}, `Made by ${DATA.created_by}. This page needs no network and sends nothing.`),
 );

@@ -238,11 +238,6 @@ export function makeFlow(target, path, units, look) {
     open,
     close,
     hold,
-    closeAll() {
-      opened.clear();
-      more.clear();
-      render();
-    },
     reveal(unit) {
       const channel = [...state.nodes.values()].find(
         (one) => one.kind !== "unit" && one.units.some((member) => member.id === unit),

@@ -142,7 +142,7 @@ function tile(row, at) {
 
 function step(event) {
   const at = Number(event.target.dataset?.at ?? -1);
-  const ways = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columnsThatFit(), ArrowUp: -columnsThatFit(), j: 1, k: -1 };
+  const ways = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columnsThatFit(), ArrowUp: -columnsThatFit() };
   if (!(event.key in ways) || event.target.closest("input, select, button")) return;
   event.preventDefault();
   const next = at < 0 ? 0 : Math.max(0, Math.min(state.list.length - 1, at + ways[event.key]));

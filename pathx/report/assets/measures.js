@@ -106,7 +106,7 @@ function images() {
 function common() {
   const layers = (made.layers ?? []).map((one) => [one.layer, `layer ${one.layer}`]);
   const classes = made.classes.filter((one) => !one.too_few);
-  if (!layers.length || !classes.length) return [make("p", {}, "No class has images enough to say what they share.")];
+  if (!layers.length || !classes.length) return [make("p", {}, "No class has enough images to say what they share.")];
   state.layer ??= layers[0][0];
   const shares = new Map();
   for (const one of classes) {

@@ -18,8 +18,7 @@ export function makePhoto() {
   const stage = make("div", { class: "stage", role: "img" }, photo, picture, marks, line);
   const legend = make("p", { class: "legend" });
   stage.style.aspectRatio = `${size.width} / ${size.height}`;
-  const opacity = slider("Opacity", 100, (value) => (picture.style.opacity = value / 100));
-  const compare = slider("Compare", 0, divide);
+  const compare = make("input", { type: "range", min: 0, max: 100, value: 0, input: () => divide(Number(compare.value)) });
 
   function divide(value) {
     const start = state.map.whole && !state.own ? 0 : left;
@@ -32,8 +31,8 @@ export function makePhoto() {
 
   function drag(event) {
     const box = stage.getBoundingClientRect();
-    compare.input.value = Math.max(0, Math.min(100, (100 * (event.clientX - box.left)) / box.width));
-    divide(Number(compare.input.value));
+    compare.value = Math.max(0, Math.min(100, (100 * (event.clientX - box.left)) / box.width));
+    divide(Number(compare.value));
   }
   stage.addEventListener("pointerdown", (event) => {
     stage.setPointerCapture(event.pointerId);
@@ -54,7 +53,7 @@ export function makePhoto() {
     stage.setAttribute("aria-label", `${DATA.image.file}. ${map.legend}`);
     legend.replaceChildren(map.bar ? make("img", { src: map.bar, alt: "" }) : "", map.legend);
     marks.replaceChildren(...(map.whole ? [] : outline()), ...fieldOf(state.units[0]), ...state.units.flatMap(spot));
-    divide(Number(compare.input.value));
+    divide(Number(compare.value));
   }
 
   const across = (x) => left + (x / DATA.input[0]) * (right - left);
@@ -96,17 +95,11 @@ export function makePhoto() {
     "div",
     { class: "controls" },
     choice("Map", names, 0, (at) => set({ map: maps[at] })),
-    opacity.label,
-    compare.label,
+    make("label", { class: "slider" }, make("span", {}, "Compare"), compare),
   );
   render();
   return {
     element: make("div", { class: "photo" }, stage, legend, controls),
     fields: (units, own) => set({ units, own }),
   };
-}
-
-function slider(name, value, change) {
-  const input = make("input", { type: "range", min: 0, max: 100, value, input: () => change(Number(input.value)) });
-  return { input, label: make("label", { class: "slider" }, make("span", {}, name), input) };
 }

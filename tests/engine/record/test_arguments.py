@@ -16,7 +16,6 @@ from torch.testing import assert_close
 
 import pathx
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 IMAGES = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
 FIRST, SECOND = (
     torch.randn(4, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) for seed in (1, 2)

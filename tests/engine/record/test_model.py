@@ -22,7 +22,6 @@ from pathx import Explanation, PathxError
 from pathx.engine.freeze import freeze
 
 pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
     pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning"),
 ]
 

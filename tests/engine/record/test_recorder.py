@@ -5,14 +5,13 @@ from __future__ import annotations
 import copy
 import gc
 import io
-import math
 import pickle
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from types import MethodType, SimpleNamespace
-from typing import Any, NamedTuple
+from types import MethodType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,71 +22,33 @@ from hypothesis import strategies as st
 from support.modules import Function
 from torch import Tensor, nn
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import pathx
 from pathx import PathxError
-from pathx.engine import freeze as freezing
 from pathx.engine.freeze import freeze
-from pathx.engine.record.recorder import Recorder
 from pathx.engine.replay import Classifier
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 IMAGES = torch.randn(2, 3, 9, 9, generator=torch.Generator().manual_seed(4))
 GLOBAL = {"scale": 1.0}
 
 
-def half(x: Tensor) -> Tensor:
-    return 0.5 * x
-
-
-class Slotted:
-    __slots__ = ("__hidden", "shift")
-
-    def __init__(self) -> None:
-        self.shift = 0.0
-        self.__hidden = 1.0
-
-    def hide(self, value: float) -> None:
-        self.__hidden = value
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return (x + self.shift) * self.__hidden
-
-
-class Sizes(NamedTuple):
-    padding: int
-    stride: int
-
-
 class Odd(nn.Module):
-    """Reads its settings from everywhere that Python lets one keep them."""
+    """Reads its settings from here and there."""
 
     def __init__(self) -> None:
         super().__init__()
         self.conv = nn.Conv2d(3, 4, 3, padding=1)
         self.second = nn.Conv2d(4, 4, 3)
         self.head = nn.Linear(4, 3)
-        self.sizes = Sizes(1, 1)
-        self.function: Callable[[Tensor], Tensor] = half
-        self.listed: list[Any] = [1.0, {"deep": (2.0, [1.0])}]
-        self.table = {"gain": 1.0}
-        self.space = SimpleNamespace(gain=1.0, inner=SimpleNamespace(power=1.0))
-        self.slotted = Slotted()
-        self.missing: Any = None
+        self.function: Callable[[Tensor], Tensor] = torch.clone
+        self.listed: list[Any] = [1.0]
         self.tensors = [torch.ones(4, 1, 1)]
         self.hidden = [nn.Conv2d(4, 4, 1).requires_grad_(False)]  # not registered
-        self.names = {"relu"}
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.conv2d(x, self.conv.weight, self.conv.bias, self.sizes.stride, self.sizes.padding)
-        x = self.function(x) * self.listed[0] * self.listed[1]["deep"][1][0] * self.table["gain"]
-        x = x * self.space.gain * self.space.inner.power * GLOBAL["scale"]
-        x = self.slotted(x) * self.tensors[0]
-        x = torch.relu(x) if "relu" in self.names else F.leaky_relu(x, 0.25)
-        if self.missing is not None:
-            x = self.missing(x)
-        x = torch.relu(self.second(self.hidden[0](x)))
+        x = self.function(self.conv(x)) * self.listed[0] * GLOBAL["scale"] * self.tensors[0]
+        x = torch.relu(self.second(self.hidden[0](torch.relu(x))))
         result: Tensor = self.head(x.mean((2, 3)))
         return result
 
@@ -99,11 +60,7 @@ class Doubling(Odd):
 
 def closed_over(model: Odd) -> None:
     state = {"factor": 2.0}
-
-    def hook(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
-        return output * state["factor"]
-
-    model.second.register_forward_hook(hook)
+    model.second.register_forward_hook(lambda module, inputs, output: output * state["factor"])
     freeze(model, IMAGES)
     state["factor"] = -3.0
 
@@ -114,24 +71,12 @@ def patched(model: Odd) -> None:
 
 
 CHANGES: dict[str, Callable[[Odd], Any]] = {
-    "a setting in a tuple": lambda m: setattr(m, "sizes", Sizes(0, 2)),
-    "a tuple of torch's own": lambda m: setattr(m.second, "stride", (2, 2)),
+    "a setting": lambda m: setattr(m.second, "stride", (2, 2)),
     "a function": lambda m: setattr(m, "function", torch.neg),
-    "a function's default": lambda m: setattr(m, "function", lambda x, by=7.0: x * by),
     "an item of a list": lambda m: m.listed.__setitem__(0, -1.5),
-    "an item deep inside": lambda m: m.listed[1]["deep"][1].__setitem__(0, -0.5),
-    "an item of a dict": lambda m: m.table.update(gain=-2.0),
-    "a namespace": lambda m: setattr(m.space, "gain", 3.0),
-    "a namespace in another": lambda m: setattr(m.space.inner, "power", -1.0),
-    "slots": lambda m: setattr(m.slotted, "shift", 0.75),
-    "private slots": lambda m: m.slotted.hide(-1.25),
-    "None to an object": lambda m: setattr(m, "missing", nn.AvgPool2d(2)),
-    "None to a function": lambda m: setattr(m, "missing", torch.neg),
     "a tensor in a list, exchanged": lambda m: m.tensors.__setitem__(0, torch.full((4, 1, 1), -2.0)),
     "a tensor in a list, in place": lambda m: m.tensors[0].mul_(-1),
     "a module that is not registered": lambda m: m.hidden.__setitem__(0, nn.Conv2d(4, 4, 1)),
-    "a setting of one": lambda m: setattr(m.hidden[0], "padding", (1, 1)),
-    "a set": lambda m: m.names.clear(),
     "a class": lambda m: setattr(m, "__class__", Doubling),
     "a patched forward": patched,
     "a submodule's forward": lambda m: setattr(m.head, "forward", lambda x: F.linear(x, -m.head.weight)),
@@ -139,26 +84,20 @@ CHANGES: dict[str, Callable[[Odd], Any]] = {
     "a hook": lambda m: m.head.register_forward_hook(lambda module, inputs, output: output - 5),
     "a hook before": lambda m: m.register_forward_pre_hook(lambda module, inputs: (inputs[0] + 1,)),
     "what a hook closes over": closed_over,
-    "a hook on every module": lambda m: nn.modules.module.register_module_forward_hook(
-        lambda module, inputs, output: output * 2 if isinstance(module, nn.Linear) else None
-    ),
     "weights in place": lambda m: m.head.weight.data.neg_(),
     "weights exchanged": lambda m: setattr(m.conv, "weight", nn.Parameter(-m.conv.weight.detach())),
-    "tied weights": lambda m: setattr(m.head, "bias", nn.Parameter(m.conv.bias.detach()[:3])),
     "no bias": lambda m: setattr(m.head, "bias", None),
     "another dtype": lambda m: m.double() and m.hidden.__setitem__(0, nn.ReLU()),
-    "a redefined module": lambda m: setattr(m, "second", nn.Conv2d(4, 4, 3, groups=2)),
 }
 
 
 @contextmanager
 def restored_globals() -> Iterator[None]:
-    before, hooks = dict(GLOBAL), nn.modules.module._global_forward_hooks
+    before = dict(GLOBAL)
     try:
         yield
     finally:
         GLOBAL.update(before)
-        hooks.clear()
 
 
 def odd(seed: int = 0) -> Odd:
@@ -188,12 +127,12 @@ def test_law_11_one_change(name: str) -> None:
         with torch.no_grad():
             CHANGES[name](model)
             after = model(IMAGES.to(next(model.parameters()).dtype)).to(IMAGES.dtype)
-        if name not in ("another dtype", "a redefined module"):
+        if name != "another dtype":
             assert not torch.allclose(before, after), "the change must be one that shows"
         assert_the_models_own(model)
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(st.lists(st.sampled_from(sorted(CHANGES)), min_size=2, max_size=6), st.integers(0, 99))
 def test_law_11_many_changes(names: list[str], seed: int) -> None:
     with restored_globals():
@@ -234,16 +173,6 @@ def test_a_replay_is_of_the_model_as_it_is() -> None:
 # What is remembered
 
 
-@pytest.fixture
-def readings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The graphs that were read as networks."""
-    graphs: list[Any] = []
-    read = freezing.read_network
-    freezing._NETWORKS.clear()
-    monkeypatch.setattr(freezing, "read_network", lambda graph: graphs.append(graph) or read(graph))  # type: ignore[func-returns-value]
-    return graphs
-
-
 class Counting(nn.Module):
     """Counts its runs, and computes with the count."""
 
@@ -260,45 +189,10 @@ class Counting(nn.Module):
 
 def test_a_model_that_never_does_the_same_is_explained_as_what_it_did() -> None:
     model, images = Counting(), torch.rand(2, 4)
-    for count in range(1, 2 * freezing.MOST_NETWORKS):
+    for count in range(1, 9):
         found = pathx.explain(model, images, depth=1)
         assert_close(torch.stack([one.logits for one in found]), count * model.layers(images).detach())
-    assert model.count == count and len(freezing._NETWORKS) == freezing.MOST_NETWORKS
-
-
-class Filling(nn.Module):
-    """Has a number among the arguments of an operation, which shows in no result."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
-        self.number: Any = 1.0
-
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.layers(x.masked_fill(torch.zeros(4, dtype=torch.bool), self.number))
-        return result
-
-
-def test_what_is_the_same_is_read_once_and_numbers_are_the_same_only_with_their_types(readings: list[Any]) -> None:
-    model, images = Filling(), torch.rand(2, 4)
-    numbers = (
-        (1.0, 1),
-        (1.0, 1),
-        (math.nan, 2),
-        (math.nan, 2),
-        (2.0, 3),
-        (1.0, 3),
-        (1, 4),
-        (True, 5),
-        (0.0, 6),
-        (-0.0, 7),
-    )
-    for number, expected in numbers:
-        model.number = number
-        pathx.explain(model, images, depth=1)
-        assert len(readings) == expected
-    pathx.explain(copy.deepcopy(model), images, depth=1)
-    assert len(readings) == 7  # another model that does the same
+    assert model.count == count
 
 
 def test_a_recording_holds_on_to_no_model() -> None:
@@ -620,31 +514,32 @@ def test_an_interrupt_is_no_answer_about_the_model(error: BaseException) -> None
 
 @pytest.mark.parametrize("form", ["eager", "scripted", "traced"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_a_signal_inside_a_model_comes_out_as_itself(
-    monkeypatch: pytest.MonkeyPatch, form: str, error: type[BaseException]
-) -> None:
-    """At every operation of the model, as a signal handler raises it."""
+def test_a_signal_inside_a_model_comes_out_as_itself(form: str, error: type[BaseException]) -> None:
+    """At every operation, as a signal handler raises it."""
     model: Any = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = {"eager": lambda m: m, "scripted": torch.jit.script, "traced": lambda m: torch.jit.trace(m, IMAGE)}[
             form
         ](model)
-    original = Recorder._handle
-    for at in range(4):
-        heard = []
-
-        def interrupted(self: Recorder, func: Any, args: Any, kwargs: Any, at: int = at, heard: Any = heard) -> Any:
-            heard.append(func)
-            if len(heard) > at:
-                raise error(143)
-            return original(self, func, args, kwargs)
-
-        monkeypatch.setattr(Recorder, "_handle", interrupted)
-        with pytest.raises(error):
+    for at in range(6):
+        with pytest.raises(error), Interrupt(at, error(143)):
             pathx.explain(model, IMAGE, depth=1)
-        monkeypatch.setattr(Recorder, "_handle", original)
     assert pathx.explain(model, IMAGE, depth=1)
+
+
+class Interrupt(TorchDispatchMode):
+    """Raises an error at an operation, counted from 0."""
+
+    def __init__(self, at: int, error: BaseException) -> None:
+        super().__init__()
+        self.left, self.error = at, error
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise self.error
+        return func(*args, **(kwargs or {}))
 
 
 IMAGE = torch.rand(1, 4)

@@ -15,86 +15,11 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import pathx
-from pathx.engine.freeze import network_of
-from pathx.engine.record.operations import Graph
-from pathx.engine.record.recorder import record
-from pathx.engine.record.spellings import (
-    fold,
-)
 from pathx.errors import PathxError
-
-aten = torch.ops.aten
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def numbers(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=seeded(2), dtype=torch.float64)
-
-
-def graph_of(model: nn.Module, images: Tensor) -> Graph:
-    return record(model, images, lambda image: lambda node, shapes: ()).graph
-
-
-def replayed(model: nn.Module, images: Tensor) -> Tensor:
-    """What the graph says the model makes, node by node."""
-    recording = record(model, images, lambda image: lambda node, shapes: ())
-    graph = recording.graph
-    values = {graph.input: images, **{value: recording.tensors[value] for value in graph.constants}}
-
-    def actual(leaf: object) -> object:
-        if isinstance(leaf, list):
-            return [actual(one) for one in leaf]
-        return values.get(leaf, leaf) if type(leaf).__name__ == "Value" else leaf  # type: ignore[call-overload]
-
-    for node in graph.nodes:
-        out = node.op(*map(actual, node.args), **{name: actual(arg) for name, arg in node.kwargs.items()})
-        for value, tensor in zip(node.outputs, out if isinstance(out, (tuple, list)) else [out], strict=True):
-            if value is not None:
-                values[value] = tensor
-    return values[graph.outputs]
-
-
-def filled(x: Tensor) -> Tensor:
-    x = x + 0
-    x[x < 0] = 0.5
-    return x
-
-
-REWRITTEN: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
-    "amax": (lambda x: x.amax((1, 3)), "amax"),
-    "amax, of all with their dimensions": (lambda x: x.amax(keepdim=True, dim=()), "amax"),
-    "amin": (lambda x: x.amin(2, keepdim=True), "amin"),
-    "index_put": (lambda x: x.index_put((x < 0,), torch.tensor(0.5, dtype=x.dtype)), "index_put"),
-    "index_put_": (filled, "index_put_"),
-    "rrelu": (lambda x: F.rrelu(x, 0.1, 0.3), "rrelu_with_noise"),
-    "rrelu_": (lambda x: F.rrelu(x + 0, inplace=True), "rrelu_with_noise"),
-    "circular padding": (lambda x: F.pad(x, (1, 2, 0, 1), mode="circular"), "copy"),
-    "circular padding that cuts": (lambda x: F.pad(x, (-1, 2, 0, -1), mode="circular"), "copy"),
-}
-
-
-@pytest.mark.parametrize("name", REWRITTEN)
-def test_a_rewritten_operation_computes_the_same(name: str) -> None:
-    function, gone = REWRITTEN[name]
-    images = numbers(2, 3, 4, 5)
-    graph = graph_of(Function(function), images)
-    assert gone not in {node.kind for node in graph.nodes}
-    assert_close(replayed(Function(function), images), function(images.clone()))
-
-
-WHOLE: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "circular padding": (lambda: Function(lambda x: F.pad(x, (1, 2, 0, 1), mode="circular").relu()), (2, 3, 4, 5)),
-}
-
-
-@pytest.mark.parametrize("name", WHOLE)
-def test_what_is_heard_whole_is_so_in_exported_programs(name: str) -> None:
-    """There the functions of torch go by the names of operations."""
-    build, shape = WHOLE[name]
-    model, images = build().eval(), numbers(*shape)
-    exported = torch.export.export(model, (images,)).module()
-    kinds = [[node.kind for node in graph_of(one, images).nodes] for one in (model, exported)]
-    assert kinds[0].count("relu") == kinds[1].count("relu") and {"copy", "bmm"}.isdisjoint(kinds[1])
 
 
 def test_what_torchscript_writes_into_is_explained_as_the_module_is_or_refused_with_what_to_do() -> None:
@@ -126,12 +51,6 @@ def test_channels_are_shuffled_as_by_hand() -> None:
     assert_close(attributions(nn.ChannelShuffle(2)), attributions(by_hand))
 
 
-def test_a_slice_of_everything_is_another_name() -> None:
-    for end, kinds in ((99, {"relu"}), (2, {"relu", "slice"})):
-        model = Function(lambda x, end=end: aten.slice.Tensor(x.relu(), 1, 0, end))
-        assert {node.kind for node in graph_of(model, numbers(2, 3)).nodes} - {"alias"} == kinds
-
-
 # --- Images apart -----------------------------------------------------------------------------------------------------
 
 
@@ -139,58 +58,8 @@ def drawn(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=seeded(1), dtype=torch.float64)
 
 
-SQUARE, WIDE, BIAS, SCALE, HEAD = drawn(4, 4), drawn(5, 4), drawn(5), drawn(3).abs() + 1, drawn(15, 2)
+SQUARE, WIDE, BIAS = drawn(4, 4), drawn(5, 4), drawn(5)
 
-FOLDED: dict[str, tuple[Callable[[Tensor], Tensor], set[str], set[str]]] = {
-    # by what it is: the function of (B, 3, 4), operations that are gone, operations that are there instead
-    "a linear layer over several rows": (
-        lambda x: F.relu(F.linear(x, WIDE, BIAS)),
-        {"addmm"},
-        {"matmul", "add"},
-    ),
-    "one without a bias": (lambda x: F.relu(F.linear(x, WIDE)), {"mm"}, {"matmul", "alias"}),
-}
-
-
-def folded(name: str) -> Function:
-    function = FOLDED[name][0]
-
-    def forward(x: Tensor) -> Tensor:
-        made = function(x).flatten(1)
-        return made @ HEAD[: made.shape[1]]
-
-    return Function(forward)
-
-
-@pytest.mark.parametrize("name", FOLDED)
-def test_a_batch_is_explained_as_its_images_are(name: str) -> None:
-    images = drawn(3, 3, 4)
-    together = pathx.explain(folded(name), images, target=1, depth=1, width=4)
-    for found, image in zip(together, images, strict=True):
-        (alone,) = pathx.explain(folded(name), image[None], target=1, depth=1, width=4)
-        assert_close(found.attribution, alone.attribution)
-        assert found.score == pytest.approx(alone.score)
-
-
-@pytest.mark.parametrize("name", FOLDED)
-def test_the_spelling_of_torch_is_gone_and_images_come_first(name: str) -> None:
-    _, gone, there = FOLDED[name]
-    network = network_of(folded(name), drawn(3, 3, 4))
-    kinds = {node.kind for node in network.nodes}
-    hidden = {node.kind for node in network.nodes if len(network.graph.shapes[node.outputs[0].index]) == 3}  # type: ignore[union-attr]
-    assert there <= kinds and not gone & hidden
-    assert all(network.graph.shapes[gate.output.index][0] == 3 for layer in network.layers for gate in layer)
-
-
-def test_what_is_in_no_known_way_together_stays_as_it_is() -> None:
-    plain = Function(lambda x: F.relu(x @ SQUARE) @ HEAD[:4])
-    graph = graph_of(plain, drawn(3, 4))
-    assert fold(graph).nodes == graph.nodes
-
-
-# --- what looks alike ----------------------------------------------------------------------------------------------------
-
-MEAN, VARIANCE, NINE = drawn(3), drawn(3).abs() + 1, drawn(9).abs() + 1
 MATRICES = drawn(3, 4, 5)
 
 
@@ -241,7 +110,7 @@ REFUSABLE = {"ensemble, max", "ensemble, over the images"}
 
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("name", ALIKE)
-def test_what_looks_like_it_is_what_autograd_says_or_refused(name: str, count: int) -> None:
+def test_what_torch_takes_together_is_what_autograd_says_of_each_image_or_refused(name: str, count: int) -> None:
     images = drawn(3, 3, 4)[:count]
     try:
         assert_as_autograd(Function(lambda x: 2 * ALIKE[name](x).flatten(1) + 1), images)

@@ -15,7 +15,6 @@ from torch import Tensor
 from pathx import PathxError
 from pathx.engine.freeze import freeze
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 RANK, SIZE = 4, 2
 aten = torch.ops.aten
 BOTH = torch.tensor([1, 0])

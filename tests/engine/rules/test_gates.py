@@ -17,8 +17,6 @@ from pathx import Explanation
 from pathx.engine.record.operations import Node, Scope, Value
 from pathx.engine.rules.table import OPERATIONS, Call, Slopes
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 Activation = Callable[[Tensor], Tensor]
 
 

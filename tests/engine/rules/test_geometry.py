@@ -18,7 +18,6 @@ from pathx.engine.rules.pooling import FORMS
 from pathx.engine.window import Window, unravel
 
 aten = torch.ops.aten
-pytestmark = pytest.mark.usefixtures("one_thread")
 MAPS = (2, 3, 7, 6)
 Geometry = tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]  # of the images and of the kernel, and its settings
 
@@ -213,20 +212,19 @@ def test_parts_put_together(dim: int, compact: bool) -> None:
         some, more = x.narrow(dim, 0, 2), x.narrow(dim, 1, 1)
         return torch.cat([some, fixed(*some.shape), x, (more > 0.5).double(), more, fixed(*more.shape, seed=3)], dim)
 
-    frozen = assert_as_autograd(Above(function), pictures(2, 3, 4, 5))
-    frozen._calls.clear()
+    assert_as_autograd(Above(function), pictures(2, 3, 4, 5))
+    frozen = freeze(Above(function), pictures(2, 3, 4, 5))
     frozen.compact = compact
     assert_boxes_go_down(frozen, lambda node: node.kind == "cat")
 
 
 def test_rows_that_miss_a_part_are_left_out_of_it() -> None:
     """A unit of one part of a `cat` sends nothing to the others: on a CPU those rows are left out, on a GPU they are zero."""
-    frozen = freeze(Above(lambda x: torch.cat([2 * x, 3 * x], 1)), pictures(2, 3))
-    (node,) = (node for node in frozen.network.nodes if node.kind == "cat")
     row = torch.arange(4)
     units = Window.one_hot(torch.ones(4).double(), torch.tensor([0, 2, 3, 5]), (6,), row, row % 2)
     for compact, rows in ((True, [[0, 1], [2, 3]]), (False, [[0, 1, 2, 3], [0, 1, 2, 3]])):
-        frozen._calls.clear()
+        frozen = freeze(Above(lambda x: torch.cat([2 * x, 3 * x], 1)), pictures(2, 3))
+        (node,) = (node for node in frozen.network.nodes if node.kind == "cat")
         frozen.compact = compact
         parts = frozen.pull(node, 0, units)
         assert [part.row.tolist() for _, part in parts] == rows

@@ -26,11 +26,9 @@ from torch.testing import assert_close
 from pathx import PathxError
 from pathx.engine.freeze import freeze
 from pathx.engine.record.operations import Node, Scope, Value
-from pathx.engine.rules.norms import rms_norm
+from pathx.engine.rules.arithmetic import rms_norm
 from pathx.engine.rules.table import OPERATIONS, Call, record_of
 from pathx.engine.window import Window
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 MAP = (2, 4, 7, 6)
 
