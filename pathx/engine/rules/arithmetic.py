@@ -72,7 +72,7 @@ def _refuse_batch_statistics(node: Node, varying: list[int]) -> str | None:
     return "normalises by its batch's own statistics" if training or varying != [0] else None
 
 
-_BATCH_NORMS = ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_native_batch_norm_legit_no_training")
+BATCH_NORMS = ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_native_batch_norm_legit_no_training")
 
 
 def _batch_norm_scale(call: Call) -> Tensor:
@@ -84,7 +84,7 @@ def _batch_norm_scale(call: Call) -> Tensor:
 
 
 @linear(
-    *_BATCH_NORMS,
+    *BATCH_NORMS,
     refuses=_refuse_batch_statistics,
     keeps_batch=batch_in_front,
     field=keeps_place,
@@ -95,7 +95,7 @@ def batch_norm(call: Call, output: int, cotangent: Window) -> Cotangents:
     return [(call.args[0], cotangent.scale(scale.reshape(1, -1, *(1,) * (len(cotangent.shape) - 1))))]
 
 
-@constant(*_BATCH_NORMS)
+@constant(*BATCH_NORMS)
 def batch_norm_constant(call: Call, cotangent: Window) -> Tensor:
     bias, mean = call.args[2:4]
     shift = -mean * _batch_norm_scale(call)

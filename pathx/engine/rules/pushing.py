@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pathx.engine.record.operations import Value
-from pathx.engine.rules.arithmetic import sum_factors, times, times_factor, times_matrix
+from pathx.engine.rules.arithmetic import BATCH_NORMS, sum_factors, times, times_factor, times_matrix
 from pathx.engine.rules.convolutions import CONVOLUTIONS, all_channels
 from pathx.engine.rules.geometry import spatial
 from pathx.engine.rules.shared import (
@@ -25,7 +25,7 @@ from pathx.engine.rules.shared import (
 from pathx.engine.rules.table import Call, has, record_of
 from pathx.engine.window import Window, with_item
 
-_ELEMENTWISE = ("mul", "div", "neg", "where", "masked_fill", "_fused_rms_norm")
+_ELEMENTWISE = ("mul", "div", "neg", "where", "masked_fill", "_fused_rms_norm", *BATCH_NORMS)
 """Operations whose transposes are themselves, but for what is broadcast."""
 
 
@@ -44,7 +44,7 @@ def push(call: Call, output: int, value: Value, tangent: Window) -> Window:
         return _broadcast(tangent, result)
     if has(node, "sum"):
         return times(_broadcast(tangent, result), sum(factor for item, factor in sum_factors(call) if item == value))
-    if node.kind in _ELEMENTWISE:
+    if node.kind in _ELEMENTWISE and not call.whole:
         rule = record_of(node).transpose
         assert rule is not None
         wide = replace(call, shapes={**call.shapes, value: result})
@@ -63,7 +63,7 @@ def push(call: Call, output: int, value: Value, tangent: Window) -> Window:
         return times_factor(tangent, align(factor, tangent), left)
     if node.kind == "native_layer_norm":
         return _layer_norm(call, tangent)
-    if node.kind == "convolution" and not call.whole and not call.args[6] and max(call.args[3]) == 1:
+    if node.kind == "convolution" and not call.whole and not call.args[6]:
         return _convolution(call, tangent, result)
     if (dims := _mean_dims(call, result)) is not None:
         return _mean(call, tangent, dims, result)
@@ -112,9 +112,12 @@ def _layer_norm(call: Call, tangent: Window) -> Window:
 
 
 def _convolution(call: Call, tangent: Window, shape: tuple[int, ...]) -> Window:
-    """A convolution with a stride of 1: boxes grow by what the kernel reaches."""
-    weight, groups = call.args[1], call.args[8]
-    padding, dilation = (spatial(call.args[position], weight.dim() - 2) for position in (4, 5))
+    """Without the bias. With a stride of 1, boxes grow by what the kernel reaches."""
+    weight, groups, dims = call.args[1], call.args[8], call.args[1].dim() - 2
+    stride, padding, dilation = (spatial(call.args[position], dims) for position in (3, 4, 5))
+    if max(stride) > 1:
+        data = CONVOLUTIONS[dims](tangent.dense().data, weight, None, stride, padding, dilation, groups)
+        return tangent.whole(data)
     reach = [gap * (size - 1) for gap, size in zip(dilation, weight.shape[2:], strict=True)]
     tangent = tangent.clear_outside()
     if tangent.is_one_hot and groups == 1 and set(dilation) == {1}:  # a column of the kernel, read rather than computed
