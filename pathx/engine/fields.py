@@ -99,20 +99,6 @@ def extent(field: Field | None, size: tuple[int, ...]) -> tuple[int, ...]:
     return int(lengths[1]), int(lengths[0])
 
 
-def reach(field: Field, axis: int) -> tuple[int, int] | None:
-    """(first, last): the element at p of a map (channels, height, width) sees at most [p + first, p + last) along an axis.
-
-    None where that is the same for all elements.
-    """
-    table = field.tables[axis][:2].flatten(1)
-    if table.shape[1] != field.tables[axis].shape[-2 + axis]:
-        return None
-    place = torch.arange(table.shape[1])
-    known = table[0].isfinite()
-    low, high = (table[0] - place)[known], (-table[1] - place)[known]
-    return (int(low.min()), int(high.max())) if len(low) > 1 else None
-
-
 def fields_above(graph: Graph, nodes: Iterable[Node], reading: Reading, source: Value) -> dict[Value, Field]:
     """What the elements of every value that is computed from `source` see of that; empty where it is no feature map."""
     size = graph.shapes[source.index]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
@@ -20,8 +19,9 @@ from pathx.engine.record.model import unwrap
 from pathx.engine.record.operations import Node, Value, by_value, map_leaves, run_node
 from pathx.engine.record.recorder import Recording, record
 from pathx.engine.rules.pooling import FORMS
-from pathx.engine.rules.shared import constant_of_one, push, push_of_one, vjp_of_one
-from pathx.engine.rules.table import Call, Cotangents, Slopes, has, record_of
+from pathx.engine.rules.pushing import push
+from pathx.engine.rules.shared import constant_of_one, reshape_window, vjp_of_one
+from pathx.engine.rules.table import Call, Cotangents, Slopes, record_of
 from pathx.engine.window import Window
 from pathx.errors import PathxError, kind_in_words
 
@@ -57,24 +57,20 @@ class Frozen:
     def call(self, node: Node) -> Call:
         """A node with the tensors that its rules need."""
         if node.index not in self._calls:
-            shapes, frozen = self.network.form(node)
+            shapes, frozen, lifted = self.network.form(node)
             read = node.inputs if record_of(node).saves == "inputs" else ()
             self._calls[node.index] = Call(
                 node,
-                tuple(map_leaves(arg, self._fixed) for arg in node.args),
+                tuple(map_leaves(arg, self._fixed) for arg in lifted or node.args),
                 {name: map_leaves(arg, self._fixed) for name, arg in node.kwargs.items()},
                 shapes,
-                {v: self._saved(v, node) for v in frozen if v in self.kept},
+                {v: self.kept[v] if lifted is None else self.kept[v][None] for v in frozen if v in self.kept},
                 self._batch,
                 self.compact,
                 inputs={v: self.kept[v] for v in read if v in self.kept},
+                whole=lifted is None and node.index in self.network.whole,
             )
         return self._calls[node.index]
-
-    def _saved(self, value: Value, node: Node) -> Tensor:
-        """A tensor that a node's rule asks for, (B, …); of one image whole, as it is."""
-        tensor = self.kept[value]
-        return tensor[None] if node.index in self.network.whole and has(node, "last dimensions") else tensor
 
     def _fixed(self, leaf: Any) -> Any:
         """The tensor behind a value that does not depend on the image; anything else as it is."""
@@ -103,37 +99,30 @@ class Frozen:
         if node.index in self.network.class_gates:
             gate = self.network.class_gates[node.index]
             return [(gate.source, self.slopes(gate).pull_back(cotangent))]
-        if self._is_whole(node):
-            return vjp_of_one(self.call(node), output, cotangent, self._recorded_shapes(node))
-        rule = record_of(node).transpose
+        call = self.call(node)
+        rule = vjp_of_one if call.whole else record_of(node).transpose
         assert rule is not None  # the network was read
-        return [(value, window) for value, window in rule(self.call(node), output, cotangent) if window.data.numel()]
+        if node.index in self.network.whole:
+            below = rule(call, output, reshape_window(cotangent, call.shapes[cast(Value, node.outputs[output])]))
+            return [(value, reshape_window(window, self.network.shape(value))) for value, window in below]
+        return [(value, window) for value, window in rule(call, output, cotangent) if window.data.numel()]
 
-    def push(self, node: Node, output: int, tangents: Mapping[Value, Tensor], image: Tensor) -> Tensor:
-        """(P, …) what a linear node makes of tangents (P, …) of its inputs, which are about images (P,)."""
+    def push(self, node: Node, output: int, value: Value, tangent: Window) -> Window:
+        """What a linear node makes of tangents of one of its inputs."""
         if node.index in self.network.class_gates:
-            gate = self.network.class_gates[node.index]
-            slopes = self.slopes(gate)
-            slope = (slopes.gain > 0).to(slopes.gain) if slopes.given is None else slopes.given
-            return tangents[gate.source] * slope.index_select(0, image)
-        if self._is_whole(node):
-            return push_of_one(self.call(node), output, tangents, self._recorded_shapes(node))
-        return push(self.call(node), output, tangents, image)
-
-    def _is_whole(self, node: Node) -> bool:
-        """Whether a node is read with the tensors of one image whole; norms have rules that ask for no batch."""
-        return node.index in self.network.whole and not has(node, "last dimensions")
-
-    def _recorded_shapes(self, node: Node) -> dict[Value, tuple[int, ...]]:
-        values = (value for value in (*node.inputs, *node.outputs) if value is not None)
-        return {value: self.network.graph.shapes[value.index] for value in values}
+            return self.slopes(self.network.class_gates[node.index]).pull_back(tangent)  # its own transpose
+        call = self.call(node)
+        made = push(call, output, value, reshape_window(tangent, call.shapes[value]))
+        return reshape_window(made, self.network.shape(cast(Value, node.outputs[output])))
 
     def constant(self, node: Node, cotangent: Window) -> Tensor | None:
         """(P,) what the constant part of a linear node adds under these cotangents; None where it has none."""
         rule = record_of(node).constant
-        if rule is not None and self._is_whole(node):
-            return constant_of_one(self.call(node), cotangent, self._recorded_shapes(node))
-        return None if rule is None else rule(self.call(node), cotangent)
+        if rule is None:
+            return None
+        call = self.call(node)
+        rule = constant_of_one if call.whole else rule
+        return rule(call, reshape_window(cotangent, call.shapes[cast(Value, node.outputs[0])]))
 
 
 def freeze(model: nn.Module, images: Tensor) -> Frozen:

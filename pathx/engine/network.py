@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathx.compat import outside_modes
 from pathx.engine.dependence import Dependence, Reading, check_batch, read_graph
-from pathx.engine.fields import boxes, fields_above, find_places, reach
+from pathx.engine.fields import boxes, fields_above, find_places
 from pathx.engine.record.operations import Graph, Node, Value
 from pathx.engine.record.spellings import fold
 from pathx.engine.rules.geometry import Field
+from pathx.engine.rules.shared import lift
 from pathx.engine.rules.table import has, is_norm, is_pointwise, record_of
 from pathx.engine.window import unravel
 from pathx.errors import PathxError, kind_in_words
@@ -44,6 +44,9 @@ class Gate:
         return prod(self.shape)
 
 
+Form = tuple[dict[Value, tuple[int, ...]], list[Value], tuple[Any, ...] | None]
+
+
 @dataclass(frozen=True, eq=False)
 class Network:
     """A graph that is linear for a given image.
@@ -66,19 +69,25 @@ class Network:
     class_gates: dict[int, Gate]
     whole: frozenset[int]
     lands: dict[Value, int]
-    _forms: dict[int, tuple[dict[Value, tuple[int, ...]], list[Value]]] = field(default_factory=dict, repr=False)
+    _forms: dict[int, Form] = field(default_factory=dict, repr=False)
     _tensors: dict[int, LayerTensor] = field(default_factory=dict, repr=False)
-    _class_reach: dict[tuple[int, int], tuple[tuple[int, int] | None, ...] | None] = field(
-        default_factory=dict, repr=False
-    )
 
-    def form(self, node: Node) -> tuple[dict[Value, tuple[int, ...]], list[Value]]:
-        """The shapes of a node's values, without the batch; and those of them that are frozen at the images."""
+    def form(self, node: Node) -> Form:
+        """The shapes of a node's values, without the batch; and those of them that are frozen at the images.
+
+        Where the batch, of one image, is not in front: all of the shapes, and the arguments of the call with one more dimension
+        in front, if these are known.
+        """
         if node.index not in self._forms:
             values = [*node.inputs, *(value for value in node.outputs if value is not None)]
+            shapes, lifted = {v: self.shape(v) for v in values}, None
+            if node.index in self.whole:
+                shapes = {v: self.graph.shapes[v.index] for v in values}
+                lifted = lift(node, {value: len(shape) for value, shape in shapes.items()})
             self._forms[node.index] = (
-                {v: self.shape(v) for v in values},
+                shapes,
                 [v for v in values if self._is_frozen(v, node)],
+                lifted,
             )
         return self._forms[node.index]
 
@@ -101,24 +110,6 @@ class Network:
     def fields(self) -> dict[Value, Field]:
         """What each value's elements see of the input."""
         return fields_above(self.graph, self.nodes, self.reading, self.graph.input)
-
-    def class_reach(self, class_gate: Gate, gate: Gate) -> tuple[tuple[int, int] | None, ...] | None:
-        """What the elements of a gate of the class layer see of another gate, by axis, as `reach` says it; None for everything."""
-        key = (class_gate.node.index, gate.node.index)
-        if key not in self._class_reach:
-            with outside_modes():
-                seen = fields_above(self.graph, self.nodes, self.reading, gate.output).get(class_gate.source)
-                self._class_reach[key] = None if seen is None else (reach(seen, 0), reach(seen, 1))
-        return self._class_reach[key]
-
-    @cached_property
-    def readers(self) -> dict[Value, list[Node]]:
-        """By value, the nodes that are linear in it."""
-        readers: dict[Value, list[Node]] = {}
-        for node in self.nodes:
-            for value in self.reading.linear.get(node.index, ()):
-                readers.setdefault(value, []).append(node)
-        return readers
 
     @cached_property
     def same_numbers(self) -> dict[Value, list[Value]]:

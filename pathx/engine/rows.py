@@ -216,10 +216,15 @@ MOST_WINDOWS = 4
 
 
 def add_window(windows: list[Window], window: Window) -> None:
-    """Add a cotangent to those of the same value: into a window of the same rows where one box can hold both."""
+    """Add a cotangent to those of the same value: into a window of the same rows where one box can hold both, or a
+    whole map does."""
     same_rows = [n for n, other in enumerate(windows) if other.row is window.row]
     for number in same_rows:
-        union = windows[number].union(window)
+        other = windows[number]
+        if other.is_full != window.is_full:
+            windows[number] = window.whole(other.dense().data + window.dense().data)
+            return
+        union = other.union(window)
         if union is not None:
             windows[number] = union
             return
@@ -236,10 +241,6 @@ def sum_into(maps: Tensor, window: Window, owner: Tensor) -> None:
     index = (window.index() + start).expand_as(window.data)
     data = window.clear_outside().data
     maps.view(-1).index_add_(0, index.reshape(-1), data.reshape(-1))
-
-
-SMALL = 1 << 16
-"""Tables of fewer numbers are not worth indices of half the size."""
 
 
 def read_window(window: Window, places: tuple[Tensor, ...], here: Tensor | None, sets: tuple[int, int]) -> Tensor:
@@ -265,8 +266,6 @@ def read_window(window: Window, places: tuple[Tensor, ...], here: Tensor | None,
             beside = (place[:, None] < first) | (place[:, None] >= first + window.extent[dim])
             outside = beside if outside is None else outside | beside
     step = torch.zeros_like(places[0]) if step is None else step
-    if prod(sets) * step.shape[1] > SMALL:  # half as many bytes
-        start, step = start.int(), step.int()
     index = start.reshape(*sets, 1) + step[:, None]
     span = 1 + sum((length - 1) * stride for length, stride in zip(data.shape, data.stride(), strict=True))
     memory = data.as_strided((span,), (1,), data.storage_offset())

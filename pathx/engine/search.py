@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from pathx.engine.branches import Branches, Kept, Link, split_by_gate
-from pathx.engine.columns import class_columns, push_columns
+from pathx.engine.columns import push_columns
 from pathx.engine.network import Gate
 from pathx.engine.rows import Landed, Rows, add, join, pull_back, read_window
 from pathx.engine.window import Window, cached_arange, cached_range, remember, unravel
@@ -356,8 +356,6 @@ class LayerInputs:
 
     def columns(self, units: Tensor) -> Tensor:
         """(Q, K, n) what the rows of each branch hold at its units (Q, n)."""
-        if self.rows.layer is None and self.rows.starts[0].seed is None and self.rows.frozen.network.class_gates:
-            return class_columns(self.rows, list(split_by_gate(units, self.gates)), self.layer)
         return join([self._read_columns(landed, count, units) for count, landed in self._chunks()], 1)
 
     def _read_columns(self, landed: Landed, count: int, units: Tensor) -> Tensor:
@@ -444,8 +442,9 @@ def _pays_to_push(inputs: Sequence[LayerInputs], candidates: int, push: float) -
     """
     if push in (0, math.inf):
         return push > 0
-    if inputs[0].rows.frozen.network.class_gates:
-        return False
+    classes = [one.rows for one in inputs if one.rows.layer is None]
+    if classes and classes[0].frozen.network.class_gates and classes[0].starts[0].seed is None:
+        return True  # one row per class, and each is a whole map
     many = [one for one in inputs if one.rows.count * one.units >= MANY and candidates < push * one.rows.count]
     return any(one.is_whole for one in many)
 

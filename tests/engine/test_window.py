@@ -10,6 +10,7 @@ from support.pulled import corners
 from torch import Tensor, nn
 
 import pathx
+from pathx.engine.rules.shared import reshape_window
 from pathx.engine.window import Corners, Origin, Window
 
 SHAPE = (3, 7, 6)
@@ -116,3 +117,34 @@ def test_windows_do_not_multiply_in_linear_skips() -> None:
     model(given)[0, 1].backward()
     assert given.grad is not None
     torch.testing.assert_close(found.weight, given.grad[0])
+
+
+@pytest.mark.parametrize(
+    ("shape", "extent", "moving", "result", "stays"),
+    [
+        ((6, 8), (1, 8), {0: 6}, (2, 3, 1, 8), (1, 1, 1, 8)),  # one place, split
+        ((2, 3, 8), (1, 1, 8), {0: 2, 1: 3}, (6, 8), (1, 8)),  # one place, merged
+        ((5, 3, 4), (1, 3, 4), {0: 5}, (5, 12), (1, 12)),
+        ((5, 4, 2), (2, 4, 2), {0: 4}, (20, 2), (8, 2)),  # merged behind a box
+        ((4, 6), (4, 2), {1: 5}, (1, 2, 2, 6), (1, 2, 2, 2)),
+        ((4, 6), (2, 3), {0: 3, 1: 4}, (24,), (24,)),  # no box can hold it
+    ],
+)
+def test_windows_keep_their_boxes_in_other_shapes(
+    shape: tuple[int, ...],
+    extent: tuple[int, ...],
+    moving: dict[int, int],
+    result: tuple[int, ...],
+    stays: tuple[int, ...],
+) -> None:
+    """What attention does to tokens: heads are split off and merged, windows cut out of maps and put back."""
+    generator = torch.Generator().manual_seed(0)
+    origin = tuple(
+        Corners(torch.randint(moving[dim], (7,), generator=generator), moving[dim]) if dim in moving else 0
+        for dim in range(len(shape))
+    )
+    row = torch.arange(7)
+    window = Window(torch.randn(7, *extent, generator=generator), origin, shape, row, row)
+    other = reshape_window(window, result)
+    assert other.extent == stays
+    assert torch.equal(other.dense().data, window.dense().data.reshape(7, *result))

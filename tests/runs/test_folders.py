@@ -306,7 +306,7 @@ def test_a_folder_of_odd_files_costs_a_line_each(pathx_: Pathx) -> None:
     assert all(files(Path("pathx-out", file, "cat")) == FILES for file in good)
     *failures, summary, last = done.err.splitlines()
     assert len(failures) == len(failed) and all(line.startswith("pathx: ") for line in failures)
-    assert summary.startswith("pathx: 7 explained, 7 failed (")
+    assert summary.startswith("pathx: 7 explained, 7 failed in ")
     assert last == "pathx: 7 of 14 images failed; the rest is in pathx-out"
 
 

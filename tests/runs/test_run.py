@@ -111,7 +111,7 @@ def test_the_model_is_left_as_it_was(model: LoadedModel, pictures: list[Path], t
         ({"batch_size": 0}, "batch size 0 is out of range; use 1 or more, or auto"),
         ({"batch_size": "many"}, "batch size many is out of range; use 1 or more, or auto"),
         ({"workers": -1}, "workers -1 is out of range; use 0 or more"),
-        ({"skips": "some"}, "skips is 'adjacent' or 'all', not 'some'"),
+        ({"skips": "some"}, "skips is 'adjacent' or 'all', not some"),
         ({"depth": 3}, "depth 3 is out of range: the network has 2 hidden layers; use 1 to 2, half or all"),
     ],
 )

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathx.engine.record.operations import Node, Value
+from pathx.engine.record.operations import Node
 from pathx.engine.rules.geometry import (
     Field,
     Shapes,
@@ -25,7 +25,7 @@ from pathx.engine.window import Window, with_item
 # --- sums and normalisation -----------------------------------------------------------------------------------------
 
 
-def _factors(call: Call) -> list[tuple[Any, float]]:
+def sum_factors(call: Call) -> list[tuple[Any, float]]:
     """The terms of a sum, each with its factor."""
     alpha = call.arg(2, "alpha", 1)
     factors = {"add": (1, alpha), "sub": (1, -alpha), "rsub": (-alpha, 1)}[call.node.kind]
@@ -37,14 +37,14 @@ def _factors(call: Call) -> list[tuple[Any, float]]:
 def add(call: Call, output: int, cotangent: Window) -> Cotangents:
     return [
         (item, times(unbroadcast(cotangent, call.shapes[item]), factor))
-        for item, factor in _factors(call)
+        for item, factor in sum_factors(call)
         if call.varies(item)
     ]
 
 
 @constant("add", "sub", "rsub")
 def add_constant(call: Call, cotangent: Window) -> Tensor | None:
-    terms = [(item, factor) for item, factor in _factors(call) if not call.varies(item)]
+    terms = [(item, factor) for item, factor in sum_factors(call) if not call.varies(item)]
     return totals([(times(cotangent, factor), call.values(item)) for item, factor in terms])
 
 
@@ -72,7 +72,7 @@ def _refuse_batch_statistics(node: Node, varying: list[int]) -> str | None:
     return "normalises by its batch's own statistics" if training or varying != [0] else None
 
 
-_BATCH_NORMS = ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_native_batch_norm_legit_no_training")
+BATCH_NORMS = ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_native_batch_norm_legit_no_training")
 
 
 def _batch_norm_scale(call: Call) -> Tensor:
@@ -84,7 +84,7 @@ def _batch_norm_scale(call: Call) -> Tensor:
 
 
 @linear(
-    *_BATCH_NORMS,
+    *BATCH_NORMS,
     refuses=_refuse_batch_statistics,
     keeps_batch=batch_in_front,
     field=keeps_place,
@@ -95,7 +95,7 @@ def batch_norm(call: Call, output: int, cotangent: Window) -> Cotangents:
     return [(call.args[0], cotangent.scale(scale.reshape(1, -1, *(1,) * (len(cotangent.shape) - 1))))]
 
 
-@constant(*_BATCH_NORMS)
+@constant(*BATCH_NORMS)
 def batch_norm_constant(call: Call, cotangent: Window) -> Tensor:
     bias, mean = call.args[2:4]
     shift = -mean * _batch_norm_scale(call)
@@ -204,21 +204,22 @@ def _keeps_rows(call: Shapes) -> bool:
     return elementwise(call) and len(call.source) > 1
 
 
-def _times_matrix(source: Value, matrix: Tensor, cotangent: Window, factor: float = 1) -> Cotangents:
-    """Cotangents (P, …, out) of x @ matrix, for x (…, in) and one matrix (in, out). Boxes stay as they are but for `in`."""
-    cotangent, last = cotangent.clear_outside(), len(cotangent.shape) - 1
-    if cotangent.extent[last] == 1 and not cotangent.covers(last):
-        column = cotangent.position(last).flatten().expand(len(cotangent.data)).clamp(0, cotangent.shape[last] - 1)
-        data = cotangent.data * matrix.t().index_select(0, column).unflatten(0, (-1, *(1,) * last))
+def times_matrix(window: Window, matrix: Tensor) -> Window:
+    """x @ matrix for windows x (P, …, in) and one matrix (in, out). Boxes stay as they are but for `in`."""
+    window, last = window.clear_outside(), len(window.shape) - 1
+    if window.extent[last] == 1 and not window.covers(last):
+        row = window.position(last).flatten().expand(len(window.data)).clamp(0, window.shape[last] - 1)
+        data = window.data * matrix.index_select(0, row).unflatten(0, (-1, *(1,) * last))
     else:
-        cotangent = cotangent if cotangent.covers(last) else cotangent.dense()
-        data = cotangent.data @ matrix.t()
-    return [(source, times(_widen(cotangent, last, len(matrix), data), factor))]
+        window = window if window.covers(last) else window.dense()
+        data = window.data @ matrix
+    return _widen(window, last, matrix.shape[1], data)
 
 
 @linear("addmm", linear_in=(1,), keeps_batch=_keeps_rows, field=mixes_last, traits={"head"})
 def addmm(call: Call, output: int, cotangent: Window) -> Cotangents:
-    return _times_matrix(call.args[1], call.values(call.args[2]), cotangent, call.kwargs.get("alpha", 1))
+    below = times_matrix(cotangent, call.values(call.args[2]).t())
+    return [(call.args[1], times(below, call.kwargs.get("alpha", 1)))]
 
 
 @constant("addmm")
@@ -229,7 +230,7 @@ def addmm_constant(call: Call, cotangent: Window) -> Tensor:
 @linear("mm", "linear", keeps_batch=_keeps_rows, field=mixes_last, traits={"head"})
 def mm(call: Call, output: int, cotangent: Window) -> Cotangents:
     matrix = call.values(call.args[1])
-    return _times_matrix(call.args[0], matrix.t() if call.node.kind == "linear" else matrix, cotangent)
+    return [(call.args[0], times_matrix(cotangent, matrix if call.node.kind == "linear" else matrix.t()))]
 
 
 @constant("linear")
@@ -250,25 +251,43 @@ def _product_field(call: Shapes) -> Field | None:
 @linear("matmul", linear_in=(0, 1), factors=(0, 1), keeps_batch=_keeps_rows, field=_product_field, traits={"matrix"})
 @linear("bmm", linear_in=(0, 1), factors=(0, 1), field=_product_field, traits={"matrix"})
 def matmul(call: Call, output: int, cotangent: Window) -> Cotangents:
-    """(…, n, k) @ (…, k, m): one varies, the other is fixed, or frozen at each image (B, …, ·, ·); either may be broadcast.
-
-    Boxes stay as they are along n or m, whichever the varying factor has; along k they are whole.
-    """
+    """(…, n, k) @ (…, k, m): one varies, the other is fixed, or frozen at each image (B, …, ·, ·); either may be broadcast."""
     first, second = call.args
     left = call.varies(first)
     source, factor = (first, call.values(second)) if left else (second, call.values(first))
     if left and factor.dim() == 2:
-        return _times_matrix(source, factor, cotangent)
+        return [(source, times_matrix(cotangent, factor.t()))]
     if factor.dim() < 2 or len(call.shapes[source]) < 2:
         return vjp(call, output, cotangent)
-    cotangent, rows, columns = cotangent.clear_outside(), len(cotangent.shape) - 2, len(cotangent.shape) - 1
-    inner = factor.shape[-2] if left else factor.shape[-1]
-    dim = rows if left else columns
-    under = cotangent.data.narrow(dim + 1, 0, 1).expand(with_item(cotangent.data.shape, dim + 1, inner))
-    factor = _widen(cotangent, dim, inner, under).read(align(factor, cotangent)).mT
-    data = cotangent.data @ factor if left else factor @ cotangent.data
-    below = _widen(cotangent, columns if left else rows, inner, data)
+    below = times_factor(cotangent, align(factor, cotangent).mT, left)
     return [(source, unbroadcast(below, call.shapes[source]))]
+
+
+def times_factor(window: Window, factor: Tensor, left: bool) -> Window:
+    """x @ factor (B or 1, …, k, m) for windows x (P, …, n, k), or factor (…, n, k) @ x (P, …, k, m) where they are not on the left.
+
+    Boxes stay as they are along n or m, whichever x has, and are whole along the other.
+    """
+    window, rows, columns = window.clear_outside(), len(window.shape) - 2, len(window.shape) - 1
+    inner, outer, size = (columns, rows, factor.shape[-1]) if left else (rows, columns, factor.shape[-2])
+    if window.is_full and len(factor) == 1:
+        return _widen(window, inner, size, _times_same(window.data, factor[0], left))
+    under = window.data.narrow(outer + 1, 0, 1).expand(with_item(window.data.shape, outer + 1, size))
+    read = _widen(window, outer, size, under).read(factor.mT).mT
+    if window.extent[inner] == 1:  # such as one token
+        return _widen(window, inner, size, window.data * read)
+    return _widen(window, inner, size, window.data @ read if left else read @ window.data)
+
+
+def _times_same(x: Tensor, factor: Tensor, left: bool) -> Tensor:
+    """The product of x (P, …) with the same factor (…) for every row, without a copy of that for each."""
+    if left:
+        rows, count = x.movedim(0, -3), x.shape[-2]
+        product = rows.flatten(-3, -2) @ factor
+        return product.reshape(*product.shape[:-2], len(x), count, -1).movedim(-3, 0)
+    columns, count = x.movedim(0, -2), x.shape[-1]
+    product = factor @ columns.flatten(-2)
+    return product.reshape(*product.shape[:-1], len(x), count).movedim(-2, 0)
 
 
 def _widen(cotangent: Window, dim: int, size: int, data: Tensor) -> Window:

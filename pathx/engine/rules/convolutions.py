@@ -36,7 +36,7 @@ def convolution(call: Call, output: int, cotangent: Window) -> Cotangents:
     transposed, groups = call.args[6], call.args[8]
     shape = call.shapes[source]
     if transposed:
-        data = F_CONVOLUTIONS[dims](cotangent.dense().data, weight, None, stride, padding, dilation, groups)
+        data = CONVOLUTIONS[dims](cotangent.dense().data, weight, None, stride, padding, dilation, groups)
         for dim, size in enumerate(shape[1:], start=2):
             data = data.narrow(dim, 0, size)  # output_padding of a stride and more adds places that nothing came from
         return [(source, cotangent.whole(data))]
@@ -45,7 +45,7 @@ def convolution(call: Call, output: int, cotangent: Window) -> Cotangents:
         return [(source, cotangent.whole(data))]
     if cotangent.extent == (1,) * (dims + 1):
         return [(source, _rows_of_kernel(cotangent, weight, shape, (stride, padding, dilation, groups)))]
-    cotangent = _all_channels(cotangent.clear_outside())
+    cotangent = all_channels(cotangent.clear_outside())
     if cotangent.extent[1:] == (1,) * dims and groups == 1 and set(dilation) == {1}:
         data = (cotangent.data.flatten(1) @ weight.flatten(1)).unflatten(1, weight.shape[1:])
     else:
@@ -57,7 +57,7 @@ def convolution(call: Call, output: int, cotangent: Window) -> Cotangents:
     return [(source, window_below(cotangent, data, 0, shape, (stride, padding)))]
 
 
-F_CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
 def _transpose(data: Tensor, weight: Tensor, shape: tuple[int, ...], geometry: Any) -> Tensor:
@@ -86,7 +86,7 @@ def _rows_of_kernel(cotangent: Window, weight: Tensor, shape: tuple[int, ...], g
     return window_below(cotangent, data, start, shape, (stride, padding))
 
 
-def _all_channels(cotangent: Window) -> Window:
+def all_channels(cotangent: Window) -> Window:
     """The window widened to every channel."""
     if cotangent.covers(0):
         return cotangent

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pathx.engine.record.operations import Value, map_leaves, values_in
-from pathx.engine.rules.table import Call, Cotangents, has, precise, record, record_of
-from pathx.engine.window import Corners, Origin, Window
+from pathx.engine.record.operations import Node, Value, map_leaves, values_in
+from pathx.engine.rules.table import Call, Cotangents, has, precise, record
+from pathx.engine.window import Corners, Origin, Window, unravel
 
 # --- sums -----------------------------------------------------------------------------------------------------------
 
@@ -81,36 +82,63 @@ def insert_axes(cotangent: Window, axes: tuple[int, ...]) -> Window:
 
 
 def reshape_window(cotangent: Window, shape: tuple[int, ...]) -> Window:
-    """The window in the coordinates of a map of another shape and as many elements."""
+    """The window in the coordinates of a map of another shape and as many elements.
+
+    Boxes are kept where dimensions are the same, are covered, hold one element each, or are merged behind a box.
+    """
     if cotangent.shape == shape:
         return cotangent
     if cotangent.is_full:
         return cotangent.whole(cotangent.data.reshape(-1, *shape))
-    if cotangent.is_one_hot:
-        flat = cotangent.index().reshape(-1).expand(len(cotangent.data))
-        one_hot = Window.one_hot(
-            cotangent.clear_outside().data.reshape(-1), flat, shape, cotangent.row, cotangent.image
-        )
-        return replace(one_hot, ordered=cotangent.ordered)
-    # Trailing dimensions that both shapes share, and those of size 1, keep their boxes.
-    old = [d for d, size in enumerate(cotangent.shape) if size != 1]
-    new = [d for d, size in enumerate(shape) if size != 1]
-    shared = 0
-    while shared < min(len(old), len(new)) and cotangent.shape[old[-1 - shared]] == shape[new[-1 - shared]]:
-        shared += 1
-    if not all(cotangent.covers(d) for d in old[: len(old) - shared]):
-        cotangent = cotangent.dense()
-        return cotangent.whole(cotangent.data.reshape(-1, *shape))
-    if any(cotangent.overhang[d] for d, size in enumerate(cotangent.shape) if size == 1):
-        cotangent = cotangent.clear_outside()  # a box beside the map would come to lie on it
-    matched = dict(zip(new[len(new) - shared :], old[len(old) - shared :], strict=True))
-    extent = [cotangent.extent[matched[d]] if d in matched else shape[d] for d in range(len(shape))]
-    return replace(
-        cotangent,
-        data=cotangent.data.reshape(-1, *extent),
-        origin=tuple(cotangent.origin[matched[d]] if d in matched else 0 for d in range(len(shape))),
-        shape=shape,
-    )
+    if any(cotangent.overhang) and not cotangent.clean:
+        cotangent = cotangent.clear_outside()  # a box beside the map may come to lie on it
+    origin: list[Origin] = [0] * len(shape)
+    extent = [1] * len(shape)
+    for old, new in matching_dims(cotangent.shape, shape):
+        sizes = tuple(shape[d] for d in new)
+        first = old[0] if old else 0
+        if all(cotangent.covers(d) for d in old):
+            below: Sequence[Origin] = [0] * len(new)
+            lengths: Sequence[int] = sizes
+        elif len(old) == len(new) == 1:
+            below, lengths = [cotangent.origin[first]], [cotangent.extent[first]]
+        elif all(cotangent.extent[d] == 1 for d in old):
+            below, lengths = _single_places(cotangent, old, sizes), [1] * len(new)
+        elif len(new) == 1 and all(cotangent.covers(d) for d in old[1:]):
+            start, rest = cotangent.origin[first], prod(cotangent.shape[d] for d in old[1:])
+            below = [start * rest if isinstance(start, int) else start.move(rest, 0)]
+            lengths = [cotangent.extent[first] * rest]
+        else:
+            return cotangent.whole(cotangent.dense().data.reshape(-1, *shape))
+        for d, start, length in zip(new, below, lengths, strict=True):
+            origin[d], extent[d] = start, length
+    data = cotangent.data.reshape(-1, *extent)
+    return replace(cotangent, data=data, origin=tuple(origin), shape=shape)
+
+
+def _single_places(cotangent: Window, dims: Sequence[int], sizes: tuple[int, ...]) -> Sequence[Origin]:
+    """Where boxes of one element along some dimensions lie in as many elements of other sizes."""
+    flat: Tensor | int = 0
+    for d in dims:
+        start, size = cotangent.origin[d], cotangent.shape[d]
+        numbers = start if isinstance(start, int) else start.numbers.clamp(0, size - 1)
+        flat = flat * size + numbers
+    if isinstance(flat, int):
+        return unravel(flat, sizes)
+    return [Corners(numbers, size) for numbers, size in zip(unravel(flat, sizes), sizes, strict=True)]
+
+
+def matching_dims(old: tuple[int, ...], new: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
+    """Runs of dimensions of two shapes that hold the same elements, as short as can be, but for those of size 1."""
+    olds, news = ([d for d, size in enumerate(shape) if size != 1] for shape in (old, new))
+    runs = []
+    while olds or news:
+        ends = [1, 1]
+        while (below := prod(old[d] for d in olds[: ends[0]])) != (above := prod(new[d] for d in news[: ends[1]])):
+            ends[0 if below < above else 1] += 1
+        runs.append((olds[: ends[0]], news[: ends[1]]))
+        olds, news = olds[ends[0] :], news[ends[1] :]
+    return runs
 
 
 def window_below(cotangent: Window, data: Tensor, channel: Origin, shape: tuple[int, ...], geometry: Any) -> Window:
@@ -164,27 +192,27 @@ def plain(*names: str, **fields: Any) -> None:
 
 def vjp(call: Call, output: int, cotangent: Window) -> Cotangents:
     """Autograd's transpose of one linear operation."""
-    cotangent, sources = cotangent.dense(), _varying(call)
+    cotangent, sources = cotangent.dense(), varying_inputs(call)
     zeros = [cotangent.data.new_zeros(len(cotangent.data), *call.shapes[value]) for value in sources]
-    pull = torch.func.vjp(lambda *given: _apply(call, output, sources, given, cotangent.image), *zeros)[1]
+    pull = torch.func.vjp(lambda *given: run_on_rows(call, output, sources, given, cotangent.image), *zeros)[1]
     return [(value, cotangent.whole(data)) for value, data in zip(sources, pull(cotangent.data), strict=True)]
 
 
 def vjp_constant(call: Call, cotangent: Window) -> Tensor | None:
     """The constant part of such an operation: what it makes of zeros."""
-    sources = _varying(call)
+    sources = varying_inputs(call)
     images = max([len(tensor) for tensor in (*call.saved.values(), *_fixed_per_image(call))], default=1)
     zeros = [cotangent.data.new_zeros(images, *call.shapes[value]) for value in sources]
     image = torch.arange(images, device=cotangent.data.device)
-    return total(cotangent, _apply(call, 0, sources, zeros, image))
+    return total(cotangent, run_on_rows(call, 0, sources, zeros, image))
 
 
-def _varying(call: Call) -> list[Value]:
+def varying_inputs(call: Call) -> list[Value]:
     """The arguments that vary, each once."""
     return list(dict.fromkeys(value for value in values_in(list(call.args)) if call.varies(value)))
 
 
-def _apply(call: Call, output: int, sources: list[Value], given: Any, image: Tensor) -> Tensor:
+def run_on_rows(call: Call, output: int, sources: list[Value], given: Any, image: Tensor) -> Tensor:
     """The operation on rows of the given values; tensors with one entry per image are read at each row's image."""
     places = dict(zip(sources, given, strict=True))
 
@@ -192,19 +220,19 @@ def _apply(call: Call, output: int, sources: list[Value], given: Any, image: Ten
         return tensor.index_select(0, image) if len(tensor) > 1 else tensor.expand(len(image), *tensor.shape[1:])
 
     if call.batch > 1:
-        return _run(call, output, places, at_rows, _fixed_per_image(call))
+        return run_call(call, output, places, at_rows, _fixed_per_image(call))
     # With one image a first dimension of 1 is the batch or is broadcast. It is neither where the rows do not come out.
     try:
-        made = _run(call, output, places, at_rows, _fixed_per_image(call))
+        made = run_call(call, output, places, at_rows, _fixed_per_image(call))
     except RuntimeError as error:
         try:
-            return _run(call, output, places, at_rows)
+            return run_call(call, output, places, at_rows)
         except RuntimeError:
             raise error from None  # such as that memory is short, which the second attempt cannot say
-    return made if len(made) == len(image) else _run(call, output, places, at_rows)
+    return made if len(made) == len(image) else run_call(call, output, places, at_rows)
 
 
-def _run(
+def run_call(
     call: Call,
     output: int,
     places: Mapping[Value, Tensor],
@@ -251,114 +279,57 @@ def _fixed_per_image(call: Call) -> list[Tensor]:
     return found
 
 
-# --- going up: what operations make of tangents -----------------------------------------------------------------------
-
-
-def push(call: Call, output: int, tangents: Mapping[Value, Tensor], image: Tensor) -> Tensor:
-    """(P, …) what a linear operation makes of tangents (P, …) of its varying arguments, which are about images (P,)."""
-    made = call.node.outputs[output]
-    assert made is not None
-    shape, like = call.shapes[made], next(iter(tangents.values()))
-    if has(call.node, "view"):
-        return like.reshape(-1, *shape)
-    factor = next((call.saved[value] for value in call.node.inputs if value in call.saved), None)
-    if has(call.node, "matrix") and call.batch == 1 and factor is not None and factor.dim() > 2:
-        return _times_frozen(like, factor[0], call.varies(call.args[0]))
-    if has(call.node, "sum", "repeat") and call.arg(2, "alpha", 1) == 1:
-        terms = [value for value in call.args[:2] if isinstance(value, Value) and value in tangents]
-        aligned = [align_rows(tangents[value], len(shape)) for value in terms]
-        return sum(aligned[1:], aligned[0]).expand(-1, *shape)
-    if call.node.kind == "native_layer_norm":
-        dims, weight, scale = range(-len(call.args[1]), 0), call.arg(2, "weight"), call.saved[call.node.outputs[2]]  # type: ignore[index]
-        result = (like - like.mean(tuple(dims), keepdim=True)).mul_(scale if call.batch == 1 else scale[image])
-        return result if weight is None else result.mul_(call.values(weight))
-    if record_of(call.node).saves is not None:
-        return _transpose_of_transpose(call, output, tangents, image)
-    sources = _varying(call)
-    given = [tangents.get(value, like.new_zeros(())).expand(len(image), *call.shapes[value]) for value in sources]
-    result = _apply(call, output, sources, given, image)
-    if record_of(call.node).constant is None:
-        return result
-    zeros = [like.new_zeros(call.batch, *call.shapes[value]) for value in sources]
-    shift = _apply(call, output, sources, zeros, torch.arange(call.batch, device=image.device))
-    return result - (shift if call.batch == 1 else shift.index_select(0, image))
-
-
-def _transpose_of_transpose(call: Call, output: int, tangents: Mapping[Value, Tensor], image: Tensor) -> Tensor:
-    """The same of an operation that is linear only with what it saved: maxima, norms."""
-    rule, row = record_of(call.node).transpose, torch.arange(len(image), device=image.device)
-    assert rule is not None  # the network was read
-
-    def pull(cotangent: Tensor) -> list[Tensor]:
-        below = {value: torch.zeros_like(tangent) for value, tangent in tangents.items()}
-        for value, window in rule(call, output, Window.full(cotangent, row, image)):
-            if value in below:  # it may be read twice, or not at all
-                below[value] = below[value] + window.dense().data
-        return list(below.values())
-
-    zeros = next(iter(tangents.values())).new_zeros(len(image), *call.shapes[call.node.outputs[output]])  # type: ignore[index]
-    pushed: Tensor = torch.func.vjp(pull, zeros)[1](list(tangents.values()))[0]
-    return pushed
-
-
-def align_rows(rows: Tensor, rank: int) -> Tensor:
-    """(P, …) with so many dimensions behind the rows: torch puts new ones in front of the others."""
-    missing = rank + 1 - rows.dim()
-    return rows.reshape(len(rows), *(1,) * missing, *rows.shape[1:]) if missing else rows
-
-
-def _times_frozen(x: Tensor, factor: Tensor, from_left: bool) -> Tensor:
-    """x (P, …, n, k) @ factor (…, k, m), or factor (…, n, k) @ x (P, …, k, m), without a copy of the factor for every row."""
-    if from_left:
-        rows, count = x.movedim(0, -3), x.shape[-2]
-        product = rows.flatten(-3, -2) @ factor
-        return product.reshape(*product.shape[:-2], len(x), count, -1).movedim(-3, 0)
-    columns, count = x.movedim(0, -2), x.shape[-1]
-    product = factor @ columns.flatten(-2)
-    return product.reshape(*product.shape[:-1], len(x), count).movedim(-2, 0)
-
-
 # --- the same with the tensors of one image whole -------------------------------------------------------------------
 
 
-def vjp_of_one(call: Call, output: int, cotangent: Window, shapes: Mapping[Value, tuple[int, ...]]) -> Cotangents:
-    """Autograd's transpose of an operation on the tensors of one image, wherever the batch is in them.
-
-    Args:
-        shapes: of its values, as they were recorded.
-    """
-    cotangent, sources = cotangent.dense(), _varying(call)
-    rows = cotangent.data.reshape(-1, *shapes[call.node.outputs[output]])  # type: ignore[index]
-    below: Sequence[Tensor]
-    if has(call.node, "view"):
-        below = [rows]
-    elif call.node.kind in ("permute", "transpose", "t"):
-        order = order_of_dims(call.node.kind, call.args, rows.dim() - 1)
-        below = [rows.permute(0, *(order.index(dim) + 1 for dim in range(len(order))))]
-    else:
-        zeros = [cotangent.data.new_zeros(shapes[value]) for value in sources]
-        run = torch.func.vjp(lambda *given: _run(call, output, dict(zip(sources, given, strict=True))), *zeros)
-        below = torch.vmap(run[1])(rows)
+def vjp_of_one(call: Call, output: int, cotangent: Window) -> Cotangents:
+    """Autograd's transpose of an operation on the tensors of one image, wherever the batch is in them."""
+    cotangent, sources = cotangent.dense(), varying_inputs(call)
+    zeros = [cotangent.data.new_zeros(call.shapes[value]) for value in sources]
+    run = torch.func.vjp(lambda *given: run_call(call, output, dict(zip(sources, given, strict=True))), *zeros)
     return [
-        (value, cotangent.whole(data.reshape(-1, *call.shapes[value])))
-        for value, data in zip(sources, below, strict=True)
+        (value, cotangent.whole(data)) for value, data in zip(sources, torch.vmap(run[1])(cotangent.data), strict=True)
     ]
 
 
-def constant_of_one(call: Call, cotangent: Window, shapes: Mapping[Value, tuple[int, ...]]) -> Tensor | None:
+def constant_of_one(call: Call, cotangent: Window) -> Tensor | None:
     """The constant part of such an operation: what it makes of zeros."""
-    made = _run(call, 0, {value: cotangent.data.new_zeros(shapes[value]) for value in _varying(call)})
-    return total(cotangent, made.reshape(1, *cotangent.shape)) if made.any() else None
+    made = run_call(call, 0, {value: cotangent.data.new_zeros(call.shapes[value]) for value in varying_inputs(call)})
+    return total(cotangent, made[None]) if made.any() else None
 
 
-def push_of_one(
-    call: Call, output: int, tangents: Mapping[Value, Tensor], shapes: Mapping[Value, tuple[int, ...]]
-) -> Tensor:
-    """What such an operation makes of tangents (P, …) of its varying arguments."""
-    like, shape = next(iter(tangents.values())), call.shapes[call.node.outputs[output]]  # type: ignore[index]
-    if has(call.node, "view"):
-        return like.reshape(-1, *shape)
-    zeros = {value: like.new_zeros(shapes[value]) for value in _varying(call)}
-    given = {value: tangent.reshape(-1, *shapes[value]) for value, tangent in tangents.items()}
-    made = torch.vmap(lambda rows: _run(call, output, {**zeros, **rows}))(given) - _run(call, output, zeros)
-    return made.reshape(len(like), *shape)
+_DIMS = {"permute": 1, "transpose": 1, "select": 1, "slice": 1, "unbind": 1, "mean": 1, "sum": 1, "flip": 1, "roll": 2}
+_DIMS |= dict.fromkeys(("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "chunk"), 2)
+"""Positions of the arguments that name dimensions."""
+
+_ANYWHERE = ("add", "sub", "rsub", "neg", "mul", "div", "where", "masked_fill", "expand", "addmm", "mm", "linear")
+"""Operations whose rules ask for no batch."""
+
+
+def lift(node: Node, ranks: Mapping[Value, int]) -> tuple[Any, ...] | None:
+    """The arguments of a call as they are with one more dimension in front of its tensors; None where that is not known.
+
+    Args:
+        ranks: of its values.
+    """
+    args, kind = list(node.args), node.kind
+    if kind in ("matmul", "bmm"):
+        return node.args if all(ranks[value] > 1 for value in node.inputs) else None
+    if kind in _ANYWHERE or has(node, "view", "copy", "last dimensions"):
+        return node.args
+    if kind not in _DIMS:
+        return None
+    position = _DIMS[kind]
+    if len(args) == position and has(node, "part"):
+        args.append(0)
+    named = args[position:] if kind == "transpose" else args[position] if len(args) > position else None
+    dims = [named] if isinstance(named, int) else named
+    if not dims:
+        return None
+    dims = [dim + (dim >= 0) for dim in dims]
+    if kind == "transpose":
+        return (args[0], *dims)
+    if kind == "permute":
+        dims = [0, *(dim % (ranks[args[0]] + 1) for dim in dims)]
+    args[position] = dims[0] if isinstance(named, int) else dims
+    return tuple(args)

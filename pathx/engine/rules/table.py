@@ -29,6 +29,7 @@ class Call:
         batch: how many images there are.
         compact: rows that are known to be empty may be dropped. Off on a GPU, where shapes must not depend on data.
         inputs: its varying inputs as they were in the forward pass, (B, …), where its record saves them.
+        whole: the tensors are of one image, wherever the batch is in them, and rows have no place in the arguments.
     """
 
     node: Node
@@ -39,6 +40,7 @@ class Call:
     batch: int
     compact: bool
     inputs: dict[Value, Tensor] = field(default_factory=dict)
+    whole: bool = False
 
     def arg(self, position: int, name: str, default: Any = None) -> Any:
         """An argument by position or name."""
@@ -235,9 +237,6 @@ def is_clip(node: Node) -> bool:
     clamped = node.kind == "clamp" and len([bound for bound in node.args[1:3] if bound is not None]) == 2
     return clamped or node.kind in ("hardtanh", "relu6")
 
-
-LAST_PRODUCTS = {"matmul": False, "linear": True}
-"""Products of tensors (…, in) with a matrix, by whether that is written (out, in)."""
 
 BATCH_REMEDIES = {
     "cat": "run the network once for each and average what comes out",
