@@ -75,7 +75,10 @@ def rerun(
         try:
             parts = zip(*(mask.split(size) for mask in masks), strict=True)
             return torch.cat(
-                [torch.vmap(run)(*some) if len(some[0]) > 1 else run(*(mask[0] for mask in some))[None] for some in parts]
+                [
+                    torch.vmap(run)(*some) if len(some[0]) > 1 else run(*(mask[0] for mask in some))[None]
+                    for some in parts
+                ]
             )
         except Exception as error:
             if size == 1:

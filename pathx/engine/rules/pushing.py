@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from pathx.engine.record.operations import Value
-from pathx.engine.rules.arithmetic import BATCH_NORMS, sum_factors, times, times_factor, times_matrix
+from pathx.engine.rules.arithmetic import BATCH_NORMS, scale_of_norm, sum_factors, times, times_factor, times_matrix
 from pathx.engine.rules.convolutions import CONVOLUTIONS, all_channels
 from pathx.engine.rules.geometry import spatial
+from pathx.engine.rules.pooling import mean_dims
+from pathx.engine.rules.shapes import dim_of, pieces
 from pathx.engine.rules.shared import (
     align,
     order_of_dims,
@@ -37,9 +39,7 @@ def push(call: Call, output: int, value: Value, tangent: Window) -> Window:
     if has(node, "view"):
         return reshape_window(tangent, result)
     if node.kind in ("permute", "transpose", "t"):
-        order = [dim - 1 for dim in order_of_dims(node.kind, call.args, len(shape) + 1)[1:]]
-        data, origin = tangent.data.permute(0, *(dim + 1 for dim in order)), tuple(tangent.origin[dim] for dim in order)
-        return replace(tangent, data=data, origin=origin, shape=result)
+        return tangent.permute(order_of_dims(node.kind, call.args, len(shape) + 1))
     if has(node, "repeat"):
         return _broadcast(tangent, result)
     if has(node, "sum"):
@@ -51,9 +51,9 @@ def push(call: Call, output: int, value: Value, tangent: Window) -> Window:
         below = rule(wide, output, _broadcast(tangent, result))
         first, *again = [window for item, window in below if item == value]  # it may be read twice
         return first.with_data(sum((window.data for window in again), first.data))
-    if node.kind == "cat" and not call.whole and (place := _place_in_cat(call, value)) is not None:
-        dim, offset = place
-        return tangent.shift(dim, offset, result[dim])
+    if node.kind == "cat" and not call.whole and call.args[0].count(value) == 1:
+        dim = dim_of(call, 1, len(shape) + 1)
+        return tangent.shift(dim, next(at for item, at, _ in pieces(call, dim) if item is value), result[dim])
     if (product := fixed_matrix(call)) is not None:
         return times_matrix(tangent, product[1])
     left = has(node, "matrix") and call.varies(call.args[0])
@@ -65,7 +65,7 @@ def push(call: Call, output: int, value: Value, tangent: Window) -> Window:
         return _layer_norm(call, tangent)
     if node.kind == "convolution" and not call.whole and not call.args[6]:
         return _convolution(call, tangent, result)
-    if (dims := _mean_dims(call, result)) is not None:
+    if not call.whole and (dims := mean_dims(call)) is not None:
         return _mean(call, tangent, dims, result)
     if record_of(node).saves is not None:
         return _transpose_of_transpose(call, output, value, tangent)
@@ -78,16 +78,6 @@ def _broadcast(window: Window, shape: tuple[int, ...]) -> Window:
         return window
     new = (1,) * (len(shape) - len(window.shape))
     return window.whole(window.dense().data.reshape(-1, *new, *window.shape).expand(-1, *shape))
-
-
-def _place_in_cat(call: Call, value: Value) -> tuple[int, int] | None:
-    """The dimension that a call puts tensors together along, and where a value begins; None where it is there twice."""
-    dim, offset = call.arg(1, "dim", 0) % (len(call.shapes[value]) + 1) - 1, 0
-    if call.args[0].count(value) > 1:
-        return None
-    for item in call.args[0][: call.args[0].index(value)]:
-        offset += item.shape[dim + 1] if isinstance(item, Tensor) else call.shapes[item][dim]
-    return dim, offset
 
 
 def fixed_matrix(call: Call) -> tuple[Value, Tensor] | None:
@@ -106,8 +96,8 @@ def _layer_norm(call: Call, tangent: Window) -> Window:
     dims = range(len(tangent.shape) - len(call.args[1]), len(tangent.shape))
     tangent = tangent.clear_outside() if all(tangent.covers(dim) for dim in dims) else tangent.dense()
     data = tangent.data - tangent.data.mean([dim + 1 for dim in dims], keepdim=True)
-    scaled = tangent.with_data(data).scale(call.saved[cast(Value, call.node.outputs[2])])
-    weight = call.arg(2, "weight")
+    scaled = tangent.with_data(data).scale(scale_of_norm(call))
+    weight = call.arg(2)
     return scaled if weight is None else scaled.scale(align(call.values(weight), scaled))
 
 
@@ -130,17 +120,7 @@ def _convolution(call: Call, tangent: Window, shape: tuple[int, ...]) -> Window:
     return window_below(tangent, data, 0, shape, ([1] * len(reach), beyond))
 
 
-def _mean_dims(call: Call, shape: tuple[int, ...]) -> list[int] | None:
-    """The dimensions that a call takes means or sums of, without the batch; None where it does something else."""
-    if call.node.kind in ("_adaptive_avg_pool2d", "adaptive_avg_pool2d") and shape[1:] == (1, 1):
-        return [1, 2]
-    if call.node.kind not in ("mean", "sum") or call.whole:
-        return None
-    dims, rank = call.arg(1, "dim"), len(call.shapes[call.args[0]]) + 1
-    return [dim % rank - 1 for dim in ([dims] if isinstance(dims, int) else dims)]
-
-
-def _mean(call: Call, tangent: Window, dims: list[int], shape: tuple[int, ...]) -> Window:
+def _mean(call: Call, tangent: Window, dims: tuple[int, ...], shape: tuple[int, ...]) -> Window:
     data = tangent.clear_outside().data.sum([dim + 1 for dim in dims], keepdim=True)
     if call.node.kind != "sum":
         data = data / prod(tangent.shape[dim] for dim in dims)
