@@ -19,9 +19,7 @@ from pathx.engine.rules.shared import (
     align,
     order_of_dims,
     reshape_window,
-    run_call,
-    run_on_rows,
-    varying_inputs,
+    vjp_of_one,
     window_below,
 )
 from pathx.engine.rules.table import Call, has, record_of
@@ -67,9 +65,7 @@ def push(call: Call, output: int, value: Value, tangent: Window) -> Window:
         return _convolution(call, tangent, result)
     if not call.whole and (dims := mean_dims(call)) is not None:
         return _mean(call, tangent, dims, result)
-    if record_of(node).saves is not None:
-        return _transpose_of_transpose(call, output, value, tangent)
-    return _run(call, output, value, tangent)
+    return _transpose_of_transpose(call, output, value, tangent)
 
 
 def _broadcast(window: Window, shape: tuple[int, ...]) -> Window:
@@ -129,26 +125,9 @@ def _mean(call: Call, tangent: Window, dims: tuple[int, ...], shape: tuple[int, 
     return reshape_window(replace(tangent, data=data, clean=True), shape)
 
 
-def _run(call: Call, output: int, value: Value, tangent: Window) -> Window:
-    """By the operation itself on whole maps, minus its constant part."""
-    data, sources = tangent.dense().data, varying_inputs(call)
-    if call.whole:
-        zeros = {source: data.new_zeros(call.shapes[source]) for source in sources}
-        made = torch.vmap(lambda row: run_call(call, output, {**zeros, value: row}))(data)
-        return tangent.whole(made - run_call(call, output, zeros))
-    zero = data.new_zeros(())
-    rows = [data if one == value else zero.expand(len(data), *call.shapes[one]) for one in sources]
-    made = run_on_rows(call, output, sources, rows, tangent.image)
-    if record_of(call.node).constant is not None:
-        rows = [zero.expand(call.batch, *call.shapes[one]) for one in sources]
-        shift = run_on_rows(call, output, sources, rows, torch.arange(call.batch, device=data.device))
-        made = made - (shift if call.batch == 1 else shift.index_select(0, tangent.image))
-    return tangent.whole(made)
-
-
 def _transpose_of_transpose(call: Call, output: int, value: Value, tangent: Window) -> Window:
-    """The same of an operation that is linear only with what it saved: maxima, norms."""
-    rule, data = record_of(call.node).transpose, tangent.dense().data
+    """By autograd, on whole maps: of any operation, as its rule pulls cotangents back."""
+    rule, data = vjp_of_one if call.whole else record_of(call.node).transpose, tangent.dense().data
     assert rule is not None  # the network was read
 
     def pull(cotangent: Tensor) -> Tensor:
