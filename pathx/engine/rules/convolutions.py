@@ -65,9 +65,9 @@ def _transpose(data: Tensor, weight: Tensor, shape: tuple[int, ...], geometry: A
     stride, padding, dilation, groups = geometry
     kernel = weight.shape[2:]
     if groups == 1 and set(dilation) == {1}:
-        if set(kernel) == set(stride) == {1} and not any(padding):  # a product of matrices, which is up to three times as fast
-            return (weight.flatten(1).t() @ data.flatten(2)).unflatten(2, shape[1:])
-        if len(kernel) == 2 and stride[0] == stride[1] > 1 and shape[0] <= 4 < len(weight):  # the first of a network
+        if set(kernel) == set(stride) == {1} and not any(padding):  # a product of matrices is up to three times as fast
+            return torch.matmul(weight.flatten(1).t(), data.flatten(2)).reshape(-1, *shape)
+        if len(kernel) == 2 and stride[0] == stride[1] > 1 and shape[0] <= 4 < len(weight):  # a network's first
             return _transpose_by_phases(data, weight, shape, stride[0], padding)
     inputs = data.new_zeros(1).expand(len(data), *shape)
     settings = (None, stride, padding, dilation, False, (0,) * len(stride), groups, [True, False, False])
