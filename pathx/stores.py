@@ -16,20 +16,11 @@ from pathx.regular import file_errors, open_regular
 
 INSTALL = "pip install 'pathx-relu[remote]'"
 DRIVERS = {
-    "s3": "s3fs",
-    "s3a": "s3fs",
-    "gs": "gcsfs",
-    "gcs": "gcsfs",
-    "hf": "huggingface_hub",
-    "az": "adlfs",
-    "abfs": "adlfs",
-    "abfss": "adlfs",
-    "oss": "ossfs",
-    "oci": "ocifs",
-    "hdfs": "pyarrow",
-    "sftp": "paramiko",
-    "ssh": "paramiko",
-    "memory": "",
+    **{"hf": "huggingface_hub", "oss": "ossfs", "oci": "ocifs", "hdfs": "pyarrow", "memory": ""},
+    **dict.fromkeys(("s3", "s3a"), "s3fs"),
+    **dict.fromkeys(("gs", "gcs"), "gcsfs"),
+    **dict.fromkeys(("az", "abfs", "abfss"), "adlfs"),
+    **dict.fromkeys(("sftp", "ssh"), "paramiko"),
 }
 """Stores by how their addresses begin, and the package that fsspec needs for each. No file of this machine is among them."""
 
