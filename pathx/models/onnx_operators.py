@@ -58,23 +58,14 @@ class NotConverted(Exception):
     """What about a node is not converted, found out where it is run."""
 
 
-def _numbers(value: Any) -> list[int]:
-    """Sizes, axes or steps, which older files give as attributes and newer ones as tensors."""
-    return [int(one) for one in (value.flatten().tolist() if isinstance(value, Tensor) else value or ())]
-
-
-def _along(function: Callable[[Tensor, int], Tensor], x: Tensor, axis: int, opset: int) -> Tensor:
-    """A softmax along an axis, and up to opset 12 along all that follow it too."""
-    if opset >= 13 or axis % x.dim() == x.dim() - 1:
-        return function(x, axis)
-    return function(x.flatten(axis), -1).reshape(x.shape)
+def _numbers(value: Tensor | None) -> list[int]:
+    """Sizes, axes or steps."""
+    return [] if value is None else [int(one) for one in value.flatten().tolist()]
 
 
 @operator("Clip")
-def _clip(
-    x: Tensor, low: Tensor | None = None, high: Tensor | None = None, *, min: Any = None, max: Any = None
-) -> Tensor:
-    least, most = min if low is None else low.item(), max if high is None else high.item()
+def _clip(x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
+    least, most = (None if limit is None else limit.item() for limit in (low, high))
     return x if least is most is None else x.clamp(least, most)
 
 
@@ -92,7 +83,7 @@ def _leak(x: Tensor, slope: Tensor) -> Tensor:
     return torch.where(x > 0, x, x * slope)
 
 
-@operator("Dropout", ignores="ratio seed", results=2)
+@operator("Dropout", ignores="seed", results=2)
 def _leave(x: Tensor, ratio: Tensor | None = None, training: Tensor | None = None) -> Tensor:
     if training is not None and bool(training):
         raise NotConverted("training_mode 1")
@@ -181,14 +172,9 @@ def _normalize_layer(x: Tensor, scale: Tensor, bias: Tensor | None = None, *, ax
 
 
 def _reduce(
-    function: Callable[..., Tensor],
-    x: Tensor,
-    *given: Any,
-    axes: Any = None,
-    keepdims: int,
-    noop_with_empty_axes: int = 0,
+    function: Callable[..., Tensor], x: Tensor, axes: Tensor | None = None, *, keepdims: int, noop_with_empty_axes: int
 ) -> Tensor:
-    chosen = _numbers(*given or (axes,))
+    chosen = _numbers(axes)
     if not chosen and noop_with_empty_axes:
         return x
     return function(x, tuple(chosen or range(x.dim())), keepdim=bool(keepdims))
@@ -204,26 +190,25 @@ def _reshape(x: Tensor, shape: Tensor, *, allowzero: int = 0) -> Tensor:
 
 
 @operator("Squeeze")
-def _squeeze(x: Tensor, *given: Any, axes: Any = None, opset: int) -> Tensor:
-    chosen = _numbers(*given or (axes,))
-    if axes is None and not given:
+def _squeeze(x: Tensor, axes: Tensor | None = None) -> Tensor:
+    if axes is None:
         return x.squeeze()
-    if not chosen or (opset < 11 and min(chosen) < 0):
-        raise NotConverted(f"axes {chosen}, which opset {opset} does not define")
-    return x.squeeze(tuple(chosen))
+    if not _numbers(axes):
+        raise NotConverted("axes [], which ONNX does not define")
+    return x.squeeze(tuple(_numbers(axes)))
 
 
 @operator("Unsqueeze")
-def _unsqueeze(x: Tensor, *given: Any, axes: Any = None) -> Tensor:
-    chosen = _numbers(*given or (axes,))
+def _unsqueeze(x: Tensor, axes: Tensor) -> Tensor:
+    chosen = _numbers(axes)
     for axis in sorted(axis % (x.dim() + len(chosen)) for axis in chosen):
         x = x.unsqueeze(axis)
     return x
 
 
 @operator("Slice")
-def _slice(x: Tensor, *given: Any, starts: Any = None, ends: Any = None, axes: Any = None) -> Tensor:
-    first, last, along, by = map(_numbers, (*(given or (starts, ends, axes)), None, None)[:4])
+def _slice(x: Tensor, starts: Tensor, ends: Tensor, axes: Tensor | None = None, steps: Tensor | None = None) -> Tensor:
+    first, last, along, by = map(_numbers, (starts, ends, axes, steps))
     for place, axis in enumerate(along or range(len(first))):
         step = by[place] if by else 1
         part = slice(first[place], last[place], step)
@@ -238,26 +223,25 @@ def _slice(x: Tensor, *given: Any, starts: Any = None, ends: Any = None, axes: A
 
 
 @operator("Split", results=1 << 20)
-def _split(x: Tensor, *given: Any, axis: int, split: Any = None, num_outputs: Any = None, outputs: int) -> Any:
+def _split(x: Tensor, split: Tensor | None = None, *, axis: int, num_outputs: Any = None, outputs: int) -> Any:
     if num_outputs not in (None, outputs):
         raise NotConverted(f"num_outputs {num_outputs} and {outputs} results")
-    return x.split(_numbers(*given or (split,)) or -(-x.shape[axis] // outputs), axis)
+    return x.split(_numbers(split) or -(-x.shape[axis] // outputs), axis)
 
 
 _MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 
 
 @operator("Pad", mode=tuple(_MODES))
-def _pad(x: Tensor, *given: Any, mode: str, pads: Any = None, value: float = 0.0) -> Tensor:
-    length, constant, axes = (*(given or (pads,)), None, None)[:3]
-    lengths = _numbers(length)
+def _pad(x: Tensor, pads: Tensor, constant: Tensor | None = None, axes: Tensor | None = None, *, mode: str) -> Tensor:
+    lengths = _numbers(pads)
     chosen = _numbers(axes) or list(range(x.dim()))
     before, after = [0] * x.dim(), [0] * x.dim()
     for place, axis in enumerate(chosen):
         before[axis], after[axis] = lengths[place], lengths[place + len(chosen)]
     flat = [number for axis in reversed(range(x.dim())) for number in (before[axis], after[axis])]
     if mode == "constant":
-        return F.pad(x, flat, value=value if constant is None else constant.item())
+        return F.pad(x, flat, value=0.0 if constant is None else constant.item())
     inner = 2 * (x.dim() - 2)
     if any(flat[inner:]) or min(flat) < 0:
         raise NotConverted(f"mode {mode} and pads {lengths}")
@@ -292,14 +276,15 @@ _NEAREST: dict[str, Callable[[Tensor], Tensor]] = {
 )
 def _resize(
     x: Tensor,
-    *given: Any,
+    region: Tensor | None = None,
+    scales: Any = None,
+    sizes: Any = None,
+    *,
     mode: str,
     axes: Any = None,
-    nearest_mode: str = "floor",
-    coordinate_transformation_mode: str = "asymmetric",
-    opset: int = 9,
+    nearest_mode: str,
+    coordinate_transformation_mode: str,
 ) -> Tensor:
-    scales, sizes = [*given[len(given) > 1 :], None][:2]  # up to opset 10 the scales alone
     for number, axis in enumerate(axes or range(x.dim())):
         length = x.shape[axis]
         if sizes is None:
@@ -308,8 +293,6 @@ def _resize(
         else:
             new = int(sizes[number])
             scale = torch.tensor(new) / length
-        if opset < 11 and scale < 1:
-            raise NotConverted(f"a scale below 1, which opset {opset} does not define")
         if scale == 1:
             continue
         at = _PLACES[coordinate_transformation_mode](torch.arange(new, dtype=torch.float32), length, new, scale)
@@ -360,58 +343,39 @@ def _depth_to_space(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
     return parts.reshape(images, channels // blocksize**2, rows * blocksize, columns * blocksize)
 
 
+# Functions of torch by the names that they have there
+
+_ALIKE = (
+    "Abs Ceil Cos Erf Exp Floor Log Neg Reciprocal Sigmoid Sign Sin Sqrt Tanh Less Greater Where MatMul Mul Add Sub"
+)
+_NAMES = {
+    **{name: name.lower() for name in _ALIKE.split()},
+    **{"Equal": "eq", "LessOrEqual": "le", "GreaterOrEqual": "ge"},
+    **{"And": "bitwise_and", "Or": "bitwise_or", "Not": "bitwise_not"},
+    **{"Relu": "relu", "HardSwish": "hardswish", "Mish": "mish", "Softplus": "softplus", "Softsign": "softsign"},
+}
+
 # What takes one line; with attributes of which not all values are converted, or that change nothing
 
 _LINES: dict[str, Any] = {
-    "MatMul": lambda a, b: a @ b,
-    "Add": lambda a, b: a + b,
-    "Sub": lambda a, b: a - b,
-    "Mul": lambda a, b: a * b,
     "Div": lambda a, b: a / b if a.is_floating_point() else torch.div(a, b, rounding_mode="trunc"),
-    "Neg": lambda x: -x,
     "Sum": lambda *parts: sum(parts[1:], parts[0]),
     "Identity": lambda x: x,
-    "Sqrt": lambda x: x.sqrt(),
-    "Reciprocal": lambda x: x.reciprocal(),
-    "Floor": lambda x: x.floor(),
-    "Ceil": lambda x: x.ceil(),
-    "Equal": lambda a, b: a == b,
-    "Less": lambda a, b: a < b,
-    "Greater": lambda a, b: a > b,
-    "LessOrEqual": lambda a, b: a <= b,
-    "GreaterOrEqual": lambda a, b: a >= b,
-    "And": lambda a, b: a & b,
-    "Or": lambda a, b: a | b,
-    "Not": lambda x: ~x,
-    "Log": lambda x: x.log(),
-    "Sign": lambda x: x.sign(),
-    "Sin": lambda x: x.sin(),
-    "Cos": lambda x: x.cos(),
     "Einsum": lambda *parts, equation: torch.einsum(equation, *parts),
     "Mod": lambda a, b, *, fmod: torch.fmod(a, b) if fmod else torch.remainder(a, b),
     "Max": lambda *parts: reduce(torch.maximum, parts),
     "Min": lambda *parts: reduce(torch.minimum, parts),
     # Units. Those that are not piecewise linear are converted too: the engine says what it makes of them.
-    "Relu": lambda x: F.relu(x),  # a network has modules for it, to give layers their names
     "LeakyRelu": lambda x, *, alpha: F.leaky_relu(x, alpha),
     "ThresholdedRelu": lambda x, *, alpha: F.threshold(x, alpha, 0.0),
-    "Abs": lambda x: x.abs(),
-    "Sigmoid": lambda x: x.sigmoid(),
-    "Tanh": lambda x: x.tanh(),
-    "Erf": lambda x: x.erf(),
-    "Exp": lambda x: x.exp(),
     "HardSigmoid": lambda x, *, alpha, beta: (x * alpha + beta).clamp(0, 1),
-    "HardSwish": lambda x: F.hardswish(x),
-    "Mish": lambda x: F.mish(x),
     "Swish": lambda x, *, alpha: F.silu(x) if alpha == 1 else x * (x * alpha).sigmoid(),
-    "Softplus": lambda x: F.softplus(x),
-    "Softsign": lambda x: F.softsign(x),
     "Selu": lambda x, *, alpha, gamma: F.elu(x, alpha) * gamma,
     "Celu": lambda x, *, alpha: F.celu(x, alpha),
     "Elu": lambda x, *, alpha: F.elu(x, alpha),
     "Gelu": lambda x, *, approximate: F.gelu(x, approximate=approximate),
-    "Softmax": lambda x, *, axis, opset: _along(torch.softmax, x, axis, opset),
-    "LogSoftmax": lambda x, *, axis, opset: _along(torch.log_softmax, x, axis, opset),
+    "Softmax": lambda x, *, axis: x.softmax(axis),
+    "LogSoftmax": lambda x, *, axis: x.log_softmax(axis),
     "InstanceNormalization": lambda x, scale, bias, *, epsilon: F.instance_norm(
         x, None, None, scale, bias, eps=epsilon
     ),
@@ -427,7 +391,6 @@ _LINES: dict[str, Any] = {
     "Expand": lambda x, shape: x.expand(torch.broadcast_shapes(x.shape, _numbers(shape))),
     "Shape": lambda x, *, start=0, end=None: torch.tensor(x.shape[start:end]),
     "Range": lambda start, limit, delta: torch.arange(start.item(), limit.item(), delta.item(), dtype=start.dtype),
-    "Where": lambda condition, a, b: torch.where(condition, a, b),
     "Tile": lambda x, repeats: x.repeat(_numbers(repeats)),
     "Flatten": lambda x, *, axis: x.reshape(x.shape[:axis].numel(), -1) if axis != 1 else x.flatten(1),
     "ConstantOfShape": lambda shape, *, value=None: (
@@ -437,9 +400,7 @@ _LINES: dict[str, Any] = {
     # The predicted class, which some networks give beside the logits
     "ArgMax": (lambda x, *, axis, keepdims: x.argmax(axis, bool(keepdims)), {"select_last_index": (0,)}),
     "TopK": (
-        lambda x, *given, k=1, axis, largest=1, sorted=1: tuple(
-            x.topk(_numbers(given[0])[0] if given else k, axis, bool(largest), bool(sorted))
-        ),
+        lambda x, k, *, axis, largest, sorted: tuple(x.topk(_numbers(k)[0], axis, bool(largest), bool(sorted))),
         {"results": 2},
     ),
     "Cast": (
@@ -448,7 +409,7 @@ _LINES: dict[str, Any] = {
     ),
     "BatchNormalization": (
         lambda x, scale, bias, mean, var, *, epsilon: F.batch_norm(x, mean, var, scale, bias, False, 0.0, epsilon),
-        {"ignores": "momentum", "training_mode": (0,), "spatial": (1,)},
+        {"ignores": "momentum", "training_mode": (0,)},
     ),
     "RMSNormalization": (
         lambda x, scale, *, axis, epsilon: F.rms_norm(x, x.shape[axis:], scale.expand(x.shape[axis:]), epsilon),
@@ -468,11 +429,15 @@ _LINES: dict[str, Any] = {
         lambda x, index, updates: x.index_put(tuple(index.unbind(-1)), updates.to(x.dtype)),
         {"reduction": ("none",)},
     ),
-    "Upsample": (
-        lambda x, *given, mode, scales=None: _resize(x, *given or (torch.tensor(scales),), mode=mode),
-        {"mode": ("nearest", "linear")},
-    ),
 }
+
+
+def _without_attributes(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *given: function(*given)
+
+
+for _name, _called in _NAMES.items():
+    operator(_name)(_without_attributes(getattr(torch, _called, None) or getattr(F, _called)))
 for _name, _entry in _LINES.items():
     _run, _how = _entry if isinstance(_entry, tuple) else (_entry, {})
     operator(_name, **_how)(_run)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -250,11 +250,6 @@ USES: dict[str, list[Use]] = {
         *each("x", whole(1, 2, 0, 1), None, whole(-1, 2), mode=[None, "reflect", "edge", "wrap"]),
         *each("x", whole(1, 2, 0, 1), np.float32(2), whole(0, 3), mode=[None, "reflect", "edge", "wrap"]),
     ],
-    "Upsample": [
-        *each(scales=[[1.0, 1.0, 2.0, 2.0], [1.0, 1.0, 1.7, 2.3]], mode=[None, "linear"]),
-        *each("x", real(1, 1, 2, 2), mode=[None, "nearest", "linear"]),
-        *each("x", real(1, 1, 1.7, 2.3), mode=[None, "nearest", "linear"]),
-    ],
     "Resize": [
         *(
             use
@@ -324,7 +319,7 @@ USES: dict[str, list[Use]] = {
     "Transpose": each(perm=[None, [0, 2, 3, 1]]),
     "Concat": each("x", "x", axis=[0, 1, -1]),
     "Squeeze": [
-        *each(size=(2, 1, 168, 1), axes=[None, [1], [-1], [1, 3]]),
+        *each(size=(2, 1, 168, 1), axes=[None, [1], [1, 3]]),
         *each("x", whole(1, -1), size=(2, 1, 168, 1)),
         *each("x", whole(), size=(2, 1, 168, 1)),
     ],
@@ -377,7 +372,6 @@ def opsets_of(name: str, schema: Any) -> list[int]:
     """The first opset with that version of an operator, and the last of all where it has it still."""
     later = [one.since_version for one in SCHEMAS[name] if one.since_version > schema.since_version]
     first, last = max(schema.since_version, OPSETS[0]), min(later, default=OPSETS[-1] + 1) - 1
-    last = 9 if name == "Upsample" else last  # Resize takes its place
     return list(range(first, last + 1)) if name in CHEAP else sorted({first, *({last} & {OPSETS[-1]})})
 
 
@@ -441,10 +435,11 @@ def difference(file: Path, wanted: list[Any]) -> str | None:
     return None
 
 
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_an_operator_is_converted_exactly_or_refused(tmp_path: Path, name: str) -> None:
+def test_an_operator_is_converted_exactly_or_refused(tmp_path: Path, name: str, step: int) -> None:
     file, converted, wrong = tmp_path / "net.onnx", 0, []
-    for opset, use in files(name):
+    for opset, use in islice(files(name), 0, None, step):
         content = model(name, opset, use).SerializeToString()
         file.write_bytes(content)
         wanted = theirs(content)
@@ -459,7 +454,7 @@ def test_an_operator_is_converted_exactly_or_refused(tmp_path: Path, name: str) 
         if different:
             wrong.append(f"opset {opset}, {use}: {different}")
     assert not wrong, "\n".join([f"{len(wrong)} files", *wrong])
-    assert converted
+    assert converted or step > 1
 
 
 def test_every_attribute_is_tried() -> None:

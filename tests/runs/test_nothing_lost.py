@@ -326,8 +326,7 @@ def test_of_a_large_image_a_small_copy_is_kept() -> None:
 def test_a_long_strip(pathx_: Pathx) -> None:
     Image.new("RGB", (5_000_000, 1), "red").save("strip.png", compress_level=1)
     done = pathx_("explain", "strip.png", "--model", scripted(network()), "--target", "cat")
-    assert (done.status, done.err) == (0, "")
-    assert document("pathx-out/strip.png/cat")["image"]["width"] == 5_000_000
+    assert done.status == 1 and "would become one of 40000000 x 8 for this network: cut" in done.err
 
 
 def test_short_memory_while_files_are_written_is_tried_again(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
