@@ -63,7 +63,7 @@ def everything(inputs: Tensor, by: str) -> dict[tuple[str, int], list[tuple[floa
     return {key: sorted(entries, key=lambda entry: (-entry[0], entry[1])) for key, entries in found.items()}
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(st.integers(1, 9), st.integers(1, 4), st.sampled_from(["contribution", "activation"]), st.integers(0, 30))
 def test_the_lists_are_those_of_brute_force(count: int, batch: int, by: str, seed: int) -> None:
     inputs = images(count, seed)
@@ -98,7 +98,7 @@ def test_paths_shares_and_means_are_those_of_each_explanation() -> None:
 
 
 @given(st.permutations(list(range(7))), st.integers(1, 6))
-@settings(max_examples=10)
+@settings(max_examples=4)
 def test_parts_in_any_order_join_to_the_whole(order: list[int], cut: int) -> None:
     inputs = images(7, 2)
     whole = gathered(inputs, "contribution", 3, 1)
