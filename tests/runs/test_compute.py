@@ -20,7 +20,7 @@ from pathx.errors import PathxError
 from pathx.images.find import ImageFile
 from pathx.models.load import LoadedModel
 from pathx.pipeline import Input, read_input
-from pathx.runs.compute import Job, Question, Settings, ask, explain_batch
+from pathx.runs.compute import Job, Settings, ask, explain_batch
 
 pytestmark = pytest.mark.usefixtures("one_thread", "here")
 
@@ -40,27 +40,25 @@ def job(*targets: str, decompose: dict[str, Any] | None = None, **how: Any) -> J
     return Job(targets, Settings(depth=1, width=2, pictures=False, **how), decompose)
 
 
-def asked(tmp_path: Path, *targets: str, folder: str = "other", **how: Any) -> Question:
+def asked(tmp_path: Path, *targets: str, folder: str = "other", against: int | None = None) -> list[tuple[int, ...]]:
     """What is asked where the network says red fox."""
     model, frozen, inputs = batch(tmp_path, folder, bias=99.0)
-    return ask(job(*targets, **how), model.labels, frozen.logits, inputs)
+    return [one.targets for one in ask(job(*targets), model.labels, frozen.logits, inputs, against)]
 
 
 def test_the_predicted_class_and_the_label_where_it_is_another(tmp_path: Path) -> None:
-    assert asked(tmp_path).targets == [(1,), (1,)]
-    wrong = asked(tmp_path, folder="dog")
-    assert wrong.truths == [2, 2] and wrong.targets == [(1, 2), (1, 2)]
-    assert asked(tmp_path, folder="red fox").targets == [(1,), (1,)]  # as labelled
-    assert asked(tmp_path, "cat", folder="dog").targets == [(0,), (0,)]  # what is asked for is asked for
+    assert asked(tmp_path) == [(1,), (1,)]
+    assert asked(tmp_path, folder="dog") == [(1, 2), (1, 2)]
+    assert asked(tmp_path, folder="red fox") == [(1,), (1,)]  # as labelled
+    assert asked(tmp_path, "cat", folder="dog") == [(0,), (0,)]  # what is asked for is asked for
 
 
 def test_one_class_against_another_is_nothing_against_itself(tmp_path: Path) -> None:
-    question = asked(tmp_path, "cat", "dog", against="dog")
-    assert question.against == 2 and question.targets == [(0,), (0,)]
+    assert asked(tmp_path, "cat", "dog", against=2) == [(0,), (0,)]
     made = explain_batch(*batch(tmp_path, bias=99.0), job(against="red fox"))  # which is what the network says
     assert ["red fox is compared with itself" in str(one.error) for one in made] == [True, True]
     with pytest.raises(PathxError, match="dog is compared with itself") as caught:
-        asked(tmp_path, "dog", against="dog")
+        asked(tmp_path, "dog", against=2)
     assert caught.value.usage
     with pytest.raises(PathxError, match="decompose compares no classes"):
         job("cat", decompose={}, against="dog").check()
