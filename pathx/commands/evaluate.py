@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from pathx.commands import options
 from pathx.commands.command import command
 from pathx.commands.options import MEASURE, option, parse_depth, parse_width
-from pathx.commands.output import note_printer, print_paragraph, print_problems, print_table, progress_bar, say
+from pathx.commands.output import print_paragraph, print_problems, print_table, say
 from pathx.errors import PathxError
 
 
@@ -50,8 +48,7 @@ def evaluate(
     ray: options.RayOptions,
     batch_size: int = options.AT_ONCE,
     out: str = options.out_folder("pathx-evaluation"),
-    format: str = options.FORMAT,
-    quiet: bool = options.QUIET,
+    screen: options.ScreenOptions,
 ) -> None:
     """Measure explanations by changing pixels or removing units.
 
@@ -69,31 +66,26 @@ def evaluate(
         raise PathxError("--keep goes with --removal", usage=True)
 
     from pathx.evaluation.evaluate import evaluate
-    from pathx.evaluation.plots import plots_are_missing
 
     how: dict[str, Any] = {**vars(measure), **vars(path), **vars(device), "batch_size": batch_size}
-    how |= {"grid": grid, "removal": removal, "keep": keep}
+    how |= {"grid": grid, "removal": removal, "keep": keep, **screen.watching("evaluating")}
     if ray.ray is not None:
         from pathx.evaluation.cluster import measure_on_ray
 
         how |= {"device": "cpu", "measure": partial(measure_on_ray, model.loader(), **ray.where, **vars(device))}
-    watch = partial(progress_bar, "evaluating", quiet=quiet)
-    document = evaluate(model.load(quiet), images, out=out, **how, note=note_printer(quiet), watch=watch)
-    if format == "json":
-        say(json.dumps(document))
-    elif not quiet:
-        show: Callable[[dict[str, Any]], None] = _print_evaluation
-        files, drawn = "evaluation.json, images.csv", ", curves.png, curves.svg"
-        if grid is not None:
-            show, files, drawn = _print_grid, "grid.json, images.csv", ", grid.png, grid.svg, sheet.png, sheet.svg"
-        elif removal:
-            show, files, drawn = _print_removal, "removal.json", ""
-        elif mosaics:
-            show, files, drawn = _print_mosaics, "mosaics.json", ""
-        show(document)
-        say(f"{out}: {files}{'' if plots_are_missing() else drawn}")
+    document = evaluate(model.load(screen.quiet), images, out=out, **how)
+    screen.show(document, lambda: _print(document, out))
     failed = [name for name in document.get("not_run", ()) if name in measure.methods]
-    print_problems(document, quiet, failed=bool(failed))
+    print_problems(document, screen.quiet, failed=bool(failed))
+
+
+def _print(document: dict[str, Any], out: str) -> None:
+    from pathx.evaluation.plots import plots_are_missing
+
+    name = document["schema"].partition("/")[2].partition("@")[0]
+    show, files, drawn = _SHOWN[name]
+    show(document)
+    say(f"{out}: {name}.json{files}{'' if plots_are_missing() else drawn}")
 
 
 def _print_removal(document: dict[str, Any]) -> None:
@@ -190,3 +182,12 @@ def _print_grid(document: dict[str, Any]) -> None:
 def _cells(figures: dict[str, Any], digits: int = 2) -> tuple[str, ...]:
     means = (f"{figures[measure]['mean']:.3f}" for measure in ("difference", "insertion", "deletion"))
     return *means, f"{figures['tied_pixels']:.0%}", f"{figures['seconds']:.{digits}f}"
+
+
+_SHOWN = {
+    "evaluation": (_print_evaluation, ", images.csv", ", curves.png, curves.svg"),
+    "grid": (_print_grid, ", images.csv", ", grid.png, grid.svg, sheet.png, sheet.svg"),
+    "removal": (_print_removal, "", ""),
+    "mosaics": (_print_mosaics, "", ""),
+}
+"""By document: what prints it, and the files and plots beside it."""

@@ -5,6 +5,7 @@ A command lists the groups it takes; `pathx.commands.command` makes its command 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import typer
 
-from pathx.commands.output import print_error, print_notes
+from pathx.commands.output import note_printer, print_error, print_notes, progress_bar, say
 from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
 from pathx.drawing.colours import COLOURS, HEATS
 from pathx.errors import PathxError, parse_json
@@ -185,6 +186,26 @@ AT_ONCE = option("auto", "Images explained at once.", "N|auto", parse=partial(pa
 NO_PICTURES = option(False, "Write JSON only.", panel=PICTURES)
 FORMAT = option("text", "Text for people, or JSON documents.", choices=("text", "json"), panel=RESULTS)
 QUIET = option(False, "Print only errors and JSON.", names=("--quiet", "-q"), panel=RESULTS)
+
+
+@dataclass(frozen=True)
+class ScreenOptions:
+    """What people see of a command whose result is one document."""
+
+    panel: ClassVar[str] = RESULTS
+    format: str = FORMAT
+    quiet: bool = QUIET
+
+    def watching(self, what: str) -> dict[str, Any]:
+        """`note` and `watch` of a function of the library."""
+        return {"note": note_printer(self.quiet), "watch": partial(progress_bar, what, quiet=self.quiet)}
+
+    def show(self, document: Any, text: Callable[[], None]) -> None:
+        """The document as JSON, or as text unless all is to be quiet."""
+        if self.format == "json":
+            say(json.dumps(document))
+        elif not self.quiet:
+            text()
 
 
 def out_folder(default: str) -> Any:
