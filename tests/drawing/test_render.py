@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageChops, ImageStat
 
-from pathx.drawing import render
 from pathx.drawing.colours import COLOURS, ZERO, glow_table, heat_table
 from pathx.drawing.render import (
     Drawing,
@@ -86,15 +84,6 @@ def test_red_for_blue_against_white_for_nothing_one_pixel_each() -> None:
         assert blue > red + 50
         assert rgb(image, 2, y) == WHITE
     assert strength(image, 0, 0) > strength(image, 0, 1) and strength(image, 1, 0) > strength(image, 1, 1)
-
-
-@pytest.mark.parametrize("colours", COLOURS)
-@given(st.floats(1e-30, 1e30), st.integers(0, 9))
-@settings(max_examples=25, deadline=None)
-def test_colours_do_not_depend_on_the_unit_of_the_values(colours: str, factor: float, seed: int) -> None:
-    values = random_map(seed, 6, 6).double()
-    one, other = heatmap(values, colours=colours), heatmap(values * factor, colours=colours)
-    assert max(high for _, high in ImageChops.difference(one, other).getextrema()) <= 3  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("colours", COLOURS)
@@ -208,14 +197,6 @@ def test_what_the_network_did_not_see_is_dimmed_and_bounded_by_a_line() -> None:
     assert max(rgb(shown, 99, 200)) == 0 and max(rgb(shown, 500, 200)) == 0
     whole = overlay(image, torch.zeros(8, 8), (0, 0, 600, 400))
     assert whole.getcolors() == [(600 * 400, inside)]  # all was seen: no line, nothing dimmed
-
-
-def test_a_region_beyond_the_photo_is_cut_in_place() -> None:
-    values = torch.zeros(10, 10)
-    values[5, 5] = 1
-    region = (-100.0, -200.0, 700.0, 600.0)
-    nothing = overlay(photo(600, 400), torch.zeros(10, 10), region, squares=True)
-    assert changed(nothing, overlay(photo(600, 400), values, region, squares=True)) == (300, 200, 380, 280)
 
 
 @pytest.mark.parametrize("shade", [(12, 9, 8), (40, 160, 60), (120, 120, 120), (245, 245, 250), (230, 120, 20)])
@@ -340,26 +321,6 @@ def test_drawings_that_cannot_be(options: dict[str, float], message: str) -> Non
     assert caught.value.usage
 
 
-@given(st.integers(1, 12), st.integers(1, 40), st.floats(-3, 3), st.floats(0.05, 2), st.integers(0, 99))
-@settings(max_examples=50, deadline=None)
-def test_enlarging_adds_no_sign_and_no_peak_and_keeps_slopes(
-    length: int, shown: int, start: float, step: float, seed: int
-) -> None:
-    weights = render._spline(length, start, step, shown).to_dense()
-    at = start + (torch.arange(shown).double() + 0.5) * step
-    within = (at >= 0) & (at < length)
-    assert (weights >= 0).all()
-    torch.testing.assert_close(weights.sum(1), within.float())
-    inner = (at >= 1.5) & (at <= length - 1.5)
-    line = torch.arange(length) + 0.5
-    torch.testing.assert_close((weights @ line)[inner], at[inner].float())
-    made = weights @ random_map(seed, length).float().clamp(min=0)
-    assert (made >= 0).all()
-
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
-
-
 def read(data: bytes) -> Image.Image:
     image = Image.open(io.BytesIO(data), formats=["PNG"])
     image.verify()  # the checksums
@@ -373,14 +334,3 @@ def test_pixels_come_back_as_they_were(size: tuple[int, int]) -> None:
     image = Image.merge("RGB", [Image.effect_noise(size, 90) for _ in range(3)])
     again = read(png(image))
     assert (again.mode, again.size) == ("RGB", size) and again.tobytes() == image.tobytes()
-
-
-@pytest.mark.parametrize("name", ["cat", "coffee"])
-def test_photos_are_packed_as_well_as_with_a_search_for_filters(name: str) -> None:
-    with Image.open(EXAMPLES / f"{name}.png") as file:
-        image = file.convert("RGB")
-    searched = io.BytesIO()
-    image.save(searched, "PNG", compress_level=1)
-    packed = png(image)
-    assert read(packed).tobytes() == image.tobytes()
-    assert len(packed) < 1.15 * len(searched.getvalue())

@@ -53,15 +53,6 @@ def test_a_photo_is_found_from_elsewhere(tmp_path: Path, monkeypatch: pytest.Mon
     assert data["photo"] is not None and notes == []
 
 
-def test_without_pictures_the_page_has_all_but_the_pixel_map(tmp_path: Path) -> None:
-    plain, bare = (
-        reported(results(tmp_path / name, pictures=pictures))[0]
-        for name, pictures in (("with", True), ("without", False))
-    )
-    assert plain["path"] == bare["path"]
-    assert [{**one, "src": ""} for one in bare["maps"]] == [{**plain["maps"][0], "src": ""}]
-
-
 def test_features_and_contrasts_are_shown(tmp_path: Path) -> None:
     index = report([results(tmp_path, targets=("cat", "dog"), decompose=True)])
     pages = sorted(index.parent.glob("pages/*.html"))

@@ -109,7 +109,7 @@ function links(title, list, units, react) {
       id === null
         ? make("span", "the class")
         : make("button.link", { click: () => react.go(id) }, text(unitName(units.get(id))));
-    return make("li", item, make("span.amount", signed(value, 3)));
+    return make("li.pair", item, make("span.amount", signed(value, 3)));
   });
   const rest = known.length - strongest.length;
   return make("div.links", make("h4", title), make("ul", rows, rest > 0 ? make("li.quiet", `and ${rest} more`) : null));

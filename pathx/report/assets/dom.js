@@ -115,20 +115,16 @@ export function counted(count, noun) {
   return `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
 }
 
-/** Radio buttons that look like one switch. */
-export function choice(legend, options, chosen, change) {
-  const name = `choice-${(choices += 1)}`;
-  return make(
-    "fieldset.switch",
-    make("legend", legend),
-    options.map(([value, label]) => {
-      const input = make("input", { type: "radio", name, value, change: () => change(value) });
-      input.checked = value === chosen;
-      return make("label", input, make("span", label));
-    }),
-  );
+/** Buttons of which one is pressed. */
+export function choice(name, options, chosen, change) {
+  const press = (event, value) => {
+    for (const one of event.target.parentElement.children) one.setAttribute("aria-pressed", one === event.target);
+    change(value);
+  };
+  const button = ([value, label]) =>
+    make("button", { click: (event) => press(event, value), "aria-pressed": String(value === chosen) }, label);
+  return make("div.buttons", { role: "group", "aria-label": name }, options.map(button));
 }
-let choices = 0;
 
 /** A section of the page with a heading, such as `card("section.flow", "The path", …)`. */
 export function card(selector, title, ...children) {

@@ -63,7 +63,7 @@ function measured() {
       "section",
       "The figures",
       make("p.quiet", "Means, with 95 % intervals in brackets."),
-      tableOf("table.intervals", "Means and intervals", ["", ...known.map((key) => MEASURES[key])], rows),
+      tableOf("table", "Means and intervals", ["", ...known.map((key) => MEASURES[key])], rows),
       DATA.plots.map((src) => make("img.sheet", { src, alt: "The same as a plot" })),
     ),
     ...images(),
