@@ -14,8 +14,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from pathx.drawing.render import SMOOTHING, Drawing, glow_map
-from pathx.drawing.view import Region, View, pixel_map
+from pathx.drawing.render import SMOOTHING, glow_map, pixel_map
+from pathx.drawing.view import Region, View
 from pathx.engine.ablate import part_removals
 from pathx.engine.freeze import Frozen, freeze
 from pathx.engine.units import unit_maps
@@ -257,5 +257,5 @@ def explanation_report(
     subject = ResultSubject(UserImage(name, "", view.photo), view.region, {**about, "classes": classes}, labels, device)
     document = path_document(explanation, subject)
     network = None if origin is None else network_data(freeze(origin.model, origin.image[None]), explanation)
-    data = explanation_data(document, view.photo, network, pixels=pixel_map(explanation.attribution, Drawing()))
+    data = explanation_data(document, view.photo, network, pixels=pixel_map(explanation.attribution))
     return Report(page("explanation.js", f"{data['whole']['label']}: {name}", data))

@@ -16,7 +16,8 @@ import pathx
 from pathx import Drawing, Explanation
 from pathx.drawing.colours import HEATS
 from pathx.drawing.figure import caption, comparison_sheet, explanation_figure, words
-from pathx.drawing.view import View, pixel_map
+from pathx.drawing.render import pixel_map
+from pathx.drawing.view import View
 from pathx.drawing.words import removal_line
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -18,9 +18,8 @@ from pathx.drawing.render import (
     colour_scale,
     draw_overlay,
     enlarged_map,
-    exact_map,
     half_level,
-    heatmap,
+    pixel_map,
     png,
     shared_scale,
 )
@@ -28,6 +27,11 @@ from pathx.errors import PathxError
 from pathx.maps import smooth
 
 WHITE = (255, 255, 255)
+PLAIN, SQUARES = Drawing(heat="pixels"), Drawing(heat="pixels", smoothing=0)
+
+
+def heatmap(values: torch.Tensor, **how: Any) -> Image.Image:
+    return pixel_map(values, **how).convert("RGB")
 
 
 LIGHTNESS = torch.tensor([0.2126, 0.7152, 0.0722], dtype=torch.float64)
@@ -41,7 +45,8 @@ def table_of(colours: bytes) -> torch.Tensor:
 def overlay(
     photo: Image.Image, values: torch.Tensor, region: tuple[float, float, float, float], **how: Any
 ) -> Image.Image:
-    return draw_overlay(photo, values, region, **how).full
+    """What `draw_overlay` makes; plain heat without a line unless the drawing is another."""
+    return draw_overlay(photo, values, region, how.pop("drawing", PLAIN), **how).full
 
 
 def random_map(seed: int, *shape: int) -> torch.Tensor:
@@ -64,7 +69,7 @@ def changed(first: Image.Image, second: Image.Image) -> tuple[int, int, int, int
 
 def test_an_enlarged_map_mixes_values_and_has_no_colour_that_is_not_in_the_table() -> None:
     values = torch.tensor([[1.0, -1.0], [1.0, -1.0]])
-    drawn = exact_map(values)
+    drawn = pixel_map(values)
     assert drawn.mode == "P" and drawn.convert("RGB").tobytes() == heatmap(values).tobytes()
     large = enlarged_map(drawn, (101, 2))
     table = {tuple(heat_table("red-blue")[at : at + 3]) for at in range(0, 768, 3)}
@@ -174,9 +179,9 @@ def test_the_photo_keeps_its_shape_and_gets_a_size_to_look_at(size: tuple[int, i
 def test_heat_falls_where_the_attribution_says_and_nowhere_else() -> None:
     region = (150.0, 50.0, 450.0, 350.0)
     values = torch.zeros(30, 30)
-    nothing = overlay(photo(600, 400), values, region, squares=True)
+    nothing = overlay(photo(600, 400), values, region, drawing=SQUARES)
     values[6, 21] = 1
-    heat = overlay(photo(600, 400), values, region, squares=True)
+    heat = overlay(photo(600, 400), values, region, drawing=SQUARES)
     assert changed(nothing, heat) == (360, 110, 370, 120)
     red, _, blue = rgb(heat, 365, 115)
     assert red > blue + 50
@@ -224,15 +229,15 @@ def test_small_spots_have_no_line() -> None:
     image, region = Image.new("RGB", (448, 448), "black"), (0, 0, 448, 448)
     large, small = spot(-0.4, 0.0, 0.05), 1.2 * spot(0.7, 0.6, 0.0009)
     plain = overlay(image, large + small, region)
-    lined = changed(plain, overlay(image, large + small, region, line=True))
-    alone = changed(overlay(image, large, region), overlay(image, large, region, line=True))
+    lined = changed(plain, overlay(image, large + small, region, drawing=Drawing()))
+    alone = changed(overlay(image, large, region), overlay(image, large, region, drawing=Drawing()))
     assert lined is not None and alone is not None
     assert all(abs(one - other) <= 6 for one, other in zip(lined, alone, strict=True))
     hill = large + 0.44 * spot(0.6, 0.5, 0.02)  # its top is barely above the level, and its slopes barely below
-    on_hill = changed(overlay(image, hill, region), overlay(image, hill, region, line=True))
+    on_hill = changed(overlay(image, hill, region), overlay(image, hill, region, drawing=Drawing()))
     assert 0.44 > half_level(hill) > 0.4 and on_hill is not None and on_hill[2] < 260
     two = large + spot(0.6, 0.5, 0.03)
-    both = changed(overlay(image, two, region), overlay(image, two, region, line=True))
+    both = changed(overlay(image, two, region), overlay(image, two, region, drawing=Drawing()))
     assert both is not None and both[2] > 300
 
 
@@ -252,14 +257,14 @@ def test_the_line_runs_around_the_heat_and_only_where_it_is_asked_for() -> None:
     across = torch.linspace(-1, 1, 40, dtype=torch.float64)
     values = torch.exp(-4 * (across[:, None] ** 2 + across**2))
     plain = overlay(image, values, (0, 0, 400, 400))
-    lined = overlay(image, values, (0, 0, 400, 400), line=True)
+    lined = overlay(image, values, (0, 0, 400, 400), drawing=Drawing())
     where = changed(plain, lined)
     assert where is not None
     radius = 200 * (torch.log(torch.tensor(2.0)) / 4).sqrt().item()  # half of this bell lies above half its height
     for side, expected in zip(where, (200 - radius, 200 - radius, 200 + radius, 200 + radius), strict=True):
         assert side == pytest.approx(expected, abs=8)
     assert rgb(lined, 200, 200) == rgb(plain, 200, 200)
-    against = overlay(image, -values, (0, 0, 400, 400), line=True)
+    against = overlay(image, -values, (0, 0, 400, 400), drawing=Drawing())
     assert changed(against, overlay(image, -values, (0, 0, 400, 400))) is None
 
 
