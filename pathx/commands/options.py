@@ -63,6 +63,8 @@ def option(default: Any, help: str, metavar: str | None = None, **more: Any) -> 
 # How texts are read; PathxError names the option that is wrong.
 
 T = TypeVar("T")
+Grid = str | tuple[list[int | str], list[int | str]]
+"""`auto`, or depths and widths."""
 
 
 def parse(text: str, kind: Callable[[str], T], problem: str) -> T:
@@ -94,6 +96,16 @@ def parse_depth(text: str) -> int | str:
 def parse_width(text: str) -> int | str:
     """--width: a number, or what the library makes of a share or all."""
     return int(text) if re.fullmatch(r"[+-]?\d+", text) else text
+
+
+def parse_grid(text: str) -> Grid:
+    """--grid."""
+    if text == "auto":
+        return text
+    depths, slash, widths = text.partition("/")
+    if not slash or not depths or not widths:
+        raise PathxError(f"--grid takes depths/widths such as 1,3,all/16,64, or auto, not {text!r}", usage=True)
+    return list(map(parse_depth, depths.split(","))), list(map(parse_width, widths.split(",")))
 
 
 def parse_numbers(option: str, text: str) -> list[float]:
@@ -446,3 +458,13 @@ class MeasureOptions:
     ties: str = option("random", "Order of pixels with the same value; the paper's table has rows.", choices=TIES)
     steps: int | None = option(None, "Steps from one end of a curve to the other.", "N")
     step_pixels: int | None = option(None, "Pixels per step. [default: one row of the image]", "N")
+    grid: Grid | None = option(
+        None,
+        "Measure paths of many depths and widths instead, as 1,3,all/16,64; auto chooses them.",
+        "DEPTHS/WIDTHS|auto",
+        parse=parse_grid,
+    )
+    removal: bool = option(
+        False, "Set the path's units to zero in the real network instead, and as many units chosen in other ways."
+    )
+    keep: bool = option(False, "With --removal: also keep only these units and set the others of their layers to zero.")
