@@ -279,13 +279,6 @@ def test_a_shared_scale_is_the_largest_of_their_own(factors: list[float], percen
     assert shared_scale([*several, torch.zeros(6, 6)], percentile) == max(own, default=1.0)
 
 
-def test_in_one_scale_one_value_has_one_colour() -> None:
-    one = heatmap(torch.tensor([[1.0, 0.25]]), scale=1.0)
-    other = heatmap(torch.tensor([[0.25, 0.0]]), scale=1.0)
-    assert rgb(one, 1, 0) == rgb(other, 0, 0)
-    assert rgb(heatmap(torch.tensor([[0.25, 0.0]])), 0, 0) == rgb(one, 0, 0)  # alone it is the strongest
-
-
 def test_boxes_are_drawn_where_they_are_and_the_first_stands_out() -> None:
     image, zeros = Image.new("RGB", (400, 400), "grey"), torch.zeros(20, 20)
     plain = overlay(image, zeros, (0, 0, 400, 400))

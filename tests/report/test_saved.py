@@ -168,16 +168,6 @@ def test_the_data_goes_with_its_explanation(here: Path, pathx_: Pathx) -> None:
     assert not list(Path("out").rglob("report.*"))
 
 
-def test_an_explanation_without_its_model_has_a_page_without_what_units_saw() -> None:
-    from dataclasses import replace
-
-    (made,) = pathx.explain(network(), images(), depth=2, width=3)
-    data = data_of(explanation_report(replace(made, origin=None)).html)
-    assert data["unit_maps"] == {}
-    whole = data_of(explanation_report(made).html)
-    assert data["path"] == whole["path"] and whole["unit_maps"]
-
-
 def test_a_notebook_shows_the_page_in_a_frame_of_its_own() -> None:
     (made,) = pathx.explain(network(), images(), depth=2, width=3)
     shown = made.report(label="<b>cat</b>")._repr_html_()
