@@ -30,6 +30,7 @@ class Call:
         compact: rows that are known to be empty may be dropped. Off on a GPU, where shapes must not depend on data.
         inputs: its varying inputs as they were in the forward pass, (B, …), where its record saves them.
         whole: the tensors are of one image, wherever the batch is in them, and rows have no place in the arguments.
+        memo: what its rule computes once, though it is asked several times.
     """
 
     node: Node
@@ -41,6 +42,7 @@ class Call:
     compact: bool
     inputs: dict[Value, Tensor] = field(default_factory=dict)
     whole: bool = False
+    memo: dict[str, Tensor] = field(default_factory=dict)
 
     def arg(self, position: int, name: str, default: Any = None) -> Any:
         """An argument by position or name."""
