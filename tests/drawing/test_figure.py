@@ -19,6 +19,7 @@ from pathx.drawing.figure import caption, comparison_sheet, explanation_figure, 
 from pathx.drawing.render import pixel_map
 from pathx.drawing.view import View
 from pathx.drawing.words import removal_line
+from pathx.maps import smooth
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -109,3 +110,16 @@ def test_depths_and_widths_are_a_grid() -> None:
     assert grid.width < row.width and grid.height > 2 * row.height
     mixed = [explained(width=width) for width in ("all", "10%", 3)]
     assert paper_around(comparison_sheet(mixed, View.of(mixed[0]), Drawing()))
+
+
+def test_compared_pictures_share_one_scale() -> None:
+    view = View(Image.new("RGB", (340, 340), "grey"), (0, 0, 340, 340))
+    values = smooth(torch.randn(3, 10, 10, generator=torch.Generator().manual_seed(0)), 0.15)
+    weak, strong = (view.overlay(factor * values, Drawing(), scale=1.0) for factor in (0.1, 1.0))
+    alone = view.overlay(0.1 * values, Drawing())
+    plain = view.overlay(0 * values, Drawing())
+
+    def change(image: Image.Image) -> float:
+        return sum(ImageChops.difference(image, plain).convert("L").histogram()[20:])
+
+    assert change(weak) < change(strong) / 4 < change(alone)
