@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ settings.load_profile("reproducible")
 
 
 os.environ.pop("COLUMNS", None)  # workers of xdist have a width that nobody has chosen
+
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """A worker per core for whole folders; none for single files, which are done before workers have imported torch."""
