@@ -29,7 +29,7 @@ from pathx import Explanation, PathxError
 from pathx.maps import contribution_grids, plane
 
 
-@settings(max_examples=60)  # the nightly run draws others
+@settings(max_examples=80)  # the nightly run draws others
 @given(cases(), SEEDS)
 def test_laws_of_an_explanation(case: Case, seed: int) -> None:
     """One batch, explained once: it is what the literal method says of each image alone, and all that laws say of it holds."""
