@@ -77,10 +77,12 @@ BATCH_NORMS = ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_n
 
 def _batch_norm_scale(call: Call) -> Tensor:
     """By channel."""
-    weight, _, _, variance = call.args[1:5]
-    eps = call.args[7] if len(call.args) > 7 else call.args[6]
-    scale = torch.rsqrt(variance + eps)
-    return scale if weight is None else scale * weight
+    if "scale" not in call.memo:
+        weight, _, _, variance = call.args[1:5]
+        eps = call.args[7] if len(call.args) > 7 else call.args[6]
+        scale = torch.rsqrt(variance + eps)
+        call.memo["scale"] = scale if weight is None else scale * weight
+    return call.memo["scale"]
 
 
 @linear(

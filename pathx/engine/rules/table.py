@@ -29,6 +29,7 @@ class Call:
         batch: how many images there are.
         inputs: its varying inputs as they were in the forward pass, (B, …), where its record saves them.
         whole: the tensors are of one image, wherever the batch is in them, and rows have no place in the arguments.
+        memo: what its rule computes once, though it is asked several times.
     """
 
     node: Node
@@ -39,6 +40,7 @@ class Call:
     batch: int
     inputs: dict[Value, Tensor] = field(default_factory=dict)
     whole: bool = False
+    memo: dict[str, Tensor] = field(default_factory=dict)
 
     def arg(self, position: int, default: Any = None) -> Any:
         """An argument by position. (torch leaves out defaults at the end.)"""
