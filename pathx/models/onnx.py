@@ -23,9 +23,6 @@ from pathx.regular import damage_errors
 OPSETS = range(7, 27)
 """The versions of ONNX whose operators were compared with onnxruntime, one by one (`tests/models/test_onnx_operators.py`)."""
 
-_OPSET = 18
-"""Files of earlier versions are brought to this one by ONNX's own converter."""
-
 _ADVICE = "export the network from torch with torch.export.save instead, or to ONNX without that"
 
 
@@ -106,20 +103,18 @@ def load_onnx(
 
 def _network(onnx: Any, model: Any, path: Path) -> tuple[OnnxNetwork, list[int]]:
     """The network, and the shape of its input with 0 for sides that the file leaves open."""
-    opset = {item.domain or "ai.onnx": item.version for item in model.opset_import}.get("ai.onnx", 1)
+    graph = model.graph
+    versions = {item.domain or "ai.onnx": item.version for item in model.opset_import}
+    opset = versions.get("ai.onnx", 1)
     if opset not in OPSETS:
         problem = f"{path} is of ONNX's opset {opset}, and pathx knows {OPSETS[0]} to {OPSETS[-1]}"
         raise PathxError(f"{problem}: export it again, from torch with opset_version=18", usage=True)
-    resizing = {"Resize"} if opset < 11 else set()  # ONNX's converter would change its numbers
-    unknown = sorted({_kind(node) for node in model.graph.node} - ({*OPERATORS} - resizing))
+    constants = {tensor.name: _tensor(onnx, tensor) for tensor in graph.initializer}
+    unknown = sorted({_kind(node) for node in graph.node} - set(OPERATORS))
     unknown += [f"function {one.name}" for one in model.functions if one.domain in ("", "ai.onnx")]
     if unknown:
         names = ", ".join(unknown[:5]) + (f" and {len(unknown) - 5} more" if len(unknown) > 5 else "")
         raise PathxError(f"{path} has operators that pathx cannot convert ({names}): {_ADVICE}", usage=True)
-    if opset < _OPSET:
-        model, opset = onnx.version_converter.convert_version(model, _OPSET), _OPSET
-    graph = model.graph
-    constants = {tensor.name: _tensor(onnx, tensor) for tensor in graph.initializer}
     context = onnx.checker.C.CheckerContext()
     context.ir_version, context.opset_imports = model.ir_version, {"": opset}
     nodes = [_node(onnx, node, opset, context) for node in graph.node]
@@ -160,7 +155,7 @@ def _node(onnx: Any, node: Any, opset: int, context: Any) -> OnnxNode:
         raise _refusal(kind, name, reason_of(problem)) from problem
     usual = {one.default_value.name: one.default_value for one in schema.attributes.values() if one.default_value.name}
     known = {key: _attribute(onnx, value) for key, value in usual.items()} | given
-    known["outputs"] = len(node.output)
+    known |= {"opset": opset, "outputs": len(node.output)}
     attributes = {key: value for key, value in known.items() if key in operator.follows}
     return OnnxNode(kind, name, attributes, node.input, node.output)
 

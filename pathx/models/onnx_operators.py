@@ -58,14 +58,23 @@ class NotConverted(Exception):
     """What about a node is not converted, found out where it is run."""
 
 
-def _numbers(value: Tensor | None) -> list[int]:
-    """Sizes, axes or steps."""
-    return [] if value is None else [int(one) for one in value.flatten().tolist()]
+def _numbers(value: Any) -> list[int]:
+    """Sizes, axes or steps, which older files give as attributes and newer ones as tensors."""
+    return [int(one) for one in (value.flatten().tolist() if isinstance(value, Tensor) else value or ())]
+
+
+def _along(function: Callable[[Tensor, int], Tensor], x: Tensor, axis: int, opset: int) -> Tensor:
+    """A softmax along an axis, and up to opset 12 along all that follow it too."""
+    if opset >= 13 or axis % x.dim() == x.dim() - 1:
+        return function(x, axis)
+    return function(x.flatten(axis), -1).reshape(x.shape)
 
 
 @operator("Clip")
-def _clip(x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
-    least, most = (None if limit is None else limit.item() for limit in (low, high))
+def _clip(
+    x: Tensor, low: Tensor | None = None, high: Tensor | None = None, *, min: Any = None, max: Any = None
+) -> Tensor:
+    least, most = min if low is None else low.item(), max if high is None else high.item()
     return x if least is most is None else x.clamp(least, most)
 
 
@@ -83,7 +92,7 @@ def _leak(x: Tensor, slope: Tensor) -> Tensor:
     return torch.where(x > 0, x, x * slope)
 
 
-@operator("Dropout", ignores="seed", results=2)
+@operator("Dropout", ignores="ratio seed", results=2)
 def _leave(x: Tensor, ratio: Tensor | None = None, training: Tensor | None = None) -> Tensor:
     if training is not None and bool(training):
         raise NotConverted("training_mode 1")
@@ -172,9 +181,14 @@ def _normalize_layer(x: Tensor, scale: Tensor, bias: Tensor | None = None, *, ax
 
 
 def _reduce(
-    function: Callable[..., Tensor], x: Tensor, axes: Tensor | None = None, *, keepdims: int, noop_with_empty_axes: int
+    function: Callable[..., Tensor],
+    x: Tensor,
+    *given: Any,
+    axes: Any = None,
+    keepdims: int,
+    noop_with_empty_axes: int = 0,
 ) -> Tensor:
-    chosen = _numbers(axes)
+    chosen = _numbers(*given or (axes,))
     if not chosen and noop_with_empty_axes:
         return x
     return function(x, tuple(chosen or range(x.dim())), keepdim=bool(keepdims))
@@ -190,25 +204,26 @@ def _reshape(x: Tensor, shape: Tensor, *, allowzero: int = 0) -> Tensor:
 
 
 @operator("Squeeze")
-def _squeeze(x: Tensor, axes: Tensor | None = None) -> Tensor:
-    if axes is None:
+def _squeeze(x: Tensor, *given: Any, axes: Any = None, opset: int) -> Tensor:
+    chosen = _numbers(*given or (axes,))
+    if axes is None and not given:
         return x.squeeze()
-    if not _numbers(axes):
-        raise NotConverted("axes [], which ONNX does not define")
-    return x.squeeze(tuple(_numbers(axes)))
+    if not chosen or (opset < 11 and min(chosen) < 0):
+        raise NotConverted(f"axes {chosen}, which opset {opset} does not define")
+    return x.squeeze(tuple(chosen))
 
 
 @operator("Unsqueeze")
-def _unsqueeze(x: Tensor, axes: Tensor) -> Tensor:
-    chosen = _numbers(axes)
+def _unsqueeze(x: Tensor, *given: Any, axes: Any = None) -> Tensor:
+    chosen = _numbers(*given or (axes,))
     for axis in sorted(axis % (x.dim() + len(chosen)) for axis in chosen):
         x = x.unsqueeze(axis)
     return x
 
 
 @operator("Slice")
-def _slice(x: Tensor, starts: Tensor, ends: Tensor, axes: Tensor | None = None, steps: Tensor | None = None) -> Tensor:
-    first, last, along, by = map(_numbers, (starts, ends, axes, steps))
+def _slice(x: Tensor, *given: Any, starts: Any = None, ends: Any = None, axes: Any = None) -> Tensor:
+    first, last, along, by = map(_numbers, (*(given or (starts, ends, axes)), None, None)[:4])
     for place, axis in enumerate(along or range(len(first))):
         step = by[place] if by else 1
         part = slice(first[place], last[place], step)
@@ -223,25 +238,26 @@ def _slice(x: Tensor, starts: Tensor, ends: Tensor, axes: Tensor | None = None, 
 
 
 @operator("Split", results=1 << 20)
-def _split(x: Tensor, split: Tensor | None = None, *, axis: int, num_outputs: Any = None, outputs: int) -> Any:
+def _split(x: Tensor, *given: Any, axis: int, split: Any = None, num_outputs: Any = None, outputs: int) -> Any:
     if num_outputs not in (None, outputs):
         raise NotConverted(f"num_outputs {num_outputs} and {outputs} results")
-    return x.split(_numbers(split) or -(-x.shape[axis] // outputs), axis)
+    return x.split(_numbers(*given or (split,)) or -(-x.shape[axis] // outputs), axis)
 
 
 _MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 
 
 @operator("Pad", mode=tuple(_MODES))
-def _pad(x: Tensor, pads: Tensor, constant: Tensor | None = None, axes: Tensor | None = None, *, mode: str) -> Tensor:
-    lengths = _numbers(pads)
+def _pad(x: Tensor, *given: Any, mode: str, pads: Any = None, value: float = 0.0) -> Tensor:
+    length, constant, axes = (*(given or (pads,)), None, None)[:3]
+    lengths = _numbers(length)
     chosen = _numbers(axes) or list(range(x.dim()))
     before, after = [0] * x.dim(), [0] * x.dim()
     for place, axis in enumerate(chosen):
         before[axis], after[axis] = lengths[place], lengths[place + len(chosen)]
     flat = [number for axis in reversed(range(x.dim())) for number in (before[axis], after[axis])]
     if mode == "constant":
-        return F.pad(x, flat, value=0.0 if constant is None else constant.item())
+        return F.pad(x, flat, value=value if constant is None else constant.item())
     inner = 2 * (x.dim() - 2)
     if any(flat[inner:]) or min(flat) < 0:
         raise NotConverted(f"mode {mode} and pads {lengths}")
@@ -276,15 +292,14 @@ _NEAREST: dict[str, Callable[[Tensor], Tensor]] = {
 )
 def _resize(
     x: Tensor,
-    region: Tensor | None = None,
-    scales: Any = None,
-    sizes: Any = None,
-    *,
+    *given: Any,
     mode: str,
     axes: Any = None,
-    nearest_mode: str,
-    coordinate_transformation_mode: str,
+    nearest_mode: str = "floor",
+    coordinate_transformation_mode: str = "asymmetric",
+    opset: int = 9,
 ) -> Tensor:
+    scales, sizes = [*given[len(given) > 1 :], None][:2]  # up to opset 10 the scales alone
     for number, axis in enumerate(axes or range(x.dim())):
         length = x.shape[axis]
         if sizes is None:
@@ -293,6 +308,8 @@ def _resize(
         else:
             new = int(sizes[number])
             scale = torch.tensor(new) / length
+        if opset < 11 and scale < 1:
+            raise NotConverted(f"a scale below 1, which opset {opset} does not define")
         if scale == 1:
             continue
         at = _PLACES[coordinate_transformation_mode](torch.arange(new, dtype=torch.float32), length, new, scale)
@@ -374,8 +391,8 @@ _LINES: dict[str, Any] = {
     "Celu": lambda x, *, alpha: F.celu(x, alpha),
     "Elu": lambda x, *, alpha: F.elu(x, alpha),
     "Gelu": lambda x, *, approximate: F.gelu(x, approximate=approximate),
-    "Softmax": lambda x, *, axis: x.softmax(axis),
-    "LogSoftmax": lambda x, *, axis: x.log_softmax(axis),
+    "Softmax": lambda x, *, axis, opset: _along(torch.softmax, x, axis, opset),
+    "LogSoftmax": lambda x, *, axis, opset: _along(torch.log_softmax, x, axis, opset),
     "InstanceNormalization": lambda x, scale, bias, *, epsilon: F.instance_norm(
         x, None, None, scale, bias, eps=epsilon
     ),
@@ -400,7 +417,9 @@ _LINES: dict[str, Any] = {
     # The predicted class, which some networks give beside the logits
     "ArgMax": (lambda x, *, axis, keepdims: x.argmax(axis, bool(keepdims)), {"select_last_index": (0,)}),
     "TopK": (
-        lambda x, k, *, axis, largest, sorted: tuple(x.topk(_numbers(k)[0], axis, bool(largest), bool(sorted))),
+        lambda x, *given, k=1, axis, largest=1, sorted=1: tuple(
+            x.topk(_numbers(given[0])[0] if given else k, axis, bool(largest), bool(sorted))
+        ),
         {"results": 2},
     ),
     "Cast": (
@@ -409,7 +428,7 @@ _LINES: dict[str, Any] = {
     ),
     "BatchNormalization": (
         lambda x, scale, bias, mean, var, *, epsilon: F.batch_norm(x, mean, var, scale, bias, False, 0.0, epsilon),
-        {"ignores": "momentum", "training_mode": (0,)},
+        {"ignores": "momentum", "training_mode": (0,), "spatial": (1,)},
     ),
     "RMSNormalization": (
         lambda x, scale, *, axis, epsilon: F.rms_norm(x, x.shape[axis:], scale.expand(x.shape[axis:]), epsilon),
@@ -428,6 +447,10 @@ _LINES: dict[str, Any] = {
     "ScatterND": (
         lambda x, index, updates: x.index_put(tuple(index.unbind(-1)), updates.to(x.dtype)),
         {"reduction": ("none",)},
+    ),
+    "Upsample": (
+        lambda x, *given, mode, scales=None: _resize(x, *given or (torch.tensor(scales),), mode=mode),
+        {"mode": ("nearest", "linear")},
     ),
 }
 

@@ -29,16 +29,12 @@ OPSET = [onnx.helper.make_opsetid("", 18)]
 OPTIONS: dict[str, Any] = {"input_size": (3, 16, 16), "mean": 0.5, "std": 0.5}
 
 
-def exported(
-    module: nn.Module, file: Path, size: tuple[int, ...] = (3, 16, 16), *, current: bool, opset: int | None = None
-) -> Path:
+def exported(module: nn.Module, file: Path, size: tuple[int, ...] = (3, 16, 16), *, current: bool) -> Path:
     """By torch's current exporter (needs onnxscript), or by its older one."""
     if current:
         pytest.importorskip("onnxscript")
     image = torch.zeros(2, *size)
-    how: dict[str, Any] = (
-        {"dynamo": True, "external_data": False} if current else {"dynamo": False, "opset_version": opset}
-    )
+    how: dict[str, Any] = {"dynamo": True, "external_data": False} if current else {"dynamo": False}
     batch: dict[str, Any] = {"dynamic_shapes": ({0: "batch"},)} if current else {"dynamic_axes": {"x": {0: "batch"}}}
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
@@ -173,8 +169,7 @@ def test_networks(tmp_path: Path, name: str, current: bool) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         module = torchvision.models.get_model(name, weights=None, **settings.get(name, {}))
-    opset = 11 if name == "squeezenet1_1" else None
-    file = exported(module, tmp_path / "net.onnx", (3, 64, 64), current=current, opset=opset)
+    file = exported(module, tmp_path / "net.onnx", (3, 64, 64), current=current)
     loaded = load_model(file, mean=0.5, std=0.5)
     assert loaded.preprocessing.input_size == (3, 64, 64)  # which the file says
     image = torch.randn(1, 3, 64, 64, generator=seeded(2))

@@ -250,6 +250,11 @@ USES: dict[str, list[Use]] = {
         *each("x", whole(1, 2, 0, 1), None, whole(-1, 2), mode=[None, "reflect", "edge", "wrap"]),
         *each("x", whole(1, 2, 0, 1), np.float32(2), whole(0, 3), mode=[None, "reflect", "edge", "wrap"]),
     ],
+    "Upsample": [
+        *each(scales=[[1.0, 1.0, 2.0, 2.0], [1.0, 1.0, 1.7, 2.3]], mode=[None, "linear"]),
+        *each("x", real(1, 1, 2, 2), mode=[None, "nearest", "linear"]),
+        *each("x", real(1, 1, 1.7, 2.3), mode=[None, "nearest", "linear"]),
+    ],
     "Resize": [
         *(
             use
@@ -319,7 +324,7 @@ USES: dict[str, list[Use]] = {
     "Transpose": each(perm=[None, [0, 2, 3, 1]]),
     "Concat": each("x", "x", axis=[0, 1, -1]),
     "Squeeze": [
-        *each(size=(2, 1, 168, 1), axes=[None, [1], [1, 3]]),
+        *each(size=(2, 1, 168, 1), axes=[None, [1], [-1], [1, 3]]),
         *each("x", whole(1, -1), size=(2, 1, 168, 1)),
         *each("x", whole(), size=(2, 1, 168, 1)),
     ],
@@ -372,6 +377,7 @@ def opsets_of(name: str, schema: Any) -> list[int]:
     """The first opset with that version of an operator, and the last of all where it has it still."""
     later = [one.since_version for one in SCHEMAS[name] if one.since_version > schema.since_version]
     first, last = max(schema.since_version, OPSETS[0]), min(later, default=OPSETS[-1] + 1) - 1
+    last = 9 if name == "Upsample" else last  # Resize takes its place
     return list(range(first, last + 1)) if name in CHEAP else sorted({first, *({last} & {OPSETS[-1]})})
 
 
