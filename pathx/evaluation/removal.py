@@ -21,7 +21,6 @@ from pathx.engine.device import engine_precision
 from pathx.engine.explain import explain_frozen
 from pathx.engine.freeze import Frozen, freeze
 from pathx.engine.network import Gate
-from pathx.engine.settings import class_logits
 from pathx.errors import PathxError
 from pathx.evaluation.records import Record, RecordFile, Unread, record_key
 from pathx.evaluation.statistics import bootstrap, compare
