@@ -164,7 +164,7 @@ def _explain(run: Run, ray: OnRay | None) -> Generator[Result]:
             yield from _explain_here(run, computer, items)
         elif len(done) < len(items):
             yield from ray.explain(run, index, items)
-    if index is not None and run.plan.shard is not None and not index.begun:  # none of the images fell to this one
+    if index is not None and not index.begun and (done or run.plan.shard is not None):  # there was nothing to do
         index.begin()
     if index is not None and index.begun:
         index.finish(complete=not run.stop.asked)
