@@ -20,7 +20,7 @@ from torch.testing import assert_close
 
 import pathx
 from pathx import PathxError
-from pathx.drawing.render import heatmap
+from pathx.drawing.render import pixel_map
 from pathx.explanation import Edges, Explanation, LayerTensor, PathLayer, Unit
 from pathx.images.read import UserImage
 from pathx.results.explanation import ResultSubject, explanation_files, path_document
@@ -195,7 +195,7 @@ def test_files_are_those_of_the_design(tmp_path: Path) -> None:
     read = json.loads(text, parse_constant=refuse)
     assert read == made and list(read) == list(made)
     with Image.open(tmp_path / "a" / "b" / "heatmap.png") as image:
-        assert image.tobytes() == heatmap(explanation().attribution).tobytes() and image.size == (8, 8)
+        assert image.tobytes() == pixel_map(explanation().attribution).convert("RGB").tobytes() and image.size == (8, 8)
     with Image.open(tmp_path / "a" / "b" / "overlay.png") as image:
         assert image.width / image.height == 1.5
 
