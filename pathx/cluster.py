@@ -72,7 +72,7 @@ def check_one_device(device: str) -> None:
     """Refuse several devices, which only make sense on one machine."""
     if "," in device:
         raise PathxError(
-            f"on a cluster each process has one device, not {device}: leave out `device`, and have as many processes "
+            f"on a cluster each process has one device, not {device}: leave out `device`, and start as many processes "
             "as there are GPUs",
             usage=True,
         )
@@ -179,7 +179,7 @@ class Cluster:
                     raise value.error
                 yield batch, value
         except ray.exceptions.RayError as error:
-            raise PathxError(f"the cluster is lost ({reason_of(error)}): run it again to go on") from error
+            raise PathxError(f"the cluster is lost ({reason_of(error)}): run it again to continue") from error
         finally:
             for actor in (*load, *starting.values()):
                 ray.kill(actor)

@@ -24,7 +24,7 @@ def parse_grid(text: str) -> str | tuple[list[int | str], list[int | str]]:
     return list(map(parse_depth, depths.split(","))), list(map(parse_width, widths.split(",")))
 
 
-@command("run the same command again to go on")
+@command("run the same command again to continue")
 def evaluate(
     *,
     images: list[str] = options.IMAGES,
@@ -55,9 +55,10 @@ def evaluate(
 ) -> None:
     """Measure explanations by changing pixels or removing units.
 
-    OUT gets evaluation.json, images.csv, the curves as PNG and SVG, and records.jsonl, from which a run that was stopped
-    goes on. With --grid: grid.json, both measures against width (grid.png) and the heatmaps of the first image (sheet.png);
-    the network runs once per image for the whole grid. With --protocol grid: mosaics.json. With --removal: removal.json.
+    OUT gets evaluation.json, images.csv, the curves as PNG and SVG, and records.jsonl, from which the same command
+    continues a stopped run. With --grid: grid.json, insertion and deletion against width (grid.png) and the heatmaps of the
+    first image (sheet.png); the network runs once per image for the whole grid. With --protocol grid: mosaics.json. With
+    --removal: removal.json.
     """
     mosaics = measure.protocol == "grid"
     asked = [name for name, given in (("--grid", grid), ("--removal", removal), ("--protocol grid", mosaics)) if given]

@@ -178,7 +178,9 @@ class Gathered:
         for name, own in self.channels.items():
             parts = {part: tensors[f"{name}.{part}"].clone() for part in own.NAMES}
             if any(parts[part].shape != getattr(own, part).shape for part in own.NAMES):
-                raise PathxError(f"what was gathered of {name} has another shape than the model's; gather it again")
+                raise PathxError(
+                    f"the units gathered for {name} have another shape than the model's: gather them again"
+                )
             channels[name] = Channels(own.tensor, own.layer, **parts)
         return Gathered(self.by, channels, int(tensors["count"]))
 

@@ -87,7 +87,7 @@ def test_a_decomposition_has_its_settings_in_the_index_and_no_other_class_beside
     first, _ = explain_batch(model, frozen, inputs, apart)
     (result,), _ = write_image(inputs[0].source, first, ResultStore(tmp_path / "out"))
     assert result.kind.name == "decomposition" and sum(bool(one["folder"]) for one in result.document["features"]) <= 2
-    with pytest.raises(PathxError, match="decompose compares no classes"):
+    with pytest.raises(PathxError, match="decompose does not compare classes"):
         job("cat", decompose={}, against="dog").check()
 
 
