@@ -169,7 +169,7 @@ class Cluster:
                     raise value.error
                 yield batch, value
         except ray.exceptions.RayError as error:
-            raise PathxError(f"the cluster is lost ({reason_of(error)}): run it again to go on") from error
+            raise PathxError(f"the cluster is lost ({reason_of(error)}): run it again to continue") from error
         finally:
             for actor in (*load, *starting.values()):
                 ray.kill(actor)

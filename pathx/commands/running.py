@@ -195,7 +195,7 @@ def _follow(
     except KeyboardInterrupt as error:
         if plan.indexed:
             done = f"{tally.made + tally.kept} of {tally.total} images are done"
-            print_error(f"interrupted: {done}; run the same command again to go on")
+            print_error(f"interrupted: {done}; run the same command again to continue")
         else:
             print_error("interrupted; the explanations that have a path.json are whole")
         raise typer.Exit(128 + (stop.asked or (*error.args, 2)[0])) from None
@@ -222,7 +222,7 @@ def _summarise(tally: Tally, plan: Plan, results: ResultOptions, *, stopped: boo
                 print_error(f'and {more} more: they have "correct": false in {index}')
     if tally.failed and tally.total > 1:
         if stopped:
-            print_error("stopped at the first failure; run the same command again to go on")
+            print_error("stopped at the first failure; run the same command again to continue")
         else:
             rest = f"; the rest is in {index.parent}" if tally.made + tally.kept else ""
             print_error(f"{len(tally.failed)} of {tally.total} images failed{rest}")

@@ -99,7 +99,7 @@ def _tensor_meta(meta: Any, content: bytes) -> Any:
     if not content and math.prod(sizes) > 0:  # torch would make zeros of that size out of nothing
         raise Unsafe("a tensor has no bytes")
     if any(size > len(content) for size in sizes):
-        raise Unsafe("a tensor says that it is larger than its bytes")
+        raise Unsafe("a tensor claims to be larger than its bytes")
     return meta
 
 

@@ -56,7 +56,7 @@ class Archive:
         if name not in self.names:  # the reader itself does not mind upper and lower case
             raise Unsafe(f"it has no {name}")
         if self._size(name) > _EXPANDED + self._room:
-            raise Unsafe(f"{name} says that it is larger than the file")
+            raise Unsafe(f"{name} claims to be larger than the file")
         content: bytes = self._reader.get_record(name)
         return content
 

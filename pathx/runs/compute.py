@@ -109,7 +109,7 @@ class Job:
         if settings.workers is not None and settings.workers < 0:
             raise PathxError(f"workers {settings.workers} is out of range; use 0 or more", usage=True)
         if self.decompose is not None and settings.against is not None:
-            raise PathxError("decompose compares no classes: use explain", usage=True)
+            raise PathxError("decompose does not compare classes: use explain", usage=True)
         if self.decompose is not None and settings.drawing.heat == "layers":
             raise PathxError("a map of all layers has no features: decompose with heat path or pixels", usage=True)
 

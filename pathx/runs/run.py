@@ -138,7 +138,9 @@ def explain_files(
                     say(f"{replaced} are replaced, as {why}; to keep both, choose another folder with `out`")
                 yield result
                 if index is not None and isinstance(result.error, NoRoomError):
-                    raise PathxError("stopped, as nothing more can be written: make room, then run it again to go on")
+                    raise PathxError(
+                        "stopped, as nothing more can be written: make room, then run it again to continue"
+                    )
     stop.check()
     if plan.shard is not None and merge_if_finished(out):
         note(f"all shards have finished and are merged: {shown(out)}")
@@ -233,7 +235,9 @@ def commit_at_end(store: ResultStore, index: Index | None) -> Iterator[None]:
                     index.append(line)
                     lost += [line["error"]] if "error" in line else []
     if lost:
-        raise PathxError(f"{len(lost)} images that were done are lost ({lost[0]}): run the same command again to go on")
+        raise PathxError(
+            f"{len(lost)} images that were done are lost ({lost[0]}): run the same command again to continue"
+        )
 
 
 def index_of(plan: Plan, model: LoadedModel, job: Job, store: ResultStore) -> Index:
