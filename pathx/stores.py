@@ -16,20 +16,11 @@ from pathx.regular import file_errors, open_regular
 
 INSTALL = "pip install 'pathx-relu[remote]'"
 DRIVERS = {
-    "s3": "s3fs",
-    "s3a": "s3fs",
-    "gs": "gcsfs",
-    "gcs": "gcsfs",
-    "hf": "huggingface_hub",
-    "az": "adlfs",
-    "abfs": "adlfs",
-    "abfss": "adlfs",
-    "oss": "ossfs",
-    "oci": "ocifs",
-    "hdfs": "pyarrow",
-    "sftp": "paramiko",
-    "ssh": "paramiko",
-    "memory": "",
+    **{"hf": "huggingface_hub", "oss": "ossfs", "oci": "ocifs", "hdfs": "pyarrow", "memory": ""},
+    **dict.fromkeys(("s3", "s3a"), "s3fs"),
+    **dict.fromkeys(("gs", "gcs"), "gcsfs"),
+    **dict.fromkeys(("az", "abfs", "abfss"), "adlfs"),
+    **dict.fromkeys(("sftp", "ssh"), "paramiko"),
 }
 """Stores by how their addresses begin, and the package that fsspec needs for each. No file of this machine is among them."""
 
@@ -107,6 +98,12 @@ def version_anywhere(file: str) -> str:
     return f"{found.st_dev}:{found.st_ino}:{found.st_size}:{found.st_mtime_ns}"
 
 
+def check_size(file: str, size: int, limit: int) -> None:
+    """Refuse to read an image of more bytes."""
+    if size > limit:
+        raise PathxError(f"{shown(file)} is larger than {limit >> 30} GiB: scale the image down first")
+
+
 def fetch_stored(address: str, limit: int) -> bytes:
     """A whole file of at most so many bytes. Raises PathxError."""
     system, path = store_of(address)
@@ -114,12 +111,9 @@ def fetch_stored(address: str, limit: int) -> bytes:
         about = system.info(path)
         if about["type"] == "directory":
             raise PathxError(f"{shown(address)} is a folder: name its images one by one, or the folder to a run")
-        if (about.get("size") or 0) > limit:
-            raise PathxError(f"{shown(address)} is larger than {limit >> 30} GiB: scale the image down first")
+        check_size(address, about.get("size") or 0, limit)
         data: bytes = system.cat_file(path)
-    if not data:
-        raise PathxError(f"{shown(address)} is empty (zero bytes): upload it again")
-    return data
+        return data
 
 
 def fetch_part(address: str, start: int, size: int) -> bytes:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +9,7 @@ import typer
 
 from pathx.commands import options
 from pathx.commands.command import command
-from pathx.commands.output import note_printer, print_paragraph, progress_bar, say
+from pathx.commands.output import print_paragraph, say
 
 if TYPE_CHECKING:
     from pathx.evaluation.check import Checked
@@ -25,8 +23,7 @@ def check(
     path: options.PathOptions,
     device: options.DeviceOptions,
     out: str = options.out_folder("pathx-check"),
-    format: str = options.FORMAT,
-    quiet: bool = options.QUIET,
+    screen: options.ScreenOptions,
 ) -> None:
     """Check on one image whether explanations can be trusted.
 
@@ -35,13 +32,9 @@ def check(
     """
     from pathx.evaluation.check import check
 
-    watch = partial(progress_bar, "checking", quiet=quiet)
-    note = note_printer(quiet)
-    found = check(model.load(quiet), image, out=out, **vars(path), **vars(device), note=note, watch=watch)
-    if format == "json":
-        say(json.dumps(found.document))
-    elif not quiet:
-        _print(found, out)
+    loaded = model.load(screen.quiet)
+    found = check(loaded, image, out=out, **vars(path), **vars(device), **screen.watching("checking"))
+    screen.show(found.document, lambda: _print(found, out))
     if not found.passed:
         raise typer.Exit(1)
 

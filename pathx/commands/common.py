@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from typing import Any
 
@@ -11,7 +10,7 @@ import typer
 from pathx.commands import options
 from pathx.commands.command import command
 from pathx.commands.options import option, split_list
-from pathx.commands.output import note_printer, print_paragraph, print_problems, print_table, progress_bar, say
+from pathx.commands.output import print_paragraph, print_problems, print_table, say
 from pathx.errors import PathxError
 
 
@@ -44,8 +43,7 @@ def common(
     device: options.DeviceOptions,
     batch_size: int = options.AT_ONCE,
     out: str = options.out_folder("pathx-common"),
-    format: str = options.FORMAT,
-    quiet: bool = options.QUIET,
+    screen: options.ScreenOptions,
 ) -> None:
     """Find the units, channels and places that a class's paths share.
 
@@ -58,18 +56,12 @@ def common(
         raise PathxError(
             "these are finished explanations: leave --depth, --width, --alpha, --skips and --exact out", usage=True
         )
-    loaded = None if finished else model.load(quiet)
-    watch = partial(progress_bar, "explaining", quiet=quiet)
+    loaded = None if finished else model.load(screen.quiet)
     how: dict[str, Any] = {"by": by, "threshold": threshold, "layers": layers, "classes": classes, "wrong": wrong}
-    how |= {**vars(path), **vars(device), "batch_size": batch_size}
-    document = common(loaded, folders, out=out, **how, note=note_printer(quiet), watch=watch)
-    if format == "json":
-        say(json.dumps(document))
-    elif not quiet:
-        _print(document, out)
-        if wrong:
-            _print_suspects(document["wrong"], units)
-    print_problems(document, quiet)
+    how |= {**vars(path), **vars(device), "batch_size": batch_size, **screen.watching("explaining")}
+    document = common(loaded, folders, out=out, **how)
+    screen.show(document, lambda: _print(document, out, units))
+    print_problems(document, screen.quiet)
 
 
 def _print_suspects(suspects: list[dict[str, Any]], units: str | None) -> None:
@@ -95,7 +87,7 @@ def _print_suspects(suspects: list[dict[str, Any]], units: str | None) -> None:
     print_table(headings, rows, right={1})
 
 
-def _print(document: dict[str, Any], out: str) -> None:
+def _print(document: dict[str, Any], out: str, units_folder: str | None) -> None:
     from pathx.evaluation.plots import plots_are_missing
 
     settings = document["settings"]
@@ -117,6 +109,8 @@ def _print(document: dict[str, Any], out: str) -> None:
                 print_paragraph(", ".join(best), f"    {kind:9}")
         say()
     say(f"{out}: common.json{'' if plots_are_missing() else ' and plots'}")
+    if "wrong" in document:
+        _print_suspects(document["wrong"], units_folder)
 
 
 def _print_nearest(document: dict[str, Any]) -> None:

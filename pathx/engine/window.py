@@ -7,7 +7,7 @@ like height and width.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
@@ -195,20 +195,17 @@ class Window:
         if all(self.covers(dim) or size == 1 for dim, size in enumerate(sizes)):
             return values if values.shape[0] == 1 else values.index_select(0, self.image)
         if not any(self.overhang) and all(isinstance(origin, int) for origin in self.origin):
-            values = self.cut(values)
+            for dim, (origin, size) in enumerate(
+                zip(self.origin, sizes, strict=True), start=1
+            ):  # one box for all: not copied
+                if size != 1:
+                    values = values.narrow(dim, cast(int, origin), self.extent[dim - 1])
             return values if values.shape[0] == 1 else values.index_select(0, self.image)
         index = self.index(sizes)
         if len(values) > 1:
             image = self.image.reshape(-1, *(1,) * len(sizes))
             index = index + image * prod(sizes)
         return values.reshape(-1).index_select(0, index.reshape(-1)).reshape(index.shape)
-
-    def cut(self, values: Tensor) -> Tensor:
-        """The part of values (B, *sizes) that lies under one box for all, not copied; a size of 1 stays as it is."""
-        for dim, (origin, size) in enumerate(zip(self.origin, values.shape[1:], strict=True), start=1):
-            if size != 1:
-                values = values.narrow(dim, cast(int, origin), self.extent[dim - 1])
-        return values
 
     def scale(self, values: Tensor) -> Window:
         """Elementwise product with the values (B or 1, *sizes) under the boxes."""
@@ -269,6 +266,12 @@ class Window:
             self, data=self.data[keep], origin=origin, row=self.row[keep], image=self.image[keep], ordered=False
         )
 
+    def permute(self, order: Sequence[int]) -> Window:
+        """The same cotangents with the dimensions in another order, that of the batch (0) first."""
+        dims = [dim - 1 for dim in order[1:]]
+        origin, shape = tuple(self.origin[dim] for dim in dims), tuple(self.shape[dim] for dim in dims)
+        return replace(self, data=self.data.permute(*order), origin=origin, shape=shape)
+
     def shift(self, dim: int, offset: int, size: int, *, step: int = 1) -> Window:
         """In the coordinates p' = step * p + offset of a map that is `size` long in `dim`; what lies outside is dropped."""
         old = self.shape[dim]
@@ -319,17 +322,7 @@ def unravel(index: Index, shape: tuple[int, ...]) -> tuple[Index, ...]:
 
 def cached_arange(count: int, device: torch.device) -> Tensor:
     """0, 1, …, (count,), to be read only: it is made once."""
-    known = _COUNTED.get((count, device))
-    if known is None:
-        length = max(4096, 1 << max(0, count - 1).bit_length())
-        if length > MOST_REMEMBERED:
-            return torch.arange(count, device=device)
-        known = remember(("count", length), device, lambda: torch.arange(length))[:count]
-        if type(known) is Tensor:
-            if len(_COUNTED) >= MOST_CONSTANTS:
-                _COUNTED.clear()
-            _COUNTED[count, device] = known
-    return known
+    return cached_range(count, 1, 0, device)
 
 
 def cached_range(count: int, step: int, start: int, device: torch.device) -> Tensor:
@@ -376,7 +369,6 @@ MOST_CONSTANTS = 4096
 """How many constants are kept; a deep network has several for every layer."""
 
 _REMEMBERED: dict[tuple[object, ...], Tensor] = {}
-_COUNTED: dict[tuple[int, torch.device], Tensor] = {}  # beginnings of the few that are remembered
 
 
 def remember(what: tuple[object, ...], device: torch.device, make: Callable[[], Tensor], keep: bool = True) -> Tensor:

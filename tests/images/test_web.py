@@ -183,7 +183,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-@pytest.mark.usefixtures("one_thread")
+@pytest.mark.usefixtures("one_thread", "undrawn")
 def test_secrets_in_addresses_are_neither_printed_nor_written(
     server: str, here: Path, pathx_: Pathx, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

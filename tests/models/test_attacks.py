@@ -101,7 +101,7 @@ def calls(file: str) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize(
-    ("extension", "step"), [(".pt2", 20), *(pytest.param(each, 1, marks=pytest.mark.slow) for each in EXTENSIONS)]
+    ("extension", "step"), [(".pt2", 40), *(pytest.param(each, 1, marks=pytest.mark.slow) for each in EXTENSIONS)]
 )
 def test_no_option_runs_code(here: Path, pathx_: Pathx, genuine: bytes, extension: str, step: int) -> None:
     mark, photo, file = here / "mark", picture(), f"attack{extension}"
@@ -127,7 +127,7 @@ def test_no_file_beside_a_model_or_a_result_runs_code(here: Path, pathx_: Pathx,
     assert pathx_("explain", "photo.png", *model, "--save-tensors").status == 0
     (folder,) = Path("pathx-out/photo.png").iterdir()
     whole = {name: (folder / name).read_bytes() for name in ("path.json", "tensors.safetensors")}
-    for name, content in list(attacks(mark, genuine))[::16]:
+    for name, content in list(attacks(mark, genuine))[::32]:
         for beside in ("model.json", "model.pt2.json"):
             Path(beside).write_bytes(content)
             assert pathx_("explain", "photo.png", *model).status == 2, name

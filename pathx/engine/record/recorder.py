@@ -288,7 +288,8 @@ class Recorder(DispatchMode):
         """What is computed with in place of a parameter or buffer of the model."""
         if tensor.dtype is not self.dtype or tensor.device != self.device or tensor.layout is not torch.strided:
             check_tensor(tensor, *_names(path, name))
-            tensor = self._convert(tensor.detach())
+            if tensor.is_floating_point() or tensor.device != self.device:  # numbers of batches stay as they are
+                tensor = self._convert(tensor.detach())
         self.names.setdefault(id(tensor), _names(path, name))
         return tensor
 

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pathx.engine.rules.geometry import Field, Shapes, batch_in_front, slide, spatial
-from pathx.engine.rules.shared import channel_total, window_below
-from pathx.engine.rules.table import Call, Cotangents, constant, linear
+from pathx.engine.rules.shared import window_below
+from pathx.engine.rules.table import Call, Cotangents, linear
 from pathx.engine.window import Corners, Origin, Window, spread, with_item
 
 
@@ -63,10 +63,31 @@ CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 def _transpose(data: Tensor, weight: Tensor, shape: tuple[int, ...], geometry: Any) -> Tensor:
     """(P, *shape) the transpose of a convolution on whole maps (P, …)."""
     stride, padding, dilation, groups = geometry
+    kernel = weight.shape[2:]
+    if groups == 1 and set(dilation) == {1}:
+        if set(kernel) == set(stride) == {1} and not any(padding):  # a product of matrices is up to three times as fast
+            return torch.matmul(weight.flatten(1).t(), data.flatten(2)).reshape(-1, *shape)
+        if len(kernel) == 2 and stride[0] == stride[1] > 1 and shape[0] <= 4 < len(weight):  # a network's first
+            return _transpose_by_phases(data, weight, shape, stride[0], padding)
     inputs = data.new_zeros(1).expand(len(data), *shape)
     settings = (None, stride, padding, dilation, False, (0,) * len(stride), groups, [True, False, False])
     below, _, _ = torch.ops.aten.convolution_backward.default(data, inputs, weight, *settings)
     return cast(Tensor, below)
+
+
+def _transpose_by_phases(
+    data: Tensor, weight: Tensor, shape: tuple[int, ...], stride: int, padding: tuple[int, ...]
+) -> Tensor:
+    """The same for a stride: a convolution that makes the places between two steps as channels of their own."""
+    channels, *kernel = weight.shape[1:]
+    steps = [-(-size // stride) for size in kernel]
+    missing = [n * stride - size for n, size in zip(steps, kernel, strict=True)]
+    phases = F.pad(weight, (0, missing[1], 0, missing[0]))
+    phases = phases.view(-1, channels, steps[0], stride, steps[1], stride).permute(1, 3, 5, 0, 2, 4).flip(4, 5)
+    below = F.conv2d(data, phases.reshape(-1, len(weight), *steps), padding=[n - 1 for n in steps])
+    below = F.pixel_shuffle(below, stride)
+    after = [size + first - have for size, first, have in zip(shape[1:], padding, below.shape[2:], strict=True)]
+    return F.pad(below, (-padding[1], after[1], -padding[0], after[0]))  # cut, or padded where no kernel reaches
 
 
 def _rows_of_kernel(cotangent: Window, weight: Tensor, shape: tuple[int, ...], geometry: Any) -> Window:
@@ -94,9 +115,3 @@ def all_channels(cotangent: Window) -> Window:
     channel = cotangent.position(0).clamp(0, cotangent.shape[0] - 1).expand_as(cotangent.data)
     wide.scatter_add_(1, channel, cotangent.data)
     return replace(cotangent, data=wide, origin=with_item(cotangent.origin, 0, 0))
-
-
-@constant("convolution")
-def convolution_constant(call: Call, cotangent: Window) -> Tensor | None:
-    bias = call.args[2]
-    return None if bias is None else channel_total(cotangent, bias)

@@ -11,7 +11,6 @@ import {
   remarks,
   rowHead,
   saveFile,
-  scrolling,
   shadedCell,
   tableOf,
   text,
@@ -37,9 +36,9 @@ const rows = DATA.rows.map((row, at) => ({
 }));
 const state = { words: "", sort: "first", truth: "", predicted: "", show: "all", list: rows };
 
-const status = make("p", { class: "told", role: "status" });
-const inner = make("div", { class: "tiles-inner", role: "list", "aria-label": "Images" });
-const view = make("div", {}, inner);
+const status = make("p.told", { role: "status" });
+const inner = make("div.tiles-inner", { role: "list", "aria-label": "Images" });
+const view = make("div", inner);
 
 function filtered() {
   const fits = (row) =>
@@ -106,20 +105,15 @@ function tile(row, at) {
     return make(
       "div",
       item,
-      make("div", { class: "blank" }, "failed"),
-      make(
-        "div",
-        { class: "caption", tabindex: "0", "data-at": at },
-        make("b", {}, text(name)),
-        make("span", {}, text(row.error)),
-      ),
+      make("div.blank", "failed"),
+      make("div.caption", { tabindex: "0", "data-at": at }, make("b", text(name)), make("span", text(row.error))),
     );
   const picture = row.thumbnail
     ? make("img", { src: row.thumbnail, alt: "", decoding: "async" })
-    : make("div", { class: "blank" }, "no photo");
+    : make("div.blank", "no photo");
   const { removal } = row;
   const line = (tag, name, share) =>
-    make(tag, { class: "pair" }, make("span", {}, name), make("span", { class: "amount" }, percent(share)));
+    make(tag, { class: "pair" }, make("span", name), make("span.amount", percent(share)));
   return make(
     "div",
     item,
@@ -128,13 +122,12 @@ function tile(row, at) {
       { href: row.page, "data-at": at },
       picture,
       make(
-        "div",
-        { class: "caption" },
+        "div.caption",
         line("b", text(row.predicted ?? row.target), row.probability),
-        row.truth ? make("span", { class: "truth" }, row.wrong ? ["✗ is ", text(row.truth)] : "✓ as labelled") : null,
+        row.truth ? make("span.truth", row.wrong ? ["✗ is ", text(row.truth)] : "✓ as labelled") : null,
         removal ? line("div", "without path", removal.after) : null,
         removal ? line("div", "at random", removal.at_random) : null,
-        make("span", { class: "quiet" }, text(name)),
+        make("span.quiet", text(name)),
       ),
     ),
   );
@@ -159,7 +152,7 @@ function select(name, values, change) {
     make("option", { value: "" }, "all"),
     values.map((value) => make("option", { value }, value)),
   );
-  return { element, label: make("label", { class: "field-label" }, make("span", {}, name), element) };
+  return { element, label: make("label.field-label", make("span", name), element) };
 }
 
 function classesOf(key) {
@@ -202,14 +195,13 @@ function controls() {
     ...(rows.some((row) => row.error) ? [["failed", "failed"]] : []),
   ];
   return make(
-    "div",
-    { class: "controls" },
-    make("label", { class: "field-label" }, make("span", {}, "Search"), search),
-    make("label", { class: "field-label" }, make("span", {}, "Sort"), sort),
+    "div.controls",
+    make("label.field-label", make("span", "Search"), search),
+    make("label.field-label", make("span", "Sort"), sort),
     labelled ? truths.label : null,
     predictions.label,
     shows.length > 1 ? choice("Show", shows, "all", (show) => set({ show })) : null,
-    make("button", { type: "button", click: table }, "Save as CSV"),
+    make("button", { click: table }, "Save as CSV"),
   );
 }
 
@@ -246,7 +238,7 @@ function confusion() {
   const most = Math.max(...counts.values());
   const cell = (truth, predicted) => {
     const count = counts.get(JSON.stringify([truth, predicted])) ?? 0;
-    if (!count) return make("td", {});
+    if (!count) return make("td");
     const words = `${counted(count, "image")} labelled ${truth} and predicted ${predicted}`;
     const filter = () => set({ truth, predicted, show: "all" });
     return shadedCell(count / most, truth === predicted ? "right" : "wrong", words, String(count), filter);
@@ -254,29 +246,21 @@ function confusion() {
   const right = known.filter((row) => !row.wrong).length;
   const hidden = busy.size - classes.length;
   return make(
-    "details",
-    { class: "card" },
+    "details.card",
     make(
       "summary",
-      {},
       `Labels and predictions: ${percent(right / known.length)} of ${counted(known.length, "image")} as labelled`,
     ),
     hidden > 0
-      ? make(
-          "p",
-          { class: "quiet" },
-          `The ${classes.length} classes that are confused most; ${hidden} more are not in the table.`,
-        )
+      ? make("p.quiet", `The ${classes.length} classes that are confused most; ${hidden} more are not in the table.`)
       : null,
-    scrolling(
+    tableOf(
+      "table.confusion",
       "Confusion matrix",
-      tableOf(
-        { class: "confusion" },
-        ["labelled ↓ predicted →", ...classes.map(text)],
-        classes.map((truth) => [rowHead(text(truth)), ...classes.map((predicted) => cell(truth, predicted))]),
-      ),
+      ["labelled ↓ predicted →", ...classes.map(text)],
+      classes.map((truth) => [rowHead(text(truth)), ...classes.map((predicted) => cell(truth, predicted))]),
     ),
-    make("button", { type: "button", click: () => set({ truth: "", predicted: "" }) }, "Show all classes"),
+    make("button", { click: () => set({ truth: "", predicted: "" }) }, "Show all classes"),
   );
 }
 
@@ -286,10 +270,9 @@ addEventListener("resize", paintView);
 
 document.body.append(
   make(
-    "header",
-    { class: "top" },
-    make("p", { class: "over" }, "pathx report"),
-    make("h1", {}, counted(rows.length, "image")),
+    "header.top",
+    make("p.over", "pathx report"),
+    make("h1", counted(rows.length, "image")),
     DATA.links.length
       ? make(
           "nav",
@@ -299,11 +282,7 @@ document.body.append(
       : null,
     remarks(DATA.notes),
   ),
-  make("main", { class: "plain" }, confusion(), card("Images", {}, controls(), status, view)),
-  make(
-    "footer",
-    {},
-    "This report needs no network and sends nothing. Arrow keys move among the images, Enter opens one.",
-  ),
+  make("main.plain", confusion(), card("section", "Images", controls(), status, view)),
+  make("footer", "This report needs no network and sends nothing. Arrow keys move among the images, Enter opens one."),
 );
 update();

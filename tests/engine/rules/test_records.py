@@ -26,7 +26,7 @@ from torch.testing import assert_close
 from pathx import PathxError
 from pathx.engine.freeze import freeze
 from pathx.engine.record.operations import Node, Scope, Value
-from pathx.engine.rules.arithmetic import rms_norm
+from pathx.engine.rules.arithmetic import last_norm
 from pathx.engine.rules.table import OPERATIONS, Call, record_of
 from pathx.engine.window import Window
 
@@ -412,7 +412,7 @@ def test_a_norm_by_the_root_of_the_mean_square_that_is_one_operation(weighted: b
     saved = {scale: (x.square().mean(2, keepdim=True) + 0.1).rsqrt()}
     call = Call(node, args, {}, {source: (3, 6), made: (3, 6), scale: (3, 1)}, saved, 2, True)
     rows, image = fixed(4, 3, 6, seed=2), torch.tensor([0, 1, 1, 0])
-    ((value, below),) = rms_norm(call, 0, Window.full(rows, torch.arange(4), image))
+    ((value, below),) = last_norm(call, 0, Window.full(rows, torch.arange(4), image))
     inputs = x[image].requires_grad_()
     expected = torch.autograd.grad(by_root(inputs) * (1 if weight is None else weight), inputs, rows)[0]
     assert value == source
