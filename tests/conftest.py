@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # the process that only hands out tests needs no torch, which
     from torch import Tensor
 
 _slow = [HealthCheck.too_slow]
-settings.register_profile("reproducible", deadline=None, suppress_health_check=_slow, derandomize=True)
+settings.register_profile("reproducible", deadline=None, suppress_health_check=_slow, derandomize=True, max_examples=40)
 settings.register_profile("explore", deadline=None, suppress_health_check=_slow)  # pytest --hypothesis-profile explore
 settings.load_profile("reproducible")
 

@@ -66,7 +66,6 @@ class Frozen:
                 shapes,
                 {v: self.kept[v] if lifted is None else self.kept[v][None] for v in frozen if v in self.kept},
                 self._batch,
-                self.compact,
                 inputs={v: self.kept[v] for v in read if v in self.kept},
                 whole=lifted is None and node.index in self.network.whole,
             )
