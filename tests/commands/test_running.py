@@ -102,8 +102,9 @@ def test_an_image_that_fails_after_its_first_result_has_failed() -> None:
     assert (tally.made, tally.failed) == (0, {"a"})
 
 
-def test_right_predictions_are_those_of_the_label() -> None:
+def test_wrong_predictions_are_not_those_of_the_label() -> None:
     tally = Tally(3)
     for file, truth in (("a", "cat"), ("b", "dog"), ("c", None)):
         tally.add(result(file, truth=truth, predictions=(("cat", 0.9), ("dog", 0.1)), folder=Path("out", file, "cat")))
-    assert (tally.labelled, tally.right) == (2, 1)
+    assert tally.labelled == 2
+    assert tally.wrong == ["b is dog, the network says cat: out/b"]
