@@ -161,6 +161,10 @@ def read_graph(graph: Graph, nodes: Iterable[Node], logits: Value) -> Reading:
     return _Reader(graph, tuple(nodes)).read(logits)
 
 
+_GUARDS = ("clamp", "clamp_min", "clamp_max", "maximum", "minimum", "where", "masked_fill")
+"""What keeps a factor within bounds, or masks it: a factor it remains."""
+
+
 @dataclass(eq=False)
 class _Reader:
     graph: Graph
@@ -234,7 +238,8 @@ class _Reader:
         source = self._activation_source(node, varying)
         if source is not None:
             self.sources[node.index] = source
-            return 3 if has(node, "saturating") else 2 if is_clip(node) else 1
+            guarded = node.kind in _GUARDS and min(ranks) == 3
+            return 3 if guarded or has(node, "saturating") else 2 if is_clip(node) else 1
         if is_norm(node):
             return 0
         if operation.transpose is None:
@@ -277,7 +282,7 @@ class _Reader:
             raise PathxError(_no_rule(node, " beside its first result"), usage=True)
         source = self.sources.get(node.index)
         if source is not None:
-            if is_smooth(node) or varying != [source]:
+            if is_smooth(node) or node.inputs.count(source) > 1 or varying != [source]:
                 self.because = node.place
             return (source,)
         positions = _positions(node, self.states)
