@@ -278,6 +278,10 @@ GATED_UNITS: dict[str, tuple[Part, Part]] = {
         lambda net, x: x.relu() * (size(x) / size(x).mean(1, keepdim=True).clamp(min=1e-6)),
         lambda net, x: x.relu() * (size(x) / size(x).mean(1, keepdim=True)).detach(),
     ),
+    "a gate of sums of an activation that saturates": (
+        lambda net, x: net.conv(x.tanh()) * net.conv(x).sigmoid(),
+        lambda net, x: net.conv(x.tanh()) * net.conv(x).sigmoid().detach(),
+    ),
     "a bounded gate": (
         lambda net, x: x.relu() * torch.maximum(x.sigmoid(), torch.full_like(x, 0.4)),
         lambda net, x: x.relu() * x.sigmoid().clamp(min=0.4).detach(),
