@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 
@@ -12,8 +14,7 @@ import torch
 from benchmarks import cluster as _cluster  # noqa: F401  its parts
 from benchmarks import counted as _counted  # noqa: F401  its parts
 from benchmarks import folders as _folders  # noqa: F401  its parts
-from benchmarks import report
-from benchmarks.measure import ROOT, THREADS, Effort, limit_memory, machine
+from benchmarks.measure import ROOT, THREADS, Effort, Row, limit_memory, machine
 from benchmarks.parts import PARTS
 
 MAIN = ("path", "others", "first", "command", "work")
@@ -43,8 +44,8 @@ def main() -> None:
     torch.set_num_threads(THREADS)
     limit_memory()
     effort = Effort(options.repeats or (3 if options.quick else 9), options.quick)
-    here = machine()
-    print(report.describe(here))
+    here, file = machine(), options.out / "results.json"
+    print("; ".join(f"{key} {value}" for key, value in here.items()))
     failed: list[str] = []
     for name in names:
         part = PARTS[name]
@@ -53,18 +54,37 @@ def main() -> None:
         try:
             for row in part.rows(effort):
                 rows.append(row)
-                print(report.line(row), flush=True)
+                print(line(row), flush=True)
         except (RuntimeError, MemoryError) as error:
             failed.append(name)
             print(f"  failed: {str(error).strip().splitlines()[-1]}", flush=True)
             continue
         # After each part, so that an interrupted run keeps what it measured, and read again, as others may have added theirs.
-        results = report.read(options.out)
-        results[name] = report.entry(part.title, date.today().isoformat(), here, rows)
-        report.write(results, options.out)
-    print(f"\n{options.out / report.RESULTS}", file=sys.stderr)
+        results = json.loads(file.read_text()) if file.is_file() else {}
+        measured = [{**asdict(row), "figure": row.figure} for row in rows]
+        results[name] = {"title": part.title, "date": date.today().isoformat(), "machine": here, "rows": measured}
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(results, indent=2) + "\n")
+    print(f"\n{file}", file=sys.stderr)
     if failed:
         raise SystemExit(f"failed: {', '.join(failed)}")
+
+
+def line(row: Row) -> str:
+    """A row of the table in the terminal."""
+    times, figure, verdict = amount(row.value, row.unit), "", ""
+    if row.reference is not None:
+        times, figure = f"{times} : {amount(row.reference, row.unit)} {row.against}", f"{row.figure:.3g} x"
+    if row.limit is not None:
+        limit = f"{row.limit:.3g} x" if row.reference is not None else amount(row.limit, row.unit)
+        verdict = f"{'within' if row.figure <= row.limit else 'above'} {limit}"
+    return f"  {row.what:<34} {times:<34} {figure:>9}  {verdict:<18} {row.note}".rstrip()
+
+
+def amount(value: float, unit: str) -> str:
+    if unit != "s":
+        return f"{value:.0f} {unit}"
+    return f"{value * 1000:.3g} ms" if value < 1 else f"{value:.3g} s"
 
 
 if __name__ == "__main__":

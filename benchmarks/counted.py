@@ -11,7 +11,7 @@ from support.work import Work, work_of
 
 from benchmarks.measure import Effort, Row
 from benchmarks.parts import part
-from benchmarks.subjects import NAMES, Subject, photos, subject
+from benchmarks.subjects import NAMES, subject
 
 MIB = 2**20
 SETTINGS: tuple[tuple[int | str, int, float], ...] = (
@@ -50,20 +50,6 @@ def work(effort: Effort) -> Iterator[Row]:
                 yield Row(
                     f"{what}, largest tensor", done.largest / MIB, "Saliency", saliency.largest / MIB, "MiB", limit=4.0
                 )
-        yield from _batches(name, measured)
-
-
-def _batches(name: str, measured: Subject) -> Iterator[Row]:
-    """16 images against one."""
-    with as_on_a_gpu():
-        single = measured.path(depth="all", width=5)
-        single()
-        one = work_of(single)
-        many = measured.path(photos(16), depth="all", width=5)
-        many()  # traces the network for such a batch
-        batch = work_of(many)
-    yield Row(f"{name}, launches for 16 images", batch.launches, "one", one.launches, "", limit=1.2)
-    yield Row(f"{name}, bytes per image of 16", batch.moved / 16 / MIB, "one", one.moved / MIB, "MiB", limit=1.0)
 
 
 def _note(done: Work) -> str:

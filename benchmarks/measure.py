@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from time import process_time
@@ -102,6 +102,8 @@ def _memory() -> int:
 
 def machine() -> dict[str, Any]:
     """What the figures depend on."""
+    described = ["git", "describe", "--always", "--dirty", "--abbrev=10"]
+    commit = subprocess.run(described, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
@@ -109,8 +111,8 @@ def machine() -> dict[str, Any]:
         "memory_gib": round(_memory() / 2**30, 1),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        **{name: _version(name) for name in ("torch", "torchvision", "captum")},
-        "commit": _commit(),
+        **{name: version(name) for name in ("torch", "torchvision", "captum")},
+        "commit": commit or "unknown",
     }
 
 
@@ -120,19 +122,6 @@ def _processor() -> str:
     except OSError:
         return platform.processor() or "unknown"
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "not installed"
-
-
-def _commit() -> str:
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=10"]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    return found.stdout.strip() or "unknown"
 
 
 def in_process(*arguments: str) -> dict[str, float]:

@@ -23,7 +23,7 @@ from benchmarks.subjects import Subject, network, photo
 def main(name: str, method: str, width: str = "5", once: str = "") -> None:
     torch.set_num_threads(THREADS)
     module, images = network(name), photo()
-    measured = Subject(name, module, images, target=0, traced=0.0)
+    measured = Subject(name, module, images, target=0)
     if method == "saliency":
         call = measured.saliency()
     else:

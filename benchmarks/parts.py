@@ -14,7 +14,7 @@ from support.reference import literal_algorithm_1
 
 import pathx
 from benchmarks.measure import Effort, Row, in_process, interleaved, run_python, seconds
-from benchmarks.subjects import NAMES, Subject, network, photo, photos, subject
+from benchmarks.subjects import NAMES, network, photo, photos, subject
 
 
 @dataclass(frozen=True)
@@ -59,32 +59,15 @@ def _models(effort: Effort) -> tuple[str, ...]:
     return ("resnet18", "squeezenet1_1") if effort.quick else NAMES
 
 
-def _tracing(measured: Subject) -> str:
-    return f"tracing {measured.traced:.2f} s, once"
-
-
 @part("literal", "Complete path, width 5, VGG-16 with 10 classes, against the literal Algorithm 1")
 def literal(effort: Effort) -> Iterator[Row]:
     measured = subject("vgg16", classes=10)
     slow = lambda: literal_algorithm_1(measured.module, measured.images[0], measured.target, "all", 5)  # noqa: E731
     fast = measured.path(depth="all", width=5)
-    same = _units_in_common(measured, slow().kept)  # which is also the warm-up of the slow one
-    fast()
+    slow(), fast()  # warm
     rounds = [(seconds(fast), seconds(slow)) for _ in range(min(effort.repeats, 3))]
     value, reference = (median(times) for times in zip(*rounds, strict=True))
-    note = f"{_tracing(measured)}; {same}"
-    yield Row("vgg16, 10 classes", value, "literal Algorithm 1", reference, limit=1 / 10, note=note)
-
-
-def _units_in_common(measured: Subject, kept: list[list[int]]) -> str:
-    """How many units both found. In float32 two units that are all but tied may change places."""
-    (explanation,) = pathx.explain(measured.module, measured.images, target=measured.target, depth="all", width=5)
-    common = 0
-    for layer, numbers in zip(explanation.path, kept, strict=True):
-        shape = layer.tensors[0].shape
-        indices = {tuple(int(i) for i in torch.unravel_index(torch.tensor(number), shape)) for number in numbers}
-        common += sum(unit.index in indices for unit in layer.units)
-    return f"{common} of {sum(map(len, kept))} units the same"
+    yield Row("vgg16, 10 classes", value, "literal Algorithm 1", reference, limit=1 / 10)
 
 
 @part("path", "One image against Saliency; 1000 classes")

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 import pathx
-from benchmarks.measure import ROOT, seconds
+from benchmarks.measure import ROOT
 from pathx.models.torchvision import torchvision
 
 PHOTO = ROOT / "examples" / "cat.png"
@@ -24,14 +24,12 @@ class Subject:
 
     Args:
         images: (1, 3, 224, 224).
-        traced: seconds that the first call spent on tracing the network, which later calls do without.
     """
 
     name: str
     module: nn.Module
     images: Tensor
     target: int
-    traced: float
 
     def path(self, images: Tensor | None = None, **settings: Any) -> Callable[[], object]:
         """The call that explains the image, or others with the same target."""
@@ -51,7 +49,7 @@ class Subject:
 
 
 def subject(name: str, classes: int = 1000, *, settled: bool = False) -> Subject:
-    """A network ready to be timed: built, warm and traced. Weights are the bundled ones, or random (He).
+    """A network ready to be timed. Weights are the bundled ones, or random (He).
 
     Args:
         settled: with batch statistics of photos, without which the values in deep untrained networks explode.
@@ -67,10 +65,7 @@ def subject(name: str, classes: int = 1000, *, settled: bool = False) -> Subject
         module.eval()
     with torch.no_grad():
         target = int(module(images).argmax())
-    first = Subject(name, module, images, target, 0.0)
-    call = first.path(depth=1, width=1)
-    cold, warm = seconds(call), seconds(call)
-    return Subject(name, module, images, target, max(0.0, cold - warm))
+    return Subject(name, module, images, target)
 
 
 def network(name: str, classes: int = 1000) -> nn.Module:

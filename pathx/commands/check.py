@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +9,7 @@ import typer
 
 from pathx.commands import options
 from pathx.commands.command import command
-from pathx.commands.output import note_printer, print_paragraph, progress_bar, say
+from pathx.commands.output import print_paragraph, say
 
 if TYPE_CHECKING:
     from pathx.evaluation.check import Checked
@@ -21,12 +19,8 @@ if TYPE_CHECKING:
 def check(
     *,
     image: str = typer.Argument(metavar="IMAGE", help="An image."),
-    model: options.ModelOptions,
-    path: options.PathOptions,
-    device: options.DeviceOptions,
+    how: options.DocumentOptions,
     out: str = options.out_folder("pathx-check"),
-    format: str = options.FORMAT,
-    quiet: bool = options.QUIET,
 ) -> None:
     """Check on one image whether explanations can be trusted.
 
@@ -35,13 +29,8 @@ def check(
     """
     from pathx.evaluation.check import check
 
-    watch = partial(progress_bar, "checking", quiet=quiet)
-    note = note_printer(quiet)
-    found = check(model.load(quiet), image, out=out, **vars(path), **vars(device), note=note, watch=watch)
-    if format == "json":
-        say(json.dumps(found.document))
-    elif not quiet:
-        _print(found, out)
+    found = check(how.load(), image, out=out, **how.settings("checking"))
+    how.screen.show(found.document, lambda: _print(found, out))
     if not found.passed:
         raise typer.Exit(1)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from typing import Any
 
@@ -11,7 +10,7 @@ import typer
 from pathx.commands import options
 from pathx.commands.command import command
 from pathx.commands.options import option, split_list
-from pathx.commands.output import note_printer, print_paragraph, print_problems, print_table, progress_bar, say
+from pathx.commands.output import print_paragraph, print_problems, print_table, say
 from pathx.errors import PathxError
 
 
@@ -39,13 +38,9 @@ def common(
         False, "Find channels that go with wrong predictions; folders must be named after the classes."
     ),
     units: str | None = options.UNITS,
-    model: options.ModelOptions,
-    path: options.PathOptions,
-    device: options.DeviceOptions,
+    how: options.DocumentOptions,
     batch_size: int = options.AT_ONCE,
     out: str = options.out_folder("pathx-common"),
-    format: str = options.FORMAT,
-    quiet: bool = options.QUIET,
 ) -> None:
     """Find the units, channels and places that a class's paths share.
 
@@ -54,22 +49,16 @@ def common(
     from pathx.evaluation.common import common, is_finished
 
     finished = all(map(is_finished, folders))
-    if finished and path != options.PathOptions():
+    if finished and how.path != options.PathOptions():
         raise PathxError(
             "these are finished explanations: leave --depth, --width, --alpha, --skips and --exact out", usage=True
         )
-    loaded = None if finished else model.load(quiet)
-    watch = partial(progress_bar, "explaining", quiet=quiet)
-    how: dict[str, Any] = {"by": by, "threshold": threshold, "layers": layers, "classes": classes, "wrong": wrong}
-    how |= {**vars(path), **vars(device), "batch_size": batch_size}
-    document = common(loaded, folders, out=out, **how, note=note_printer(quiet), watch=watch)
-    if format == "json":
-        say(json.dumps(document))
-    elif not quiet:
-        _print(document, out)
-        if wrong:
-            _print_suspects(document["wrong"], units)
-    print_problems(document, quiet)
+    loaded = None if finished else how.load()
+    settings: dict[str, Any] = {"by": by, "threshold": threshold, "layers": layers, "classes": classes, "wrong": wrong}
+    settings |= {"batch_size": batch_size, **how.settings("explaining")}
+    document = common(loaded, folders, out=out, **settings)
+    how.screen.show(document, lambda: _print(document, out, units))
+    print_problems(document, how.screen.quiet)
 
 
 def _print_suspects(suspects: list[dict[str, Any]], units: str | None) -> None:
@@ -95,7 +84,7 @@ def _print_suspects(suspects: list[dict[str, Any]], units: str | None) -> None:
     print_table(headings, rows, right={1})
 
 
-def _print(document: dict[str, Any], out: str) -> None:
+def _print(document: dict[str, Any], out: str, units_folder: str | None) -> None:
     from pathx.evaluation.plots import plots_are_missing
 
     settings = document["settings"]
@@ -117,6 +106,8 @@ def _print(document: dict[str, Any], out: str) -> None:
                 print_paragraph(", ".join(best), f"    {kind:9}")
         say()
     say(f"{out}: common.json{'' if plots_are_missing() else ' and plots'}")
+    if "wrong" in document:
+        _print_suspects(document["wrong"], units_folder)
 
 
 def _print_nearest(document: dict[str, Any]) -> None:

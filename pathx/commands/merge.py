@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 
@@ -26,8 +25,7 @@ def merge(
     *,
     out: str = typer.Argument(metavar="OUT", help="The folder of a run, or its address in a store."),
     unpack: str | None = option(None, "Write packed results to this folder, as a run without --pack does.", "FOLDER"),
-    format: str = options.FORMAT,
-    quiet: bool = options.QUIET,
+    screen: options.ScreenOptions,
 ) -> None:
     """Merge the shards of a run into one index, or unpack its results.
 
@@ -36,15 +34,13 @@ def merge(
     redrawn pictures from packed results, unpack them first.
     """
     if unpack is not None:
-        _unpack(out, unpack, quiet)
+        _unpack(out, unpack, screen.quiet)
         return
     merged = merge_shards(out)
-    if format == "json":
-        say(json.dumps(asdict(merged)))
-    elif not quiet:
-        total = merged.done + len(merged.failed)
-        place = (Address(out) if is_stored(out) else Path(out)) / index_name(None)
-        say(f"{place}: {total} images, {merged.done} done, {len(merged.failed)} failed")
+    place = (Address(out) if is_stored(out) else Path(out)) / index_name(None)
+    total = merged.done + len(merged.failed)
+    counts = f"{place}: {total} images, {merged.done} done, {len(merged.failed)} failed"
+    screen.show(asdict(merged), lambda: say(counts))
     for shard in merged.shards[:_LISTED]:
         print_error(f"shard {shard} has not been run: run it with --shard {shard}")
     for file, error in merged.failed[:_LISTED]:
@@ -54,7 +50,7 @@ def merge(
     if more := sum(len(listed[_LISTED:]) for listed in (merged.missing, merged.failed, merged.shards)):
         print_error(f"and {more} more")
     if merged.missing:
-        print_error(f"{len(merged.missing)} images are missing: run their shards again to go on")
+        print_error(f"{len(merged.missing)} images are missing: run their shards again to continue")
     if merged.missing or merged.failed or merged.shards:
         raise typer.Exit(1)
 

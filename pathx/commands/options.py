@@ -5,6 +5,7 @@ A command lists the groups it takes; `pathx.commands.command` makes its command 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import typer
 
-from pathx.commands.output import print_error, print_notes
+from pathx.commands.output import note_printer, print_error, print_notes, progress_bar, say
 from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
 from pathx.drawing.colours import COLOURS, HEATS
 from pathx.errors import PathxError, parse_json
@@ -62,6 +63,8 @@ def option(default: Any, help: str, metavar: str | None = None, **more: Any) -> 
 # How texts are read; PathxError names the option that is wrong.
 
 T = TypeVar("T")
+Grid = str | tuple[list[int | str], list[int | str]]
+"""`auto`, or depths and widths."""
 
 
 def parse(text: str, kind: Callable[[str], T], problem: str) -> T:
@@ -93,6 +96,16 @@ def parse_depth(text: str) -> int | str:
 def parse_width(text: str) -> int | str:
     """--width: a number, or what the library makes of a share or all."""
     return int(text) if re.fullmatch(r"[+-]?\d+", text) else text
+
+
+def parse_grid(text: str) -> Grid:
+    """--grid."""
+    if text == "auto":
+        return text
+    depths, slash, widths = text.partition("/")
+    if not slash or not depths or not widths:
+        raise PathxError(f"--grid takes depths/widths such as 1,3,all/16,64, or auto, not {text!r}", usage=True)
+    return list(map(parse_depth, depths.split(","))), list(map(parse_width, widths.split(",")))
 
 
 def parse_numbers(option: str, text: str) -> list[float]:
@@ -185,6 +198,22 @@ AT_ONCE = option("auto", "Images explained at once.", "N|auto", parse=partial(pa
 NO_PICTURES = option(False, "Write JSON only.", panel=PICTURES)
 FORMAT = option("text", "Text for people, or JSON documents.", choices=("text", "json"), panel=RESULTS)
 QUIET = option(False, "Print only errors and JSON.", names=("--quiet", "-q"), panel=RESULTS)
+
+
+@dataclass(frozen=True)
+class ScreenOptions:
+    """What people see of a command whose result is one document."""
+
+    panel: ClassVar[str] = RESULTS
+    format: str = FORMAT
+    quiet: bool = QUIET
+
+    def show(self, document: Any, text: Callable[[], None]) -> None:
+        """The document as JSON, or as text unless all is to be quiet."""
+        if self.format == "json":
+            say(json.dumps(document))
+        elif not self.quiet:
+            text()
 
 
 def out_folder(default: str) -> Any:
@@ -398,12 +427,43 @@ class ResultOptions:
     no_pictures: bool = NO_PICTURES
     out: str = option("pathx-out", "Folder for the results, or its address in a store.", "FOLDER")
     pack: str | None = option(
-        None, "Pack results into such files, instead of a folder for each explanation.", "tar|parquet"
+        None, "Pack results into tar or Parquet files, instead of a folder for each explanation.", "tar|parquet"
     )
     save_tensors: bool = option(False, "Also write tensors.safetensors.")
     report: bool = option(False, "Also write an interactive page, report.html.")
     format: str = FORMAT
     quiet: bool = QUIET
+
+
+@dataclass(frozen=True)
+class ExplainOptions:
+    """What a run over images takes, to explain or to decompose them."""
+
+    model: ModelOptions
+    path: PathOptions
+    drawing: DrawingOptions
+    results: ResultOptions
+    device: DeviceOptions
+    run: RunOptions
+    ray: RayOptions
+
+
+@dataclass(frozen=True)
+class DocumentOptions:
+    """What a command takes that explains images and makes one document of them."""
+
+    model: ModelOptions
+    path: PathOptions
+    device: DeviceOptions
+    screen: ScreenOptions
+
+    def load(self) -> LoadedModel:
+        return self.model.load(self.screen.quiet)
+
+    def settings(self, what: str) -> dict[str, Any]:
+        """Of the path and the device, with `note` and `watch`, as functions of the library take them."""
+        watch = partial(progress_bar, what, quiet=self.screen.quiet)
+        return {**vars(self.path), **vars(self.device), "note": note_printer(self.screen.quiet), "watch": watch}
 
 
 @dataclass(frozen=True)
@@ -425,3 +485,13 @@ class MeasureOptions:
     ties: str = option("random", "Order of pixels with the same value; the paper's table has rows.", choices=TIES)
     steps: int | None = option(None, "Steps from one end of a curve to the other.", "N")
     step_pixels: int | None = option(None, "Pixels per step. [default: one row of the image]", "N")
+    grid: Grid | None = option(
+        None,
+        "Measure paths of many depths and widths instead, as 1,3,all/16,64; auto chooses them.",
+        "DEPTHS/WIDTHS|auto",
+        parse=parse_grid,
+    )
+    removal: bool = option(
+        False, "Set the path's units to zero in the real network instead, and as many units chosen in other ways."
+    )
+    keep: bool = option(False, "With --removal: also keep only these units and set the others of their layers to zero.")

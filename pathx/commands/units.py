@@ -13,7 +13,7 @@ import typer
 from pathx.commands import options
 from pathx.commands.command import command
 from pathx.commands.options import option
-from pathx.commands.output import about, note_printer, print_error, print_table, progress_bar, say
+from pathx.commands.output import about, print_error, print_table, say
 from pathx.errors import PathxError
 from pathx.runs.index import Shard
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathx.units.references import Channel, Units
 
 
-@command("run the same command again to go on")
+@command("run the same command again to continue")
 def units(
     *,
     images: list[str] | None = typer.Argument(None, metavar=options.IMAGES.metavar, help=options.IMAGES.help),
@@ -47,49 +47,37 @@ def units(
         "N,A-B,...",
         parse=partial(options.parse_ranges, "--channels"),
     ),
-    model: options.ModelOptions,
-    path: options.PathOptions,
-    device: options.DeviceOptions,
+    how: options.DocumentOptions,
     batch_size: int = options.AT_ONCE,
     shard: Shard | None = options.SHARD,
     out: str = options.out_folder("pathx-units"),
     no_pictures: bool = options.NO_PICTURES,
-    format: str = options.FORMAT,
-    quiet: bool = options.QUIET,
 ) -> None:
     """Find the images and places where each channel matters most.
 
     OUT gets units.json, tensors.safetensors and a contact sheet per activation: for each channel, the parts of images that
-    its units can see, bright where they looked. Run the same command again to go on with a pass that was stopped, and
+    its units can see, bright where they looked. Run the same command again to continue a pass that was stopped, and
     without --shard to join the passes over shards.
     """
     if show is not None:
-        _show(*show, out, format)
+        _show(*show, out, how.screen.format)
         return
     if not images:
         raise PathxError("no images are given: give images or folders of them, or --show LAYER CHANNEL", usage=True)
-    part = options.choose_shard(shard, quiet)
-    how: dict[str, Any] = {
-        **vars(path),
-        **vars(device),
-        **{"by": by, "top": top, "layers": layers, "channels": channels},
-        **{"shard": part, "batch_size": batch_size, "draw": not no_pictures},
-    }
+    part = options.choose_shard(shard, how.screen.quiet)
+    settings: dict[str, Any] = {"by": by, "top": top, "layers": layers, "channels": channels, "draw": not no_pictures}
+    settings |= {"shard": part, "batch_size": batch_size, **how.settings("gathering")}
 
     from pathx.units.units import units
 
-    watch = partial(progress_bar, "gathering", quiet=quiet)
-    found = units(model.load(quiet), images, out, **how, note=note_printer(quiet), watch=watch)
+    found = units(how.load(), images, out, **settings)
     for name, reason in found.failed.items():
         print_error(about(name, reason))
-    if found.units is None:
-        if not quiet:
-            print_error(f"shard {part} is gathered; run the same command without --shard once all are")
-    elif format == "json":
-        say(json.dumps(json.loads((Path(out) / "units.json").read_text(encoding="utf-8"))))
-    elif not quiet:
-        _print(found.units)
-        say(f"{out}{os.sep}: {', '.join(found.files)}")
+    if (gathered := found.units) is not None:
+        document = json.loads((Path(out) / "units.json").read_text(encoding="utf-8"))
+        how.screen.show(document, lambda: _print(gathered, f"{out}{os.sep}: {', '.join(found.files)}"))
+    elif not how.screen.quiet:
+        print_error(f"shard {part} is gathered; run the same command without --shard once all are")
     if found.failed:
         raise typer.Exit(1)
 
@@ -126,7 +114,7 @@ def _absent(gathered: Units, folder: str, tensor: str, channel: int) -> str:
     return f"{names[0]} has no channel {channel} in {folder}: the last one that was asked for is {last}"
 
 
-def _print(gathered: Units) -> None:
+def _print(gathered: Units, files: str) -> None:
     from pathx.units.files import on_paths
 
     say(f"{gathered.images} images, {gathered.about['model']['name']}, by {gathered.about['settings']['by']}")
@@ -138,6 +126,7 @@ def _print(gathered: Units) -> None:
             rows.append((*head, str(channel.channel), channel.words, on_paths(channel)))
     print_table(("layer", "tensor", "channel", "classes of its references", "paths"), rows, right={0, 2})
     say()
+    say(files)
 
 
 def _print_channel(one: Channel) -> None:

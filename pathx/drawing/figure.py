@@ -10,8 +10,8 @@ from torch import Tensor
 
 from pathx.decomposition import LEAST_SHARE
 from pathx.drawing.page import Bar, Panel, sheet
-from pathx.drawing.render import Drawing, Overlay, shared_scale
-from pathx.drawing.view import View, field_boxes, heat_of, map_tile, pixel_map, unit_boxes, used_ends, with_inset
+from pathx.drawing.render import Drawing, Overlay, pixel_map, shared_scale
+from pathx.drawing.view import View, field_boxes, heat_of, map_tile, unit_boxes, used_ends, with_inset
 from pathx.drawing.words import LINE, brief_removal, counted, path_line, percent, settings_line
 from pathx.explanation import Explanation
 from pathx.maps import plane, smooth
@@ -65,7 +65,7 @@ def _on_tile(
     explanation: Explanation, view: View, tile: View, drawing: Drawing, heat: Tensor, overlay: Overlay | None
 ) -> Image.Image:
     """The heat on what the network saw: where the tile has the photo's own pixels, the very part of the overlay."""
-    boxes = unit_boxes(explanation) if drawing.show_units else ()
+    boxes = unit_boxes(explanation)
     if tile.photo.size == view.seen_size:
         overlay = overlay or view.draw(heat, drawing, boxes=boxes)
         if overlay.crop.size == tile.photo.size:  # unless the photo is so large that it is not shown as it is

@@ -9,7 +9,6 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import torch
 from PIL import Image, ImageDraw
@@ -94,26 +93,15 @@ class Overlay:
     full: Image.Image
 
 
-def heatmap(attribution: Tensor, **how: Any) -> Image.Image:
-    """The exact signed values, one pixel each, in RGB; as `exact_map` draws them."""
-    return exact_map(attribution, **how).convert("RGB")
-
-
-def exact_map(
-    attribution: Tensor,
-    *,
-    colours: str = "red-blue",
-    percentile: float = PERCENTILE,
-    scale: float | None = None,
-) -> Image.Image:
+def pixel_map(attribution: Tensor, drawing: Drawing | None = None, *, scale: float | None = None) -> Image.Image:
     """The exact signed values, (C, H, W) summed over channels or (H, W), one pixel each, as places in a table of colours.
 
     Args:
         scale: the magnitude shown in the strongest colour, where pictures are compared; by default their percentile.
     """
-    values = plane(attribution)
-    scale = scale or colour_scale(values, percentile)
-    return _with_table(_picture(_steps(values / scale)), heat_table(colours))
+    drawing, values = drawing or Drawing(), plane(attribution)
+    scale = scale or colour_scale(values, drawing.percentile)
+    return _with_table(_picture(_steps(values / scale)), heat_table(drawing.colours))
 
 
 def glow_map(values: Tensor, colours: str = "red-blue") -> Image.Image:
@@ -124,7 +112,7 @@ def glow_map(values: Tensor, colours: str = "red-blue") -> Image.Image:
 
 
 def enlarged_map(drawn: Image.Image, size: tuple[int, int]) -> Image.Image:
-    """What `exact_map` drew, smoothly in another size and in RGB: values are mixed, and not their colours."""
+    """What `pixel_map` drew, smoothly in another size and in RGB: values are mixed, and not their colours."""
     steps = Image.frombytes("L", drawn.size, drawn.tobytes()).resize(size, Image.Resampling.LANCZOS)
     steps.putpalette(drawn.getpalette() or b"")
     return steps.convert("RGB")
@@ -134,28 +122,27 @@ def draw_overlay(
     photo: Image.Image,
     values: Tensor,
     region: tuple[float, float, float, float],
+    drawing: Drawing,
     *,
-    squares: bool = False,
-    colours: str = "red-blue",
-    percentile: float = PERCENTILE,
     scale: float | None = None,
     boxes: Sequence[Sequence[float]] = (),
-    line: bool = False,
 ) -> Overlay:
     """The heat on the photo, which is paler and of middling lightness below it, and dim where the network did not look.
+
+    Maps have a line that encloses half of the support, but for spots with less than 3 % of it. Pixels have none, and are
+    squares of one colour where they are not smoothed.
 
     Args:
         values: (C, H, W), summed over channels, or (H, W).
         region: (left, top, right, bottom) in pixels of the photo: what the network saw, and the values cover.
-        squares: every value is a square of one colour; otherwise they pass into each other.
         scale: the magnitude shown in the strongest colour, where pictures are compared; by default their percentile.
         boxes: (left, top, right, bottom) in pixels of the network's input, to be drawn as outlines.
-        line: draw the line that encloses half of the support, but for spots with less than 3 % of it.
     """
     photo, zoom = _display_size(photo if photo.mode == "RGB" else photo.convert("RGB"))
     left, top, right, bottom = (side * zoom[axis % 2] for axis, side in enumerate(region))
-    values = plane(values)
-    scale = scale or colour_scale(values, percentile)
+    values, pixels = plane(values), drawing.heat == "pixels"
+    scale = scale or colour_scale(values, drawing.percentile)
+    squares = pixels and not drawing.smoothing
 
     height, width = values.shape
     x_step, y_step = width / (right - left), height / (bottom - top)  # input pixels per pixel shown
@@ -171,8 +158,8 @@ def draw_overlay(
         enlarged = torch.sparse.mm(across, narrow.T.contiguous()).T.contiguous()
         heat = _picture(_steps(enlarged))
 
-    seen = _lay_on(photo.crop(box), heat, colours)
-    level = half_level(values) if line and not squares else 0.0
+    seen = _lay_on(photo.crop(box), heat, drawing.colours)
+    level = 0.0 if pixels else half_level(values)
     if level > 0:
         small = small_spots(values, level).to(across.dtype)
         hidden = torch.sparse.mm(across, torch.sparse.mm(down, small).T.contiguous()).T.contiguous()

@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from pathx.drawing.page import Panel
-from pathx.drawing.render import Drawing, Overlay, draw_overlay, enlarged_map, exact_map, png
+from pathx.drawing.render import Drawing, Overlay, draw_overlay, enlarged_map, png
 from pathx.errors import PathxError
 from pathx.explanation import Explanation, Unit
 from pathx.maps import plane, smooth
@@ -78,28 +78,18 @@ class View:
         drawing: Drawing,
         *,
         scale: float | None = None,
-        boxes: Sequence[Sequence[float]] | None = None,
+        boxes: Sequence[Sequence[float]] = (),
     ) -> Overlay:
-        """An explanation on the photo, or values that `heat_of` gave, in which case the boxes of units come with it.
+        """An explanation on the photo, or values that `heat_of` gave.
 
         Args:
             scale: the magnitude in the strongest colour, where pictures are compared.
+            boxes: of units, to go with values; drawn if the drawing shows units.
         """
         if isinstance(drawn, Explanation):
-            boxes = unit_boxes(drawn) if drawing.show_units else ()
-            drawn = heat_of(drawn, drawing)
-        smoothed = drawing.heat != "pixels" or drawing.smoothing > 0
-        return draw_overlay(
-            self.photo,
-            drawn,
-            self.region,
-            squares=not smoothed,
-            colours=drawing.colours,
-            percentile=drawing.percentile,
-            scale=scale,
-            boxes=(boxes or ()) if drawing.show_units else (),
-            line=drawing.heat != "pixels",
-        )
+            boxes, drawn = unit_boxes(drawn), heat_of(drawn, drawing)
+        boxes = boxes if drawing.show_units else ()
+        return draw_overlay(self.photo, drawn, self.region, drawing, scale=scale, boxes=boxes)
 
     @property
     def _box(self) -> tuple[int, int, int, int]:
@@ -153,11 +143,6 @@ def used_ends(heats: Iterable[Tensor]) -> tuple[float, float]:
     if low >= -faint:
         return 0.0, 1.0
     return (-1.0, 1.0) if high > faint else (-1.0, 0.0)
-
-
-def pixel_map(attribution: Tensor, drawing: Drawing, *, scale: float | None = None) -> Image.Image:
-    """The exact attribution, one pixel for each of the network's input, with its table of colours."""
-    return exact_map(attribution, colours=drawing.colours, percentile=drawing.percentile, scale=scale)
 
 
 def tile_times(width: int, height: int) -> float:

@@ -114,7 +114,7 @@ def _follow(node: Node, states: dict[Value, Dependence]) -> None:
         )
     if reading != "nonlinear" and _is_random(node.op):
         raise PathxError(
-            f"the model draws random numbers ({node.place}), so no two runs of it agree; use dropout modules, which rest "
+            f"the model draws random numbers ({node.place}), so no two runs of it agree; use dropout modules, which are off "
             "in eval mode",
             usage=True,
         )
@@ -231,7 +231,10 @@ class _Reader:
         return self.multiples.get(value, frozenset([value]))
 
     def _rank(self, node: Node, varying: list[Value]) -> int:
-        """How clearly a value is a factor: 4 for no activation, 3 for a product of such with weights, 2 for a clip, 1 for an activation, 0 for others."""
+        """How clearly a value is a factor: 4 for what is no activation, 3 for what weights made of that.
+
+        2 for a clip, 1 for an activation, 0 for others.
+        """
         operation = record_of(node)
         if not varying:
             return 0
@@ -323,7 +326,7 @@ class _Reader:
         if first == second:
             raise PathxError(
                 f"the model multiplies two values that it computed from the image ({node.place}), and neither or both are gates: "
-                "there is no one way to read that as a linear network",
+                "its linear form is ambiguous",
                 usage=True,
             )
         return factors[0] if first > second else factors[1]

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from pathx.cluster import DIED, Actors, Stages, join_cluster
-from pathx.errors import PathxError
 from pathx.evaluation.measure import (
     Contender,
     Evaluation,
@@ -22,7 +21,7 @@ from pathx.evaluation.measure import (
     new_evaluation,
 )
 from pathx.evaluation.protocols import Protocol
-from pathx.evaluation.records import RecordFile
+from pathx.evaluation.records import RecordFile, Unread
 from pathx.images.find import ImageFile
 from pathx.models.load import LoadedModel
 from pathx.models.preprocessing import Preprocessing
@@ -78,7 +77,7 @@ def measure_on_ray(
             made[batch[0][0].name] = one
             progress(len(batch) * len(result.contenders))
     for one in (made[source.name] for source in images if source.name in made):  # in the order of the images
-        result.unread |= one.unread
+        result.unread.update(one.unread)
         result.images += one.images
         result.device = one.device or result.device
         for outcome in one.outcomes:
@@ -113,14 +112,10 @@ class Measurer:
 
     def __call__(self, batch: tuple[Sequence[Input | Unreadable], Container[str]]) -> MeasuredBatch:
         read, known = batch
-        unread: dict[str, str] = {}
-
-        def failed(source: ImageFile, error: PathxError) -> None:
-            unread[source.name] = str(error)
-
-        seen = self._prepared.predict(usable(read, failed), failed)
+        unread = Unread()
+        seen = self._prepared.predict(usable(read, unread), unread)
         outcomes = list(measure_batch(self._prepared, self._protocol, self._contenders, seen, known)) if seen else []
-        return MeasuredBatch(outcomes, list(map(describe_image, seen)), unread, str(self._prepared.device))
+        return MeasuredBatch(outcomes, list(map(describe_image, seen)), dict(unread), str(self._prepared.device))
 
 
 def _read(preprocessing: Preprocessing, batch: Sequence[Item]) -> tuple[list[Input | Unreadable], set[str]]:

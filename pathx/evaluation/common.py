@@ -14,7 +14,7 @@ from typing import Any
 from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
 from pathx.errors import PathxError, shown
 from pathx.evaluation import plots
-from pathx.evaluation.records import write_json
+from pathx.evaluation.records import Unread, write_json
 from pathx.evaluation.shortcuts import LabelledPath, split_by_class, suspects
 from pathx.explanation import LayerTensor, PathLayer
 from pathx.images.find import ImageFile, find_images, images_in
@@ -276,7 +276,7 @@ def gather(
 ) -> Common:
     """Paths by class. Images that have no class of that kind are left out, and said so."""
     if by not in GROUPINGS:
-        raise PathxError(f"classes are taken by {' or '.join(GROUPINGS)}, not {by!r}", usage=True)
+        raise PathxError(f"classes are grouped by {' or '.join(GROUPINGS)}, not {by!r}", usage=True)
     groups: dict[str, list[ImagePath]] = {}
     without = 0
     for path in paths:
@@ -312,16 +312,10 @@ def common_of_images(
     progress: Callable[[int], None],
 ) -> Common:
     """The paths behind the predicted class of every image."""
-    unread: dict[str, str] = {}
-    paths: list[ImagePath] = []
-
-    def failed(source: ImageFile, error: PathxError) -> None:
-        unread[source.name] = str(error)
-        progress(1)
-
+    unread, paths = Unread(progress), list[ImagePath]()
     about = dict(settings)
-    for _, batch in read_batches(images, prepared.model.preprocessing, prepared.batch_size(batch_size), failed):
-        for part, frozen, explanations in prepared.explain_predictions(batch, settings, failed):
+    for _, batch in read_batches(images, prepared.model.preprocessing, prepared.batch_size(batch_size), unread):
+        for part, frozen, explanations in prepared.explain_predictions(batch, settings, unread):
             for read, explanation in zip(part, explanations, strict=True):
                 about |= {"depth": explanation.depth, "alpha": explanation.alpha}
                 predicted = prepared.labels[explanation.target]

@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
-from pathx.drawing.render import heatmap
+from pathx.drawing.render import pixel_map
 from pathx.engine.network import Network
 from pathx.evaluation import plots
 from pathx.evaluation.choices import PATHS, method_names
@@ -198,8 +200,11 @@ def _sheet(prepared: Prepared, image: ImageFile, cells: Grid, others: Sequence[C
     region = prepared.model.preprocessing.region(seen.image.width, seen.image.height)
     left, top, right, bottom = map(round, seen.image.on_pixels(region))
     photo = seen.image.pixels.crop((left, top, right, bottom))
-    drawn = {one.title: heatmap(one.attribution(subject)[0]) for one in others}
-    rows = {"others": {prepared.labels[seen.target]: photo} | drawn}
+
+    def draw(one: Contender) -> Image.Image:
+        return pixel_map(one.attribution(subject)[0]).convert("RGB")
+
+    rows = {"others": {prepared.labels[seen.target]: photo} | {one.title: draw(one) for one in others}}
     for depth, row in cells.items():
-        rows[f"depth {depth}"] = {f"width {one.settings['width']}": heatmap(one.attribution(subject)[0]) for one in row}
+        rows[f"depth {depth}"] = {f"width {one.settings['width']}": draw(one) for one in row}
     return rows

@@ -19,12 +19,11 @@ from pathx.errors import PathxError
 from pathx.evaluation.choices import METHODS, PATHS, PROTOCOLS, choose
 from pathx.evaluation.methods import Subject, captum_is_missing
 from pathx.evaluation.protocols import Protocol, area
-from pathx.evaluation.records import Record, RecordFile, record_key
+from pathx.evaluation.records import Record, RecordFile, Unread, record_key
 from pathx.evaluation.statistics import bootstrap, compare
 from pathx.images.find import ImageFile
 from pathx.pipeline import Prepared, SeenImage
 from pathx.results.files import created_by
-from pathx.results.schema import misfit
 
 SCHEMA = "pathx/evaluation@1"
 MEASURES = {"insertion": "↑", "deletion": "↓"}
@@ -79,13 +78,7 @@ _SHAPE |= {"seconds": _NUMBER, "tied": _NUMBER, "problem": (str, type(None))}
 
 def curve_records(file: Path | None) -> RecordFile:
     """The curves that a file holds."""
-    return RecordFile(file, _is_whole)
-
-
-def _is_whole(line: Record) -> bool:
-    if misfit(line, _SHAPE) is not None:
-        return False
-    return line["problem"] is not None or len(line["insertion"]) == len(line["deletion"]) > 1
+    return RecordFile(file, _SHAPE, lambda line: line["problem"] or len(line["insertion"]) == len(line["deletion"]) > 1)
 
 
 def areas(record: Record) -> dict[str, float]:
@@ -112,7 +105,7 @@ class Evaluation:
     images: list[tuple[str, str | None, int]] = field(default_factory=list)
     records: dict[str, list[Record]] = field(default_factory=dict)
     not_run: dict[str, str] = field(default_factory=dict)
-    unread: dict[str, str] = field(default_factory=dict)
+    unread: Unread = field(default_factory=Unread)
     device: str = ""
 
     def take(self, outcome: Outcome, records: RecordFile) -> None:
@@ -124,8 +117,7 @@ class Evaluation:
 
     def close(self, asked: int) -> None:
         """Leave out the contenders that did not get through all images, of as many as were asked for."""
-        if not self.images:
-            raise PathxError(f"none of the {asked} images could be used: {next(iter(self.unread.values()))}")
+        self.unread.check_any(self.images, asked)
         for one in self.contenders:
             if one.title in self.not_run:
                 self.records.pop(one.title, None)
@@ -272,12 +264,8 @@ def measure_images(
     """
     records = records or curve_records(None)
     result = new_evaluation(prepared, contenders, protocol, batch_size)
-
-    def failed(source: ImageFile, error: PathxError) -> None:
-        result.unread[source.name] = str(error)
-        progress(len(result.contenders))
-
-    for batch in prepared.see(images, batch_size, failed):
+    result.unread = Unread(progress, len(result.contenders))
+    for batch in prepared.see(images, batch_size, result.unread):
         result.images += map(describe_image, batch)
         progress(len(batch) * (len(result.contenders) - len(result.running)))
         for outcome in measure_batch(prepared, protocol, result.running, batch, records.known):

@@ -21,12 +21,11 @@ from pathx.errors import PathxError
 from pathx.evaluation.choices import PATHS, PROTOCOLS
 from pathx.evaluation.measure import CANNOT_RUN, Contender, reason
 from pathx.evaluation.methods import Subject
-from pathx.evaluation.records import Record, RecordFile, record_key
+from pathx.evaluation.records import Record, RecordFile, Unread, record_key
 from pathx.evaluation.statistics import bootstrap, compare, generator_of
 from pathx.images.find import ImageFile
-from pathx.pipeline import Prepared, SeenImage
+from pathx.pipeline import Failed, Prepared, SeenImage
 from pathx.results.files import created_by
-from pathx.results.schema import misfit
 
 SCHEMA = "pathx/mosaics@1"
 CONFIDENT = 0.5
@@ -104,12 +103,8 @@ def evaluate_mosaics(
         records: a file of what is known already, which is added to.
         progress: called with the number of methods that were tried on a mosaic just now.
     """
-    unread: dict[str, str] = {}
-
-    def failed(source: ImageFile, error: PathxError) -> None:
-        unread[source.name] = str(error)
-
-    seen = list(confident_images(prepared, images, batch_size, failed))
+    unread = Unread()
+    seen = list(confident_images(prepared, images, batch_size, unread))
     mosaics = make_mosaics(seen)
     if not mosaics:
         raise PathxError(
@@ -117,7 +112,7 @@ def evaluate_mosaics(
             f"{len(seen)} are, of {len({one.target for one in seen})} classes"
         )
     classifier, shrink = classifier_of(prepared, mosaics[0])
-    known = RecordFile(records, _is_whole)
+    known = RecordFile(records, {"key": str, "shares": [float]}, lambda line: len(line["shares"]) == 4)
     not_run = {one.name: one.missing for one in contenders if one.missing is not None}
     found: dict[str, list[list[float]]] = {one.name: [] for one in contenders}
     about = {"model": prepared.about, "preprocessing": asdict(prepared.model.preprocessing), "shrink": shrink}
@@ -170,12 +165,8 @@ def _measure(one: Contender, mosaic: Mosaic, subject: Subject) -> Record:
     return {"mosaic": mosaic.name, "method": one.name, "shares": shares(one.attribution(subject))}
 
 
-def _is_whole(line: Record) -> bool:
-    return misfit(line, {"key": str, "shares": [float]}) is None and len(line["shares"]) == 4
-
-
 def confident_images(
-    prepared: Prepared, images: Sequence[ImageFile], batch_size: int, failed: Callable[[ImageFile, PathxError], None]
+    prepared: Prepared, images: Sequence[ImageFile], batch_size: int, failed: Failed
 ) -> Iterator[SeenImage]:
     """The images that the network is sure of."""
     for batch in prepared.see(images, batch_size, failed):

@@ -139,8 +139,8 @@ def plot_frequencies(file: Path, title: str, lines: Mapping[str, Sequence[float]
     """How often each unit or channel is on the path, a row of bars for each class."""
     with _figure(file, 1, len(lines), (9, 1.3)) as (figure, axes):
         for number, (axis, (name, shares)) in enumerate(zip(axes, lines.items(), strict=True)):
-            axis.bar(range(len(shares)), shares, width=1.0, color=_COLOURS[number % len(_COLOURS)])
-            axis.set(ylim=(0, 1), xlim=(-0.5, max(1, len(shares)) - 0.5))
+            axis.stairs(shares, fill=True, color=_COLOURS[number % len(_COLOURS)])  # one shape, however many units
+            axis.set(ylim=(0, 1), xlim=(0, max(1, len(shares))))
             axis.set_ylabel(name, rotation=0, ha="right", va="center")
             axis.tick_params(labelbottom=axis is axes[-1])
         axes[-1].set_xlabel(xlabel)

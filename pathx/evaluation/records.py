@@ -6,13 +6,15 @@ import csv
 import hashlib
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
 from pathx.errors import PathxError, as_text
+from pathx.images.find import ImageFile
 from pathx.results.files import check_own, mark, replace_own, unwritable
 from pathx.results.lines import JsonLines
+from pathx.results.schema import misfit
 
 Record = dict[str, Any]
 """What one measurement came to, as a line of JSON; `key` stands for everything that it depends on."""
@@ -23,15 +25,36 @@ def record_key(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
 
 
+class Unread(dict[str, str]):
+    """Images that could not be used, by name, and why; called with each of them.
+
+    Args:
+        progress: called with `steps` for each.
+    """
+
+    def __init__(self, progress: Callable[[int], None] = lambda done: None, steps: int = 1) -> None:
+        self._progress, self._steps = progress, steps
+
+    def __call__(self, source: ImageFile, error: PathxError) -> None:
+        self[source.name] = str(error)
+        self._progress(self._steps)
+
+    def check_any(self, found: Sized, asked: int) -> None:
+        """Raise if none of as many images as were asked for could be used."""
+        if not found:
+            raise PathxError(f"none of the {asked} images could be used: {next(iter(self.values()), 'there are none')}")
+
+
 class RecordFile:
-    """Records by their key, as lines of JSON to go on from. Lines are only ever added; the last one of a key counts.
+    """Records by their key, as lines of JSON to continue from. Lines are only ever added; the last one of a key counts.
 
     Args:
         file: None to keep records in memory alone.
-        is_whole: whether a line is a record; what is damaged is measured again.
+        shape: of a record, as `misfit` takes it; what is damaged is measured again.
+        is_whole: whether a record of that shape is whole.
     """
 
-    def __init__(self, file: Path | None, is_whole: Callable[[Record], bool]) -> None:
+    def __init__(self, file: Path | None, shape: Any, is_whole: Callable[[Record], bool] = lambda line: True) -> None:
         self._lines = None if file is None else JsonLines(file)
         try:
             lines = [] if self._lines is None else self._lines.read()
@@ -41,7 +64,9 @@ class RecordFile:
             raise PathxError(
                 f"{file} cannot be read ({error.strerror}): choose another folder with `out`", usage=True
             ) from None
-        self.known: dict[str, Record] = {line["key"]: line for line in lines if is_whole(line)}
+        self.known: dict[str, Record] = {
+            line["key"]: line for line in lines if misfit(line, shape) is None and is_whole(line)
+        }
 
     def add(self, records: Sequence[Record]) -> None:
         """Add records. Raises PathxError."""

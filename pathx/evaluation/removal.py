@@ -16,19 +16,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathx.engine.ablate import Draws, Rerun, logits_without
+from pathx.engine.ablate import Draws, logits_without, rerun
 from pathx.engine.device import engine_precision
 from pathx.engine.explain import explain_frozen
 from pathx.engine.freeze import Frozen, freeze
 from pathx.engine.network import Gate
-from pathx.engine.settings import class_logits
 from pathx.errors import PathxError
-from pathx.evaluation.records import Record, RecordFile, record_key
+from pathx.evaluation.records import Record, RecordFile, Unread, record_key
 from pathx.evaluation.statistics import bootstrap, compare
 from pathx.explanation import Explanation
 from pathx.images.find import ImageFile
 from pathx.pipeline import Prepared
-from pathx.results.schema import misfit
 
 SCHEMA = "pathx/removal@1"
 OWN, RANDOM, TOGETHER = "pathx", "random", "together"
@@ -85,7 +83,7 @@ def gradients(frozen: Frozen, gates: Sequence[Gate], target: int) -> Tensor:
     with engine_precision(frozen.images.device), torch.enable_grad():
         outputs = [frozen.activation(gate).detach().clone().requires_grad_() for gate in gates]
         every = [torch.ones(1, *output.shape, dtype=torch.bool, device=output.device) for output in outputs]
-        logits = class_logits(Rerun(frozen, gates).logits(every, outputs)[0])
+        logits = rerun(frozen, gates, every, outputs)[0]
         single = frozen.network.outputs == 1  # the logits (0, y)
         explained = logits[:, target] - logits[:, 1 - target] if single else logits[:, target]
         found = torch.autograd.grad(explained.sum(), outputs)
@@ -202,9 +200,7 @@ def measure_image(
     }
 
 
-def _is_whole(line: Record) -> bool:
-    shape = {"key": str, "image": str, "before": (int, float), "units": dict, "active": int, "figures": dict}
-    return misfit(line, shape) is None
+_SHAPE = {"key": str, "image": str, "before": (int, float), "units": dict, "active": int, "figures": dict}
 
 
 def evaluate_removal(
@@ -222,16 +218,9 @@ def evaluate_removal(
         records: a file of what is known already, which is added to.
         progress: called with the number of images that were done just now.
     """
-    known = RecordFile(records, _is_whole)
-    unread: dict[str, str] = {}
-    found: list[Record] = []
-
-    def failed(source: ImageFile, error: PathxError) -> None:
-        unread[source.name] = str(error)
-        progress(1)
-
+    known, unread, found = RecordFile(records, _SHAPE), Unread(progress), list[Record]()
     about = {"model": prepared.about, "settings": dict(settings), "keep": keep}
-    for (seen,) in prepared.see(images, 1, failed):
+    for (seen,) in prepared.see(images, 1, unread):
         name, preprocessing = seen.source.name, asdict(prepared.model.preprocessing)
         key = record_key(about, preprocessing, str(prepared.dtype), name, seen.image.sha256)
         measure = partial(measure_image, prepared.module, seen.input[None], seen.target, name)
@@ -239,10 +228,8 @@ def evaluate_removal(
             found.append(known.recall(key, partial(measure, keep=keep, settings=settings)))
             progress(1)
         except PathxError as error:
-            failed(seen.source, error)
-    if not found:
-        reason = next(iter(unread.values()), "there are none")
-        raise PathxError(f"none of the {len(images)} images could be used: {reason}")
+            unread(seen.source, error)
+    unread.check_any(found, len(images))
     return {"schema": SCHEMA, **about, "images": len(found), "unread": unread, **summary(found)}
 
 

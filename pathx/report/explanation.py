@@ -10,12 +10,12 @@ from typing import Any
 from PIL import Image
 from torch import Tensor
 
-from pathx.drawing.render import SMOOTHING, Drawing, Overlay, colour_bar, draw_overlay
-from pathx.drawing.view import used_ends
+from pathx.drawing.render import SMOOTHING, Drawing, Overlay, colour_bar
+from pathx.drawing.view import View, used_ends
 from pathx.drawing.words import LINE, removal_line
 from pathx.explanation import LayerTensor, PathLayer
 from pathx.maps import contribution_grids, enlarge
-from pathx.report.page import PHOTO_SIDE, encode_photo, encode_png, encode_small, shrink
+from pathx.report.page import PHOTO_SIDE, encode_photo, encode_png, encode_small
 from pathx.results.saved import read_removal
 
 NetworkData = dict[str, Any]
@@ -187,14 +187,10 @@ def path_map(document: dict[str, Any]) -> Tensor | None:
 
 
 def path_overlay(document: dict[str, Any], values: Tensor, photo: Image.Image | None) -> Overlay:
-    """The path map on a small copy of the photo; on grey where that is gone."""
-    if photo is None:
-        height, width = values.shape
-        return draw_overlay(Image.new("RGB", (width, height), "#999"), values, (0, 0, width, height), line=True)
-    small = shrink(photo, PHOTO_SIDE)
-    times = (small.width / photo.width, small.height / photo.height) * 2
-    left, top, right, bottom = (side * scale for side, scale in zip(document["region"], times, strict=True))
-    return draw_overlay(small, values, (left, top, right, bottom), line=True)
+    """The path map on the photo; on grey where that is gone."""
+    height, width = values.shape
+    grey = View(Image.new("RGB", (width, height), "#999"), (0, 0, width, height))
+    return (grey if photo is None else View(photo, tuple(document["region"]))).draw(values, Drawing())
 
 
 def _maps(document: dict[str, Any], photo: Image.Image | None, pixels: Image.Image | None) -> list[dict[str, Any]]:

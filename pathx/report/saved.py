@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from pathx.drawing.render import SMOOTHING, Drawing, glow_map
-from pathx.drawing.view import Region, View, pixel_map
+from pathx.drawing.render import SMOOTHING, glow_map, pixel_map
+from pathx.drawing.view import Region, View
 from pathx.engine.ablate import part_removals
 from pathx.engine.freeze import Frozen, freeze
 from pathx.engine.units import unit_maps
@@ -53,7 +54,7 @@ def write_network_data(found: ExplanationFiles, data: NetworkData) -> None:
 
 def _read_network_data(found: ExplanationFiles) -> NetworkData | None:
     """What report.json says; None where it is missing, damaged, or of another path.json."""
-    document = _try(found.folder / REPORT_DATA)
+    document = _beside(found.folder / REPORT_DATA, [], dict)
     same = misfit(document, _SHAPE) is None and document["path"] == _hash(found.folder)
     return document if same else None
 
@@ -97,8 +98,9 @@ def explanation_page(
         picture, problem = photo
         notes = [*found.notes, *([problem] if problem else [])]
         more = {
-            "features": _features(folder, notes),
-            "contrasts": _contrasts(folder, document, notes),
+            "features": _beside(folder / "decomposition.json", notes, partial(_features, folder)),
+            "contrasts": _beside(folder.parent / "contrast.json", notes, partial(_contrasts, folder.parent, document))
+            or [],
             "check": _check(document, beside.checks),
             "references": beside.references.of(channels_of(document), document["model"]["sha256"]),
             "names": beside.names(folder, document["model"]["sha256"]),
@@ -116,13 +118,6 @@ def explanation_page(
         return page("explanation.js", f"{data['whole']['label']}: {document['image']['file']}", data), tuple(notes)
 
 
-def _try(file: Path) -> dict[str, Any]:
-    try:
-        return read_document(file) if file.is_file() else {}
-    except PathxError:
-        return {}
-
-
 def channels_of(document: dict[str, Any]) -> list[tuple[str, int]]:
     """The channels of a path, those first that carry most of their layer."""
     found: dict[tuple[str, int], float] = {}
@@ -135,50 +130,46 @@ def channels_of(document: dict[str, Any]) -> list[tuple[str, int]]:
     return sorted(found, key=lambda key: -found[key])
 
 
-def _features(folder: Path, notes: list[str]) -> dict[str, Any] | None:
+def _beside(file: Path, notes: list[str], read: Callable[[dict[str, Any]], Any]) -> Any:
+    """What a document beside an explanation adds to its page; None where there is none, and a note where it is damaged."""
+    if not file.is_file():
+        return None
+    try:
+        return read(read_document(file))
+    except (PathxError, KeyError, TypeError) as error:
+        notes.append(f"{file.name} cannot be shown ({error})")
+        return None
+
+
+def _features(folder: Path, document: dict[str, Any]) -> dict[str, Any]:
     """The features of a decomposition, with the picture of those that are drawn, and their units and channels."""
-    file = folder / "decomposition.json"
-    if not file.is_file():
-        return None
-    try:
-        document = read_document(file)
-        units = {unit["unit"]: [unit["tensor"], unit["index"], unit["contribution"]] for unit in document["units"]}
-        items = [
-            {
-                **{key: entry[key] for key in ("feature", "contribution", "share", "channels")},
-                "drawn": entry["folder"] is not None,
-                "picture": _small(folder / str(entry["folder"]) / FILES["overlay"], _FEATURE_SIDE),
-                "units": [units[number] for number in entry["units"]],
-            }
-            for entry in document["features"]
-        ]
-        return {"layer": document["layer"], "items": items}
-    except (PathxError, KeyError, TypeError) as error:
-        notes.append(f"decomposition.json cannot be shown ({error})")
-        return None
+    units = {unit["unit"]: [unit["tensor"], unit["index"], unit["contribution"]] for unit in document["units"]}
+    items = [
+        {
+            **{key: entry[key] for key in ("feature", "contribution", "share", "channels")},
+            "drawn": entry["folder"] is not None,
+            "picture": _small(folder / str(entry["folder"]) / FILES["overlay"], _FEATURE_SIDE),
+            "units": [units[number] for number in entry["units"]],
+        }
+        for entry in document["features"]
+    ]
+    return {"layer": document["layer"], "items": items}
 
 
-def _contrasts(folder: Path, document: dict[str, Any], notes: list[str]) -> list[dict[str, Any]]:
-    file = folder.parent / "contrast.json"
-    if not file.is_file():
+def _contrasts(folder: Path, own: dict[str, Any], document: dict[str, Any]) -> list[dict[str, Any]]:
+    """The contrast of an image's classes, if the explained one is among them."""
+    labels = {target["index"]: target["label"] for target in document["targets"]}
+    if own["target"]["index"] not in labels or own["image"]["sha256"] != document["image"]["sha256"]:
         return []
-    try:
-        made = read_document(file)
-        labels = {target["index"]: target["label"] for target in made["targets"]}
-        if document["target"]["index"] not in labels or made["image"]["sha256"] != document["image"]["sha256"]:
-            return []
-        pairs = [
-            {
-                "label": f"{labels[pair['first']]} minus {labels[pair['second']]}",
-                **{key: pair[key] for key in ("logit", "score", "overlap")},
-            }
-            for pair in made["pairs"]
-        ]
-        picture = _small(folder.parent / "contrast.png", _SHEET_SIDE)
-        return [{"reason": made.get("reason"), "labels": list(labels.values()), "pairs": pairs, "src": picture}]
-    except (PathxError, KeyError, TypeError) as error:
-        notes.append(f"contrast.json cannot be shown ({error})")
-        return []
+    pairs = [
+        {
+            "label": f"{labels[pair['first']]} minus {labels[pair['second']]}",
+            **{key: pair[key] for key in ("logit", "score", "overlap")},
+        }
+        for pair in document["pairs"]
+    ]
+    picture = _small(folder / "contrast.png", _SHEET_SIDE)
+    return [{"reason": document.get("reason"), "labels": list(labels.values()), "pairs": pairs, "src": picture}]
 
 
 def _small(file: Path, side: int) -> str | None:
@@ -266,5 +257,5 @@ def explanation_report(
     subject = ResultSubject(UserImage(name, "", view.photo), view.region, {**about, "classes": classes}, labels, device)
     document = path_document(explanation, subject)
     network = None if origin is None else network_data(freeze(origin.model, origin.image[None]), explanation)
-    data = explanation_data(document, view.photo, network, pixels=pixel_map(explanation.attribution, Drawing()))
+    data = explanation_data(document, view.photo, network, pixels=pixel_map(explanation.attribution))
     return Report(page("explanation.js", f"{data['whole']['label']}: {name}", data))

@@ -42,9 +42,8 @@ def test_what_is_wrong_with_a_call_is_said(pathx_: Pathx, arguments: tuple[str, 
 def test_a_folder_that_cannot_be_written_to_is_no_fault_of_a_method(pathx_: Pathx) -> None:
     Path("out").write_text("a file")
     done = pathx_("evaluate", "pictures", "--model", "model.pt", "--methods", "random", "--out", "out")
-    assert (
-        done.status == 2 and "out is not a folder): choose another with --out" in done.err and "not run" not in done.err
-    )
+    assert done.status == 2
+    assert "out is not a folder): choose another with --out" in done.err and "not run" not in done.err
 
 
 def test_a_method_that_cannot_run_is_named_and_the_others_go_on(pathx_: Pathx) -> None:

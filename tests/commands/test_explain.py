@@ -201,28 +201,16 @@ def test_giving_one_option_changes_no_other(pathx_: Pathx, given: tuple[object, 
 
 
 def test_alpha(pathx_: Pathx) -> None:
-    arguments = (
-        "explain",
-        picture(),
-        "--model",
-        scripted(network()),
-        "--format",
-        "json",
-        "--depth",
-        3,
-        "--width",
-        "all",
-    )
-    default, low, high = (
-        pathx_(*arguments, *option).documents[0] for option in ((), ("--alpha", 0), ("--alpha", 0.999))
-    )
+    arguments = ("explain", picture(), "--model", scripted(network()), "--depth", 3)
+    wide = (*arguments, "--width", "all", "--format", "json")
+    default, low, high = (pathx_(*wide, *option).documents[0] for option in ((), ("--alpha", 0), ("--alpha", 0.999)))
     assert (default["alpha"], low["alpha"], high["alpha"]) == (1 / 3, 0.0, 0.999)
     for made in (default, low, high):
         check_document(made)
     assert [layer["below_alpha"] for layer in high["layers"]] == [True, True, True]
     assert [len(layer["units"]) for layer in high["layers"]] == [1, 1, 1]
     assert len(low["layers"][0]["units"]) > len(default["layers"][0]["units"])
-    text = pathx_(*arguments[:4], "--depth", 3, "--alpha", 0.999).out
+    text = pathx_(*arguments, "--alpha", 0.999).out
     assert "\n    4    1*  " in text
     assert "* no unit was above alpha; the best one was kept\n" in text
 

@@ -36,9 +36,8 @@ def test_one_model_as_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert called("models", "squeezenet1_1", "--input-size", "3,64,64", "--format", "json") == 0
     document = json.loads(capsys.readouterr().out)
-    assert (document["hidden_layers"], document["exact"]) == (17, "region") and document["preprocessing"][
-        "input_size"
-    ] == [3, 64, 64]
+    assert (document["hidden_layers"], document["exact"]) == (17, "region")
+    assert document["preprocessing"]["input_size"] == [3, 64, 64]
     assert document["layers"][-1] == {
         "layer": 1,
         "tensors": [{"name": "features.1", "shape": [64, 31, 31], "units": 61504, "receptive_field": [3, 3]}],

@@ -16,7 +16,8 @@ import pathx
 from pathx import Drawing, Explanation
 from pathx.drawing.colours import HEATS
 from pathx.drawing.figure import caption, comparison_sheet, explanation_figure, words
-from pathx.drawing.view import View, pixel_map
+from pathx.drawing.render import pixel_map
+from pathx.drawing.view import View
 from pathx.drawing.words import removal_line
 from pathx.maps import smooth
 
@@ -43,14 +44,6 @@ def test_what_has_no_place_is_said_below_the_map() -> None:
     name, details = caption(placeless, Drawing())
     assert name == "pixel map on the photo" and "stands in" in details[0]
     assert caption(made, Drawing(heat="pixels"))[0] == "pixel map on the photo"
-
-
-def test_the_two_kinds_of_heat_are_two_pictures_and_the_exact_map_is_on_both() -> None:
-    (made,) = pathx.explain(network(), images(), depth=3, width=20)
-    path, pixels = (made.figure(drawing=Drawing(heat=heat)) for heat in ("path", "pixels"))
-    assert ImageChops.difference(path.crop((0, 0, pixels.width, 400)), pixels.crop((0, 0, pixels.width, 400))).getbbox()
-    exact = (740, 60, 1090, 410)
-    assert ImageChops.difference(path.crop(exact), pixels.crop(exact)).getbbox() is None
 
 
 def test_a_probability_that_the_explanation_cannot_know_is_given() -> None:
@@ -87,19 +80,6 @@ def explained(**options: object) -> Explanation:
     return made
 
 
-def test_compared_pictures_share_one_scale() -> None:
-    view = View(Image.new("RGB", (340, 340), "grey"), (0, 0, 340, 340))
-    values = smooth(torch.randn(3, 10, 10, generator=torch.Generator().manual_seed(0)), 0.15)
-    weak, strong = (view.overlay(factor * values, Drawing(), scale=1.0) for factor in (0.1, 1.0))
-    alone = view.overlay(0.1 * values, Drawing())
-    plain = view.overlay(0 * values, Drawing())
-
-    def change(image: Image.Image) -> float:
-        return sum(ImageChops.difference(image, plain).convert("L").histogram()[20:])
-
-    assert change(weak) < change(strong) / 4 < change(alone)
-
-
 @pytest.mark.parametrize(
     ("size", "label"),
     [((600, 400), "cat"), ((120, 900), "a very long label, " * 12), ((2000, 90), "кошка 猫 🐈"), ((1, 1), "")],
@@ -130,3 +110,16 @@ def test_depths_and_widths_are_a_grid() -> None:
     assert grid.width < row.width and grid.height > 2 * row.height
     mixed = [explained(width=width) for width in ("all", "10%", 3)]
     assert paper_around(comparison_sheet(mixed, View.of(mixed[0]), Drawing()))
+
+
+def test_compared_pictures_share_one_scale() -> None:
+    view = View(Image.new("RGB", (340, 340), "grey"), (0, 0, 340, 340))
+    values = smooth(torch.randn(3, 10, 10, generator=torch.Generator().manual_seed(0)), 0.15)
+    weak, strong = (view.overlay(factor * values, Drawing(), scale=1.0) for factor in (0.1, 1.0))
+    alone = view.overlay(0.1 * values, Drawing())
+    plain = view.overlay(0 * values, Drawing())
+
+    def change(image: Image.Image) -> float:
+        return sum(ImageChops.difference(image, plain).convert("L").histogram()[20:])
+
+    assert change(weak) < change(strong) / 4 < change(alone)

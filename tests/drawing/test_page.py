@@ -47,14 +47,6 @@ def test_lines_fit_and_say_everything(texts: list[str], room: int) -> None:
     assert "".join(lines).replace(" ", "") == "".join(texts)
 
 
-@given(st.lists(words, min_size=6, max_size=12), st.integers(1, 3))
-def test_too_many_lines_end_in_dots_that_fit(texts: list[str], most: int) -> None:
-    lines = wrap(" ".join(texts), 15, 60, most)
-    assert len(lines) <= most
-    if len(wrap(" ".join(texts), 15, 60, 99)) > most:
-        assert lines[-1].endswith("…") and width(lines[-1], 15) <= 60
-
-
 @given(st.text(max_size=20))
 def test_any_text_can_be_written(text: str) -> None:
     written, font = legible(text, 14)
@@ -69,16 +61,3 @@ def test_a_font_elsewhere_is_taken_for_what_pillows_own_lacks(monkeypatch: pytes
     monkeypatch.setattr(page, "_others", lambda size: ())
     assert legible("café ж", 14) == ("cafe ?", own)
     assert legible("tab\tand\nline", 14)[0] == "tab and line"
-
-
-def test_without_freetype_it_is_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
-    from PIL import ImageFont
-
-    if not hasattr(ImageFont, "load_default_imagefont"):
-        pytest.skip("this release of Pillow has its bitmap font only where FreeType is missing")
-    bitmap = ImageFont.load_default_imagefont()
-    monkeypatch.setattr(page, "_own", lambda size: bitmap)
-    monkeypatch.setattr(page, "_others", lambda size: ())
-    written, font = legible("naïve 猫", 14)
-    assert (written, font) == ("naive ?", bitmap)
-    assert font.getlength(written) > 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from PIL import Image
 
-from pathx.drawing.references import CROP, channel_sheet, crop, strip
+from pathx.drawing.references import CROP, crop
 
 
 def halves() -> Image.Image:
@@ -39,15 +39,3 @@ def test_what_the_unit_did_not_look_at_is_dark() -> None:
 def test_beyond_the_photo_it_is_black() -> None:
     found = crop(Image.new("RGB", (100, 100), "white"), (-100.0, 0.0, 100.0, 200.0), (), (10, 10), None)
     assert [colour(found, x, y)[0] for x, y in ((0.2, 0.2), (0.8, 0.2), (0.8, 0.8))] == [0, 255, 0]
-
-
-def test_crops_stand_in_a_row_and_channels_below_each_other() -> None:
-    crops = [Image.new("RGB", (CROP, CROP), shade) for shade in ("red", "blue", "black")]
-    row = strip(crops)
-    assert row.height == CROP and [colour(row, x, 0.5) for x in (0.0, 0.5, 1.0)] == [
-        (255, 0, 0),
-        (0, 0, 255),
-        (0, 0, 0),
-    ]
-    one, two = (channel_sheet("relu", ["note"], [("relu [0]", "cat 3 of 4", crops)] * count) for count in (1, 2))
-    assert two.height > one.height or two.width > one.width

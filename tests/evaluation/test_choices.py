@@ -18,13 +18,8 @@ def test_every_method_has_its_function() -> None:
     for name, method in METHODS.items():
         assert method.compute is getattr(methods, name)
     for name in PATHS:
-        assert METHODS[name].settings == {
-            "depth": DEPTH,
-            "width": WIDTH,
-            "alpha": None,
-            "skips": SKIPS,
-            "importance": IMPORTANCE,
-        }
+        defaults = {"depth": DEPTH, "width": WIDTH, "alpha": None, "skips": SKIPS, "importance": IMPORTANCE}
+        assert METHODS[name].settings == defaults
     assert METHODS["random"].settings == {}
 
 

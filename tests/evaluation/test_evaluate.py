@@ -84,7 +84,7 @@ def test_a_stopped_run_goes_on(
 
     method("random", stops)
     stopped = pathx_(*arguments, "--out", "out")
-    assert (stopped.status, stopped.err) == (130, "pathx: interrupted; run the same command again to go on\n")
+    assert (stopped.status, stopped.err) == (130, "pathx: interrupted; run the same command again to continue\n")
     assert len(Path("out/records.jsonl").read_text().splitlines()) == 8
     with open("out/records.jsonl", "a", encoding="utf-8") as stream:
         stream.write('{"key": "cut sho')  # as a power failure leaves it
@@ -136,11 +136,8 @@ def test_maps_that_are_not_finite_are_counted_and_left_out(
     assert found["counts"]["random"] == {"images": 5, "tied": 0, "not_finite": 1}
     assert "1 maps were NaN or infinite and are left out" in done.err
     with open("whole/images.csv", encoding="utf-8") as stream:
-        rest = [
-            float(r["insertion"])
-            for r in csv.DictReader(stream)
-            if r["method"] == "random" and "0.png" not in r["image"]
-        ]
+        rows = [row for row in csv.DictReader(stream) if row["method"] == "random" and "0.png" not in row["image"]]
+    rest = [float(row["insertion"]) for row in rows]
     assert found["methods"]["random"]["insertion"]["mean"] == pytest.approx(sum(rest) / 5)
     method("random", lambda subject: torch.full_like(subject.images, float("inf")))
     done = pathx_(*arguments, "--out", "none")
@@ -163,10 +160,8 @@ def test_ties_by_row_are_the_old_behaviour_under_its_own_name(pathx_: Pathx) -> 
 def test_labels_and_classes_that_tell_little_are_noted(pathx_: Pathx) -> None:
     picture("odd/aardvark/1.png", 1)
     done = pathx_("evaluate", "odd", "--model", "model.pt", "--methods", "random", "--out", "out")
-    assert (
-        done.status == 0
-        and "no accuracy for folders that are not named after classes of the model: aardvark" in done.err
-    )
+    assert done.status == 0
+    assert "no accuracy for folders that are not named after classes of the model: aardvark" in done.err
     assert document("out/evaluation.json")["accuracy"] is None
     for number in range(2):
         picture(f"same/{number}.png", 7)

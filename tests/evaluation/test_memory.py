@@ -81,11 +81,10 @@ def test_a_batch_that_does_not_fit_is_taken_in_parts(
         assert without_time(made) == close_to(without_time(json.loads(file.read_text())))
 
 
-@pytest.mark.parametrize("command", RUNS)
-def test_no_memory_for_even_one_image_is_one_line(command: str, pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_memory_for_even_one_image_is_one_line(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
     photos(3)
     short_of_memory(monkeypatch, 0)
-    done = pathx_(command, "photos", "--model", scripted(network()), *RUNS[command])
+    done = pathx_("evaluate", "photos", "--model", scripted(network()), *RUNS["evaluate"])
     assert done.status == 1
     assert "out of memory, even for one image alone" in done.err and "unexpected" not in done.err
 

@@ -108,12 +108,6 @@ def test_blur_ig_is_the_sum_along_the_blur() -> None:
     assert torch.allclose(METHODS["blur_ig"].compute(of)[0], total, rtol=1e-6, atol=1e-10)
 
 
-def test_random_goes_by_the_name_of_the_picture() -> None:
-    first = METHODS["random"].compute(subject(names=("a", "b")))
-    second = METHODS["random"].compute(subject(names=("c", "a")))
-    assert torch.equal(first[0], second[1]) and not torch.equal(first[0], first[1])
-
-
 def test_edges_are_steep_places() -> None:
     images = torch.zeros(1, 3, 9, 7)
     images[:, :, :, 3:] = 1

@@ -39,15 +39,6 @@ def test_mosaics_have_four_classes_and_use_no_image_twice() -> None:
     assert make_mosaics(seen([0, 1, 2, 2, 1, 0])) == []
 
 
-def test_a_mosaic_shows_each_image_in_its_quarter() -> None:
-    (mosaic,) = make_mosaics(seen([0, 1, 2, 3]))
-    whole, small = mosaic.tensor(shrink=False), mosaic.tensor(shrink=True)
-    first, second, third, fourth = (one.input for one in mosaic.images)
-    assert torch.equal(whole[:, :10, :10], first) and torch.equal(whole[:, :10, 10:], second)
-    assert torch.equal(whole[:, 10:, :10], third) and torch.equal(whole[:, 10:, 10:], fourth)
-    assert small.shape == first.shape and small.mean() == pytest.approx(float(whole.mean()))
-
-
 def test_shares_of_positive_heat() -> None:
     maps = torch.zeros(4, 3, 4, 6)
     maps[0, 0, 0, 0], maps[0, 1, 3, 5] = 3.0, 1.0  # three quarters of it where it belongs

@@ -35,13 +35,6 @@ def test_the_same_figures_give_the_same_bytes(tmp_path: Path) -> None:
     assert text(tmp_path / "one").count("0.25") == 2
 
 
-def test_names_of_tensors_keep_their_dots(tmp_path: Path) -> None:
-    file = tmp_path / "channels-2-features.3.relu"
-    plots.plot_frequencies(file, "by channel", {"cat": [0.5, 1.0], "dog": [0.0, 0.25]}, "channel")
-    assert {one.name for one in tmp_path.glob("*.*g")} == {f"{file.name}.png", f"{file.name}.svg"}
-    assert "cat" in text(file) and "dog" in text(file)
-
-
 def test_what_is_not_known_leaves_a_gap(tmp_path: Path) -> None:
     lines = [("top", 0.9), ("middle", None), ("bottom", 0.1)]
     plots.plot_randomisation(tmp_path / "r", [{"module": name, "path_map": value} for name, value in lines])

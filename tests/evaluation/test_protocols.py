@@ -106,47 +106,10 @@ def test_ties_are_the_mean_of_seeded_random_orders(name: str) -> None:
     assert again[0].insertion != found.insertion  # another picture, another order
 
 
-@pytest.mark.parametrize("name", RANKED)
-@torch.no_grad()
-def test_states_that_several_orders_share_are_run_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures of a batch that tie nowhere, in one pixel in two, and everywhere: each gets what it gets alone."""
-    model, images = network(), noise(3, 3, 6, 6)
-    classifier, targets = Classifier(model, images[0]), model(images).argmax(1).tolist()
-    attribution = noise(3, 3, 6, 6, seed=5)
-    attribution[1] = attribution[1].clamp(min=0)
-    attribution[2] = 1
-    protocol, names = make_protocol(name, 6, 6, step_pixels=3), ["a", "b", "c"]
-    states: list[int] = []
-    run = classifier.probabilities
-
-    def counted(part: Tensor) -> Tensor:
-        states.append(len(part))
-        return run(part)
-
-    monkeypatch.setattr(classifier, "probabilities", counted)
-    found = protocol.curves(classifier, images, targets, attribution, names)
-    together = sum(states)
-    for place, curves in enumerate(found):
-        own = slice(place, place + 1)
-        (alone,) = protocol.curves(classifier, images[own], targets[own], attribution[own], names[own])
-        assert curves.insertion == pytest.approx(alone.insertion, abs=1e-6)
-        assert curves.deletion == pytest.approx(alone.deletion, abs=1e-6)
-    size = protocol.steps + 1
-    assert set(states) == {size}  # a network is traced again for every size of batch
-    if name == "rise":  # nearly half of the second's steps come before any tie
-        assert together <= 2 * size * (1 + 2 + DRAWS)
-
-
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=30))
 def test_the_share_of_ties_is_that_of_values_that_others_equal(values: list[int]) -> None:
     expected = sum(values.count(value) > 1 for value in values) / len(values)
     assert tied_share(torch.tensor(values, dtype=torch.float32)) == pytest.approx(expected)
-
-
-def test_a_step_is_a_row_unless_told_otherwise() -> None:
-    assert make_protocol("rise", 224, 224).step_pixels == 224
-    assert make_protocol("paper", 10, 32).step_pixels == 32 and make_protocol("paper", 10, 32).steps == 10
-    assert make_protocol("rise", 10, 10, steps=3).step_pixels == 34
 
 
 @pytest.mark.parametrize(

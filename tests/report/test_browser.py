@@ -299,7 +299,6 @@ def test_the_page_begins_with_the_proof_as_the_screen_says_it(browser: Any, here
     run = pathx_("explain", picture(), "--model", scripted(file_network()), "--out", "out", "--report")
     (file,) = Path("out").rglob("report.html")
     with opened(browser, file) as page:
-        said = page.locator(".proof p").inner_text()
+        said = page.locator(".proof").inner_text()
         assert said.startswith("Without these ") and said in " ".join(run.out.split())
-        assert page.locator(".bars dd").count() == 3
         assert "Exact in a region" in page.locator("header").inner_text()

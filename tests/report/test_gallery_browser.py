@@ -154,12 +154,12 @@ def test_measurements_have_intervals_and_images(browser: Any, measures: list[Pat
                 assert page.evaluate("document.documentElement.scrollWidth") <= width
             assert serious(page, axe) == []
     with opened(browser, evaluation) as page:
-        assert page.locator(".intervals tbody tr").count() == 2
-        assert "0.2 (0.1 to 0.3)" in page.locator(".intervals").inner_text()
+        assert page.locator("table tbody tr").count() == 2
+        assert "0.2 (0.1 to 0.3)" in page.locator("table").inner_text()
         page.get_by_role("button", name=HOSTILE[0]).click()
         assert page.locator(".strip li").count() == 3
     with opened(browser, sweep) as page:
-        assert page.locator(".intervals tbody tr").count() == 4
+        assert page.locator("table tbody tr").count() == 4
     with opened(browser, common) as page:
         page.locator(".confusion button").first.click()
         assert "[3,1,1] 50.0%" in page.locator(".told").inner_text()

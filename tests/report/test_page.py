@@ -40,7 +40,7 @@ class Tags(HTMLParser):
         self.attributes += attrs
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(st.dictionaries(TEXT, VALUES, max_size=4), TEXT)
 def test_data_and_title_never_become_markup(data: dict[str, object], title: str) -> None:
     plain, made = page("gallery.js", "plain", {}), page("gallery.js", title, data)

@@ -53,15 +53,6 @@ def test_a_photo_is_found_from_elsewhere(tmp_path: Path, monkeypatch: pytest.Mon
     assert data["photo"] is not None and notes == []
 
 
-def test_without_pictures_the_page_has_all_but_the_pixel_map(tmp_path: Path) -> None:
-    plain, bare = (
-        reported(results(tmp_path / name, pictures=pictures))[0]
-        for name, pictures in (("with", True), ("without", False))
-    )
-    assert plain["path"] == bare["path"]
-    assert [{**one, "src": ""} for one in bare["maps"]] == [{**plain["maps"][0], "src": ""}]
-
-
 def test_features_and_contrasts_are_shown(tmp_path: Path) -> None:
     index = report([results(tmp_path, targets=("cat", "dog"), decompose=True)])
     pages = sorted(index.parent.glob("pages/*.html"))
@@ -175,16 +166,6 @@ def test_the_data_goes_with_its_explanation(here: Path, pathx_: Pathx) -> None:
     assert list(Path("out").rglob("report.json"))
     assert pathx_(*run, "--depth", "2").status == 0
     assert not list(Path("out").rglob("report.*"))
-
-
-def test_an_explanation_without_its_model_has_a_page_without_what_units_saw() -> None:
-    from dataclasses import replace
-
-    (made,) = pathx.explain(network(), images(), depth=2, width=3)
-    data = data_of(explanation_report(replace(made, origin=None)).html)
-    assert data["unit_maps"] == {}
-    whole = data_of(explanation_report(made).html)
-    assert data["path"] == whole["path"] and whole["unit_maps"]
 
 
 def test_a_notebook_shows_the_page_in_a_frame_of_its_own() -> None:

@@ -17,19 +17,11 @@ from support.browser import missing
 
 _PREFERENCES = {
     "marionette.port": 0,  # any that is free; Firefox writes it down in its profile
-    "app.update.enabled": False,
-    "browser.shell.checkDefaultBrowser": False,
-    "browser.aboutwelcome.enabled": False,
-    "browser.startup.page": 0,
-    "datareporting.policy.dataSubmissionEnabled": False,
-    "network.captive-portal-service.enabled": False,
-    "network.connectivity-service.enabled": False,
     "network.proxy.type": 1,  # nothing goes out: there is no proxy at that address
     "network.proxy.http": "127.0.0.1",
     "network.proxy.http_port": 9,
     "network.proxy.ssl": "127.0.0.1",
     "network.proxy.ssl_port": 9,
-    "toolkit.telemetry.enabled": False,
 }
 _SECONDS = 90
 
@@ -75,8 +67,6 @@ class Firefox:
         part = self._socket.recv(1 << 16)
         assert part, "Firefox has closed the connection"
         self._rest += part
-
-    # --- a page ----------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def opened(self, file: Path, *, width: int = 1280) -> Iterator[None]:
@@ -125,16 +115,8 @@ def firefox(profile: Path) -> Iterator[Firefox]:
         pytest.skip("Firefox is not installed: apt install firefox-esr")
     lines = (f"user_pref({json.dumps(name)}, {json.dumps(value)});" for name, value in _PREFERENCES.items())
     (profile / "user.js").write_text("\n".join(lines))
-    command = [
-        str(program),
-        "--headless",
-        "--marionette",
-        "-remote-allow-system-access",
-        "--no-remote",
-        "--profile",
-        str(profile),
-        "about:blank",
-    ]
+    flags = ("--headless", "--marionette", "-remote-allow-system-access", "--no-remote", "--profile")
+    command = [str(program), *flags, str(profile), "about:blank"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             running = Firefox(_port(profile, process))

@@ -5,37 +5,35 @@ import { nameField, nameOf, namesButton } from "./names.js";
 
 const STEP = 60; // channels that are listed at first, and added by a button
 const state = { layer: DATA.layers[0]?.layer, words: "", most: STEP };
-const list = make("div", { class: "atlas" });
-const status = make("p", { class: "told", role: "status" });
+const list = make("div.atlas");
+const status = make("p.told", { role: "status" });
 
 function channelCard({ tensor, one }) {
   const pages = DATA.shown[channelKey(tensor, one.channel)] ?? [];
   const { images, share, classes } = one.paths;
   const paths = images ? `on ${counted(images, "path")}, ${percent(share)} of its layer there` : "on no path";
   const files = pages.length
-    ? pages.map(([file, address]) => make("li", {}, make("a", { href: address }, text(file))))
-    : one.files.map((file) => make("li", {}, text(file)));
+    ? pages.map(([file, address]) => make("li", make("a", { href: address }, text(file))))
+    : one.files.map((file) => make("li", text(file)));
   return make(
-    "article",
-    { class: "channel", "data-channel": channelKey(tensor, one.channel) },
-    make("h3", {}, `channel ${one.channel}`, make("span", { class: "quiet" }, " ", text(tensor))),
+    "article.channel",
+    { "data-channel": channelKey(tensor, one.channel) },
+    make("h3", `channel ${one.channel}`, make("span.quiet", " ", text(tensor))),
     nameField(tensor, one.channel),
     one.crops.length
       ? make(
-          "div",
-          { class: "crops" },
+          "div.crops",
           one.crops.map((crop) =>
             make("img", { src: crop.src, alt: `${crop.label} in ${crop.file}`, loading: "lazy" }),
           ),
         )
       : null,
-    make("p", {}, "looks for ", text(one.words)),
+    make("p", "looks for ", text(one.words)),
     one.specificity === null
       ? null
-      : make("p", { class: "quiet" }, `specificity ${percent(one.specificity)}: `, specific(one.specificity)),
+      : make("p.quiet", `specificity ${percent(one.specificity)}: `, specific(one.specificity)),
     make(
-      "p",
-      { class: "quiet" },
+      "p.quiet",
       paths,
       classes.length ? ": " : "",
       text(
@@ -47,13 +45,11 @@ function channelCard({ tensor, one }) {
     ),
     make(
       "details",
-      {},
       make(
         "summary",
-        {},
         pages.length ? `on the paths of ${counted(pages.length, "explanation")}` : counted(one.files.length, "image"),
       ),
-      make("ul", {}, files),
+      make("ul", files),
     ),
   );
 }
@@ -74,7 +70,7 @@ function update(changes = {}) {
     .filter((entry) => said(entry).includes(state.words))
     .sort((one, other) => carried(other) - carried(one));
   status.textContent = `${counted(found.length, "channel")} of ${all.length} that were on paths`;
-  const more = make("button", { type: "button", click: () => update({ most: state.most + STEP }) }, "Show more");
+  const more = make("button", { click: () => update({ most: state.most + STEP }) }, "Show more");
   list.replaceChildren(...found.slice(0, state.most).map(channelCard), ...(found.length > state.most ? [more] : []));
 }
 
@@ -87,8 +83,7 @@ function controls() {
   });
   const layers = DATA.layers.map((one) => [one.layer, `layer ${one.layer}`]);
   return make(
-    "div",
-    { class: "controls" },
+    "div.controls",
     choice("Layer", layers, state.layer, (layer) => update({ layer })),
     search,
   );
@@ -96,13 +91,12 @@ function controls() {
 
 document.body.append(
   make(
-    "header",
-    { class: "top" },
-    make("p", { class: "over" }, text(`${DATA.model.name} · ${counted(DATA.images, "image")} · by ${DATA.by}`)),
-    make("h1", {}, text(DATA.title)),
+    "header.top",
+    make("p.over", text(`${DATA.model.name} · ${counted(DATA.images, "image")} · by ${DATA.by}`)),
+    make("h1", text(DATA.title)),
     namesButton(),
   ),
-  make("main", { class: "plain" }, card("Channels", {}, controls(), status, list)),
-  make("footer", {}, "This page needs no network and sends nothing."),
+  make("main.plain", card("section", "Channels", controls(), status, list)),
+  make("footer", "This page needs no network and sends nothing."),
 );
 update();

@@ -11,11 +11,11 @@ const HINT =
 
 /** The panel as an element with the method `show(node, held)`; `react` hears what the reader wants. */
 export function makeDetail(units, path, react) {
-  const panel = make("div", { class: "details" });
+  const panel = make("div.details");
   return {
     element: panel,
     show(node, held) {
-      panel.replaceChildren(node ? nodeCard(node, held, units, path, react) : make("p", { class: "hint" }, HINT));
+      panel.replaceChildren(node ? nodeCard(node, held, units, path, react) : make("p.hint", HINT));
     },
   };
 }
@@ -33,24 +33,23 @@ function nodeCard(node, held, units, path, react) {
       node.kind === "more"
         ? counted(node.units.length, "weaker unit")
         : `${node.count} units that this page does not list`;
-    return make("article", { class: "unit" }, make("h3", {}, title), facts(shared));
+    return make("article.unit", make("h3", title), facts(shared));
   }
   const title =
     node.kind === "unit" ? text(unitName(unit)) : ["Channel ", String(unit.channel), " of ", text(unit.name)];
   const more = node.kind === "unit" ? unitFacts(unit) : [["units", String(node.units.length)]];
   const measured = effectOf(node);
   return make(
-    "article",
-    { class: "unit", "data-unit": node.id },
-    make("h3", {}, title),
+    "article.unit",
+    { "data-unit": node.id },
+    make("h3", title),
     facts([...shared, ...more]),
     measured ? facts(measuredFacts(measured)) : null,
     crops(unit.name, unit.channel),
     nameField(unit.name, unit.channel, react.renamed),
     ...(node.kind === "unit" ? feeds(unit, units, path, react) : []),
     make(
-      "div",
-      { class: "buttons" },
+      "div.buttons",
       node.kind === "channel"
         ? button(`Open into ${counted(node.units.length, "unit")}`, () => react.open(node))
         : null,
@@ -69,7 +68,7 @@ function measuredFacts({ predicted, measured, after }) {
 }
 
 function button(name, click) {
-  return make("button", { type: "button", class: "quiet", click }, name);
+  return make("button.quiet", { click }, name);
 }
 
 function unitFacts(unit) {
@@ -87,9 +86,8 @@ export function crops(name, channel) {
   const known = DATA.references[channelKey(name, channel)];
   if (!known) return null;
   return make(
-    "figure",
-    { class: "crops" },
-    make("figcaption", {}, `channel ${channel} looks for: `, text(known.words)),
+    "figure.crops",
+    make("figcaption", `channel ${channel} looks for: `, text(known.words)),
     known.crops.map((crop) => make("img", { src: crop.src, alt: `${crop.label} in ${crop.file}` })),
   );
 }
@@ -109,24 +107,18 @@ function links(title, list, units, react) {
   const rows = strongest.map(([id, value]) => {
     const item =
       id === null
-        ? make("span", {}, "the class")
-        : make("button", { type: "button", class: "link", click: () => react.go(id) }, text(unitName(units.get(id))));
-    return make("li", {}, item, make("span", { class: "amount" }, signed(value, 3)));
+        ? make("span", "the class")
+        : make("button.link", { click: () => react.go(id) }, text(unitName(units.get(id))));
+    return make("li.pair", item, make("span.amount", signed(value, 3)));
   });
   const rest = known.length - strongest.length;
-  return make(
-    "div",
-    { class: "links" },
-    make("h4", {}, title),
-    make("ul", {}, rows, rest > 0 ? make("li", { class: "quiet" }, `and ${rest} more`) : null),
-  );
+  return make("div.links", make("h4", title), make("ul", rows, rest > 0 ? make("li.quiet", `and ${rest} more`) : null));
 }
 
 /** Names and values. */
 export function facts(rows) {
   return make(
-    "dl",
-    { class: "facts" },
-    rows.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))),
+    "dl.facts",
+    rows.map(([name, value]) => make("div", make("dt", name), make("dd", value))),
   );
 }

@@ -5,17 +5,23 @@ const SVG = "http://www.w3.org/2000/svg";
 /** The data of this page. */
 export const DATA = JSON.parse(document.getElementById("data").textContent);
 
-/** An element; attributes that are functions are listeners (`click: …`), null ones are left out. */
-export function make(tag, attributes = {}, ...children) {
-  return filled(document.createElement(tag), attributes, children);
+/** An element with its classes, attributes and children: `make("p.quiet", { id: 3 }, "text")`, `make("ul", items)`.
+ *
+ *  Attributes that are functions are listeners (`click: …`), null ones are left out. */
+export function make(selector, ...parts) {
+  return filled((tag) => document.createElement(tag), selector, parts);
 }
 
 /** The same for SVG. */
-export function draw(tag, attributes = {}, ...children) {
-  return filled(document.createElementNS(SVG, tag), attributes, children);
+export function draw(selector, ...parts) {
+  return filled((tag) => document.createElementNS(SVG, tag), selector, parts);
 }
 
-function filled(element, attributes, children) {
+function filled(create, selector, parts) {
+  const [tag, ...classes] = selector.split(".");
+  const [attributes, children] = parts[0]?.constructor === Object ? [parts[0], parts.slice(1)] : [{}, parts];
+  const element = create(tag);
+  if (classes.length) element.setAttribute("class", classes.join(" "));
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
     if (typeof value === "function") element.addEventListener(name, value);
@@ -27,32 +33,34 @@ function filled(element, attributes, children) {
   return element;
 }
 
-/** A table; cells and heads are what they hold, or elements of their own (`th` for the head of a row). */
-export function tableOf(attributes, heads, rows) {
-  const cell = (tag, more) => (content) =>
-    /^t[hd]$/i.test(content?.tagName ?? "") ? content : make(tag, more, content);
+/** A table by its name, which keys reach and scroll. Cells are what they hold, or elements of their own (`th` for the head of a row). */
+export function tableOf(selector, name, heads, rows) {
+  const cell = (content) => (/^t[hd]$/i.test(content?.tagName ?? "") ? content : make("td", content));
   return make(
-    "table",
-    attributes,
-    make("thead", {}, make("tr", {}, heads.map(cell("th", { scope: "col" })))),
+    "div.scroll",
+    { tabindex: "0", role: "region", "aria-label": name },
     make(
-      "tbody",
-      {},
-      rows.map((cells) => make("tr", {}, cells.map(cell("td", {})))),
+      selector,
+      make(
+        "thead",
+        make(
+          "tr",
+          heads.map((head) => make("th", { scope: "col" }, head)),
+        ),
+      ),
+      make(
+        "tbody",
+        rows.map((cells) => make("tr", cells.map(cell))),
+      ),
     ),
   );
 }
 
-/** What may be wider or taller than its place, with a name, reached and scrolled by keys. */
-export function scrolling(name, ...children) {
-  return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": name }, ...children);
-}
-
 /** A cell with a button, coloured as strongly as its share, from 0 to 1, says. */
 export function shadedCell(share, kind, name, content, click) {
-  const button = make("button", { type: "button", class: kind, "aria-label": name, click }, content);
+  const button = make("button", { class: kind, "aria-label": name, click }, content);
   button.style.setProperty("--strength", `${10 + 50 * share}%`);
-  return make("td", {}, button);
+  return make("td", button);
 }
 
 /** The head of a row of a table. */
@@ -62,7 +70,7 @@ export function rowHead(content) {
 
 /** A user's text, whose own direction stays inside it. */
 export function text(value) {
-  return make("bdi", {}, String(value ?? ""));
+  return make("bdi", String(value ?? ""));
 }
 
 /** A number for people; what is no number is said to be none. */
@@ -107,31 +115,21 @@ export function counted(count, noun) {
   return `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
 }
 
-/** Radio buttons that look like one switch. */
-export function choice(legend, options, chosen, change) {
-  const name = `choice-${(choices += 1)}`;
-  return make(
-    "fieldset",
-    { class: "switch" },
-    make("legend", {}, legend),
-    options.map(([value, label]) => {
-      const input = make("input", { type: "radio", name, value, change: () => change(value) });
-      input.checked = value === chosen;
-      return make("label", {}, input, make("span", {}, label));
-    }),
-  );
+/** Buttons of which one is pressed. */
+export function choice(name, options, chosen, change) {
+  const press = (event, value) => {
+    for (const one of event.target.parentElement.children) one.setAttribute("aria-pressed", one === event.target);
+    change(value);
+  };
+  const button = ([value, label]) =>
+    make("button", { click: (event) => press(event, value), "aria-pressed": String(value === chosen) }, label);
+  return make("div.buttons", { role: "group", "aria-label": name }, options.map(button));
 }
-let choices = 0;
 
-/** A section of the page with a heading. */
-export function card(title, attributes, ...children) {
+/** A section of the page with a heading, such as `card("section.flow", "The path", …)`. */
+export function card(selector, title, ...children) {
   const id = `heading-${(cards += 1)}`;
-  return make(
-    "section",
-    { ...attributes, class: `card ${attributes.class ?? ""}`, "aria-labelledby": id },
-    make("h2", { id }, title),
-    ...children,
-  );
+  return make(`${selector}.card`, { "aria-labelledby": id }, make("h2", { id }, title), ...children);
 }
 let cards = 0;
 
@@ -139,12 +137,11 @@ let cards = 0;
 export function remarks(list) {
   if (!list.length) return null;
   return make(
-    "div",
-    { class: "notes", role: "note", "aria-label": "Notes" },
+    "div.notes",
+    { role: "note", "aria-label": "Notes" },
     make(
       "ul",
-      {},
-      list.map((one) => make("li", {}, text(one))),
+      list.map((one) => make("li", text(one))),
     ),
   );
 }
@@ -153,7 +150,7 @@ export function remarks(list) {
 export function announce(message) {
   let place = document.getElementById("spoken");
   if (!place) {
-    place = make("div", { id: "spoken", class: "offscreen", role: "status", "aria-live": "polite" });
+    place = make("div.offscreen", { id: "spoken", role: "status", "aria-live": "polite" });
     document.body.append(place);
   }
   place.textContent = message;

@@ -1,18 +1,6 @@
 // The page of one explanation.
 
-import {
-  DATA,
-  announce,
-  card,
-  choice,
-  counted,
-  make,
-  number,
-  percent,
-  remarks,
-  signed,
-  text,
-} from "./dom.js";
+import { DATA, announce, card, counted, make, number, percent, remarks, signed, text } from "./dom.js";
 import { facts, makeDetail } from "./detail.js";
 import { makeFlow } from "./flow.js";
 import { makePhoto } from "./photo.js";
@@ -42,66 +30,29 @@ function header() {
   const { target, model } = DATA;
   const place = target.rank === 1 ? "the predicted class" : `rank ${target.rank} of ${model.classes}`;
   return make(
-    "header",
-    { class: "top" },
+    "header.top",
     navigation(),
-    make(
-      "p",
-      { class: "over" },
-      "Why ",
-      make("b", {}, text(DATA.image.file)),
-      " looks to ",
-      make("b", {}, text(model.name)),
-      " like",
-    ),
-    make("h1", {}, text(DATA.whole.label)),
-    make("p", { class: "over" }, `${percent(target.probability)}, ${place}`),
+    make("p.over", "Why ", make("b", text(DATA.image.file)), " looks to ", make("b", text(model.name)), " like"),
+    make("h1", text(DATA.whole.label)),
+    make("p.over", `${percent(target.probability)}, ${place}`),
     DATA.others.length
       ? make(
-          "nav",
-          { class: "others", "aria-label": "Other classes of this image" },
+          "nav.others",
+          { "aria-label": "Other classes of this image" },
           "Also explained:",
           DATA.others.map(([label, to]) => make("a", { href: to }, text(label))),
         )
       : null,
-    proof(),
-    make("p", { class: "quiet" }, EXACT[model.exact]),
+    DATA.proof ? make("p.proof.card", text(DATA.proof)) : null,
+    make("p.quiet", EXACT[model.exact]),
     make(
-      "details",
-      { class: "again" },
-      make("summary", {}, "Settings, and the command that makes it again"),
+      "details.again",
+      make("summary", "Settings, and the command that makes it again"),
       facts(settings()),
-      make("code", { class: "command" }, DATA.command),
+      make("code.command", DATA.command),
     ),
     remarks(DATA.notes),
   );
-}
-
-/** What becomes of the class in the real network without the path's units, in words and as bars. */
-function proof() {
-  const { removal } = DATA;
-  if (!removal) return null;
-  const rows = [
-    ["the network as it is", removal.before],
-    ["without the path", removal.after],
-    ["without as many others", removal.at_random],
-  ].filter(([, share]) => typeof share === "number");
-  return make(
-    "section",
-    { class: "proof card", "aria-label": "Proof by removal" },
-    make("p", {}, text(DATA.proof)),
-    make(
-      "dl",
-      { class: "bars" },
-      rows.map(([name, share]) => bar(name, share)),
-    ),
-  );
-}
-
-function bar(name, share) {
-  const inner = make("span", {});
-  inner.style.width = `${100 * share}%`;
-  return make("div", {}, make("dt", {}, name), make("dd", {}, make("span", { class: "rail" }, inner), percent(share)));
 }
 
 function settings() {
@@ -124,9 +75,7 @@ function settings() {
 function navigation() {
   if (!DATA.around) return null;
   const link = (name, to) =>
-    to
-      ? make("a", { href: to, rel: name === "Previous" ? "prev" : "next" }, name)
-      : make("span", { class: "off" }, name);
+    to ? make("a", { href: to, rel: name === "Previous" ? "prev" : "next" }, name) : make("span.off", name);
   return make(
     "nav",
     { "aria-label": "Images of this report" },
@@ -144,34 +93,20 @@ function flowCard() {
     input: () => found(search.value),
   });
   return card(
+    "section.flow",
     "The path",
-    { class: "flow" },
-    make(
-      "div",
-      { class: "controls" },
-      choice(
-        "Scale",
-        [
-          [false, "each layer"],
-          [true, "the same"],
-        ],
-        false,
-        (same) => flow.scale(same),
-      ),
-      make("label", { class: "search" }, search, results),
-    ),
-    make("p", { class: "told" }, told()),
+    make("label.search", search, results),
+    make("p.told", told()),
     flow.element,
     make(
-      "ul",
-      { class: "keys" },
-      make("li", { class: "for" }, "supports the class"),
-      make("li", { class: "against" }, "counts against it"),
-      make("li", { class: "cut" }, "cut off: biases, and units that the path does not keep"),
+      "ul.keys",
+      make("li.for", "supports the class"),
+      make("li.against", "counts against it"),
+      make("li.cut", "cut off: biases, and units that the path does not keep"),
     ),
   );
 }
-const results = make("ul", { class: "results" });
+const results = make("ul.results");
 
 function found(words) {
   const wanted = words.trim().toLowerCase();
@@ -190,19 +125,15 @@ function found(words) {
     .map((unit) =>
       make(
         "li",
-        {},
         make(
-          "button",
-          { type: "button", class: "link", click: () => flow.reveal(unit.id) },
+          "button.link",
+          { click: () => flow.reveal(unit.id) },
           text(unitName(unit)),
           ` ${signed(unit.contribution, 3)}`,
         ),
       ),
     );
-  results.replaceChildren(
-    ...shown,
-    make("li", { class: "quiet" }, hits.length ? counted(hits.length, "unit") : "nothing found"),
-  );
+  results.replaceChildren(...shown, make("li.quiet", hits.length ? counted(hits.length, "unit") : "nothing found"));
   announce(counted(hits.length, "unit"));
 }
 
@@ -251,18 +182,16 @@ document.body.append(
   header(),
   make(
     "main",
-    {},
     ...features(goTo),
     make(
-      "div",
-      { class: "look" },
-      card("The image", {}, photo.element),
-      card("The unit", { class: "detail" }, detail.element, namesButton()),
+      "div.look",
+      card("section", "The image", photo.element),
+      card("section.detail", "The unit", detail.element, namesButton()),
     ),
     flowCard(),
     ...effects(),
     ...extras(),
   ),
-  make("footer", {}, `Made by ${DATA.created_by}. This page needs no network and sends nothing.`),
+  make("footer", `Made by ${DATA.created_by}. This page needs no network and sends nothing.`),
 );
 flow.redraw();

@@ -27,9 +27,8 @@ import {
 export function makeFlow(target, path, units, look) {
   const opened = new Set();
   const more = new Map();
-  const state = { sameScale: false, nodes: new Map(), ribbons: [], focus: null, held: null };
-  const board = make("div", {
-    class: "board",
+  const state = { nodes: new Map(), ribbons: [], focus: null, held: null };
+  const board = make("div.board", {
     role: "region",
     tabindex: "0",
     "aria-label": "The path from the image to the class; it scrolls sideways",
@@ -37,7 +36,7 @@ export function makeFlow(target, path, units, look) {
 
   function render() {
     const columns = columnsOf(path, units, opened, more);
-    const places = placed(columns, target, board.clientWidth || 900, state.sameScale);
+    const places = placed(columns, board.clientWidth || 900);
     state.ribbons = ribbonsOf(path, columns);
     state.nodes = new Map(columns.flatMap((column) => column.nodes).map((one) => [one.id, one]));
     const drawn = drawing(columns, places);
@@ -64,7 +63,7 @@ export function makeFlow(target, path, units, look) {
         keydown: key,
       },
       patterns(),
-      draw("g", { class: "ribbons" }, ribbons),
+      draw("g.ribbons", ribbons),
       places.narrow ? null : imageSide(columns, path, places),
       classSide(target, sides, places),
       columns.map((column, place) => columnShape(column, places.at(place), names[place], sides, places)),
@@ -79,16 +78,15 @@ export function makeFlow(target, path, units, look) {
       ? [fitting(`layer ${column.layer}`, letters), null, String(column.kept)]
       : [`layer ${column.layer}`, fitting(name, letters - more.length) + more, units];
     const head = heading(x, lines);
-    head.append(draw("title", {}, column.tensors.map((tensor) => tensor.name).join(", ")));
-    const foot = draw("g", { class: "foot" });
+    head.append(draw("title", column.tensors.map((tensor) => tensor.name).join(", ")));
+    const foot = draw("g.foot");
     const facts = { class: "strong", "data-sum": total, "data-layer": column.layer };
     foot.append(
       draw("text", { x, y: TOP + places.tall + 20, ...facts }, signed(total, places.narrow ? 2 : 3)),
       draw("text", { x, y: TOP + places.tall + 36 }, percent(total / target.logit)),
     );
     return draw(
-      "g",
-      { class: "column" },
+      "g.column",
       head,
       column.nodes.map((one) => nodeShape(one, places.boxes.get(one.id), sides, places)),
       foot,
@@ -115,8 +113,8 @@ export function makeFlow(target, path, units, look) {
     const { x, y, height, top, row } = box;
     if (incoming?.rest) shape.append(cutShape(incoming.rest, box, places));
     shape.append(
-      draw("rect", { class: "hit", x: x - 2, y: top - 1, width: step - 20, height: row + 2 }),
-      draw("rect", { class: "box", x, y, width: bar, height, rx: Math.min(3, height / 2) }),
+      draw("rect.hit", { x: x - 2, y: top - 1, width: step - 20, height: row + 2 }),
+      draw("rect.box", { x, y, width: bar, height, rx: Math.min(3, height / 2) }),
     );
     const alone = one.kind === "more" || one.kind === "unlisted";
     const shown = alone ? null : pictureShape(one, box, places);
@@ -126,7 +124,7 @@ export function makeFlow(target, path, units, look) {
     const middle = top + row / 2;
     if (narrow && !alone) return shape;
     const line = (kind, y, words) => draw("text", { class: kind, x: start, y }, fitting(words, letters));
-    const words = draw("g", { class: "words", "aria-hidden": "true" });
+    const words = draw("g.words", { "aria-hidden": "true" });
     words.append(line("name", alone ? middle + 4 : middle - 2, label(one)));
     if (!alone) words.append(line("under", middle + 12, underLabel(one)));
     return [shape, words];
@@ -216,9 +214,6 @@ export function makeFlow(target, path, units, look) {
       shape.classList.toggle("held", shape.dataset.id === state.held);
       shape.setAttribute("aria-pressed", String(shape.dataset.id === state.held));
     }
-    const deepest = path.layers.at(-1)?.layer;
-    const down = found && [...found.nodes.keys()].some((one) => state.nodes.get(one)?.layer === deepest);
-    for (const shape of board.querySelectorAll(".image-side")) shape.classList.toggle("lit", Boolean(down));
     look(state.nodes.get(start) ?? null, start !== null && start === state.held);
   }
 
@@ -231,10 +226,6 @@ export function makeFlow(target, path, units, look) {
 
   return {
     element: board,
-    scale(same) {
-      state.sameScale = same;
-      render();
-    },
     open,
     close,
     hold,

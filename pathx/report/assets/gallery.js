@@ -11,7 +11,6 @@ import {
   remarks,
   rowHead,
   saveFile,
-  scrolling,
   shadedCell,
   tableOf,
   text,
@@ -37,9 +36,9 @@ const rows = DATA.rows.map((row, at) => ({
 }));
 const state = { words: "", sort: "first", truth: "", predicted: "", show: "all", list: rows };
 
-const status = make("p", { class: "told", role: "status" });
-const inner = make("div", { class: "tiles-inner", role: "list", "aria-label": "Images" });
-const view = make("div", {}, inner);
+const status = make("p.told", { role: "status" });
+const inner = make("div.tiles-inner", { role: "list", "aria-label": "Images" });
+const view = make("div", inner);
 
 function filtered() {
   const fits = (row) =>
@@ -106,20 +105,15 @@ function tile(row, at) {
     return make(
       "div",
       item,
-      make("div", { class: "blank" }, "failed"),
-      make(
-        "div",
-        { class: "caption", tabindex: "0", "data-at": at },
-        make("b", {}, text(name)),
-        make("span", {}, text(row.error)),
-      ),
+      make("div.blank", "failed"),
+      make("div.caption", { tabindex: "0", "data-at": at }, make("b", text(name)), make("span", text(row.error))),
     );
   const picture = row.thumbnail
     ? make("img", { src: row.thumbnail, alt: "", decoding: "async" })
-    : make("div", { class: "blank" }, "no photo");
+    : make("div.blank", "no photo");
   const { removal } = row;
   const line = (tag, name, share) =>
-    make(tag, { class: "pair" }, make("span", {}, name), make("span", { class: "amount" }, percent(share)));
+    make(tag, { class: "pair" }, make("span", name), make("span.amount", percent(share)));
   return make(
     "div",
     item,
@@ -128,13 +122,12 @@ function tile(row, at) {
       { href: row.page, "data-at": at },
       picture,
       make(
-        "div",
-        { class: "caption" },
+        "div.caption",
         line("b", text(row.predicted ?? row.target), row.probability),
-        row.truth ? make("span", { class: "truth" }, row.wrong ? ["✗ is ", text(row.truth)] : "✓ as labelled") : null,
+        row.truth ? make("span.truth", row.wrong ? ["✗ is ", text(row.truth)] : "✓ as labelled") : null,
         removal ? line("div", "without path", removal.after) : null,
         removal ? line("div", "at random", removal.at_random) : null,
-        make("span", { class: "quiet" }, text(name)),
+        make("span.quiet", text(name)),
       ),
     ),
   );
@@ -152,27 +145,28 @@ function step(event) {
   inner.querySelector(`[data-at="${next}"]`)?.focus({ preventScroll: true });
 }
 
-function select(name, values, change) {
+const selects = new Map();
+
+/** A list to choose from, as a part of the state; nothing where there is no choice. */
+function select(name, key, options) {
+  if (options.length < 2) return null;
   const element = make(
     "select",
-    { "aria-label": name, change: () => change(element.value) },
-    make("option", { value: "" }, "all"),
-    values.map((value) => make("option", { value }, value)),
+    { "aria-label": name, change: () => set({ [key]: element.value }) },
+    options.map(([value, label]) => make("option", { value }, label)),
   );
-  return { element, label: make("label", { class: "field-label" }, make("span", {}, name), element) };
+  selects.set(key, element);
+  return make("label.field-label", make("span", name), element);
 }
 
 function classesOf(key) {
-  return [...new Set(rows.map((row) => row[key]).filter(Boolean))].sort();
+  const names = [...new Set(rows.map((row) => row[key]).filter(Boolean))].sort();
+  return [["", "all"], ...names.map((name) => [name, name])];
 }
-
-const truths = select("Labelled", classesOf("truth"), (value) => set({ truth: value }));
-const predictions = select("Predicted", classesOf("predicted"), (value) => set({ predicted: value }));
 
 function set(changes) {
   Object.assign(state, changes);
-  truths.element.value = state.truth;
-  predictions.element.value = state.predicted;
+  for (const [key, element] of selects) element.value = state[key];
   update();
 }
 
@@ -182,34 +176,30 @@ function controls() {
     placeholder: "file or class",
     input: () => set({ words: search.value.trim().toLowerCase() }),
   });
-  const sort = make(
-    "select",
-    { "aria-label": "Sort", change: () => set({ sort: sort.value }) },
-    Object.entries(SORTS)
-      .filter(([key]) => key !== "margin" || rows.some((row) => typeof row.margin === "number"))
-      .filter(([key]) => !["falls", "stays"].includes(key) || rows.some((row) => row.removal))
-      .map(([value, [name]]) => make("option", { value }, name)),
-  );
+  const known = { margin: "margin", falls: "removal", stays: "removal" };
+  const sorts = Object.keys(SORTS).filter((key) => !known[key] || rows.some((row) => row[known[key]] != null));
   const labelled = rows.some((row) => row.truth);
-  const shows = [
-    ["all", "all"],
-    ...(labelled
-      ? [
-          ["wrong", "wrong"],
-          ["right", "right"],
-        ]
-      : []),
-    ...(rows.some((row) => row.error) ? [["failed", "failed"]] : []),
-  ];
+  const failed = rows.some((row) => row.error);
+  const shows = ["all", ...(labelled ? ["wrong", "right"] : []), ...(failed ? ["failed"] : [])];
   return make(
-    "div",
-    { class: "controls" },
-    make("label", { class: "field-label" }, make("span", {}, "Search"), search),
-    make("label", { class: "field-label" }, make("span", {}, "Sort"), sort),
-    labelled ? truths.label : null,
-    predictions.label,
-    shows.length > 1 ? choice("Show", shows, "all", (show) => set({ show })) : null,
-    make("button", { type: "button", click: table }, "Save as CSV"),
+    "div.controls",
+    make("label.field-label", make("span", "Search"), search),
+    select(
+      "Sort",
+      "sort",
+      sorts.map((key) => [key, SORTS[key][0]]),
+    ),
+    select("Labelled", "truth", classesOf("truth")),
+    select("Predicted", "predicted", classesOf("predicted")),
+    shows.length > 1
+      ? choice(
+          "Show",
+          shows.map((one) => [one, one]),
+          "all",
+          (show) => set({ show }),
+        )
+      : null,
+    make("button", { click: table }, "Save as CSV"),
   );
 }
 
@@ -246,7 +236,7 @@ function confusion() {
   const most = Math.max(...counts.values());
   const cell = (truth, predicted) => {
     const count = counts.get(JSON.stringify([truth, predicted])) ?? 0;
-    if (!count) return make("td", {});
+    if (!count) return make("td");
     const words = `${counted(count, "image")} labelled ${truth} and predicted ${predicted}`;
     const filter = () => set({ truth, predicted, show: "all" });
     return shadedCell(count / most, truth === predicted ? "right" : "wrong", words, String(count), filter);
@@ -254,29 +244,21 @@ function confusion() {
   const right = known.filter((row) => !row.wrong).length;
   const hidden = busy.size - classes.length;
   return make(
-    "details",
-    { class: "card" },
+    "details.card",
     make(
       "summary",
-      {},
       `Labels and predictions: ${percent(right / known.length)} of ${counted(known.length, "image")} as labelled`,
     ),
     hidden > 0
-      ? make(
-          "p",
-          { class: "quiet" },
-          `The ${classes.length} classes that are confused most; ${hidden} more are not in the table.`,
-        )
+      ? make("p.quiet", `The ${classes.length} classes that are confused most; ${hidden} more are not in the table.`)
       : null,
-    scrolling(
+    tableOf(
+      "table.confusion",
       "Confusion matrix",
-      tableOf(
-        { class: "confusion" },
-        ["labelled ↓ predicted →", ...classes.map(text)],
-        classes.map((truth) => [rowHead(text(truth)), ...classes.map((predicted) => cell(truth, predicted))]),
-      ),
+      ["labelled ↓ predicted →", ...classes.map(text)],
+      classes.map((truth) => [rowHead(text(truth)), ...classes.map((predicted) => cell(truth, predicted))]),
     ),
-    make("button", { type: "button", click: () => set({ truth: "", predicted: "" }) }, "Show all classes"),
+    make("button", { click: () => set({ truth: "", predicted: "" }) }, "Show all classes"),
   );
 }
 
@@ -286,10 +268,9 @@ addEventListener("resize", paintView);
 
 document.body.append(
   make(
-    "header",
-    { class: "top" },
-    make("p", { class: "over" }, "pathx report"),
-    make("h1", {}, counted(rows.length, "image")),
+    "header.top",
+    make("p.over", "pathx report"),
+    make("h1", counted(rows.length, "image")),
     DATA.links.length
       ? make(
           "nav",
@@ -299,11 +280,7 @@ document.body.append(
       : null,
     remarks(DATA.notes),
   ),
-  make("main", { class: "plain" }, confusion(), card("Images", {}, controls(), status, view)),
-  make(
-    "footer",
-    {},
-    "This report needs no network and sends nothing. Arrow keys move among the images, Enter opens one.",
-  ),
+  make("main.plain", confusion(), card("section", "Images", controls(), status, view)),
+  make("footer", "This report needs no network and sends nothing. Arrow keys move among the images, Enter opens one."),
 );
 update();

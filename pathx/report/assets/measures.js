@@ -10,7 +10,6 @@ import {
   percent,
   remarks,
   rowHead,
-  scrolling,
   shadedCell,
   tableOf,
   text,
@@ -24,7 +23,7 @@ const items = [
   ...Object.entries(made.methods ?? {}),
 ];
 const state = { method: items[0]?.[0], layer: null };
-const place = make("div", {});
+const place = make("div");
 
 function header() {
   const { model = {}, protocol, images } = made;
@@ -42,10 +41,9 @@ function header() {
     ),
   ];
   return make(
-    "header",
-    { class: "top" },
-    make("p", { class: "over" }, text(facts.filter(Boolean).join(" · "))),
-    make("h1", {}, text(DATA.title)),
+    "header.top",
+    make("p.over", text(facts.filter(Boolean).join(" · "))),
+    make("h1", text(DATA.title)),
     remarks(notes),
   );
 }
@@ -54,19 +52,19 @@ function header() {
 function measured() {
   const known = Object.keys(MEASURES).filter((measure) => items.some(([, figures]) => figures[measure]));
   const cell = (one) =>
-    one ? make("td", { class: "amount" }, `${number(one.mean, 3)} (${number(one.low, 3)} to ${number(one.high, 3)})`) : "";
+    one ? make("td.amount", `${number(one.mean, 3)} (${number(one.low, 3)} to ${number(one.high, 3)})`) : "";
   const rows = items.map(([name, figures]) => {
     const pressed = String(name === state.method);
-    const choose = { type: "button", class: "link", "aria-pressed": pressed, click: () => update({ method: name }) };
+    const choose = { class: "link", "aria-pressed": pressed, click: () => update({ method: name }) };
     return [rowHead(make("button", choose, text(name))), ...known.map((measure) => cell(figures[measure]))];
   });
   return [
     card(
+      "section",
       "The figures",
-      {},
-      make("p", { class: "quiet" }, "Means, with 95 % intervals in brackets."),
-      scrolling("Means and intervals", tableOf({ class: "intervals" }, ["", ...known.map((key) => MEASURES[key])], rows)),
-      DATA.plots.map((src) => make("img", { class: "sheet", src, alt: "The same as a plot" })),
+      make("p.quiet", "Means, with 95 % intervals in brackets."),
+      tableOf("table", "Means and intervals", ["", ...known.map((key) => MEASURES[key])], rows),
+      DATA.plots.map((src) => make("img.sheet", { src, alt: "The same as a plot" })),
     ),
     ...images(),
   ];
@@ -84,20 +82,19 @@ function images() {
     .map((row) =>
       make(
         "li",
-        {},
         DATA.thumbnails[row.image] ? make("img", { src: DATA.thumbnails[row.image], alt: "" }) : null,
-        make("b", {}, number(row.difference, 3)),
-        make("span", {}, text(row.predicted)),
-        make("span", { class: "quiet" }, text(row.image.split(/[\\/]/).pop())),
+        make("b", number(row.difference, 3)),
+        make("span", text(row.predicted)),
+        make("span.quiet", text(row.image.split(/[\\/]/).pop())),
       ),
     );
   const told = `${counted(known.length, "image")}, from the highest insertion minus deletion to the lowest.`;
   return [
     card(
+      "section",
       `Image by image: ${state.method}`,
-      {},
-      make("p", { class: "quiet" }, told),
-      make("ul", { class: "strip", tabindex: "0", "aria-label": "Images" }, tiles),
+      make("p.quiet", told),
+      make("ul.strip", { tabindex: "0", "aria-label": "Images" }, tiles),
     ),
   ];
 }
@@ -106,7 +103,7 @@ function images() {
 function common() {
   const layers = (made.layers ?? []).map((one) => [one.layer, `layer ${one.layer}`]);
   const classes = made.classes.filter((one) => !one.too_few);
-  if (!layers.length || !classes.length) return [make("p", {}, "No class has enough images to say what they share.")];
+  if (!layers.length || !classes.length) return [make("p", "No class has enough images to say what they share.")];
   state.layer ??= layers[0][0];
   const shares = new Map();
   for (const one of classes) {
@@ -120,33 +117,30 @@ function common() {
   const strongest = [...shares]
     .sort(([, one], [, other]) => Math.max(...other.values()) - Math.max(...one.values()))
     .slice(0, 24);
-  const told = make("div", { class: "told", role: "status" }, "Choose a cell to see the units behind it.");
+  const told = make("div.told", { role: "status" }, "Choose a cell to see the units behind it.");
   const cell = (name, byClass, label) => {
     const share = byClass.get(label);
-    if (!share) return make("td", {});
+    if (!share) return make("td");
     const words = `${percent(share)} of ${label} have ${name} on their path`;
     const tell = () => told.replaceChildren(...behind(name, label).filter(Boolean));
     return shadedCell(share, "right", words, percent(share), tell);
   };
   const table = tableOf(
-    { class: "confusion" },
+    "table.confusion",
+    "Classes and channels",
     ["channel", ...classes.map((one) => text(one.label))],
-    strongest.map(([name, byClass]) => [
-      rowHead(text(name)),
-      ...classes.map((one) => cell(name, byClass, one.label)),
-    ]),
+    strongest.map(([name, byClass]) => [rowHead(text(name)), ...classes.map((one) => cell(name, byClass, one.label))]),
   );
   return [
     card(
+      "section",
       "Classes and channels",
-      {},
       layers.length > 1 ? choice("Layer", layers, state.layer, (layer) => update({ layer })) : null,
       make(
-        "p",
-        { class: "quiet" },
+        "p.quiet",
         `The ${strongest.length} channels that most images of a class share, and the share of images whose path holds them.`,
       ),
-      scrolling("Classes and channels", table),
+      table,
       told,
     ),
   ];
@@ -174,7 +168,7 @@ function update(changes) {
 
 document.body.append(
   header(),
-  make("main", { class: "plain" }, place),
-  make("footer", {}, "This page needs no network and sends nothing."),
+  make("main.plain", place),
+  make("footer", "This page needs no network and sends nothing."),
 );
 update({});

@@ -20,9 +20,8 @@ export function nameOf(tensor, channel) {
 
 /** A field for the name of a channel; `changed()` hears of a new one. */
 export function nameField(tensor, channel, changed = () => {}) {
-  const input = make("input", {
+  const input = make("input.naming", {
     type: "text",
-    class: "naming",
     maxlength: 80,
     placeholder: "your name for it",
     "aria-label": `Your name for channel ${channel} of ${tensor}`,
@@ -50,5 +49,5 @@ export function namesButton() {
   };
   const hint =
     "Names stay in this browser. To keep them, put names.json beside the results: pathx then shows them everywhere.";
-  return make("p", { class: "quiet" }, make("button", { type: "button", click: save }, "Save names.json"), " ", hint);
+  return make("p.quiet", make("button", { click: save }, "Save names.json"), " ", hint);
 }

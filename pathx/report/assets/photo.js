@@ -8,17 +8,23 @@ export function makePhoto() {
   const [left, top, right, bottom] = DATA.photo ? DATA.region : [0, 0, size.width, size.height];
   const maps = [...DATA.maps, { name: "Photo", legend: "The photo alone." }];
   const state = { map: maps[0], own: null, units: [] };
-  const picture = make("img", { class: "map", alt: "", draggable: "false" });
-  const marks = draw("svg", { class: "marks", viewBox: `0 0 ${size.width} ${size.height}`, "aria-hidden": "true" });
+  const picture = make("img.map", { alt: "", draggable: "false" });
+  const marks = draw("svg.marks", { viewBox: `0 0 ${size.width} ${size.height}`, "aria-hidden": "true" });
   const crisp = Math.max(size.width, size.height) <= 128 ? "crisp" : "";
   const photo = DATA.photo
     ? make("img", { src: DATA.photo.src, alt: "", class: crisp, draggable: "false" })
-    : make("div", { class: "grey" });
-  const line = make("div", { class: "divider", "aria-hidden": "true" });
-  const stage = make("div", { class: "stage", role: "img" }, photo, picture, marks, line);
-  const legend = make("p", { class: "legend" });
+    : make("div.grey");
+  const line = make("div.divider", { "aria-hidden": "true" });
+  const stage = make("div.stage", { role: "img" }, photo, picture, marks, line);
+  const legend = make("p.legend");
   stage.style.aspectRatio = `${size.width} / ${size.height}`;
-  const compare = make("input", { type: "range", min: 0, max: 100, value: 0, input: () => divide(Number(compare.value)) });
+  const compare = make("input", {
+    type: "range",
+    min: 0,
+    max: 100,
+    value: 0,
+    input: () => divide(Number(compare.value)),
+  });
 
   function divide(value) {
     const start = state.map.whole && !state.own ? 0 : left;
@@ -64,14 +70,14 @@ export function makePhoto() {
     const [a, b, c, d] = unit.receptive_field;
     const box = { x: across(a), y: down(b), width: across(c) - across(a), height: down(d) - down(b) };
     return [
-      draw("rect", { ...box, class: "field shadow" }),
-      draw("rect", { ...box, class: "field pointed", "data-field": unit.receptive_field.join(",") }),
+      draw("rect.field.shadow", { ...box }),
+      draw("rect.field.pointed", { ...box, "data-field": unit.receptive_field.join(",") }),
     ];
   }
 
   function spot({ centre }) {
     if (!centre) return [];
-    return [draw("circle", { class: "spot", cx: across(centre[0]), cy: down(centre[1]), r: size.width / 90 })];
+    return [draw("circle.spot", { cx: across(centre[0]), cy: down(centre[1]), r: size.width / 90 })];
   }
 
   /** Dim what the network did not see, as overlay.png does. */
@@ -80,10 +86,7 @@ export function makePhoto() {
     const inner = { x, y, width: Math.min(size.width, right) - x, height: Math.min(size.height, bottom) - y };
     if (inner.width >= size.width && inner.height >= size.height) return [];
     const hole = `M0,0H${size.width}V${size.height}H0Z M${x},${y}v${inner.height}h${inner.width}v${-inner.height}Z`;
-    return [
-      draw("path", { class: "unseen", d: hole, "fill-rule": "evenodd" }),
-      draw("rect", { ...inner, class: "frame" }),
-    ];
+    return [draw("path.unseen", { d: hole, "fill-rule": "evenodd" }), draw("rect.frame", { ...inner })];
   }
 
   const set = (changes) => {
@@ -92,14 +95,13 @@ export function makePhoto() {
   };
   const names = maps.map((map, at) => [at, map.name]);
   const controls = make(
-    "div",
-    { class: "controls" },
+    "div.controls",
     choice("Map", names, 0, (at) => set({ map: maps[at] })),
-    make("label", { class: "slider" }, make("span", {}, "Compare"), compare),
+    make("label.slider", make("span", "Compare"), compare),
   );
   render();
   return {
-    element: make("div", { class: "photo" }, stage, legend, controls),
+    element: make("div.photo", stage, legend, controls),
     fields: (units, own) => set({ units, own }),
   };
 }

@@ -12,9 +12,9 @@ const EDGE = 4;
 
 /** Where columns and bars are, and how large their pictures.
  *
- *  In each column the bars add up to one height, or all columns share one scale; a bar is as tall as its contribution, in
- *  a row that is tall enough for its picture. Narrow flows leave out the side of the image, and words. */
-export function placed(columns, target, room, sameScale) {
+ *  In each column the bars add up to one height; a bar is as tall as its contribution, in a row that is tall enough for its
+ *  picture. Narrow flows leave out the side of the image, and words. */
+export function placed(columns, room) {
   const narrow = room < 560;
   const least = narrow ? 44 : 112;
   const image = narrow ? 0 : 118; // from its side to the first layer
@@ -24,10 +24,9 @@ export function placed(columns, target, room, sameScale) {
   const at = (place) => EDGE + (place < 0 ? 0 : image + step * place);
   const picture = Math.min(narrow ? 30 : 40, step - bar - 8);
   const gross = columns.map((column) => sum(column.nodes.map((one) => Math.abs(one.value))));
-  const largest = Math.max(...gross, Math.abs(target.logit), 1e-30);
   const rows = columns.map((column, place) =>
     column.nodes.map((one) => {
-      const height = Math.max(2, (Math.abs(one.value) * BARS) / (sameScale ? largest : gross[place] || 1));
+      const height = Math.max(2, (Math.abs(one.value) * BARS) / (gross[place] || 1));
       return { one, height, row: Math.max(height, one.units.length && one.kind !== "more" ? picture : 14) };
     }),
   );
@@ -50,11 +49,11 @@ export function patterns() {
   const hatched = draw(
     "pattern",
     { id: "hatched", width: 5, height: 5, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
-    draw("rect", { width: 1.6, height: 5, class: "hatch" }),
+    draw("rect.hatch", { width: 1.6, height: 5 }),
   );
   const { photo } = DATA;
   const size = photo && { width: photo.width, height: photo.height };
-  return draw("defs", {}, hatched, photo ? draw("image", { id: "photo", href: photo.src, ...size }) : null);
+  return draw("defs", hatched, photo ? draw("image", { id: "photo", href: photo.src, ...size }) : null);
 }
 
 /** Where on the two sides of each bar its ribbons are, and what is cut off. */
@@ -109,17 +108,13 @@ export function ribbonShape(ribbon, sides, { boxes, bar }) {
       "data-to": upper,
       "data-value": ribbon.value,
     },
-    draw(
-      "title",
-      {},
-      `${signed(ribbon.value)}: ${label(ribbon.from)} of layer ${ribbon.from.layer} through ${through}`,
-    ),
+    draw("title", `${signed(ribbon.value)}: ${label(ribbon.from)} of layer ${ribbon.from.layer} through ${through}`),
   );
 }
 
 /** What the deepest layer gets from the pixels and from the bias of the layers below. */
 export function imageSide(columns, path, { boxes, bar, tall, at }) {
-  const group = draw("g", { class: "image-side" });
+  const group = draw("g");
   const x = at(-1);
   group.append(heading(x, ["image", path.model ? null : "not in the files"]));
   if (!path.model || !columns.length) return group;
@@ -150,12 +145,12 @@ export function imageSide(columns, path, { boxes, bar, tall, at }) {
         "data-value": value,
       }),
       draw("rect", { class: `box ${kind}`, x, y, width: bar, height, rx: Math.min(3, height / 2) }),
-      draw("text", { class: "name", x: x + bar + 5, y: y + height / 2 + 4 }, `${name} ${signed(value, 3)}`),
+      draw("text.name", { x: x + bar + 5, y: y + height / 2 + 4 }, `${name} ${signed(value, 3)}`),
     );
     y += height + 26;
     into += part;
   }
-  group.append(draw("line", { class: "brace", x1: end.x, x2: end.x, y1: end.top, y2: end.bottom }));
+  group.append(draw("line.brace", { x1: end.x, x2: end.x, y1: end.top, y2: end.bottom }));
   return group;
 }
 
@@ -164,7 +159,7 @@ export function cutShape({ top, bottom, value }, { x }, { narrow }) {
   const width = narrow ? 8 : 22;
   const place = { x: x - width, y: top, width, height: Math.max(0.5, bottom - top) };
   const words = `${signed(value)} from biases, units that were not kept, and ribbons too weak to list`;
-  return draw("rect", { class: "cut", ...place, "data-cut": value, fill: "url(#hatched)" }, draw("title", {}, words));
+  return draw("rect.cut", { ...place, "data-cut": value, fill: "url(#hatched)" }, draw("title", words));
 }
 
 /** The class: what the path brings to it, and how much of its logit does not come from the path. */
@@ -172,18 +167,17 @@ export function classSide(target, sides, places) {
   const { boxes, bar, tall, narrow } = places;
   const { x, y, height } = boxes.get("class");
   const end = x + bar;
-  const group = draw("g", { class: "whole", "data-id": "class" });
-  const name = draw("text", { x: end, y: 32 }, draw("title", {}, target.label), fitting(target.label, narrow ? 9 : 16));
-  group.append(draw("g", { class: "head end" }, draw("text", { x: end, y: 16, class: "strong" }, "class"), name));
+  const group = draw("g.whole", { "data-id": "class" });
+  const name = draw("text", { x: end, y: 32 }, draw("title", target.label), fitting(target.label, narrow ? 9 : 16));
+  group.append(draw("g.head.end", draw("text.strong", { x: end, y: 16 }, "class"), name));
   const rest = sides.left.get("class").rest;
   if (rest) group.append(cutShape(rest, { x }, places));
   const logit = `${narrow ? "" : target.name === "the logit" ? "logit " : "Δ logit "}${number(target.logit, 3)}`;
   group.append(
     draw("rect", { class: `box ${target.logit < 0 ? "against" : "for"}`, x, y, width: bar, height, rx: 3 }),
     draw(
-      "g",
-      { class: "foot end" },
-      draw("text", { x: end, y: TOP + tall + 20, class: "strong" }, logit),
+      "g.foot.end",
+      draw("text.strong", { x: end, y: TOP + tall + 20 }, logit),
       rest && !narrow ? draw("text", { x: end, y: TOP + tall + 36 }, `${number(rest.value, 3)} not by the path`) : null,
     ),
   );
@@ -195,11 +189,11 @@ export function pictureShape(one, box, { bar, picture }) {
   const place = { x: box.x + bar + 3, y: box.top + (box.row - picture) / 2, width: picture, height: picture };
   const unit = one.units[0];
   const crop = DATA.references[channelKey(unit.name, unit.channel)]?.crops[0];
-  if (crop) return draw("image", { class: "picture", ...place, href: crop.src, preserveAspectRatio: "xMidYMid slice" });
+  if (crop) return draw("image.picture", { ...place, href: crop.src, preserveAspectRatio: "xMidYMid slice" });
   const patch = DATA.photo && patchOf(one.units);
   if (!patch) return null;
   const inner = draw("use", { href: "#photo" });
-  return draw("svg", { class: "picture", ...place, viewBox: patch.join(" ") }, inner);
+  return draw("svg.picture", { ...place, viewBox: patch.join(" ") }, inner);
 }
 
 /** The part of the photo that the strongest of some units looks at, [x, y, width, height].
@@ -222,8 +216,7 @@ function patchOf(units) {
 /** Lines at the top of a column. */
 export function heading(x, lines) {
   return draw(
-    "g",
-    { class: "head" },
+    "g.head",
     lines.map((line, row) => line && draw("text", { x, y: [16, 32, 47][row], class: row ? "" : "strong" }, line)),
   );
 }
