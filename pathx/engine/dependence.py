@@ -9,8 +9,9 @@ One rule says which factor of a product of two computed values is held:
 1. A divisor is.
 2. x · g(x), computed element by element, is an activation: g(x) is its slope.
 3. Of two factors, the one that came out of a function that is no activation is held (sigmoid, softmax, root, norm, …), or was made
-   from such values alone; if there is none, one that was clipped on both sides; if there is none, the one that came
-   straight out of an activation, and then the product, as in a gated linear unit, is an activation itself: it gates the other.
+   from such values alone (of two such, the one that was not multiplied by weights since); if there is none, one that was clipped on
+   both sides; if there is none, the one that came straight out of an activation, and then the product, as in a gated linear unit,
+   is an activation itself: it gates the other.
 4. If both factors are alike in this, or neither is any of it, the model is refused.
 """
 
@@ -161,6 +162,10 @@ def read_graph(graph: Graph, nodes: Iterable[Node], logits: Value) -> Reading:
     return _Reader(graph, tuple(nodes)).read(logits)
 
 
+_GUARDS = ("clamp", "clamp_min", "clamp_max", "maximum", "minimum", "where", "masked_fill")
+"""What keeps a factor within bounds, or masks it: a factor it remains."""
+
+
 @dataclass(eq=False)
 class _Reader:
     graph: Graph
@@ -226,7 +231,10 @@ class _Reader:
         return self.multiples.get(value, frozenset([value]))
 
     def _rank(self, node: Node, varying: list[Value]) -> int:
-        """How clearly a value is a factor: 3 for what is no activation, 2 for a clip, 1 for an activation, 0 for others."""
+        """How clearly a value is a factor: 4 for what is no activation, 3 for what weights made of that.
+
+        2 for a clip, 1 for an activation, 0 for others.
+        """
         operation = record_of(node)
         if not varying:
             return 0
@@ -234,16 +242,19 @@ class _Reader:
         source = self._activation_source(node, varying)
         if source is not None:
             self.sources[node.index] = source
-            return 3 if has(node, "saturating") else 2 if is_clip(node) else 1
+            guarded = node.kind in _GUARDS and min(ranks) == 4
+            return 4 if guarded or has(node, "saturating") else 2 if is_clip(node) else 1
         if is_norm(node):
             return 0
         if operation.transpose is None:
-            return 3
+            return 4
         if has(node, "copy", "view", "part", "move"):
             return min(ranks)
         if len(varying) == 1 and is_pointwise(node):
             return ranks[0]
-        return 3 if min(ranks) == 3 else 0
+        if min(ranks) < 3:
+            return 0
+        return 3 if has(node, "convolution", "matrix", "head") else min(ranks)
 
     def _activation_source(self, node: Node, varying: list[Value]) -> Value | None:
         """The input that an activation gates; None where a node is none."""
@@ -277,7 +288,7 @@ class _Reader:
             raise PathxError(_no_rule(node, " beside its first result"), usage=True)
         source = self.sources.get(node.index)
         if source is not None:
-            if is_smooth(node) or varying != [source]:
+            if is_smooth(node) or node.inputs.count(source) > 1 or varying != [source]:
                 self.because = node.place
             return (source,)
         positions = _positions(node, self.states)

@@ -348,7 +348,7 @@ def find_logits(graph: Graph) -> Value:
         if not isinstance(value, Value) or not graph.dtypes[value.index].is_floating_point:
             return False
         shape = graph.shapes[value.index]
-        return shape[:1] == (batch,) and sum(size != 1 for size in shape[1:]) <= 1
+        return shape[:1] == (batch,) and 0 not in shape and sum(size != 1 for size in shape[1:]) <= 1
 
     candidates = {name: _strip_final(graph, value, producers) for name, value in returned.items() if is_logits(value)}
     for name in ("logits", "out", "output"):

@@ -116,6 +116,7 @@ PARTS: dict[str, Part] = {
     "gelu by tanh": lambda net, x: F.gelu(x, approximate="tanh"),
     "hardswish": lambda net, x: F.hardswish(3 * x),
     "mish": lambda net, x: F.mish(x),
+    "celu": lambda net, x: F.celu(x, 0.7),
     "squeeze and excite": squeeze_and_excite,
     "hard squeeze and excite": lambda net, x: (
         x * F.hardsigmoid(net.excite(F.relu(net.squeeze(x.mean((2, 3), keepdim=True)))))
@@ -248,6 +249,10 @@ def varied(x: Tensor) -> Tensor:
     return (x - mean) / (variance + 1e-5).sqrt()
 
 
+def size(x: Tensor) -> Tensor:
+    return x.norm(dim=(2, 3), keepdim=True)
+
+
 GATED_UNITS: dict[str, tuple[Part, Part]] = {
     "a norm by var_mean": (
         lambda net, x: varied(x),
@@ -265,6 +270,26 @@ GATED_UNITS: dict[str, tuple[Part, Part]] = {
         lambda net, x: x.relu() * net.conv(x).mean(1, keepdim=True),
         lambda net, x: x.relu().detach() * net.conv(x).mean(1, keepdim=True),
     ),
+    "a unit times itself": (
+        lambda net, x: (lambda h: h * h)(net.conv(x).relu()),
+        lambda net, x: (lambda h: h * h.detach())(net.conv(x).relu()),
+    ),
+    "a norm over its least value": (
+        lambda net, x: x.relu() * (size(x) / size(x).mean(1, keepdim=True).clamp(min=1e-6)),
+        lambda net, x: x.relu() * (size(x) / size(x).mean(1, keepdim=True)).detach(),
+    ),
+    "a gate of sums of an activation that saturates": (
+        lambda net, x: net.conv(x.tanh()) * net.conv(x).sigmoid(),
+        lambda net, x: net.conv(x.tanh()) * net.conv(x).sigmoid().detach(),
+    ),
+    "a bounded gate": (
+        lambda net, x: x.relu() * torch.maximum(x.sigmoid(), torch.full_like(x, 0.4)),
+        lambda net, x: x.relu() * x.sigmoid().clamp(min=0.4).detach(),
+    ),
+    "a masked gate": (
+        lambda net, x: x.relu() * (lambda gate: gate.masked_fill(gate < 0.4, 0.0))(x.sigmoid()),
+        lambda net, x: x.relu() * (x.sigmoid() * (x.sigmoid() >= 0.4)).detach(),
+    ),
     "a clip and an activation": (
         lambda net, x: F.relu6(net.conv(x) + 3) / 6 * F.relu(net.conv(x)),
         lambda net, x: (F.relu6(net.conv(x) + 3) / 6).detach() * F.relu(net.conv(x)),
@@ -278,6 +303,12 @@ def test_of_two_factors_the_one_out_of_an_activation_is_held(name: str) -> None:
     twin.load_state_dict(model.state_dict())
     (found,) = pathx.explain(model, images(), depth="all", width="all", alpha=0.0, skips="all")
     assert_close(found.weight, frozen_weight(twin, images()[0], found.target))
+
+
+def test_a_product_of_a_unit_with_itself_holds_at_the_image_alone() -> None:
+    first, last = nn.Linear(5, 4).double(), nn.Linear(4, 3).double()
+    model, image = Function(lambda x: last((lambda h: h * h)(F.relu(first(x))))), torch.randn(1, 5).double()
+    assert pathx.explain(model, image)[0].exact == "image"
 
 
 REFUSED: dict[str, tuple[Part, str]] = {

@@ -271,6 +271,11 @@ def test_recurrent_layers() -> None:
         refuses(form, images, "no rule for recurrent layers")
 
 
+def test_no_classes() -> None:
+    model = mlp(lambda m, x: m.b(F.relu(m.a(x)))[:, :0])
+    refuses(model, torch.randn(2, 5), "the model returns output of shape (2, 0), not one row of class logits per image")
+
+
 def test_two_inputs() -> None:
     example = (torch.ones(2, 5), torch.ones(2, 5))
     forms = [TwoInputs(), torch.jit.script(TwoInputs()), torch.export.export(TwoInputs(), example).module()]

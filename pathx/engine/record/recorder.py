@@ -402,7 +402,11 @@ class Recorder(DispatchMode):
             if traits.out_of_place is None or args[0] is not given[0]:
                 raise _AliasedWrite  # it writes to an argument in a way of its own, or in another precision
             op = traits.out_of_place
-            step = self._take_call(op, recorded, recorded_kwargs, key, args[:1])
+            changes_shape = (
+                torch.Tag.inplace_view in func.tags
+            )  # then the other operation is a view, which costs nothing
+            made = [op(*args, **kwargs)] if changes_shape else args[:1]
+            step = self._take_call(op, recorded, recorded_kwargs, key, made)
             self._save_needed(step, tensors)  # before they are written over
             entry = self._entry(given[0])
             if entry is None or entry.value is None:

@@ -91,7 +91,7 @@ gate("hardsigmoid", traits={"saturating"})(_tangent)
 # --- smooth activations ---------------------------------------------------------------------------------------------
 
 # No product with h: the constant part of the tangent goes to the bias.
-smooth("elu", "softplus")(_tangent)
+smooth("elu", "celu", "softplus")(_tangent)
 smooth("tanh", traits={"saturating"})(_tangent)
 smooth("sigmoid", "log_sigmoid_forward", traits={"saturating", "final"})(_tangent)
 
@@ -143,9 +143,9 @@ def mask_of_itself(call: Call, h: Tensor) -> Slopes:
 
 @gate("mul", traits={"scale"})
 def product_with_itself(call: Call, h: Tensor) -> Slopes:
-    """`h * (h > 0)`: the other factor is the slope."""
-    first, second = call.args
-    slope = torch.broadcast_to(call.values(second if call.varies(first) else first), h.shape).to(h.dtype)
+    """`h * (h > 0)`: the other factor is the slope; of `h * h`, h itself."""
+    fixed = [call.values(item) for item in call.args if not call.varies(item)]
+    slope = torch.broadcast_to(fixed[0], h.shape).to(h.dtype) if fixed else h
     return Slopes(slope * h, slope)
 
 
@@ -187,7 +187,7 @@ record("log", "exp", reading="nonlinear", traits={"after final"})
 record("_local_scalar_dense", traits={"decision"})
 record(
     *("logit", "sqrt", "rsqrt", "reciprocal", "expm1", "log1p", "log2", "log10", "sin", "cos", "tan", "erf", "atan"),
-    *("celu", "selu", "glu", "linalg_vector_norm", "renorm", "var", "std", "var_mean", "std_mean", "prod", "cumprod"),
+    *("selu", "glu", "linalg_vector_norm", "renorm", "var", "std", "var_mean", "std_mean", "prod", "cumprod"),
     *("rms_norm", "logsumexp", "logcumsumexp", "atan2", "cdist", "_cdist_forward", "_trilinear", "lstm"),
     *("mkldnn_rnn_layer", "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention"),
     *("_scaled_dot_product_efficient_attention", "_scaled_dot_product_attention_math", "_native_multi_head_attention"),

@@ -96,6 +96,7 @@ ALIKE: dict[str, Callable[[Tensor], Tensor]] = {
     "bmm, of maps, read as it is": lambda x: F.relu(
         torch.bmm(MATRICES.mT.repeat(len(x), 1, 1), F.relu(x).view(-1, 4, 1))
     ).view(len(x), 15),
+    "squeezed in place": lambda x: F.relu(x.sum(1, keepdim=True)).mul(2).squeeze_(1) + BIAS[:4],
     "einsum": lambda x: torch.einsum("btc,cd->bdt", F.relu(x), WIDE.T),
     "einsum, of all": lambda x: torch.einsum("btc,tcd->bd", F.relu(x), MATRICES),
     "ensemble": lambda x: stacked(x).mean(0),

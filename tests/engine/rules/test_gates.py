@@ -322,6 +322,7 @@ HELD_SLOPES: dict[str, tuple[tuple[Any, ...], dict[str, Any], Activation | None]
     "tanh": ((), {}, None),
     "elu": ((), {}, None),
     "elu, of another size": ((0.5,), {}, None),
+    "celu": ((0.5,), {}, None),
     "softplus": ((), {}, None),
     "softplus, steeper": ((2.0, 10.0), {}, None),
     "log_sigmoid_forward": ((), {}, None),
