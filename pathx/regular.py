@@ -58,6 +58,24 @@ def file_errors(path: str | Path, *, usage: bool = False) -> Iterator[None]:
         raise PathxError(f"{shown(path)} cannot be read: {reason}; check the path", usage=usage) from error
 
 
+@contextmanager
+def damage_errors(
+    path: str | Path, otherwise: str, remedy: str = "fetch it again", *, usage: bool = False
+) -> Iterator[None]:
+    """Whatever a decoder raises, as a PathxError.
+
+    Args:
+        otherwise: what the file is if it is not damaged, such as `no video`.
+    """
+    try:
+        yield
+    except PathxError:
+        raise
+    except Exception as error:  # damaged files make decoders raise anything
+        reason = getattr(error, "strerror", None) or reason_of(error)  # without the number of an open file
+        raise PathxError(f"{shown(path)} is damaged or {otherwise} ({reason}): {remedy}", usage=usage) from error
+
+
 def read_regular(path: str | Path, limit: int | None = None) -> bytes:
     """The bytes of a regular file. Raises OSError, with the number EFBIG where there are more than `limit`.
 

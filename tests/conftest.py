@@ -5,38 +5,24 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
-from support.command_line import Finished, Pathx
-from torch import Tensor
 
-from pathx.cli import run
-from pathx.compat import export_reader
-from pathx.errors import PathxError
+if TYPE_CHECKING:  # the process that only hands out tests needs no torch, which takes seconds to import
+    from support.command_line import Finished, Pathx
+    from torch import Tensor
 
 _slow = [HealthCheck.too_slow]
-settings.register_profile("reproducible", deadline=None, suppress_health_check=_slow, derandomize=True)
+settings.register_profile("reproducible", deadline=None, suppress_health_check=_slow, derandomize=True, max_examples=40)
 settings.register_profile("explore", deadline=None, suppress_health_check=_slow)  # pytest --hypothesis-profile explore
 settings.load_profile("reproducible")
 
 
-def _skip(reason: str, *arguments: object, **options: object) -> None:
-    pytest.skip(reason)
-
-
-try:
-    export_reader()
-except PathxError as unreadable:  # an older torch, whose .pt2 files are others: tests that write one skip
-    torch.export.save = partial(_skip, str(unreadable))  # type: ignore[assignment]
-
 os.environ.pop("COLUMNS", None)  # workers of xdist have a width that nobody has chosen
-
-torch.set_num_threads(1)  # threads of networks this small wait for each other longer than they compute
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -67,6 +53,25 @@ def _why_skipped(text: str) -> str:
     return f"without {missing[1].split('.')[0]}" if missing else text.removeprefix("Skipped: ")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Threads of small networks wait for each other. And no test writes files of the form that older releases of torch have."""
+    import torch
+
+    from pathx.compat import export_reader
+    from pathx.errors import PathxError
+
+    def save(*arguments: Any, **options: Any) -> None:
+        try:
+            export_reader()
+        except PathxError as unreadable:
+            pytest.skip(str(unreadable))
+        write(*arguments, **options)
+
+    torch.set_num_threads(1)
+    write, torch.export.save = torch.export.save, save
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Real models and pictures that do not ship with the project: `shared/data` beside the checkout."""
@@ -74,15 +79,6 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"real models and pictures are not at {folder}")
     return folder
-
-
-@pytest.fixture(scope="module")
-def one_thread() -> Iterator[None]:
-    """For networks so small that a second thread only gets in the way (ten times slower on a busy machine)."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture
@@ -97,6 +93,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def pathx_(capsys: pytest.CaptureFixture[str]) -> Pathx:
     """The command line in this process: the imports of a new one take seconds."""
+    from support.command_line import Finished
+
+    from pathx.cli import run
 
     def call(*arguments: object) -> Finished:
         with pytest.raises(SystemExit) as ended:

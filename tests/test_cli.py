@@ -10,13 +10,10 @@ from typing import Any
 
 import pytest
 from support.command_line import (
-    FILES,
-    INDEX,
     ROOT,
     Finished,
     Pathx,
     document,
-    files,
     network,
     picture,
     process,
@@ -44,18 +41,6 @@ def test_help_needs_no_torch() -> None:
     first, *help_text, last = done.out.splitlines()
     assert first == last == "[]"
     assert "--save-tensors" in "\n".join(help_text)
-
-
-def test_a_process_of_its_own() -> None:
-    model = scripted(network())
-    done = process("-m", "pathx", "explain", picture(), "missing.png", "--model", model, "--format", "json")
-    assert done.status == 1
-    assert [made["image"]["file"] for made in done.documents] == ["photo.png"]
-    failure, summary = done.err.splitlines()
-    assert failure == "pathx: missing.png: no such file; check the path"
-    assert summary == "pathx: 1 of 2 images failed; the rest is in pathx-out"
-    slug = done.documents[0]["target"]["label"].replace(" ", "-")
-    assert files("pathx-out") == {f"photo.png/{slug}/{name}" for name in FILES} | INDEX
 
 
 def test_a_reader_that_has_seen_enough() -> None:

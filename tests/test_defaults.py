@@ -69,13 +69,3 @@ def test_vectors_are_run_through() -> None:
     assert found.depth == 5 and found.mapped == (2, 1)
     flat = nn.Sequential(nn.Flatten(), *[nn.Linear(64, 32), *head]).eval()
     assert check_depth(DEPTH, freeze(flat, images).network) == 3
-
-
-@pytest.mark.parametrize("depth", ["maps:0", "maps:", "maps:-1", "halves", "maps:1.5"])
-def test_what_is_no_depth_is_refused(depth: str) -> None:
-    with pytest.raises(pathx.PathxError, match="is out of range"):
-        pathx.explain(
-            nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)).eval(),
-            torch.randn(1, 1, 2, 2),
-            depth=depth,
-        )

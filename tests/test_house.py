@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from keyword import iskeyword
 from pathlib import Path
 
@@ -68,6 +69,7 @@ def modules() -> dict[str, Path]:
 
 
 MODULES = modules()
+parse = cache(ast.parse)
 
 
 def imports(tree: ast.AST, inside: bool = False) -> Iterator[tuple[str, bool]]:
@@ -96,7 +98,7 @@ def problems(module: str, source: str) -> list[str]:
     """Imports of a module that the table does not allow."""
     own = room(module, {*MAY_IMPORT})
     found = []
-    for name, inside in imports(ast.parse(source)):
+    for name, inside in imports(parse(source)):
         if not name.startswith("pathx.") or name.removeprefix("pathx.") == module:
             continue
         other = name.removeprefix("pathx.")
@@ -128,7 +130,7 @@ def test_a_module_imports_only_what_its_room_may() -> None:
 
 def messages(source: str) -> Iterator[str]:
     """Texts of a module that are no docstrings."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parse(source)):
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.Constant) and isinstance(child.value, str) and not isinstance(node, ast.Expr):
                 yield child.value
@@ -168,7 +170,7 @@ SPELLINGS = {"engine.record.spellings"}
 def operations_in(source: str) -> list[str]:
     """Operations that a module knows by name: `torch.ops.aten.relu`, `node.kind == "relu"`, `node.kind in ("relu", …)`."""
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parse(source)):
         if isinstance(node, ast.Attribute) and ast.unparse(node.value).split(".")[-1] == "aten":
             found.append(node.attr)
         elif isinstance(node, ast.Compare) and ast.unparse(node.left).endswith((".kind", ".op_name")):

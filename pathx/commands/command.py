@@ -101,7 +101,7 @@ class _Setting:
         return text
 
 
-def command(interrupted: str = "nothing is lost that was written", *, rare: bool = False) -> Callable[[Any], Any]:
+def command(interrupted: str = "all that was written is kept", *, rare: bool = False) -> Callable[[Any], Any]:
     """A command of a function whose parameters are arguments, options, or groups of options; its errors are one line.
 
     Args:

@@ -11,7 +11,7 @@ from pathx.commands.output import print_paragraph, print_problems, print_table, 
 from pathx.errors import PathxError
 
 
-@command("run the same command again to go on")
+@command("run the same command again to continue")
 def evaluate(
     *,
     images: list[str] = options.IMAGES,
@@ -23,9 +23,10 @@ def evaluate(
 ) -> None:
     """Measure explanations by changing pixels or removing units.
 
-    OUT gets evaluation.json, images.csv, the curves as PNG and SVG, and records.jsonl, from which a run that was stopped
-    goes on. With --grid: grid.json, both measures against width (grid.png) and the heatmaps of the first image (sheet.png);
-    the network runs once per image for the whole grid. With --protocol grid: mosaics.json. With --removal: removal.json.
+    OUT gets evaluation.json, images.csv, the curves as PNG and SVG, and records.jsonl, from which the same command
+    continues a stopped run. With --grid: grid.json, insertion and deletion against width (grid.png) and the heatmaps of the
+    first image (sheet.png); the network runs once per image for the whole grid. With --protocol grid: mosaics.json. With
+    --removal: removal.json.
     """
     asked = {"--grid": measure.grid, "--removal": measure.removal, "--protocol grid": measure.protocol == "grid"}
     one, *others = [name for name, given in asked.items() if given] or [""]

@@ -427,7 +427,7 @@ class ResultOptions:
     no_pictures: bool = NO_PICTURES
     out: str = option("pathx-out", "Folder for the results, or its address in a store.", "FOLDER")
     pack: str | None = option(
-        None, "Pack results into such files, instead of a folder for each explanation.", "tar|parquet"
+        None, "Pack results into tar or Parquet files, instead of a folder for each explanation.", "tar|parquet"
     )
     save_tensors: bool = option(False, "Also write tensors.safetensors.")
     report: bool = option(False, "Also write an interactive page, report.html.")

@@ -123,7 +123,7 @@ class Tally:
     kept: int = 0
     failed: set[str] = field(default_factory=set)
     labelled: int = 0
-    right: int = 0
+    wrong: list[str] = field(default_factory=list)
     folders: list[Path] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
     _last: str | None = None
@@ -152,7 +152,11 @@ class Tally:
             self.folders.append(result.folder)
         if first and result.truth is not None and result.predictions:
             self.labelled += 1
-            self.right += result.predictions[0][0] == result.truth
+            predicted = result.predictions[0][0]
+            if predicted != result.truth:
+                self.wrong.append(
+                    f"{result.file} is {result.truth}, the network says {predicted}: {result.folder.parent}"
+                )
         return first
 
     def __str__(self) -> str:
@@ -191,7 +195,7 @@ def _follow(
     except KeyboardInterrupt as error:
         if plan.indexed:
             done = f"{tally.made + tally.kept} of {tally.total} images are done"
-            print_error(f"interrupted: {done}; run the same command again to go on")
+            print_error(f"interrupted: {done}; run the same command again to continue")
         else:
             print_error("interrupted; the explanations that have a path.json are whole")
         raise typer.Exit(128 + (stop.asked or (*error.args, 2)[0])) from None
@@ -209,12 +213,16 @@ def _summarise(tally: Tally, plan: Plan, results: ResultOptions, *, stopped: boo
         if tally.total > FEW or tally.kept:
             print_error(f"{tally} in {duration(time.monotonic() - tally.started)}: {index}")
         if tally.labelled:
-            share = f"{tally.right} of {tally.labelled} images with a label are predicted as labelled"
-            others = f'; the others have "correct": false in {index}' if tally.right < tally.labelled else ""
-            print_error(f"{share} ({tally.right / tally.labelled:.1%}){others}")
+            right = tally.labelled - len(tally.wrong)
+            share = f"{right} of {tally.labelled} images with a label are predicted as labelled"
+            print_error(f"{share} ({right / tally.labelled:.1%})")
+            for line in tally.wrong[:FEW]:
+                print_error(f"wrong: {line}")
+            if more := len(tally.wrong[FEW:]):
+                print_error(f'and {more} more: they have "correct": false in {index}')
     if tally.failed and tally.total > 1:
         if stopped:
-            print_error("stopped at the first failure; run the same command again to go on")
+            print_error("stopped at the first failure; run the same command again to continue")
         else:
             rest = f"; the rest is in {index.parent}" if tally.made + tally.kept else ""
             print_error(f"{len(tally.failed)} of {tally.total} images failed{rest}")

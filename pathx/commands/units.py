@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathx.units.references import Channel, Units
 
 
-@command("run the same command again to go on")
+@command("run the same command again to continue")
 def units(
     *,
     images: list[str] | None = typer.Argument(None, metavar=options.IMAGES.metavar, help=options.IMAGES.help),
@@ -56,7 +56,7 @@ def units(
     """Find the images and places where each channel matters most.
 
     OUT gets units.json, tensors.safetensors and a contact sheet per activation: for each channel, the parts of images that
-    its units can see, bright where they looked. Run the same command again to go on with a pass that was stopped, and
+    its units can see, bright where they looked. Run the same command again to continue a pass that was stopped, and
     without --shard to join the passes over shards.
     """
     if show is not None:

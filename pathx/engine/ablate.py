@@ -15,7 +15,7 @@ from pathx.engine.device import engine_precision, is_out_of_memory
 from pathx.engine.explain import Loaded, freeze_model
 from pathx.engine.freeze import Frozen
 from pathx.engine.network import Gate
-from pathx.engine.record.operations import Node, Value, by_value, run_node
+from pathx.engine.record.operations import Node, Value, run_by_value
 from pathx.engine.settings import Target, check_classes, class_logits, class_numbers, targets_of
 from pathx.errors import PathxError
 from pathx.explanation import Effect, Explanation, PathLayer, Removal, Unit
@@ -33,85 +33,57 @@ AT_ONCE = 1 << 22
 # --- Running the network again ---------------------------------------------------------------------------------------
 
 
-class Rerun:
-    """A frozen network run again from some of its gates up. Nothing is held there: every gate, norm and route follows.
+def rerun(
+    frozen: Frozen, gates: Sequence[Gate], masks: Sequence[Tensor], fillings: Sequence[Tensor] | None = None
+) -> Tensor:
+    """(R, B, C) logits of R runs of the real network with some units changed: every gate, norm and route above follows.
 
     Args:
-        gates: the gates whose units may be set to something else.
+        gates: the gates whose units are changed.
+        masks: for every gate (R, B, *shape), True at the units that are set to zero.
+        fillings: for every gate what they are set to instead, (*shape) or anything that fits it.
     """
+    network, numbers = frozen.network, {gate.output: number for number, gate in enumerate(gates)}
+    changed: set[Value | None] = {*numbers}
+    follows: set[Value | None] = set()
+    read: set[Value] = {*numbers}
+    for node in network.nodes:
+        if not changed.isdisjoint(node.inputs):
+            changed.update(node.outputs)
+            follows.update(node.outputs)
+            read.update(node.inputs)
+    everything = {**frozen.brought, **frozen.kept, network.graph.input: frozen.images}
+    below = network.run(read - follows, everything)
 
-    def __init__(self, frozen: Frozen, gates: Sequence[Gate]) -> None:
-        network = frozen.network
-        self._frozen, self._gates = frozen, tuple(gates)
-        self._edited = {gate.output: number for number, gate in enumerate(gates)}
-        changed: set[Value | None] = {*self._edited}
-        follows = set()  # numbers of the nodes that read what changes
-        for node in network.nodes:
-            if not changed.isdisjoint(node.inputs):
-                follows.add(node.index)
-                changed.update(node.outputs)
-        values = {**frozen.brought, **frozen.kept, network.graph.input: frozen.images}
-        wanted: set[Value | None] = {network.logits}
-        above: list[Node] = []
-        below: list[Node] = []  # computed once: what was not kept of the forward pass
-        for node in reversed(network.nodes):
-            missing = wanted.intersection(node.outputs)
-            if node.index in follows and missing:
-                above.append(node)
-                wanted.update(node.inputs)
-            elif not missing <= values.keys():
-                below.append(node)
-                wanted.update(node.inputs)
-        for node in reversed(below):
-            values.update(by_value(node, run_node(node, values)))
-        self._above = above[::-1]
-        computed = {value for node in above for value in node.outputs}
-        read = {value for node in above for value in node.inputs}
-        self._entering = {value: values[value] for value in (read | self._edited.keys()) - computed}
-        self._last = {value: node.index for node in self._above for value in (*node.inputs, *node.outputs) if value}
-
-    def logits(self, masks: Sequence[Tensor], fillings: Sequence[Tensor] | None = None) -> Tensor:
-        """(R, B, C) logits of R runs.
-
-        Args:
-            masks: for every gate (R, B, *shape), True at the units that are set to zero.
-            fillings: for every gate what they are set to instead, (*shape) or anything that fits it.
-        """
-        runs, size = len(masks[0]), max(1, AT_ONCE // self._frozen.images.numel())
-        while True:
-            try:
-                parts = [[mask[first : first + size] for mask in masks] for first in range(0, runs, size)]
-                return torch.cat([self._run(part, fillings) for part in parts])
-            except Exception as error:
-                if size == 1:
-                    raise
-                size = min(size, runs) // 2 if is_out_of_memory(error) else 1  # torch cannot map some operation
-
-    def _run(self, masks: Sequence[Tensor], fillings: Sequence[Tensor] | None) -> Tensor:
-        if len(masks[0]) == 1:
-            return self._logits([mask[0] for mask in masks], fillings)[None]
-        mapped: Tensor = torch.vmap(lambda several: self._logits(several, fillings))(list(masks))
-        return mapped
-
-    def _logits(self, masks: Sequence[Tensor], fillings: Sequence[Tensor] | None) -> Tensor:
-        values, logits = dict(self._entering), self._frozen.network.logits
-
-        def edit(value: Value) -> None:
-            number = self._edited[value]
-            output, shape = values[value], self._gates[number].shape
+    def edit(values: dict[Value, Tensor], some: Sequence[Tensor]) -> dict[Value, Tensor]:
+        for value in numbers.keys() & values.keys():
+            number, output = numbers[value], values[value]
             filling = output.new_zeros(()) if fillings is None else fillings[number]
-            values[value] = torch.where(masks[number], filling, output.reshape(-1, *shape)).reshape(output.shape)
+            units = output.reshape(-1, *gates[number].shape)
+            values[value] = torch.where(some[number], filling, units).reshape(output.shape)
+        return values
 
-        for output in self._edited.keys() & values.keys():
-            edit(output)
-        for node in self._above:
-            values.update(by_value(node, run_node(node, values)))
-            for output in self._edited.keys() & node.outputs:
-                edit(output)
-            for value in values.keys() & {*node.inputs, *node.outputs}:
-                if self._last[value] == node.index and value != logits:
-                    del values[value]
-        return class_logits(values[logits].reshape(len(self._frozen.images), -1))
+    def run(*some: Tensor) -> Tensor:
+        def step(node: Node, values: dict[Value, Tensor]) -> dict[Value, Tensor]:
+            return edit(run_by_value(node, values), some)
+
+        values = network.run([network.logits], edit({**below}, some), step)
+        return class_logits(values[network.logits].reshape(len(frozen.images), -1))
+
+    runs, size = len(masks[0]), max(1, AT_ONCE // frozen.images.numel())
+    while True:
+        try:
+            parts = zip(*(mask.split(size) for mask in masks), strict=True)
+            return torch.cat(
+                [
+                    torch.vmap(run)(*some) if len(some[0]) > 1 else run(*(mask[0] for mask in some))[None]
+                    for some in parts
+                ]
+            )
+        except Exception as error:
+            if size == 1:
+                raise
+            size = min(size, runs) // 2 if is_out_of_memory(error) else 1  # torch cannot map some operation
 
 
 def logits_without(frozen: Frozen, masks: Mapping[str, Tensor], fillings: Mapping[str, Tensor] | None = None) -> Tensor:
@@ -131,7 +103,7 @@ def logits_without(frozen: Frozen, masks: Mapping[str, Tensor], fillings: Mappin
     with engine_precision(frozen.images.device):
         zero = frozen.images.new_zeros(())
         given = None if not fillings else [fillings.get(gate.name, zero) for gate in gates]
-        return Rerun(frozen, gates).logits([masks[gate.name] for gate in gates], given)
+        return rerun(frozen, gates, [masks[gate.name] for gate in gates], given)
 
 
 Run = Mapping[int, Mapping[int, Tensor]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pathx.engine.dependence import Dependence, Reading, check_batch, read_graph
 from pathx.engine.fields import boxes, fields_above, find_places
-from pathx.engine.record.operations import Graph, Node, Value
+from pathx.engine.record.operations import Graph, Node, Value, run_by_value
 from pathx.engine.record.spellings import fold
 from pathx.engine.rules.geometry import Field
 from pathx.engine.rules.shared import lift
@@ -44,6 +44,7 @@ class Gate:
         return prod(self.shape)
 
 
+Step = Callable[[Node, dict[Value, Tensor]], dict[Value, Tensor]]
 Form = tuple[dict[Value, tuple[int, ...]], list[Value], tuple[Any, ...] | None]
 
 
@@ -155,6 +156,28 @@ class Network:
             elif record_of(node).saves in ("indices", "statistics"):
                 needed.update(value for value in node.outputs[1:] if value is not None)
         return frozenset(needed)
+
+    def run(
+        self, wanted: Collection[Value], known: Mapping[Value, Tensor], step: Step = run_by_value
+    ) -> dict[Value, Tensor]:
+        """The tensors of some values, computed from others that are known; what nobody will read is let go on the way.
+
+        Args:
+            step: runs one call.
+        """
+        calls, read = [], {*wanted}
+        for node in reversed(self.nodes):
+            made = [value for value in node.outputs if value is not None]
+            if any(value in read and value not in known for value in made):
+                done = {*node.inputs, *made} - read
+                read |= done
+                calls.append((node, done))
+        values = {value: known[value] for value in read & known.keys()}
+        for node, done in reversed(calls):
+            values.update(step(node, values))
+            for value in done & values.keys():
+                del values[value]
+        return {value: values[value] for value in wanted}
 
     @cached_property
     def top_is_shared(self) -> bool:

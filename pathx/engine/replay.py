@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from pathx.engine.freeze import network_and_tensors
 from pathx.engine.network import Network
-from pathx.engine.record.operations import Node, Value, by_value, run_node
+from pathx.engine.record.operations import Node, Value, by_value, run_by_value, run_node
 from pathx.engine.rules.table import has
 from pathx.engine.settings import class_logits
 from pathx.errors import PathxError
@@ -27,21 +27,16 @@ CHUNK = 4_000_000
 CPU_CHUNK = 1_250_000
 """The same for a CPU, whose caches and allocator suffer from more: 8 images."""
 
-Run = Callable[[Tensor], Any]
-
 
 class ReplayedOperation(nn.Module):
     """One call of the graph, as a function of the value that varies."""
 
-    def forward(self, value: Tensor, *, run: Run) -> Any:
+    def forward(self, value: Tensor, *, run: Callable[[Tensor], Any] = torch.relu) -> Any:
         return run(value)
 
 
-class ReplayedGate(nn.ReLU):
+class ReplayedGate(ReplayedOperation, nn.ReLU):
     """A call of any member of the ReLU family. It is an `nn.ReLU` so that it is found as one."""
-
-    def forward(self, value: Tensor, *, run: Run = torch.relu) -> Any:
-        return run(value)
 
 
 class Replay(nn.Module):
@@ -56,20 +51,14 @@ class Replay(nn.Module):
         super().__init__()
         network, tensors = network_and_tensors(model, images)
         self.network: Network = network
-        self._batch = len(images)
         self._fixed = {value: tensors[value] for value in network.graph.constants}
-        last = {v: node.index for node in network.nodes for v in (*node.outputs, *node.inputs) if v is not None}
-        self._dropped: dict[int, list[Value]] = {node.index: [] for node in network.nodes}
-        for value, index in last.items():
-            if value != network.logits:
-                self._dropped[index].append(value)
         self._gates = network.gates | network.class_gates
         self._operations: dict[int, nn.Module] = {index: ReplayedGate() for index in self._gates}
         self.gates = nn.ModuleList(self._operations.values())
-        last_map = next((node for node in reversed(network.nodes) if self._makes_map(node)), None)
-        self.last_convolution = None if last_map is None else ReplayedOperation()
-        if last_map is not None and self.last_convolution is not None:
-            self._operations[last_map.index] = self.last_convolution
+        convolutions = [node.index for node in network.nodes if self._makes_map(node)]
+        self.last_convolution = ReplayedOperation() if convolutions else None
+        if self.last_convolution is not None:
+            self._operations[convolutions[-1]] = self.last_convolution
 
     @property
     def last_map(self) -> nn.Module | None:
@@ -84,25 +73,19 @@ class Replay(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, classes) logits."""
-        hooked = torch.is_grad_enabled()  # without gradients there is nothing to change, and time to save
-        values: dict[Value, Tensor] = {**self._fixed, self.network.graph.input: images}
-        for node in self.network.nodes:
-            self._step(node, values, hooked=hooked)
-            for done in self._dropped[node.index]:
-                values.pop(done, None)
-        return class_logits(values[self.network.logits].reshape(len(images), -1))
+        network = self.network
+        step = self._step if torch.is_grad_enabled() else run_by_value  # without gradients no hook changes anything
+        values = network.run([network.logits], {**self._fixed, network.graph.input: images}, step)
+        return class_logits(values[network.logits].reshape(len(images), -1))
 
-    def _step(self, node: Node, values: dict[Value, Tensor], *, hooked: bool = False) -> None:
-        """Run one call of the graph: what it makes is put among the values."""
-        operation = self._operations.get(node.index) if hooked else None
-        if operation is not None:
-            source = self._gates[node.index].source if node.index in self._gates else node.inputs[0]
-            # A view of its own: hooks on it see the gradient of this call, not that of others who read the value.
-            value = values[source].view_as(values[source])
-            out = operation(value, run=lambda v: run_node(node, {**values, source: v}))
-        else:
-            out = run_node(node, values)
-        values.update(by_value(node, out))
+    def _step(self, node: Node, values: dict[Value, Tensor]) -> dict[Value, Tensor]:
+        operation = self._operations.get(node.index)
+        if operation is None:
+            return run_by_value(node, values)
+        source = self._gates[node.index].source if node.index in self._gates else node.inputs[0]
+        # A view of its own: hooks on it see the gradient of this call, not that of others who read the value.
+        value = values[source].view_as(values[source])
+        return by_value(node, operation(value, run=lambda v: run_node(node, {**values, source: v})))
 
 
 class Classifier:

@@ -7,7 +7,7 @@ like height and width.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
@@ -37,9 +37,6 @@ class Corners:
         """In the coordinates p' = step * p + offset."""
         return Corners(self.base, self.count, self.step * step, self.offset * step + offset)
 
-    def rows(self, keep: Tensor) -> Corners:
-        return Corners(self.base[keep], self.count, self.step, self.offset)
-
     @cached_property
     def numbers(self) -> Tensor:
         """(P,) the places themselves."""
@@ -54,19 +51,6 @@ class Corners:
     def sticks_out(self, extent: int, size: int) -> bool:
         """Whether boxes of this extent may stick out of a map that is `size` long."""
         return self.offset < 0 or self.last + extent > size
-
-    def inside(self, extent: int, size: int) -> Tensor:
-        """(P, extent) which elements of the boxes lie inside of the map."""
-
-        def is_inside(numbers: Tensor) -> Tensor:
-            place = numbers[:, None] + torch.arange(extent, device=numbers.device)
-            return (place >= 0) & (place < size)
-
-        if self.count * extent > MOST_REMEMBERED:
-            return is_inside(self.numbers)
-        key = ("inside", self.count, self.step, self.offset, extent, size)
-        table = remember(key, self.base.device, lambda: is_inside(torch.arange(self.count) * self.step + self.offset))
-        return table.index_select(0, self.base)
 
 
 Origin = int | Corners
@@ -153,11 +137,10 @@ class Window:
     def inside(self) -> Tensor | None:
         """Which elements lie inside the map, broadcastable to `data`; None if all do."""
         mask = None
-        for dim, (origin, out) in enumerate(zip(self.origin, self.overhang, strict=True)):
-            if out and isinstance(origin, Corners):
-                extent = self.extent[dim]
-                here = origin.inside(extent, self.shape[dim])
-                here = here.reshape(with_item(_along(dim, extent, len(self.shape)), 0, -1))
+        for dim, out in enumerate(self.overhang):
+            if out:
+                place = self.position(dim)
+                here = (place >= 0) & (place < self.shape[dim])
                 mask = here if mask is None else mask & here
         return mask
 
@@ -195,20 +178,17 @@ class Window:
         if all(self.covers(dim) or size == 1 for dim, size in enumerate(sizes)):
             return values if values.shape[0] == 1 else values.index_select(0, self.image)
         if not any(self.overhang) and all(isinstance(origin, int) for origin in self.origin):
-            values = self.cut(values)
+            for dim, (origin, size) in enumerate(
+                zip(self.origin, sizes, strict=True), start=1
+            ):  # one box for all: not copied
+                if size != 1:
+                    values = values.narrow(dim, cast(int, origin), self.extent[dim - 1])
             return values if values.shape[0] == 1 else values.index_select(0, self.image)
         index = self.index(sizes)
         if len(values) > 1:
             image = self.image.reshape(-1, *(1,) * len(sizes))
             index = index + image * prod(sizes)
         return values.reshape(-1).index_select(0, index.reshape(-1)).reshape(index.shape)
-
-    def cut(self, values: Tensor) -> Tensor:
-        """The part of values (B, *sizes) that lies under one box for all, not copied; a size of 1 stays as it is."""
-        for dim, (origin, size) in enumerate(zip(self.origin, values.shape[1:], strict=True), start=1):
-            if size != 1:
-                values = values.narrow(dim, cast(int, origin), self.extent[dim - 1])
-        return values
 
     def scale(self, values: Tensor) -> Window:
         """Elementwise product with the values (B or 1, *sizes) under the boxes."""
@@ -262,12 +242,11 @@ class Window:
                 data[(slice(None), *box)] += window.data
         return replace(self, data=data, origin=tuple(origin), clean=self.clean and other.clean)
 
-    def rows(self, keep: Tensor) -> Window:
-        """Only the cotangents whose numbers are in `keep`."""
-        origin = tuple(one if isinstance(one, int) else one.rows(keep) for one in self.origin)
-        return replace(
-            self, data=self.data[keep], origin=origin, row=self.row[keep], image=self.image[keep], ordered=False
-        )
+    def permute(self, order: Sequence[int]) -> Window:
+        """The same cotangents with the dimensions in another order, that of the batch (0) first."""
+        dims = [dim - 1 for dim in order[1:]]
+        origin, shape = tuple(self.origin[dim] for dim in dims), tuple(self.shape[dim] for dim in dims)
+        return replace(self, data=self.data.permute(*order), origin=origin, shape=shape)
 
     def shift(self, dim: int, offset: int, size: int, *, step: int = 1) -> Window:
         """In the coordinates p' = step * p + offset of a map that is `size` long in `dim`; what lies outside is dropped."""
@@ -305,10 +284,6 @@ Index = TypeVar("Index", int, Tensor)
 
 def unravel(index: Index, shape: tuple[int, ...]) -> tuple[Index, ...]:
     """Coordinates of a flat index, or of a tensor of them. (torch's own checks its input at length.)"""
-    if isinstance(index, Tensor) and len(shape) > 2:  # all dimensions at once
-        strides = remember(("strides", shape), index.device, lambda: torch.tensor(_strides(shape)).clamp(min=1))
-        sizes = remember(("sizes", shape), index.device, lambda: torch.tensor(shape))
-        return torch.floor_divide(index.unsqueeze(-1), strides).remainder_(sizes).unbind(-1)
     coordinates: list[Index] = []
     for size in reversed(shape[1:]):
         coordinates.append(index % size)
@@ -319,17 +294,7 @@ def unravel(index: Index, shape: tuple[int, ...]) -> tuple[Index, ...]:
 
 def cached_arange(count: int, device: torch.device) -> Tensor:
     """0, 1, …, (count,), to be read only: it is made once."""
-    known = _COUNTED.get((count, device))
-    if known is None:
-        length = max(4096, 1 << max(0, count - 1).bit_length())
-        if length > MOST_REMEMBERED:
-            return torch.arange(count, device=device)
-        known = remember(("count", length), device, lambda: torch.arange(length))[:count]
-        if type(known) is Tensor:
-            if len(_COUNTED) >= MOST_CONSTANTS:
-                _COUNTED.clear()
-            _COUNTED[count, device] = known
-    return known
+    return cached_range(count, 1, 0, device)
 
 
 def cached_range(count: int, step: int, start: int, device: torch.device) -> Tensor:
@@ -376,7 +341,6 @@ MOST_CONSTANTS = 4096
 """How many constants are kept; a deep network has several for every layer."""
 
 _REMEMBERED: dict[tuple[object, ...], Tensor] = {}
-_COUNTED: dict[tuple[int, torch.device], Tensor] = {}  # beginnings of the few that are remembered
 
 
 def remember(what: tuple[object, ...], device: torch.device, make: Callable[[], Tensor], keep: bool = True) -> Tensor:

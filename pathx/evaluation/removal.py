@@ -16,12 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathx.engine.ablate import Draws, Rerun, logits_without
+from pathx.engine.ablate import Draws, logits_without, rerun
 from pathx.engine.device import engine_precision
 from pathx.engine.explain import explain_frozen
 from pathx.engine.freeze import Frozen, freeze
 from pathx.engine.network import Gate
-from pathx.engine.settings import class_logits
 from pathx.errors import PathxError
 from pathx.evaluation.records import Record, RecordFile, Unread, record_key
 from pathx.evaluation.statistics import bootstrap, compare
@@ -84,7 +83,7 @@ def gradients(frozen: Frozen, gates: Sequence[Gate], target: int) -> Tensor:
     with engine_precision(frozen.images.device), torch.enable_grad():
         outputs = [frozen.activation(gate).detach().clone().requires_grad_() for gate in gates]
         every = [torch.ones(1, *output.shape, dtype=torch.bool, device=output.device) for output in outputs]
-        logits = class_logits(Rerun(frozen, gates).logits(every, outputs)[0])
+        logits = rerun(frozen, gates, every, outputs)[0]
         single = frozen.network.outputs == 1  # the logits (0, y)
         explained = logits[:, target] - logits[:, 1 - target] if single else logits[:, target]
         found = torch.autograd.grad(explained.sum(), outputs)

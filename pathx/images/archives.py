@@ -15,10 +15,11 @@ from itertools import chain, count
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from pathx.errors import PathxError, reason_of, shown
+from pathx.errors import PathxError, shown
 from pathx.images.frames import SUFFIXES
-from pathx.images.parquet import Row, TableRows, table_rows
-from pathx.stores import fetch_part, is_stored, open_anywhere, version_anywhere
+from pathx.images.parquet import ImageTable, Row
+from pathx.regular import damage_errors
+from pathx.stores import check_size, fetch_part, is_stored, open_anywhere, version_anywhere
 
 ARCHIVES = frozenset((".tar", ".parquet", ".pq"))
 """File endings of archives."""
@@ -81,7 +82,7 @@ def members_in(archive: str, version: str = "") -> Iterator[Member]:
     """
     taken: set[str] = set()
     with open_anywhere(archive) as stream:
-        for key, place, label in (_tar_rows if _is_tar(archive) else table_rows)(stream, archive):
+        for key, place, label in _tar_rows(stream, archive) if _is_tar(archive) else ImageTable(stream, archive).rows():
             folder = os.path.basename(os.path.dirname(key))
             taken.add(key := free_name(key, taken))
             yield Member(archive, key, place, label or folder or None, version)
@@ -128,30 +129,24 @@ def _by_key(archive: str, version: str) -> dict[str, Member]:
 
 def member_bytes(member: Member, limit: int) -> bytes:
     """The bytes of an image in an archive, no more of them than `limit`. Raises PathxError."""
-    (offset, size), name = member.place, shown(str(member))
-    if not _is_tar(member.archive):
-        data = _open_table(member.archive, member.version or version_anywhere(member.archive)).at(offset, size)
-        size = len(data)
-    if size > limit:
-        raise PathxError(f"{name} is larger than {limit >> 30} GiB: scale the image down first")
-    if size == 0:
-        raise PathxError(f"{name} is empty (zero bytes): pack it again")
-    if not _is_tar(member.archive):
-        return data
-    if is_stored(member.archive):
-        data = fetch_part(member.archive, offset, size)
+    archive, (offset, size) = member.archive, member.place
+    if not _is_tar(archive):
+        return _open_table(archive, member.version or version_anywhere(archive)).at(offset, size)
+    check_size(str(member), size, limit)
+    if is_stored(archive):
+        data = fetch_part(archive, offset, size)
     else:
-        with open_anywhere(member.archive) as stream:
+        with open_anywhere(archive) as stream:
             stream.seek(offset)
             data = stream.read(size)
     if len(data) < size:
-        raise PathxError(f"{name} is cut short: fetch the archive again")
+        raise PathxError(f"{shown(str(member))} is cut short: fetch the archive again")
     return data
 
 
 @lru_cache(maxsize=2)
-def _open_table(archive: str, version: str) -> TableRows:
-    return TableRows(open_anywhere(archive), archive)
+def _open_table(archive: str, version: str) -> ImageTable:
+    return ImageTable(open_anywhere(archive), archive)
 
 
 def _is_tar(archive: str) -> bool:
@@ -219,30 +214,26 @@ def _label(stream: BinaryIO, sample: list[tuple[str, int, int]]) -> str | None:
 
 def tar_files(stream: BinaryIO, file: str) -> Iterator[tuple[str, tuple[int, int] | None]]:
     """Names and places of the files in a tar file; no place for links, devices and files with holes."""
-    end, count = stream.seek(0, os.SEEK_END), 0
+    end = stream.seek(0, os.SEEK_END)
     stream.seek(0)
-    try:
-        with tarfile.open(fileobj=cast("BinaryIO", _Bounded(stream)), mode="r:") as archive:
-            while (found := archive.next()) is not None:
-                archive.members.clear()  # type: ignore[attr-defined]  # it would remember them all
-                archive.pax_headers = {}
-                if found.size < 0 or archive.offset <= found.offset:  # the next one would be this one again, for ever
-                    raise tarfile.ReadError("a file of negative size")
-                if found.isdir():
-                    continue
-                place = (found.offset_data, found.size) if found.isreg() and not found.issparse() else None
-                if place is not None and sum(place) > end:
-                    raise tarfile.ReadError("unexpected end of data")
-                count += 1
-                yield found.name, place
-            stream.seek(archive.offset)
-            if stream.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
-                raise tarfile.ReadError("no end of archive")
-    except PathxError:
-        raise
-    except Exception as error:  # damaged files make readers raise anything
-        what = f"is damaged or cut short after {count} files" if count else "is no tar file, or damaged"
-        raise PathxError(f"{shown(file)} {what} ({reason_of(error)}): fetch it again, uncompressed") from None
+    with (
+        damage_errors(file, "cut short, or no tar file", "fetch it again, uncompressed"),
+        tarfile.open(fileobj=cast("BinaryIO", _Bounded(stream)), mode="r:") as archive,
+    ):
+        while (found := archive.next()) is not None:
+            archive.members.clear()  # type: ignore[attr-defined]  # it would remember them all
+            archive.pax_headers = {}
+            if found.size < 0 or archive.offset <= found.offset:  # the next one would be this one again, for ever
+                raise tarfile.ReadError("a file of negative size")
+            if found.isdir():
+                continue
+            place = (found.offset_data, found.size) if found.isreg() and not found.issparse() else None
+            if place is not None and sum(place) > end:
+                raise tarfile.ReadError("unexpected end of data")
+            yield found.name, place
+        stream.seek(archive.offset)
+        if stream.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+            raise tarfile.ReadError("no end of archive")
 
 
 class _Bounded:

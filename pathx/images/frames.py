@@ -6,9 +6,8 @@ import hashlib
 import os
 import re
 from array import array
-from bisect import bisect_right
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
@@ -19,8 +18,8 @@ from typing import Any
 
 from PIL import Image
 
-from pathx.errors import PathxError, reason_of, shown
-from pathx.regular import file_errors, open_regular, sha256_of
+from pathx.errors import PathxError, shown
+from pathx.regular import damage_errors, file_errors, open_regular, sha256_of
 from pathx.stores import version_anywhere
 
 PAGED = ("GIF", "PNG", "WEBP", "TIFF")
@@ -37,6 +36,7 @@ VIDEOS = frozenset(f".{kind}" for kind in _KINDS.split())
 INSTALL = "pip install 'pathx-relu[video]'"
 
 _CONTAINERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpeg,mpegts,ogg,flv,asf"  # none that leads to other files
+_FAR = 250  # frames: decoding up to one further away takes longer than a jump
 _STARTS = (b"GIF8", b"\x89PNG", b"RIFF", b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _FRAME = re.compile(r"(?s)(.+)#frame=(\d{1,12})")
 
@@ -84,7 +84,7 @@ def count_frames(file: str) -> int | None:
             if _is_paged(stream):
                 pages = _pages(stream)
                 return pages if pages is not None and pages > 1 else None
-        return len(_timeline(file, version_anywhere(file)).times) if is_video(file) else None
+        return len(_times(file, version_anywhere(file))) if is_video(file) else None
     except OSError:
         return None  # is said when it is opened
 
@@ -141,48 +141,47 @@ class _Pages:
 
 
 class _Video:
-    """Frames of a video, in order or after a jump to the key frame before them."""
+    """Frames of a video, in order or after a jump to a key frame before them."""
 
     def __init__(self, file: str, version: str) -> None:
-        self._file, self._timeline = file, _timeline(file, version)
+        self._file, self._times = file, _times(file, version)
+        self._timed = not isinstance(self._times, range)
         self._container, self._stream = _open_video(file)
-        self._next = 0
-        self._decoded: Iterator[Any] = self._frames()
+        self._decoded, self._next = self._frames(), 0
 
     def at(self, number: int, limit: int) -> Image.Image:
-        if number >= len(self._timeline.times):
-            raise _no_frame(self._file, number, len(self._timeline.times))
+        if number >= len(self._times):
+            raise _no_frame(self._file, number, len(self._times))
         if self._stream.width * self._stream.height > limit:
             raise Image.DecompressionBombError
-        start = self._timeline.entry(number)
-        if number < self._next or start > self._next:
-            self._jump(start)
+        if not self._next <= number <= self._next + _FAR:
+            self._jump(number)
         frame = self._find(number)
-        if frame is None and start > 0:  # some containers land behind the place that was asked for
-            self._jump(self._timeline.entry(start - 1))
+        if frame is None:  # some containers land behind the place that was asked for
+            self._jump(max(0, number - _FAR))
             frame = self._find(number)
         if frame is None:
             raise PathxError(f"{shown(self._file)}: frame {number} is damaged and cannot be decoded")
         return _upright_image(frame)
 
-    def _jump(self, start: int) -> None:
-        if start == 0:  # not all containers find back to where they began
+    def _jump(self, number: int) -> None:
+        if number > 0 and self._timed:
+            self._container.seek(self._times[number], stream=self._stream, backward=True)
+        else:  # not all containers find back to where they began
             self._container.close()
             self._container, self._stream = _open_video(self._file)
-        else:
-            self._container.seek(self._timeline.times[start], stream=self._stream, backward=True)
-        self._decoded, self._next = self._frames(), start
+            number = 0
+        self._decoded, self._next = self._frames(), number
 
     def _find(self, number: int) -> Any:
         """Decode up to a frame; None where it does not come."""
-        times, timed = self._timeline.times, self._timeline.timed
+        time = self._times[number]
         for frame in self._decoded:
-            if frame.pts == times[number] if timed else self._next == number:
+            self._next += not self._timed
+            if frame.pts == time if self._timed else self._next > number:
                 self._next = number + 1
                 return frame
-            if not timed:
-                self._next += 1
-            elif frame.pts is not None and frame.pts > times[number]:
+            if self._timed and frame.pts is not None and frame.pts > time:
                 return None
         return None
 
@@ -195,49 +194,26 @@ class _Video:
                 continue  # costs the frames in it; those that are wanted are told by their times
 
 
-@dataclass(frozen=True)
-class _Timeline:
-    """When the frames of a video are shown.
-
-    Args:
-        times: of each frame, in order; only as many as there are where the file does not say.
-        entries: the key frames, in order.
-        timed: whether the file says the times.
-    """
-
-    times: Any
-    entries: Any
-    timed: bool
-
-    def entry(self, number: int) -> int:
-        """The last frame up to this one that decoding may start with."""
-        place = bisect_right(self.entries, number)
-        return int(self.entries[place - 1]) if place else 0
-
-
 @lru_cache(maxsize=4)
-def _timeline(file: str, version: str) -> _Timeline:
-    """Of all frames, without decoding any: eight bytes each, so that hours of video fit."""
+def _times(file: str, version: str) -> array[int] | range:
+    """When each frame is shown, without decoding any: eight bytes each, so that hours of video fit.
+
+    Only their numbers where the file does not say.
+    """
     container, stream = _open_video(file)
-    times, keys, timed = array("q"), set(), True
-    with container:
+    times, timed = array("q"), True
+    with container, _damage(file):
         try:
             for packet in container.demux(stream):
-                if not packet.size or packet.is_discard:
-                    continue
-                timed = timed and packet.pts is not None
-                times.append(packet.pts if packet.pts is not None else len(times))
-                if packet.is_keyframe:
-                    keys.add(times[-1])
-        except _errors() as error:
+                if packet.size and not packet.is_discard:
+                    timed = timed and packet.pts is not None
+                    times.append(packet.pts if packet.pts is not None else len(times))
+        except Exception:
             if not times:
-                raise _damaged(file, error) from error
+                raise
     if not times:
         raise PathxError(f"{shown(file)} holds no frames: fetch it again")
-    if not timed:
-        return _Timeline(range(len(times)), (0,), False)
-    ordered = array("q", sorted(set(times)))
-    return _Timeline(ordered, array("q", (place for place, time in enumerate(ordered) if time in keys)), True)
+    return array("q", sorted(set(times))) if timed else range(len(times))
 
 
 def _open_video(file: str) -> tuple[Any, Any]:
@@ -250,28 +226,22 @@ def _open_video(file: str) -> tuple[Any, Any]:
     def refuse(*_: Any) -> None:
         raise PermissionError("a video may not lead to other files")
 
-    try:
+    stream = open_regular(file)
+    with _damage(file):
         container = av.open(
-            open_regular(file),
+            stream,
             metadata_errors="replace",
             container_options={"format_whitelist": _CONTAINERS, "protocol_whitelist": "none"},
             io_open=refuse,
         )
-    except _errors() as error:
-        raise _damaged(file, error) from error
     if not container.streams.video:
         container.close()
         raise PathxError(f"{shown(file)} has no video in it, only sound or data: give another file")
     return container, container.streams.video[0]
 
 
-def _errors() -> tuple[type[Exception], ...]:
-    return (import_module("av").error.FFmpegError, ValueError, RuntimeError)
-
-
-def _damaged(file: str, error: Exception) -> PathxError:
-    reason = getattr(error, "strerror", None) or reason_of(error)  # without the number that the open file has
-    return PathxError(f"{shown(file)} is damaged or no video ({reason}): fetch it again")
+def _damage(file: str) -> AbstractContextManager[None]:
+    return damage_errors(file, "no video")
 
 
 def _upright_image(frame: Any) -> Image.Image:

@@ -6,12 +6,14 @@ import json
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from importlib import import_module
+from itertools import chain, count
 from threading import Lock
 from typing import Any, BinaryIO
 
-from pathx.errors import PathxError, reason_of, shown
+from pathx.errors import PathxError, shown
+from pathx.regular import damage_errors
 
 INSTALL = "pip install 'pathx-relu[parquet]'"
 HELD = 32 << 20
@@ -38,7 +40,7 @@ class Parquet:
         self.groups: list[int] = [self._group(number).num_rows for number in range(self.file.num_row_groups)]
         room = _FEW_ROWS + stream.seek(0, os.SEEK_END) // _BYTES_PER_ROW
         if min(self.groups, default=0) < 0 or sum(self.groups) > room:
-            raise PathxError(f"it says that it has {sum(self.groups)} rows, too many for its size: write it again")
+            raise ValueError(f"it says that it has {sum(self.groups)} rows, too many for its size")
 
     def batches(self, group: int, columns: Sequence[str], most: int) -> Iterator[Any]:
         """Record batches of no more rows than `most`, nor than fit: a value may be as large as a page, and be repeated."""
@@ -65,7 +67,7 @@ class Parquet:
                 expanded, stored, rows = header[2], header[3], max((kind[1] for kind in kinds), default=0)
                 if min(expanded, stored, rows) < 0 or expanded > _SMALL + _RATIO * stored or rows > self.groups[group]:
                     problem = f"a page of {stored} bytes says that it holds {rows} values and {expanded} bytes"
-                    raise PathxError(f"{problem}, too many to expand safely: write the file again without compression")
+                    raise ValueError(f"{problem}, too many to expand safely")
                 yield expanded
                 start = self._stream.tell() + stored
 
@@ -105,64 +107,10 @@ def _read_varint(stream: BinaryIO) -> int:
     raise ValueError("a number of more than 64 bits")
 
 
-# Images in a Parquet file
-
-
-def table_rows(stream: BinaryIO, file: str) -> Iterator[Row]:
-    """The images in a Parquet file, in its order. PathxError where it cannot be read.
+class ImageTable(Parquet):
+    """The images of a Parquet file. PathxError where it cannot be read.
 
     An image is called as the column `__key__` or `key` says, or else as the path beside its bytes, or by its row.
-    """
-    table = _Table(stream, file)
-    with table.damage():
-        number = 0
-        for group, rows in enumerate(table.file.groups):
-            described = (
-                row
-                for batch in (table.file.batches(group, table.about, 4096) if table.about else ())
-                for row in table.describe_rows(batch)
-            )
-            for row in range(rows):
-                key, label = next(described, (None, None))
-                yield key or f"row-{number:06d}", (group, row), label
-                number += 1
-
-
-class TableRows:
-    """The images of a Parquet file by row; whoever reads them in about their order reads each once."""
-
-    def __init__(self, stream: BinaryIO, file: str) -> None:
-        self._table, self._file, self._lock = _Table(stream, file), file, Lock()
-        self._group, self._next = -1, 0
-        self._decoded: Iterator[Any] = iter(())
-        self._recent: deque[tuple[int, Any]] = deque(maxlen=256)
-
-    def at(self, group: int, row: int) -> bytes:
-        """The bytes of an image. Raises PathxError."""
-        with self._lock, self._table.damage():
-            if group != self._group or row < (self._recent[0][0] if self._recent else 0):
-                self._decoded = self._table.file.batches(group, [self._table.bytes_column], 64)
-                self._group, self._next = group, 0
-                self._recent.clear()
-            while row >= self._next:
-                batch: Any = next(self._decoded)  # a row that is not there is damage
-                self._recent.append((self._next, batch))
-                self._next += batch.num_rows
-                while len(self._recent) > 1 and sum(one.nbytes for _, one in self._recent) > _KEPT:
-                    self._recent.popleft()
-            start, batch = next(one for one in reversed(self._recent) if one[0] <= row)
-            data = self._table.image(batch, row - start)
-        if data is None:
-            raise PathxError(f"{shown(self._file)}: row {row} of group {group} has no bytes of an image")
-        return data
-
-
-class _Table:
-    """A Parquet file, and which of its columns are what.
-
-    Args:
-        bytes_column: of the images, as pyarrow names it.
-        about: columns that say what images are called, and their labels.
     """
 
     def __init__(self, stream: BinaryIO, file: str) -> None:
@@ -170,10 +118,10 @@ class _Table:
             types = import_module("pyarrow.types")
         except ImportError:
             raise PathxError(f"{shown(file)} is a Parquet file, which needs pyarrow: {INSTALL}") from None
-        self._name = file
-        with self.damage():
-            self.file = Parquet(stream)
-            schema = self.file.file.schema_arrow
+        self._name, self._lock = file, Lock()
+        with self._damage():
+            super().__init__(stream)
+            schema = self.file.schema_arrow
 
         def inner(of: Any) -> dict[str, Any]:
             children = (of.field(number) for number in range(of.num_fields)) if types.is_struct(of) else ()
@@ -194,41 +142,63 @@ class _Table:
             problem = f"{shown(file)} has no column of images (its columns: {listed})"
             raise PathxError(f"{problem}: call it image, of bytes or of {{bytes, path}}")
         self._image, within = known[0], inner(fields[known[0]])
-        self.bytes_column = f"{self._image}.bytes" if within else self._image
+        self._bytes = f"{self._image}.bytes" if within else self._image
         self._key, self._label = first_plain("__key__", "key"), first_plain("label", "cls")
-        self._path = f"{self._image}.path" if "path" in within and self._key is None else None
-        self.about = [name for name in (self._key, self._path, self._label) if name is not None]
+        if self._key is None and "path" in within:
+            self._key = f"{self._image}.path"
         self._names = _class_names(schema.metadata, self._label)
+        self._at, self._next = -1, 0
+        self._decoded: Iterator[Any] = iter(())
+        self._recent: deque[tuple[int, Any]] = deque(maxlen=256)  # batches, each with the number of its first row
 
-    @contextmanager
-    def damage(self) -> Iterator[None]:
-        """What pyarrow raises, as a PathxError."""
-        try:
-            yield
-        except PathxError as error:
-            if str(error).startswith(shown(self._name)):
-                raise
-            raise PathxError(f"{shown(self._name)}: {error}") from None
-        except Exception as error:  # also StopIteration: rows are missing
-            reason = reason_of(error)
-            raise PathxError(f"{shown(self._name)} is damaged or no Parquet file ({reason}): fetch it again") from None
+    def _damage(self) -> AbstractContextManager[None]:
+        return damage_errors(self._name, "no Parquet file")
 
-    def describe_rows(self, batch: Any) -> Iterator[tuple[str | None, str | None]]:
+    def rows(self) -> Iterator[Row]:
+        """All images, in order."""
+        about = [name for name in (self._key, self._label) if name is not None]
+        numbers = count()
+        with self._damage():
+            for group, size in enumerate(self.groups):
+                batches = self.batches(group, about, 4096) if about else ()
+                described = chain.from_iterable(map(self._describe, batches))
+                for row in range(size):
+                    key, label = next(described, (None, None))
+                    number = next(numbers)
+                    yield key or f"row-{number:06d}", (group, row), label
+
+    def _describe(self, batch: Any) -> Iterator[tuple[str | None, str | None]]:
         """The key and the label of every row, where it has them."""
-        keys: list[Any] = [None] * batch.num_rows
-        if self._key is not None:
-            keys = batch.column(self._key).to_pylist()
-        elif self._path is not None:
-            keys = [(one or {}).get("path") for one in batch.column(self._image).to_pylist()]
-        labels = [None] * batch.num_rows if self._label is None else batch.column(self._label).to_pylist()
-        for key, label in zip(keys, labels, strict=True):
+        columns = [_values(batch, name) for name in (self._key, self._label)]
+        for key, label in zip(*columns, strict=True):
             known = isinstance(label, int) and 0 <= label < len(self._names)
             yield _text(key), self._names[label] if known else _text(label)
 
-    def image(self, batch: Any, row: int) -> bytes | None:
-        value = batch.column(self._image)[row].as_py()
-        value = value.get("bytes") if isinstance(value, dict) else value
-        return value if isinstance(value, bytes) else None
+    def at(self, group: int, row: int) -> bytes:
+        """The bytes of an image. Whoever reads images in about their order decodes each once."""
+        with self._lock, self._damage():
+            if group != self._at or row < (self._recent[0][0] if self._recent else 0):
+                self._decoded, self._at, self._next = self.batches(group, [self._bytes], 64), group, 0
+                self._recent.clear()
+            while row >= self._next:
+                batch: Any = next(self._decoded)  # a row that is not there is damage
+                self._recent.append((self._next, batch))
+                self._next += batch.num_rows
+                while len(self._recent) > 1 and sum(one.nbytes for _, one in self._recent) > _KEPT:
+                    self._recent.popleft()
+            start, batch = next(one for one in reversed(self._recent) if one[0] <= row)
+            data = _values(batch.slice(row - start, 1), self._bytes)[0]
+        if not isinstance(data, bytes):
+            raise PathxError(f"{shown(self._name)}: row {row} of group {group} has no bytes of an image")
+        return data
+
+
+def _values(batch: Any, column: str | None) -> list[Any]:
+    """Of every row, the value of a column or of a field in it (`image.path`)."""
+    if column is None or column in batch.schema.names:
+        return [None] * batch.num_rows if column is None else batch.column(column).to_pylist()
+    name, _, inner = column.rpartition(".")
+    return [(value or {}).get(inner) for value in batch.column(name).to_pylist()]
 
 
 def _text(value: Any) -> str | None:

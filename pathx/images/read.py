@@ -21,8 +21,8 @@ from pathx.images.archives import Member, member_bytes, member_of
 from pathx.images.find import PipedImage
 from pathx.images.frames import PAGED, Frame, frame_image, frame_of, is_video
 from pathx.images.web import fetch, is_address
-from pathx.regular import read_regular
-from pathx.stores import fetch_stored, is_stored
+from pathx.regular import damage_errors, file_errors, read_regular
+from pathx.stores import check_size, fetch_stored, is_stored
 
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM")
 """The formats that are read, recognised by content and never by the file's name. Pillow's other decoders are not used."""
@@ -48,7 +48,7 @@ _UPRIGHT = {  # EXIF orientation -> what brings the stored pixels upright
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-_VIDEO = "{} is a video: take its frames with `every` 10, or 1 for all of them"
+_VIDEO = "is a video: take its frames with `every` 10, or 1 for all of them"
 _BITS_PER_SAMPLE, _PHOTOMETRIC, _WHITE_IS_ZERO = 258, 262, 0  # TIFF tags, and a value of the second
 
 
@@ -119,8 +119,7 @@ def decode_image(path: str | Path | Member | PipedImage, *, web: bool = False) -
     if isinstance(source, Frame):
         sha256, pixels = source.sha256, PIXEL_LIMIT // 4  # how large it is shows only when it is reached
     else:
-        data = _read_source(source, web)
-        with _damage(name), Image.open(io.BytesIO(data), formats=FORMATS) as stored:
+        with _damage(name), Image.open(io.BytesIO(data := _read_source(source, web)), formats=FORMATS) as stored:
             sha256, pixels = hashlib.sha256(data).hexdigest(), stored.width * stored.height
             if pixels > PIXEL_LIMIT:
                 raise Image.DecompressionBombError
@@ -154,39 +153,34 @@ def _find_source(path: str | Path | Member | PipedImage, web: bool) -> str | Mem
 def _read_source(source: str | Member | PipedImage, web: bool) -> bytes:
     """The bytes of an image, wherever it is."""
     if isinstance(source, PipedImage):
-        return source.data
-    if isinstance(source, Member):
-        return member_bytes(source, BYTE_LIMIT)
-    if web and is_address(source):
-        return fetch_stored(source, BYTE_LIMIT) if is_stored(source) else fetch(source)
-    return _read_file(source)
+        data = source.data
+    elif isinstance(source, Member):
+        data = member_bytes(source, BYTE_LIMIT)
+    elif web and is_address(source):
+        data = fetch_stored(source, BYTE_LIMIT) if is_stored(source) else fetch(source)
+    else:
+        data = _read_file(source)
+    check_size(str(source), len(data), BYTE_LIMIT)
+    if not data:
+        raise PathxError(f"{shown(str(source))} is empty (zero bytes): fetch it again")
+    return data
 
 
 @contextmanager
 def _damage(path: str | Path) -> Iterator[None]:
     """What decoders raise, as a PathxError."""
-    try:
-        yield
-    except PathxError:
-        raise
-    except MemoryError:
-        raise PathxError(f"{shown(path)}: out of memory; scale it down first") from None
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise PathxError(
-            f"{shown(path)} has more than {PIXEL_LIMIT // 10**6} million pixels, "
-            "too many to decode safely: scale it down first"
-        ) from None
-    except UnidentifiedImageError:
-        if is_video(path):
-            raise PathxError(_VIDEO.format(shown(path))) from None
-        raise PathxError(
-            f"{shown(path)} is not an image that pathx reads: give it as {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
-        ) from None
-    except Exception as error:  # broken files make decoders raise anything: struct.error, SyntaxError, ...
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise PathxError(
-            f"{shown(path)} is damaged or cut short ({reason}): fetch it again or save it again"
-        ) from error
+    with damage_errors(path, "cut short", "fetch it again or save it again"):
+        try:
+            yield
+        except MemoryError:
+            raise PathxError(f"{shown(path)}: out of memory; scale it down first") from None
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+            problem = f"has more than {PIXEL_LIMIT // 10**6} million pixels, too many to decode safely"
+            raise PathxError(f"{shown(path)} {problem}: scale it down first") from None
+        except UnidentifiedImageError:
+            formats = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+            problem = _VIDEO if is_video(path) else f"is not an image that pathx reads: give it as {formats}"
+            raise PathxError(f"{shown(path)} {problem}") from None
 
 
 class _Room:
@@ -211,24 +205,21 @@ class _Room:
 _ROOM = _Room(PIXEL_LIMIT)
 
 
-def _read_file(path: str | Path) -> bytes:
-    try:
-        data = read_regular(path, BYTE_LIMIT)
-    except (FileNotFoundError, NotADirectoryError):
-        raise PathxError(f"{shown(path)}: no such file; check the path") from None
-    except (OSError, ValueError, MemoryError) as error:  # ValueError: a null character in the name
-        number = getattr(error, "errno", None)
-        if number == errno.EISDIR:
+def _read_file(path: str) -> bytes:
+    with file_errors(path):
+        try:
+            return read_regular(path, BYTE_LIMIT)
+        except (FileNotFoundError, NotADirectoryError):
+            raise PathxError(f"{shown(path)}: no such file; check the path") from None
+        except IsADirectoryError:
             example = shown(os.path.join(path, "*.jpg"))
             raise PathxError(f"{shown(path)} is a folder: name its images one by one, or as {example}") from None
-        if number == errno.EFBIG:
-            large = f"{shown(path)} is larger than {BYTE_LIMIT >> 30} GiB: scale the image down first"
-            raise PathxError(_VIDEO.format(shown(path)) if is_video(path) else large) from None
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise PathxError(f"{shown(path)} cannot be read: {reason}; check the path") from None
-    if not data:
-        raise PathxError(f"{shown(path)} is empty (zero bytes): fetch it again")
-    return data
+        except OSError as error:
+            if error.errno == errno.EFBIG and is_video(path):
+                raise PathxError(f"{shown(path)} {_VIDEO}") from None
+            if error.errno == errno.EFBIG:
+                check_size(path, BYTE_LIMIT + 1, BYTE_LIMIT)
+            raise
 
 
 def _upright(stored: Image.Image, notes: list[str]) -> tuple[Image.Image, Image.Image | None]:

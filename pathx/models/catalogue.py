@@ -21,7 +21,7 @@ from pathx.engine.fields import extent
 from pathx.engine.freeze import network_of
 from pathx.engine.network import Gate, Network
 from pathx.errors import PathxError
-from pathx.models.load import DEFAULT_MODEL, as_name, is_factory, is_file, load_model
+from pathx.models.load import DEFAULT_MODEL, as_name, load_model, source_of
 from pathx.models.named import no_initialisation, weights_file
 from pathx.models.preprocessing import Preprocessing
 
@@ -148,9 +148,8 @@ def describe_model(
     Args:
         weights: as for `load_model`. A name needs none, and none are fetched: only the classes may depend on them.
     """
-    name = str(name_or_file)
-    hub = name.startswith(("timm:", "hf:"))
-    fetched = weights is None and (hub or not (is_file(name) or is_factory(name) or os.path.isdir(name)))
+    name, source = str(name_or_file), source_of(name_or_file)
+    fetched = weights is None and source in ("timm", "transformers", "torchvision") and not os.path.isdir(name)
     given: dict[str, Any] = {"arguments": arguments, "input_size": input_size}
     given["weights"] = "none" if fetched and as_name(name) != DEFAULT_MODEL else weights
     known = True
@@ -158,7 +157,7 @@ def describe_model(
         try:
             loaded = load_model(name_or_file, **given)
         except PathxError:
-            if not is_file(name_or_file):
+            if source != "file":
                 raise
             known = False
             loaded = load_model(name_or_file, **given, mean=0.0, std=1.0)  # which change no layer

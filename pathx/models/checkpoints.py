@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from pathx.compat import safe_globals
-from pathx.errors import PathxError, reason_of
+from pathx.errors import PathxError
 from pathx.models.files import kind_of
-from pathx.regular import sha256_of
+from pathx.regular import damage_errors, sha256_of
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "state_dict_ema", "model_ema", "ema", "ema_state_dict", "net")
 """What trainers call the state dict inside a checkpoint; earlier ones win."""
@@ -51,10 +51,8 @@ def read_state(file: Path) -> Mapping[str, Tensor]:
 def _read_safetensors(file: Path) -> Mapping[str, Tensor]:
     from safetensors.torch import load_file
 
-    try:
+    with damage_errors(file, "no safetensors file", usage=True):
         return load_file(file)
-    except Exception as error:  # SafetensorError for most faults, KeyError for a type that torch does not have, …
-        raise PathxError(f"{file} is damaged ({reason_of(error)}): fetch it again", usage=True) from error
 
 
 def state_of(checkpoint: Any, source: str) -> Mapping[str, Tensor]:
@@ -71,7 +69,7 @@ def state_of(checkpoint: Any, source: str) -> Mapping[str, Tensor]:
         raise PathxError(f"{source} holds no state dict: save model.state_dict(), best as safetensors", usage=True)
     for key, value in state.items():
         if _repeats(value):
-            problem = f"{key} in {source} is a few bytes that say to be {value.numel()} numbers"
+            problem = f"{key} in {source} claims to be {value.numel()} numbers and holds a few bytes"
             raise PathxError(f"{problem}: save it with contiguous()", usage=True)
     for prefix in _PREFIXES:
         if all(key.startswith(prefix) for key in state):
@@ -127,8 +125,16 @@ def fill(module: nn.Module, state: Mapping[str, Tensor], name: str, source: str)
         raise PathxError(f"the weights in {source} do not fit {name}: {'; '.join(faults)}", usage=True)
 
 
-def load_weights(module: nn.Module, file: Path, name: str) -> tuple[str, str]:
-    """Put the weights of a file into a module, or the part of them that is the module's; the file's name and SHA-256."""
+def load_weights(module: nn.Module, weights: str | None, name: str, own: str) -> tuple[str, str]:
+    """Put the weights of a file into a module, or the part of them that is the module's; what they are called, and SHA-256.
+
+    Args:
+        weights: the file; None or `none` for those that the module has.
+        own: what these are called.
+    """
+    if weights is None or weights == "none":
+        return weights or own, sha256_of_state(module.state_dict())
+    file = Path(weights)
     fill(module, select_state(read_state(file), module), name, str(file))
     return file.name, sha256_of(file)
 

@@ -20,7 +20,7 @@ from typing import Any
 from torch import nn
 
 from pathx.errors import PathxError, kind_in_words, reason_of
-from pathx.models.checkpoints import fixed_seed, load_weights, sha256_of_state
+from pathx.models.checkpoints import fixed_seed, load_weights
 from pathx.models.load import LoadedModel, made_of
 from pathx.models.preprocessing import EXAMPLE, complete, sidecar_beside
 from pathx.regular import sha256_of
@@ -29,7 +29,7 @@ BESIDE = "pathx.json"
 """What describes the networks of a folder of code."""
 
 
-def load_factory(
+def load_python(
     text: str, weights: str | None, arguments: Mapping[str, Any], options: Mapping[str, Any]
 ) -> LoadedModel:
     """The network that a function, a class or a module of the user's gives.
@@ -52,10 +52,7 @@ def load_factory(
     description = {**beside, **options}
     remedy = f"give them as options or write {(file or Path()).with_name(BESIDE)} such as {EXAMPLE}"
     preprocessing = complete(description, text, remedy)
-    if weights in (None, "none"):
-        shown, sha256 = weights or "as built", sha256_of_state(module.state_dict())
-    else:
-        shown, sha256 = load_weights(module, Path(weights), text)
+    shown, sha256 = load_weights(module, weights, text, "as built")
     origin = {"source": "python", "name": text}
     if file is not None and file.is_file():
         origin["code_sha256"] = sha256_of(file)

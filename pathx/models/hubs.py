@@ -23,22 +23,13 @@ import torch
 from torch import Tensor
 
 from pathx.errors import PathxError, parse_json, reason_of
-from pathx.models.checkpoints import fill, fixed_seed, load_weights, read_state, select_state, sha256_of_state
+from pathx.models.checkpoints import fill, fixed_seed, load_weights, read_state, select_state
 from pathx.models.load import LoadedModel, made_of
 from pathx.models.named import bundled_labels
 from pathx.models.preprocessing import Preprocessing, adapt, complete
 from pathx.regular import read_regular, sha256_of
 
 SAFETENSORS = "model.safetensors"
-
-
-def load_from_hub(
-    text: str, weights: str | None, arguments: Mapping[str, Any], options: Mapping[str, Any]
-) -> LoadedModel:
-    """What `timm:NAME`, `hf:NAME` or a folder means."""
-    if text.startswith("timm:"):
-        return _load_timm(text.removeprefix("timm:"), weights, arguments, options)
-    return _load_transformers(text.removeprefix("hf:"), weights, options)
 
 
 def library(name: str) -> Any:
@@ -71,32 +62,31 @@ def quietly() -> Iterator[None]:
 # timm
 
 
-def _load_timm(name: str, weights: str | None, arguments: Mapping[str, Any], options: Mapping[str, Any]) -> LoadedModel:
+def load_timm(text: str, weights: str | None, arguments: Mapping[str, Any], options: Mapping[str, Any]) -> LoadedModel:
     """A network of timm.
 
     Args:
-        name: as timm spells it, such as `resnet50.a1_in1k`; without the part behind the dot timm's default weights.
+        text: such as `timm:resnet50.a1_in1k`; without the part behind the dot timm's default weights.
         weights: a file, `none` for untrained, or None for timm's own.
         arguments: for `timm.create_model`.
     """
-    timm = library("timm")
+    timm, name = library("timm"), text.removeprefix("timm:")
     _check_timm_name(timm, name)
-    module, origin = timm_network(timm, name, arguments), {"source": "timm", "name": name}
-    if weights == "none":
-        shown, sha256 = "none", sha256_of_state(module.state_dict())
-    elif weights is None:
+    module, origin = _timm_network(timm, name, arguments), {"source": "timm", "name": name}
+    if weights is None:
         file, about = _timm_weights(name, module)
         state, shown = _rename_keys(read_state(file), module), module.pretrained_cfg.get("tag") or "default"
         fill(module, select_state(state, module), name, shown)
         sha256, origin = sha256_of(file), origin | about
     else:
-        module = _with_classes_of(timm, name, arguments, module, read_state(Path(weights)))
-        shown, sha256 = load_weights(module, Path(weights), name)
-        origin = {"source": "file", "name": shown}
+        if weights != "none":
+            module = _with_classes_of(timm, name, arguments, module, read_state(Path(weights)))
+            origin = {"source": "file", "name": Path(weights).name}
+        shown, sha256 = load_weights(module, weights, name, "")
     config = import_module("timm.data").resolve_data_config(pretrained_cfg=module.pretrained_cfg, model=module)
     preprocessing = _prepare(lambda: timm_preprocessing(config), options)
     labels, origin = options.get("labels", _timm_labels(module)), {**origin, **made_of(arguments=arguments)}
-    return LoadedModel(module.eval(), f"timm:{name}", shown, sha256, preprocessing, labels, origin)
+    return LoadedModel(module.eval(), text, shown, sha256, preprocessing, labels, origin)
 
 
 def _check_timm_name(timm: Any, name: str) -> None:
@@ -111,7 +101,7 @@ def _check_timm_name(timm: Any, name: str) -> None:
         raise PathxError(f"timm has no weights {tag!r} of {architecture}: {there}", usage=True)
 
 
-def timm_network(timm: Any, name: str, arguments: Mapping[str, Any]) -> Any:
+def _timm_network(timm: Any, name: str, arguments: Mapping[str, Any]) -> Any:
     """A network of timm with weights left to chance, the same every time."""
     try:
         with quietly(), fixed_seed():
@@ -128,7 +118,7 @@ def _with_classes_of(
     for head in [heads] if isinstance(heads, str) else heads:
         found = select_state(state, module).get(f"{head}.weight")
         if found is not None and found.ndim and "num_classes" not in arguments and found.shape[0] != module.num_classes:
-            return timm_network(timm, name, {**arguments, "num_classes": found.shape[0]})
+            return _timm_network(timm, name, {**arguments, "num_classes": found.shape[0]})
     return module
 
 
@@ -197,7 +187,7 @@ def timm_preprocessing(config: Mapping[str, Any]) -> Preprocessing:
 
 
 def _unsupported_preprocessing(what: str) -> PathxError:
-    found = f"its images are prepared in a way that pathx does not follow ({what})"
+    found = f"its images are prepared in a way that pathx does not support ({what})"
     return PathxError(f"{found}: give `input_size`, `mean` and `std` to have them resized and cropped", usage=True)
 
 
@@ -223,16 +213,13 @@ def _timm_labels(module: Any) -> tuple[str, ...]:
 # transformers
 
 
-def _is_pretrained(path: str | Path) -> bool:
-    """Whether a folder is one that `save_pretrained` wrote."""
-    return os.path.isfile(os.path.join(path, "config.json")) and os.path.isdir(path)
-
-
-def _load_transformers(name: str, weights: str | None, options: Mapping[str, Any]) -> LoadedModel:
-    """An image classifier of transformers, by its name on the hub or from a folder of `save_pretrained`."""
-    transformers = library("transformers")
-    local, architecture = _is_pretrained(name), ""
-    if not local and os.path.isdir(name):
+def load_transformers(
+    text: str, weights: str | None, arguments: Mapping[str, Any], options: Mapping[str, Any]
+) -> LoadedModel:
+    """An image classifier of transformers, by its name on the hub (`hf:NAME`) or from a folder of `save_pretrained`."""
+    transformers, name = library("transformers"), text.removeprefix("hf:")
+    local, architecture = os.path.isdir(name), ""
+    if local and not os.path.isfile(os.path.join(name, "config.json")):
         raise PathxError(f"{name} is a folder without the config.json of save_pretrained", usage=True)
     if not local and (name.startswith((".", "~")) or Path(name).is_absolute() or name.count("/") > 1):
         raise PathxError(f"there is no folder {name}: check the path", usage=True)  # no name on the hub looks like this
@@ -262,11 +249,9 @@ def _load_transformers(name: str, weights: str | None, options: Mapping[str, Any
     configuration = _find_config(transformers, name)
     if not local and configuration is not None and configuration.parent.parent.name == "snapshots":
         origin["revision"] = configuration.parent.name
+    shown, sha256 = load_weights(module, weights, name, shown)
     if weights not in (None, "none"):
-        shown, sha256 = load_weights(module, Path(weights), name)
         origin = {"source": "file", "name": shown}
-    else:
-        shown, sha256 = weights or shown, sha256_of_state(module.state_dict())
     named = config.id2label or {}
     labels = options.get("labels", tuple(str(named[index]) for index in range(len(named)) if index in named))
     preprocessing = _prepare(lambda: _processor_of(transformers, name, config), options)
@@ -302,7 +287,7 @@ def _check_config(transformers: Any, name: str) -> str:
     leads += [f"{one} in {SAFETENSORS}.index.json" for one in strange]
     leads += ["quantization_config"] if config.get("quantization_config") else []
     if leads:
-        problem = f"the config.json of {name} leads to other files or code ({leads[0]}), which pathx never follows"
+        problem = f"the config.json of {name} leads to other files or code ({leads[0]}), which pathx never opens"
         raise PathxError(f"{problem}: save the plain network with save_pretrained", usage=True)
     deep = {key: sum(_whole_numbers(config[key])) for key in config if re.search(r"depth|layers|stages|blocks", key)}
     largest = max(_whole_numbers(config), default=0)

@@ -13,8 +13,9 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -160,40 +161,36 @@ def load_model(
     options = check_values(given, "the call")
     chosen = None if weights is None else str(weights)
     chosen = "none" if chosen is not None and chosen.strip().lower() == "none" else chosen
-    text = str(name_or_file)
-    if arguments and not (is_factory(text) or text.startswith("timm:")):
+    text, source = str(name_or_file), source_of(name_or_file)
+    if arguments and source not in ("timm", "python"):
         raise PathxError(f"{text} takes no arguments: leave `arguments` out", usage=True)
-    if text.startswith(("timm:", "hf:")) or os.path.isdir(text):
-        from pathx.models.hubs import load_from_hub
-
-        return load_from_hub(text, chosen, arguments or {}, options)
-    if is_factory(text) and not os.path.exists(text):
-        from pathx.models.factories import load_factory
-
-        return load_factory(text, chosen, arguments or {}, options)
-    if not is_file(name_or_file):
-        from pathx.models.named import load_named
-
-        return load_named(as_name(text), chosen, options)
-    if weights is not None:
-        raise PathxError(f"{name_or_file} brings its own weights: leave `weights` out", usage=True)
-    return _load_file(Path(name_or_file), options)
+    load: Loader = getattr(import_module(f"pathx.models.{SOURCES[source]}"), f"load_{source}")
+    return load(text, chosen, arguments or {}, options)
 
 
-def is_factory(text: str) -> bool:
-    """Whether `file.py:build` or `package.module:build` is meant."""
-    return re.fullmatch(r"(.+\.py|[A-Za-z_][\w.]+):[A-Za-z_][\w.]*", text) is not None
+Loader = Callable[[str, str | None, Mapping[str, Any], Mapping[str, Any]], LoadedModel]
+"""Takes a name, the weights, arguments for the function that builds the network, and what the call says besides."""
+
+SOURCES = {"timm": "hubs", "transformers": "hubs", "python": "factories", "torchvision": "named", "file": "load"}
+"""Where models come from, and the module with the loader: `load_timm` and so on."""
 
 
-def is_file(name_or_file: str | Path) -> bool:
-    """Whether no torchvision name is meant: those have no dots, slashes or colons, and win over a file called the same."""
-    if isinstance(name_or_file, Path) or re.search(r"[./\\:]", name_or_file):
-        return True
-    if not os.path.exists(name_or_file):
-        return False
-    from pathx.models.named import model_names
+def source_of(name_or_file: str | Path) -> str:
+    """Which of the sources is meant. Names of torchvision win over files called the same."""
+    text = str(name_or_file)
+    if text.startswith("timm:"):
+        return "timm"
+    if text.startswith("hf:") or os.path.isdir(text):
+        return "transformers"
+    if re.fullmatch(r"(.+\.py|[A-Za-z_][\w.]+):[A-Za-z_][\w.]*", text) and not os.path.exists(text):
+        return "python"
+    if isinstance(name_or_file, Path) or re.search(r"[./\\:]", text):
+        return "file"
+    if os.path.exists(text):
+        from pathx.models.named import model_names
 
-    return as_name(name_or_file) not in model_names()
+        return "torchvision" if as_name(text) in model_names() else "file"
+    return "torchvision"
 
 
 def as_name(text: str) -> str:
@@ -201,9 +198,13 @@ def as_name(text: str) -> str:
     return text.strip().lower().replace("-", "_")
 
 
-def _load_file(path: Path, options: Mapping[str, Any]) -> LoadedModel:
+def load_file(name: str, weights: str | None, arguments: Mapping[str, Any], options: Mapping[str, Any]) -> LoadedModel:
+    """A TorchScript, torch.export or ONNX file."""
     from pathx.models.files import EMBEDDED, kind_of, load_network
 
+    if weights is not None:
+        raise PathxError(f"{name} brings its own weights: leave `weights` out", usage=True)
+    path = Path(name)
     beside = {**sidecar_beside(path), **options}
     origin: dict[str, Any] = {"source": "file", "name": path.name}
     if kind_of(path) == "onnx":

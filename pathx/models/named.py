@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 
 from pathx.errors import PathxError, reason_of
 from pathx.models.checkpoints import fill, fixed_seed, read_state, sha256_of_state, state_of
-from pathx.models.load import DEFAULT_MODEL, LoadedModel
+from pathx.models.load import DEFAULT_MODEL, LoadedModel, as_name
 from pathx.models.preprocessing import Preprocessing, adapt
 from pathx.regular import sha256_of
 
@@ -49,7 +49,9 @@ def model_names() -> list[str]:
     return names
 
 
-def load_named(name: str, weights: str | None, options: Mapping[str, Any]) -> LoadedModel:
+def load_torchvision(
+    text: str, weights: str | None, arguments: Mapping[str, Any], options: Mapping[str, Any]
+) -> LoadedModel:
     """The bundled network, or a torchvision model.
 
     Args:
@@ -57,6 +59,7 @@ def load_named(name: str, weights: str | None, options: Mapping[str, Any]) -> Lo
             under that name, or `none`; None for the bundled ones where there are any, otherwise for torchvision's default.
         options: what the call says about preprocessing and labels, which wins over torchvision.
     """
+    name = as_name(text)
     if name == DEFAULT_MODEL and (weights or "bundled").strip().lower() == "bundled":
         return _load_bundled(options)
     from pathx.models.torchvision import torchvision

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from pathx.errors import PathxError, reason_of
 from pathx.models.hubs import library
 from pathx.models.onnx_operators import OPERATORS, REAL, NotConverted
+from pathx.regular import damage_errors
 
 OPSETS = range(7, 27)
 """The versions of ONNX whose operators were compared with onnxruntime, one by one (`tests/models/test_onnx_operators.py`)."""
@@ -88,17 +89,12 @@ def load_onnx(
     """
     onnx = library("onnx")
     helper = onnx.external_data_helper
-    try:
+    with damage_errors(path, "no ONNX file", "export it again", usage=True):
         model = onnx.load(str(path), load_external_data=False)
         apart = filter(helper.uses_external_data, helper._get_all_tensors(model))
         beside = sorted({path.parent / helper.ExternalDataInfo(tensor).location for tensor in apart})
         helper.load_external_data_for_model(model, str(path.parent))
         network, shape = _network(onnx, model, path)
-    except PathxError:
-        raise
-    except Exception as error:  # of protobuf, of onnx, of files that lie beside, of names that are no text
-        problem = f"{path} is damaged or no ONNX file ({reason_of(error)})"
-        raise PathxError(f"{problem}: export it again", usage=True) from error
     size = tuple(shape[1:]) if len(shape) == 4 and all(shape[1:]) else None
     if size or input_size:
         _try(path, model, network, (shape[0] if size and shape[0] else 1, *(size or input_size or ())))

@@ -360,52 +360,33 @@ def _depth_to_space(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
     return parts.reshape(images, channels // blocksize**2, rows * blocksize, columns * blocksize)
 
 
+# Functions of torch by the names that they have there
+
+_ALIKE = (
+    "Abs Ceil Cos Erf Exp Floor Log Neg Reciprocal Sigmoid Sign Sin Sqrt Tanh Less Greater Where MatMul Mul Add Sub"
+)
+_NAMES = {
+    **{name: name.lower() for name in _ALIKE.split()},
+    **{"Equal": "eq", "LessOrEqual": "le", "GreaterOrEqual": "ge"},
+    **{"And": "bitwise_and", "Or": "bitwise_or", "Not": "bitwise_not"},
+    **{"Relu": "relu", "HardSwish": "hardswish", "Mish": "mish", "Softplus": "softplus", "Softsign": "softsign"},
+}
+
 # What takes one line; with attributes of which not all values are converted, or that change nothing
 
 _LINES: dict[str, Any] = {
-    "MatMul": lambda a, b: a @ b,
-    "Add": lambda a, b: a + b,
-    "Sub": lambda a, b: a - b,
-    "Mul": lambda a, b: a * b,
     "Div": lambda a, b: a / b if a.is_floating_point() else torch.div(a, b, rounding_mode="trunc"),
-    "Neg": lambda x: -x,
     "Sum": lambda *parts: sum(parts[1:], parts[0]),
     "Identity": lambda x: x,
-    "Sqrt": lambda x: x.sqrt(),
-    "Reciprocal": lambda x: x.reciprocal(),
-    "Floor": lambda x: x.floor(),
-    "Ceil": lambda x: x.ceil(),
-    "Equal": lambda a, b: a == b,
-    "Less": lambda a, b: a < b,
-    "Greater": lambda a, b: a > b,
-    "LessOrEqual": lambda a, b: a <= b,
-    "GreaterOrEqual": lambda a, b: a >= b,
-    "And": lambda a, b: a & b,
-    "Or": lambda a, b: a | b,
-    "Not": lambda x: ~x,
-    "Log": lambda x: x.log(),
-    "Sign": lambda x: x.sign(),
-    "Sin": lambda x: x.sin(),
-    "Cos": lambda x: x.cos(),
     "Einsum": lambda *parts, equation: torch.einsum(equation, *parts),
     "Mod": lambda a, b, *, fmod: torch.fmod(a, b) if fmod else torch.remainder(a, b),
     "Max": lambda *parts: reduce(torch.maximum, parts),
     "Min": lambda *parts: reduce(torch.minimum, parts),
     # Units. Those that are not piecewise linear are converted too: the engine says what it makes of them.
-    "Relu": lambda x: F.relu(x),  # a network has modules for it, to give layers their names
     "LeakyRelu": lambda x, *, alpha: F.leaky_relu(x, alpha),
     "ThresholdedRelu": lambda x, *, alpha: F.threshold(x, alpha, 0.0),
-    "Abs": lambda x: x.abs(),
-    "Sigmoid": lambda x: x.sigmoid(),
-    "Tanh": lambda x: x.tanh(),
-    "Erf": lambda x: x.erf(),
-    "Exp": lambda x: x.exp(),
     "HardSigmoid": lambda x, *, alpha, beta: (x * alpha + beta).clamp(0, 1),
-    "HardSwish": lambda x: F.hardswish(x),
-    "Mish": lambda x: F.mish(x),
     "Swish": lambda x, *, alpha: F.silu(x) if alpha == 1 else x * (x * alpha).sigmoid(),
-    "Softplus": lambda x: F.softplus(x),
-    "Softsign": lambda x: F.softsign(x),
     "Selu": lambda x, *, alpha, gamma: F.elu(x, alpha) * gamma,
     "Celu": lambda x, *, alpha: F.celu(x, alpha),
     "Elu": lambda x, *, alpha: F.elu(x, alpha),
@@ -427,7 +408,6 @@ _LINES: dict[str, Any] = {
     "Expand": lambda x, shape: x.expand(torch.broadcast_shapes(x.shape, _numbers(shape))),
     "Shape": lambda x, *, start=0, end=None: torch.tensor(x.shape[start:end]),
     "Range": lambda start, limit, delta: torch.arange(start.item(), limit.item(), delta.item(), dtype=start.dtype),
-    "Where": lambda condition, a, b: torch.where(condition, a, b),
     "Tile": lambda x, repeats: x.repeat(_numbers(repeats)),
     "Flatten": lambda x, *, axis: x.reshape(x.shape[:axis].numel(), -1) if axis != 1 else x.flatten(1),
     "ConstantOfShape": lambda shape, *, value=None: (
@@ -473,6 +453,14 @@ _LINES: dict[str, Any] = {
         {"mode": ("nearest", "linear")},
     ),
 }
+
+
+def _without_attributes(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *given: function(*given)
+
+
+for _name, _called in _NAMES.items():
+    operator(_name)(_without_attributes(getattr(torch, _called, None) or getattr(F, _called)))
 for _name, _entry in _LINES.items():
     _run, _how = _entry if isinstance(_entry, tuple) else (_entry, {})
     operator(_name, **_how)(_run)

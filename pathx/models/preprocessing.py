@@ -5,8 +5,8 @@ What a model does not say about that itself is in its sidecar, a JSON file besid
 
 from __future__ import annotations
 
-import math
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -22,9 +22,8 @@ from pathx.models.labels import parse_labels
 from pathx.regular import read_regular
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-# An image that would become larger than this on its way to the network is cropped before it is resized: a strip of
-# 1 x 5000 pixels resized to a shorter side of 256 would be an image of 256 x 1 280 000.
-_MOST_PIXELS = 2**24
+_MOST_PIXELS = 2**26
+"""A strip of 1 x 5000 pixels resized to a shorter side of 256 would be an image of 256 x 1 280 000."""
 _LARGEST_INPUT = 2**30
 """Bytes of one input at most. The maps inside a network are many times as large as its input."""
 _LONGEST_SIDE = 2**24
@@ -58,9 +57,8 @@ class Preprocessing:
         if size[0] not in _MODES:
             raise _wrong("input_size", "1 (grey), 3 (RGB) or 4 (RGBA) channels", size)
         if max(size) > _LONGEST_SIDE or 4 * size[0] * size[1] * size[2] > _LARGEST_INPUT:
-            needed = f"{float(4 * size[0] * size[1] * size[2]) / 2**30:.3g} GiB" if max(size) < 10**9 else "too much"
-            shown = f"{_clipped(list(size))} would need {needed} for the input alone"
-            raise PathxError(f"input_size {shown}: give one that needs {_LARGEST_INPUT >> 30} GiB at most", usage=True)
+            needed = f"would need more than {_LARGEST_INPUT >> 30} GiB for the input alone"
+            raise PathxError(f"input_size {_clipped(list(size))} {needed}: give a smaller one", usage=True)
         for key in ("mean", "std"):
             if len(values := getattr(self, key)) == 1:
                 object.__setattr__(self, key, tuple(values) * size[0])
@@ -122,18 +120,12 @@ class Preprocessing:
         return (length - crop) // 2 if self.floor_crop else round((length - crop) / 2)
 
     def _crop(self, image: Image.Image) -> Image.Image:
-        resampling = Image.Resampling[self.interpolation.upper()]
         size = self._resized_size(*image.size)
-        left, top, right, bottom = self._box(*size)
-        if size[0] * size[1] <= _MOST_PIXELS:
-            resized = image if size == image.size else image.resize(size, resampling)
-            return resized.crop((left, top, right, bottom))  # fills with 0 beyond the image
-        shown = max(left, 0), max(top, 0), min(right, size[0]), min(bottom, size[1])
-        across, down = image.width / size[0], image.height / size[1]
-        end = min(shown[2] * across, image.width), min(shown[3] * down, image.height)
-        box = shown[0] * across, shown[1] * down, *end
-        seen = image.resize((shown[2] - shown[0], shown[3] - shown[1]), resampling, box=box)
-        return seen.crop((left - shown[0], top - shown[1], right - shown[0], bottom - shown[1]))
+        if size[0] * size[1] > max(_MOST_PIXELS, image.width * image.height):
+            sides = f"an image of {image.width} x {image.height} pixels would become one of {size[0]} x {size[1]}"
+            raise PathxError(f"{sides} for this network: cut the part out that matters")
+        resized = image if size == image.size else image.resize(size, Image.Resampling[self.interpolation.upper()])
+        return resized.crop(self._box(*size))  # fills with 0 beyond the image
 
 
 def _in_mode(image: Image.Image, mode: str) -> Image.Image:
@@ -148,12 +140,7 @@ def _is_count(value: object) -> bool:
 
 def _is_number(value: object) -> bool:
     """Whether a value is a number that a float can hold: JSON's may be of any length, or infinite as 1e400 is."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an integer that no float holds
-        return False
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _wrong(name: str, wanted: str, given: object) -> PathxError:

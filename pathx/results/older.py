@@ -80,7 +80,7 @@ def remove_others(folder: Path, path: Document) -> str:
     replaced = ""
     for place in sorted(folder.parent.iterdir()) if folder.parent.is_dir() else ():
         old = None if place.is_symlink() else _older(place / PATH)
-        if old is None:
+        if old is None or old["schema"] != path["schema"]:
             continue
         differences = (_other_settings(old, path) if place == folder else []) or _other_subject(old, path)
         replaced = replaced or ", ".join(differences)
@@ -94,18 +94,16 @@ def remove_others(folder: Path, path: Document) -> str:
 
 
 def _other_settings(old: Document, new: Document) -> list[str]:
-    """The settings of an older explanation that are others now."""
+    """The settings of an older document that are others now."""
     about = [f"{key} {old.get(key)}" for key in SETTINGS if old.get(key) != new[key]]
-    before = old.get("created_by", {}).get("dtype")
+    before = old["created_by"]["dtype"]
     return about + ([f"dtype {before}"] if before != new["created_by"]["dtype"] else [])
 
 
 def _other_subject(old: Document, new: Document) -> list[str]:
-    """Whether an older explanation is of another model, of other pixels, or of other preprocessing."""
-    if old.get("model", {}).get("sha256") != new["model"]["sha256"]:
-        return [f"model {old.get('model', {}).get('name')}"]
-    if old["schema"] != new["schema"]:
-        return []
+    """Whether an older document is of another model, of other pixels, or of other preprocessing."""
+    if old["model"]["sha256"] != new["model"]["sha256"]:
+        return [f"model {old['model']['name']}"]
     if old["image"]["sha256"] != new["image"]["sha256"]:
         return [EARLIER]
     return [] if old.get("preprocessing") == new["preprocessing"] else ["other preprocessing"]
@@ -117,9 +115,7 @@ def describe_the_same(old: Document, new: Document) -> bool:
     Their numbers may differ in the last digits, which depend on what else was computed at the same time.
     """
     try:
-        if any(old[key] != new[key] for key in SETTINGS) or old["image"]["sha256"] != new["image"]["sha256"]:
-            return False
-        if old["model"] != new["model"] or old["created_by"]["dtype"] != new["created_by"]["dtype"]:
+        if _other_settings(old, new) or _other_subject(old, new) or old["model"] != new["model"]:
             return False
         if "layers" in old and "layers" in new and _units(old) != _units(new):
             return False

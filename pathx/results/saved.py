@@ -54,7 +54,7 @@ def read_explanation(folder: Path) -> Saved:
             logits[known["index"]] = known["logit"]
         explanation = Explanation(
             target=target["index"],
-            path=tuple(map(_layer, document["layers"], about["layers"])),
+            path=tuple(map(PathLayer.read, document["layers"])),
             attribution=attribution,
             weight=weight,
             bias=bias,
@@ -142,11 +142,6 @@ def read_contrast(folder: Path, document: dict[str, Any]) -> tuple[Contrast, lis
     differences = [read_explanation(folder / place).explanation for place in places]
     explanations = [saved.explanation for saved in several]
     return Contrast.of(explanations, differences=differences, reason=document["reason"] or ""), several
-
-
-def _layer(entry: dict[str, Any], about: dict[str, Any]) -> PathLayer:
-    both = zip(entry["tensors"], about["places"], strict=True)
-    return PathLayer.read({**entry, "tensors": [{**tensor, "places": places} for tensor, places in both]})
 
 
 def read_removal(entry: dict[str, Any] | None) -> Removal | None:

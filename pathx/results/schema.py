@@ -21,6 +21,7 @@ PATH_SHAPE = {
     "importance": str,
     "layers": [{"layer": int, "tensors": [{"name": str, "shape": [int]}], "units": [_UNIT]}],
     "linear_model": {"score": _NUMBER, "bias": _NUMBER},
+    "created_by": {"dtype": str},
     "files": dict,
 }
 """What a path.json holds at least: types by name, and a list of one type for lists of any length."""

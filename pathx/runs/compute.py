@@ -20,12 +20,14 @@ from pathx.engine.freeze import Frozen, freeze, network_of
 from pathx.engine.settings import check_exact, check_settings, check_width, class_logits
 from pathx.errors import PathxError
 from pathx.explanation import Explanation
+from pathx.images.find import ImageFile
 from pathx.layers import layer_maps
 from pathx.models.labels import parse_targets, resolve_target, true_classes
 from pathx.models.load import LoadedModel
-from pathx.pipeline import Input, Note, Unreadable, no_notes, prepare
+from pathx.pipeline import Input, Note, Unreadable, in_batches, no_notes, prepare
 from pathx.results.decomposition import ReferencePanels
 from pathx.results.explanation import ResultSubject
+from pathx.results.files import SETTINGS
 
 if TYPE_CHECKING:
     import torch
@@ -79,7 +81,7 @@ class Settings:
     @property
     def of_paths(self) -> dict[str, Any]:
         """Those that the engine takes."""
-        return {key: getattr(self, key) for key in ("depth", "width", "alpha", "skips", "importance")}
+        return {key: getattr(self, key) for key in SETTINGS}
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ class Job:
         if settings.workers is not None and settings.workers < 0:
             raise PathxError(f"workers {settings.workers} is out of range; use 0 or more", usage=True)
         if self.decompose is not None and settings.against is not None:
-            raise PathxError("decompose compares no classes: use explain", usage=True)
+            raise PathxError("decompose does not compare classes: use explain", usage=True)
         if self.decompose is not None and settings.drawing.heat == "layers":
             raise PathxError("a map of all layers has no features: decompose with heat path or pixels", usage=True)
 
@@ -143,46 +145,43 @@ class Computed:
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked about a batch of images.
+    """What is asked of an image.
 
     Args:
-        rankings: of each image, its classes from the likeliest down.
-        truths: the true class of each image, where it is known.
-        targets: the classes of each image to explain; none where the network's output is no number, or nothing is left to ask.
-        against: the class that they are explained against, if any.
+        ranking: its classes from the likeliest down.
+        truth: its true class, where that is known.
+        targets: the classes to explain; none where the network's output is no number, or nothing is left to ask.
     """
 
-    labels: Sequence[str]
-    rankings: list[list[int]]
-    truths: list[int | None]
-    targets: list[tuple[int, ...]]
-    against: int | None
+    ranking: list[int]
+    truth: int | None
+    targets: tuple[int, ...]
 
 
-def ask(job: Job, labels: Sequence[str], logits: Tensor, inputs: Sequence[Input], note: Note = no_notes) -> Question:
-    """Which classes of each image to explain: those that were asked for, or the predicted one, and the label where that differs."""
-    settings = job.settings
+def ask(
+    job: Job, labels: Sequence[str], logits: Tensor, inputs: Sequence[Input], against: int | None, note: Note = no_notes
+) -> list[Question]:
+    """Which classes of each image to explain: those that were asked for, or the predicted one, and the label where that differs.
+
+    Args:
+        against: the class that they are explained against, if any.
+    """
+    settings, wanted = job.settings, parse_targets(job.targets, labels)
+    if against is not None and set(wanted.wanted) == {against}:
+        raise _compared_with_itself(labels[against], usage=True)
+    # Where a class was named, or one to compare with, the image's label is not asked.
+    unasked = (job.targets and settings.truth is None) or against is not None
+    questions = []
     rankings: list[list[int]] = logits.argsort(dim=1, descending=True, stable=True).tolist()
-    truths: list[int | None] = []
-    for one, ranking in zip(inputs, rankings, strict=True):
+    for one, ranking, finite in zip(inputs, rankings, logits.isfinite().all(1).tolist(), strict=True):
         classes = true_classes(settings.truth, one.image.file, labels, one.image.label)
         if len(classes) > 1:  # the likeliest counts: no other can be told from it
             named = f"the label {labels[classes[0]]} is ambiguous, as classes {' and '.join(map(str, classes))} have it"
             note(f"{named}: the likelier one counts")
-        truths.append(min(classes, key=ranking.index) if classes else None)
-    asked = parse_targets(job.targets, labels)
-    against = None if settings.against is None else resolve_target(settings.against, labels)
-    if against is not None and set(asked.wanted) == {against}:
-        raise _compared_with_itself(labels[against], usage=True)
-    # Where a class was named, or one to compare with, the image's label is not asked.
-    unasked = (job.targets and settings.truth is None) or against is not None
-    targets = [
-        tuple(
-            target for target in asked.targets_for(ranking, None if unasked else truth) if finite and target != against
-        )
-        for ranking, truth, finite in zip(rankings, truths, logits.isfinite().all(1).tolist(), strict=True)
-    ]
-    return Question(labels, rankings, truths, targets, against)
+        truth = min(classes, key=ranking.index) if classes else None
+        targets = wanted.targets_for(ranking, None if unasked else truth) if finite else ()
+        questions.append(Question(ranking, truth, tuple(target for target in targets if target != against)))
+    return questions
 
 
 def explain_batch(
@@ -190,13 +189,15 @@ def explain_batch(
 ) -> list[Computed]:
     """What is to be written of each image of a frozen batch, or why nothing is."""
     settings, logits = job.settings, class_logits(frozen.logits)
-    asked = ask(job, model.labels_for(frozen.logits.shape[1]), logits, inputs, note)
+    labels = model.labels_for(frozen.logits.shape[1])
+    against = None if settings.against is None else resolve_target(settings.against, labels)
+    questions = ask(job, labels, logits, inputs, against, note)
     guide = settings.guide if settings.pictures else None
-    wanted = [(number, target) for number, several in enumerate(asked.targets) for target in several]
+    wanted = [(number, target) for number, question in enumerate(questions) for target in question.targets]
     found: list[tuple[Explanation | Decomposition, Any]] = []
     if wanted and job.decompose is None:
-        against = None if asked.against is None else [asked.against] * len(wanted)
-        explanations = explain_frozen(frozen, wanted, against=against, **settings.of_paths)
+        rivals = None if against is None else [against] * len(wanted)
+        explanations = explain_frozen(frozen, wanted, against=rivals, **settings.of_paths)
         for one in _with_proof(frozen, wanted, explanations, settings):
             found.append((one, () if guide is None else tuple(guide.panels(one))))
     elif wanted:
@@ -209,23 +210,20 @@ def explain_batch(
                 panels = ReferencePanels(tuple(guide.panels(whole)), tuple(guide.panels_of(strongest)))
             found.append((replace(made, whole=whole), panels))
     differences: list[Explanation] = []
-    pairs = [(number, *of[:1], other) for number, of in enumerate(asked.targets) for other in of[1:]]
-    if (
-        pairs and asked.against is None
-    ):  # the first class against each other; an alpha for all classes means nothing there
+    pairs = [(number, *one.targets[:1], other) for number, one in enumerate(questions) for other in one.targets[1:]]
+    if pairs and against is None:  # the first class against each other; an alpha for all classes means nothing there
         how = {**settings.of_paths, "alpha": None, "against": [other for *_, other in pairs]}
         firsts = [(number, first) for number, first, _ in pairs]
         differences = _with_proof(frozen, firsts, explain_frozen(frozen, firsts, **how), settings)
 
     probabilities = logits.cpu().double().softmax(1).tolist()
     outcomes, rest, between = [], iter(found), iter(differences)
-    for number, targets in enumerate(asked.targets):
-        best = asked.rankings[number][:5]
-        top = tuple((index, asked.labels[index], probabilities[number][index]) for index in best)
-        if targets:
-            parts = tuple(islice(rest, len(targets))), tuple(islice(between, len(targets) - 1))
-            subject = _subject(model, inputs[number].image, asked.labels, frozen.images.device, settings)
-            outcomes.append(Computed(subject, *parts, asked.truths[number], top))
+    for read, question, own in zip(inputs, questions, probabilities, strict=True):
+        top = tuple((index, labels[index], own[index]) for index in question.ranking[:5])
+        if count := len(question.targets):
+            parts = tuple(islice(rest, count)), tuple(islice(between, count - 1))
+            subject = _subject(model, read.image, labels, frozen.images.device, settings)
+            outcomes.append(Computed(subject, *parts, question.truth, top))
         elif math.isfinite(top[0][2]):
             outcomes.append(Computed(error=_compared_with_itself(str(settings.against))))
         else:
@@ -269,6 +267,18 @@ def _compared_with_itself(label: str, *, usage: bool = False) -> PathxError:
     return PathxError(f"{label} is compared with itself: give another class to explain as the target", usage=usage)
 
 
+Item = tuple[ImageFile, bool]
+"""An image, and whether it is to be done. Others are computed along."""
+
+Read = tuple[Input | Unreadable, bool]
+"""The same once it was read."""
+
+
+def unfinished_batches(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
+    """The batches of a run in which something is to be done."""
+    return [batch for batch in in_batches(items, size) if any(wanted for _, wanted in batch)]
+
+
 class Computer:
     """Makes of batches of images what is to be written of them, as many at once as the network takes and memory allows.
 
@@ -282,33 +292,34 @@ class Computer:
         self.size = self._at_once = resolve_batch_size(job.settings.batch_size, self._prepared.device)
         self._checked = self.size == 1
 
-    def compute(self, read: Sequence[Input | Unreadable]) -> dict[str, Computed]:
+    def compute(self, batch: Sequence[Read]) -> dict[str, Computed]:
         """By name: what is to be written of each image, or why nothing is."""
-        made = {one.source.name: Computed(error=one.error) for one in read if isinstance(one, Unreadable)}
-        inputs = [one for one in read if isinstance(one, Input)]
+        made = {one.source.name: Computed(error=one.error) for one, _ in batch if isinstance(one, Unreadable)}
+        needed = any(wanted and isinstance(one, Input) for one, wanted in batch)
+        inputs = [one for one, _ in batch if needed and isinstance(one, Input)]
         if not self._checked and len(inputs) > 1:
             self._checked = True
             if not self._takes_several(inputs):
                 self._at_once = 1
         while inputs:
-            start, batch = perf_counter(), inputs[: self._at_once]
+            start, part = perf_counter(), inputs[: self._at_once]
             outcomes: list[Computed] | None = None
             try:
-                outcomes = self._explain(batch)
+                outcomes = self._explain(part)
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
             if outcomes is None:  # outside of the handler, which holds on to the tensors
                 release_memory()
-                if len(batch) > 1:
-                    self._at_once = len(batch) // 2
-                    self._note(f"memory is short: going on with {self._at_once} at once instead of {len(batch)}")
+                if len(part) > 1:
+                    self._at_once = len(part) // 2
+                    self._note(f"memory is short: going on with {self._at_once} at once instead of {len(part)}")
                     continue
                 outcomes = [Computed(error=PathxError(ALONE))]
-            share = (perf_counter() - start) / len(batch)
-            for one, outcome in zip(batch, outcomes, strict=True):
+            share = (perf_counter() - start) / len(part)
+            for one, outcome in zip(part, outcomes, strict=True):
                 made[one.source.name] = replace(outcome, seconds=one.seconds + share)
-            inputs = inputs[len(batch) :]
+            inputs = inputs[len(part) :]
         return made
 
     def logits(self, one: Input) -> list[float]:

@@ -5,12 +5,16 @@ What is held does not grow with the number of images: a list of the best places 
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from pathlib import Path
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 
 from pathx.engine.freeze import Frozen
@@ -110,13 +114,19 @@ class Gathered:
 
     Args:
         by: a member of MEASURES.
-        channels: by the name of the ReLU, layers from the output down.
+        channels: by the name of the activation, layers from the output down.
         count: how many images were seen.
+        position: how many images of its list the pass has behind it, those that could not be used included.
+        hashes: of the images that are references by now, by their numbers in the folder.
+        failed: images that could not be used, and why.
     """
 
     by: str
     channels: dict[str, Channels] = field(default_factory=dict)
     count: int = 0
+    position: int = 0
+    hashes: dict[int, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def empty(cls, layers: Mapping[int, Sequence[LayerTensor]], *, by: str, top: int, classes: int) -> Gathered:
@@ -128,14 +138,14 @@ class Gathered:
         tensors = [(layer, tensor) for layer in sorted(layers, reverse=True) for tensor in layers[layer]]
         return cls(by, {tensor.name: Channels.empty(tensor, layer, top, classes) for layer, tensor in tensors})
 
-    def see(self, frozen: Frozen, explanations: Sequence[Explanation], numbers: Sequence[int]) -> None:
+    def see(self, frozen: Frozen, explanations: Sequence[Explanation], images: Mapping[int, str]) -> None:
         """Take in a batch.
 
         Args:
             explanations: of the predicted class of each image.
-            numbers: which image of the whole folder each is.
+            images: the hash of each image, by its number in the whole folder.
         """
-        number, target = torch.tensor(numbers), torch.tensor([made.target for made in explanations])
+        number, target = torch.tensor([*images]), torch.tensor([made.target for made in explanations])
         gates = {gate.name: gate for layer in frozen.network.layers for gate in layer}
         for name, own in self.channels.items():
             activation = own.by_channel(frozen.activation(gates[name]).detach().cpu().flatten(1))
@@ -155,32 +165,60 @@ class Gathered:
                 torch.where(seen, unit, NOBODY).T,
                 torch.where(seen, target[:, None], NOBODY).T,
             )
-        self.count += len(numbers)
+        self.count += len(images)
+        self._keep_hashes(images)
 
     def add(self, other: Gathered) -> None:
         """Take in another pass, over other images of the same folder."""
         for name, own in self.channels.items():
             own.add(other.channels[name])
         self.count += other.count
+        self.position += other.position
+        self.failed |= other.failed
+        self._keep_hashes(other.hashes)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """All of it, to be written to a file and read back by `restored`."""
-        kept = {
-            f"{name}.{part}": getattr(own, part).contiguous()
-            for name, own in self.channels.items()
-            for part in own.NAMES
+    def _keep_hashes(self, more: Mapping[int, str]) -> None:
+        used = {number for own in self.channels.values() for number in own.images.unique().tolist()}
+        self.hashes = {number: digest for number, digest in {**self.hashes, **more}.items() if number in used}
+
+    def to_bytes(self, key: str) -> bytes:
+        """All of it as a file, to be read back by `read`.
+
+        Args:
+            key: the same for passes that would see the same.
+        """
+        parts = ((name, own, part) for name, own in self.channels.items() for part in own.NAMES)
+        tensors = {f"{name}.{part}": getattr(own, part).contiguous() for name, own, part in parts}
+        facts = {
+            "count": self.count,
+            "position": self.position,
+            "hashes": [*self.hashes.items()],
+            "failed": self.failed,
         }
-        return {**kept, "count": torch.tensor([self.count])}
+        return save(tensors, {"key": key, "facts": json.dumps(facts)})
 
-    def restored(self, tensors: Mapping[str, Tensor]) -> Gathered:
-        """What a file holds, as another of the same kind as this one."""
-        channels = {}
-        for name, own in self.channels.items():
-            parts = {part: tensors[f"{name}.{part}"].clone() for part in own.NAMES}
-            if any(parts[part].shape != getattr(own, part).shape for part in own.NAMES):
-                raise PathxError(f"what was gathered of {name} has another shape than the model's; gather it again")
-            channels[name] = Channels(own.tensor, own.layer, **parts)
-        return Gathered(self.by, channels, int(tensors["count"]))
+    def read(self, file: Path, key: str) -> Gathered | None:
+        """What a pass of the same kind left in a file; None where that is not there, damaged or of other images."""
+        if not file.is_file():
+            return None
+        try:
+            with safe_open(file, "pt") as content:
+                about = content.metadata() or {}
+                if about.get("key") != key:
+                    return None
+                channels = {}
+                for name, own in self.channels.items():
+                    parts = {part: content.get_tensor(f"{name}.{part}") for part in own.NAMES}
+                    if any(parts[part].shape != getattr(own, part).shape for part in own.NAMES):
+                        return None
+                    channels[name] = Channels(own.tensor, own.layer, **parts)
+            facts = json.loads(about["facts"])
+            hashes = {int(number): str(digest) for number, digest in facts["hashes"]}
+            return Gathered(
+                self.by, channels, int(facts["count"]), int(facts["position"]), hashes, dict(facts["failed"])
+            )
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError):
+            return None
 
 
 def _on_paths(explanations: Sequence[Explanation], own: Channels) -> tuple[Tensor, Tensor]:

@@ -9,9 +9,9 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -22,15 +22,12 @@ from pathx.errors import PathxError
 from pathx.images.find import ImageFile, images_in
 from pathx.models.load import LoadedModel
 from pathx.pipeline import Failed, Input, Note, Prepared, Watch, no_notes, no_progress, prepare, read_batches
-from pathx.results.files import check_folder, remove, replace_file
+from pathx.results.files import SETTINGS, check_folder, remove, replace_file
 from pathx.runs.index import Shard
 from pathx.runs.stop import Stop
 from pathx.units.files import save_units
 from pathx.units.gather import NOBODY, Channels, Gathered
 from pathx.units.references import Channel, Reference, Units
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 STATE = "units{}.safetensors"
 SAVE_EVERY = 20.0
@@ -61,28 +58,7 @@ class Request:
     @property
     def path(self) -> dict[str, Any]:
         """The settings that the engine takes."""
-        return {key: getattr(self, key) for key in ("depth", "width", "alpha", "skips", "importance")}
-
-
-@dataclass(eq=False)
-class Progress:
-    """How far a pass has come.
-
-    Args:
-        position: how many images of its list are behind it.
-        hashes: of the images that are references by now, by their numbers in the folder.
-        failed: images that could not be used, and why.
-    """
-
-    gathered: Gathered
-    position: int = 0
-    hashes: dict[int, str] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
-
-    def forget(self) -> None:
-        """Drop the hashes of images that are no references any more."""
-        used = {number for own in self.gathered.channels.values() for number in own.images.unique().tolist()}
-        self.hashes = {number: digest for number, digest in self.hashes.items() if number in used}
+        return {key: getattr(self, key) for key in SETTINGS}
 
 
 class Pass:
@@ -158,11 +134,9 @@ class Pass:
     def state_file(self, shard: Shard | None) -> Path:
         return self.out / STATE.format("" if shard is None else f".{shard.number}-of-{shard.count}")
 
-    # --- the pass ----------------------------------------------------------------------------------------------------
-
-    def run(self) -> Progress:
+    def run(self) -> Gathered:
         """See the images that are left, and keep the state in a file on the way."""
-        state = self._joined() or self._read(self.state_file(self.shard)) or Progress(self.empty())
+        state = self._join_shards() or self._read(self.shard) or self.empty()
         mine = [image for image in self.images if self.shard is None or self.shard.holds(image.name)]
         self.progress(state.position)
         left, saved = mine[state.position :], time.monotonic()
@@ -174,91 +148,53 @@ class Pass:
             self._see(state, inputs, failed)
             state.position += len(batch)
             self.progress(len(batch))
-            if self.stop.asked:
-                self._write(state)
-                self.stop.check()
-            if time.monotonic() - saved > SAVE_EVERY:
+            if self.stop.asked or time.monotonic() - saved > SAVE_EVERY:
                 self._write(state)
                 saved = time.monotonic()
-        if not state.gathered.count and self.shard is None:
+            self.stop.check()
+        if not state.count and self.shard is None:
             reason = next(iter(state.failed.values()), "there are none")
             raise PathxError(f"none of the {len(mine)} images could be used: {reason}")
         self._write(state)
         return state
 
-    def _see(self, state: Progress, inputs: Sequence[Input], failed: Failed) -> None:
+    def _see(self, state: Gathered, inputs: Sequence[Input], failed: Failed) -> None:
         for part, frozen, explanations in self.prepared.explain_predictions(inputs, self.request.path, failed):
-            numbers = [self.numbers[read.source.name] for read in part]
-            state.gathered.see(frozen, explanations, numbers)
-            state.hashes |= {number: read.image.sha256 for number, read in zip(numbers, part, strict=True)}
-            state.forget()
+            state.see(frozen, explanations, {self.numbers[one.source.name]: one.image.sha256 for one in part})
             del frozen, explanations  # before the rest of a batch that does not fit as a whole
 
-    # --- the state in a file -----------------------------------------------------------------------------------------
+    def _write(self, state: Gathered) -> None:
+        replace_file(self.state_file(self.shard), state.to_bytes(self.key))
 
-    def _write(self, state: Progress) -> None:
-        from safetensors.torch import save
+    def _read(self, shard: Shard | None) -> Gathered | None:
+        return self.empty().read(self.state_file(shard), self.key)
 
-        facts = {"position": state.position, "hashes": list(state.hashes.items()), "failed": state.failed}
-        data = save(state.gathered.tensors(), {"key": self.key, "facts": json.dumps(facts)})
-        replace_file(self.state_file(self.shard), data)
-
-    def _read(self, file: Path) -> Progress | None:
-        """A state that a pass of the same kind left; None where there is none."""
-        from safetensors import SafetensorError, safe_open
-
-        if not file.is_file():
-            return None
-        try:
-            with safe_open(file, "pt") as content:
-                about = content.metadata() or {}
-                if about.get("key") != self.key:
-                    return None
-                tensors: dict[str, Tensor] = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
-            facts = json.loads(about["facts"])
-            hashes = {int(number): str(digest) for number, digest in facts["hashes"]}
-            return Progress(self.empty().restored(tensors), int(facts["position"]), hashes, dict(facts["failed"]))
-        except (OSError, SafetensorError, ValueError, KeyError, TypeError, PathxError):
-            return None  # it is made again
-
-    def _joined(self) -> Progress | None:
+    def _join_shards(self) -> Gathered | None:
         """The states of all shards together, where all of them are there and at their ends; None elsewhere."""
-        if self.shard is not None:
-            return None
-        for count in _shard_counts(self.out):
-            shards = [Shard(number, count) for number in range(1, count + 1)]
-            parts = [(shard, self._read(self.state_file(shard))) for shard in shards]
-            whole = Progress(self.empty())
-            for shard, part in parts:
-                if part is None or part.position < sum(shard.holds(image.name) for image in self.images):
-                    break
-                whole.gathered.add(part.gathered)
-                whole.hashes |= part.hashes
-                whole.failed |= part.failed
-            else:
-                whole.position = len(self.images)
-                whole.forget()
+        for count in _shard_counts(self.out) if self.shard is None else ():
+            whole = self.empty()
+            for part in filter(None, map(self._read, _shards(count))):
+                whole.add(part)
+            if whole.position == len(self.images):
                 return whole
         return None
 
     def done(self) -> None:
         """Remove the states, once the results are written, as far as they can be removed."""
-        shards = [Shard(number, count) for count in _shard_counts(self.out) for number in range(1, count + 1)]
+        shards = [shard for count in _shard_counts(self.out) for shard in _shards(count)]
         remove(self.out, [self.state_file(shard).name for shard in (*shards, None)])
 
-    # --- the outcome -------------------------------------------------------------------------------------------------
-
-    def units(self, state: Progress) -> Units:
+    def units(self, state: Gathered) -> Units:
         """What was gathered, as people read it."""
         channels = {}
         layers = {gate.name: layer for layer, gates in self.gates.items() for gate in gates}
-        tensors = {own.tensor.name: own.tensor for own in state.gathered.channels.values()}
-        for own in state.gathered.channels.values():
+        tensors = {own.tensor.name: own.tensor for own in state.channels.values()}
+        for own in state.channels.values():
             fields = self._fields(own)
             for number in self.request.channels or range(len(own.values)):
                 if number < len(own.values):
                     channels[own.tensor.name, number] = self._channel(own, number, fields[number], state)
-        return Units(self.about, tensors, layers, channels, state.gathered.count, state.failed)
+        return Units(self.about, tensors, layers, channels, state.count, state.failed)
 
     def _fields(self, own: Channels) -> list[list[list[int]]]:
         """The receptive field of every reference, by channel and place in its list."""
@@ -269,7 +205,7 @@ class Pass:
         fields: list[list[list[int]]] = found.reshape(*own.units.shape, -1).tolist()
         return fields
 
-    def _channel(self, own: Channels, number: int, fields: list[list[int]], state: Progress) -> Channel:
+    def _channel(self, own: Channels, number: int, fields: list[list[int]], state: Gathered) -> Channel:
         references = []
         entries = (part[number].tolist() for part in (own.values, own.images, own.units, own.classes))
         for value, image, unit, target, box in zip(*entries, fields, strict=True):
@@ -288,8 +224,12 @@ class Pass:
             images=images,
             share=float(own.shares[number]) / images if images else 0.0,
             classes=tuple((self.prepared.labels[c], count) for count, c in found),
-            mean=float(own.totals[number]) / max(1, state.gathered.count),
+            mean=float(own.totals[number]) / max(1, state.count),
         )
+
+
+def _shards(count: int) -> list[Shard]:
+    return [Shard(number, count) for number in range(1, count + 1)]
 
 
 def _shard_counts(out: Path) -> list[int]:

@@ -19,14 +19,6 @@ from pathx.engine.record import recorder
 from pathx.engine.replay import Replay
 
 
-def test_half_precision_is_computed_in_full() -> None:
-    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).half()
-    images = torch.rand(2, 3, dtype=torch.float16)
-    frozen = freeze(model, images)
-    assert frozen.logits.dtype == frozen.images.dtype == torch.float32
-    assert_close(frozen.logits, model.float()(images.float()).detach())
-
-
 def test_what_is_remembered_is_bounded_and_shared_by_models_that_do_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.Sequential(nn.Conv1d(1, 2, 3), nn.ReLU(), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(2, 2))
     network = network_of(model, torch.rand(1, 1, 5))

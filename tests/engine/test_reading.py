@@ -9,11 +9,10 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.nn.functional as F
-from support.modules import Function, Model
+from support.modules import Function, Model, assert_gradient
 from support.pulled import fixed, pictures
 from torch import Tensor, nn
 
-import pathx
 from pathx.engine.freeze import freeze
 from pathx.engine.replay import Replay
 
@@ -46,11 +45,7 @@ def test_what_no_image_had_a_part_in_is_shared(name: str) -> None:
         images = pictures(2, 12)[:count]
         network = freeze(Function(function), images).network
         assert network.top_is_shared == shared
-        options = {"target": 1, "depth": "all", "width": "all", "alpha": 0.0, "skips": "all"}
-        x = images.clone().requires_grad_()
-        (gradient,) = torch.autograd.grad(function(x)[:, 1].sum(), x)
-        found = torch.stack([made.weight for made in pathx.explain(Function(function), images, **options)])
-        assert torch.allclose(found, gradient)
+        assert_gradient(Function(function), images)
 
 
 def named(outputs: Callable[[Tensor, Tensor], object]) -> Model:

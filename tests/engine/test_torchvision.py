@@ -74,10 +74,10 @@ HIDDEN_LAYERS = {
 # Families that multiply by what they compute: exact at the image.
 AT_THE_IMAGE = ("convnext", "efficientnet", "maxvit", "mobilenet_v3", "regnet_y", "swin", "vit")
 
-# One of each kind runs every time, the others with `pytest -m slow`.
+# One of each kind runs every time, `vit_b_32` and `alexnet` in CI, the others with `pytest -m slow`.
 QUICK = {
-    "alexnet", "resnet18", "squeezenet1_1", "densenet121", "googlenet", "shufflenet_v2_x0_5", "mobilenet_v2",
-    "convnext_tiny", "mobilenet_v3_small", "regnet_y_400mf", "swin_t", "vit_b_32",
+    "resnet18", "squeezenet1_1", "densenet121", "googlenet", "shufflenet_v2_x0_5", "mobilenet_v2",
+    "convnext_tiny", "mobilenet_v3_small", "regnet_y_400mf", "swin_t",
 }  # fmt: skip
 
 
@@ -133,7 +133,7 @@ def test_a_model_that_is_explained(name: str) -> None:
     assert found.score == pytest.approx(sum(unit.contribution for unit in found.path[-1].units), rel=1e-9)
 
 
-UNWRAPPED = {"squeezenet1_1", "shufflenet_v2_x0_5", "mobilenet_v3_small"}
+UNWRAPPED = {"squeezenet1_1", "mobilenet_v3_small"}
 
 
 @pytest.mark.parametrize("name", marked(model_names(), UNWRAPPED))

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from support.modules import assert_gradient
 from support.pulled import corners
 from torch import Tensor, nn
 
-import pathx
 from pathx.engine.rules.shared import reshape_window
 from pathx.engine.window import Corners, Origin, Window
 
@@ -80,9 +80,9 @@ def test_every_small_shift_of_every_dimension(name: str, dim: int) -> None:
     """Whatever sticks out beside the map stays out, though the map that it is moved to may be larger there."""
     window, length = WINDOWS[name], SHAPE[dim]
     whole = literal(window).movedim(dim + 1, 0)
-    for offset in (-50, -length - 1, -length + 1, -2, -1, 0, 1, 2, length):
+    for offset in (-50, -length + 1, -1, 0, 2, length):
         for step in (1, 2):
-            for size in {1, length - 1, length, length + 1, step * (length - 1) + offset + 1, 3 * length}:
+            for size in {1, length, step * (length - 1) + offset + 1, 3 * length}:
                 if size < 1:
                     continue
                 moved = torch.zeros(size, *whole.shape[1:], dtype=torch.float64)
@@ -112,11 +112,7 @@ class _LinearSkips(nn.Module):
 
 def test_windows_do_not_multiply_in_linear_skips() -> None:
     model, images = _LinearSkips(12).double().eval(), torch.randn(1, 3, 12, 12, dtype=torch.float64)
-    (found,) = pathx.explain(model, images, target=1, depth="all", width="all", alpha=0.0)
-    given = images.clone().requires_grad_()
-    model(given)[0, 1].backward()
-    assert given.grad is not None
-    torch.testing.assert_close(found.weight, given.grad[0])
+    assert_gradient(model, images)
 
 
 @pytest.mark.parametrize(

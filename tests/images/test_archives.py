@@ -197,7 +197,7 @@ def test_a_compressed_archive_and_one_that_is_none() -> None:
     Path("none.tar").write_bytes(b"nothing of that kind" * 100)
     write_tar("empty.tar", {"readme.txt": b"hello"})
     assert "unpack it to a .tar" in str(found("x.tar.gz")["x.tar.gz"])
-    assert "is no tar file" in str(found("none.tar")["none.tar"])
+    assert "no tar file" in str(found("none.tar")["none.tar"])
     assert "holds no images" in str(found("empty.tar")["empty.tar"])
     assert "No such file" in str(found("gone.tar")["gone.tar"])
     assert "fetch it, and give the file" in str(found("https://example.org/x.tar"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from support.archives import write_parquet
 pytest.importorskip("pyarrow", reason="Parquet files need pyarrow: pip install 'pathx-relu[parquet]'")
 from pathx.errors import PathxError
 from pathx.images import parquet
-from pathx.images.parquet import Parquet, TableRows, table_rows
+from pathx.images.parquet import ImageTable, Parquet
 
 WORDS = [f"images/{number % 7}/{number:05d}.jpg".encode() * (number % 5) for number in range(3000)]
 ENCODINGS = ["PLAIN", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"]
@@ -44,15 +45,15 @@ def test_no_more_rows_at_once_than_fit(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_page_that_claims_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = write_parquet(tmp_path / "x.parquet", {"image": [bytes(100_000)]}, compression="zstd")
-    table = Parquet(io.BytesIO(Path(file).read_bytes()))
+    file = stream(tmp_path, {"image": [bytes(100_000)]}, compression="zstd")
+    table = ImageTable(file, "x.parquet")
     monkeypatch.setattr(parquet, "_SMALL", 90_000)
     with pytest.raises(PathxError, match="100004 bytes, too many to expand safely"):
-        next(table.batches(0, ["image"], 64))
+        table.at(0, 0)
     monkeypatch.setattr(parquet, "_FEW_ROWS", 0)
     monkeypatch.setattr(parquet, "_BYTES_PER_ROW", 10**6)
     with pytest.raises(PathxError, match="1 rows, too many for its size"):
-        Parquet(io.BytesIO(Path(file).read_bytes()))
+        ImageTable(file, "x.parquet")
 
 
 def stream(tmp_path: Path, columns: dict[str, Any], metadata: Any = None, **options: Any) -> io.BytesIO:
@@ -63,20 +64,15 @@ def test_rows_of_several_groups_in_any_order(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(parquet, "HELD", 1)  # a row at a time
     monkeypatch.setattr(parquet, "_KEPT", 1)
     contents = [bytes([number]) * 50 for number in range(20)]
-    file = stream(tmp_path, {"image": contents}, row_group_size=7)
-    places = [place for _, place, _ in table_rows(file, "x.parquet")]
+    table = ImageTable(stream(tmp_path, {"image": contents}, row_group_size=7), "x.parquet")
+    places = [place for _, place, _ in table.rows()]
     assert places[:8] == [*((0, row) for row in range(7)), (1, 0)]
-    data = TableRows(file, "x.parquet")
     for number in (0, 19, 3, 4, 2, 18, 5, 6, 0, 7):
-        assert data.at(*places[number]) == contents[number]
+        assert table.at(*places[number]) == contents[number]
 
 
 def test_without_pyarrow_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = stream(tmp_path, {"image": [b"x"]})
-
-    def missing(name: str) -> None:
-        raise ImportError(name)
-
-    monkeypatch.setattr(parquet, "import_module", missing)
+    monkeypatch.setitem(sys.modules, "pyarrow.types", None)
     with pytest.raises(PathxError, match="which needs pyarrow: pip install"):
-        TableRows(file, "x.parquet")
+        ImageTable(file, "x.parquet")

@@ -125,7 +125,11 @@ def test_label_files(tmp_path: Path, content: str) -> None:
         (b"", 'the labels in {} must be a list such as ["cat", "dog"]'),
         (b"[1, 2]", "label 0 in {} must be a text that is not empty, not 1"),
         (b'{"1": "cat"}', 'the labels in {} must have the keys "0" to "0"'),
-        (b'["cat"', "the labels in {} are not valid JSON: "),
+        *(
+            (text, "the labels in {} are not valid JSON: ")
+            for text in (b'["cat"', b"[" * 10**5, b"[%s]" % (b"9" * 5000), b'["a", NaN]', b"[1e400]")
+        ),
+        (b'{"0": "a", "1": {}}', "label 1 in {} must be a text that is not empty, not {{}}"),
         (
             b"\xff\xfe",
             "the labels in {} cannot be read (it is not UTF-8 text): give a text file with one label per line, or JSON",

@@ -69,15 +69,8 @@ class SelfAttention(nn.Module):
 F = nn.functional
 OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "max pool": lambda x: F.max_pool2d(x, 3, 2, 1),
-    "average pool": lambda x: F.avg_pool2d(x, 3, 2, 1),
-    "adaptive pool": lambda x: F.adaptive_avg_pool2d(x, 4),
-    "mean": lambda x: x.mean((2, 3)),
-    "leaky": lambda x: F.leaky_relu(x - 0.3, 0.1),
-    "pad": lambda x: F.pad(x, (1, 2, 0, 3)),
     "reflect": lambda x: F.pad(x, (1, 2, 1, 1), mode="reflect"),
-    "split": lambda x: torch.cat(x.chunk(2, 1)[::-1], 1),
     "shuffle": lambda x: x.view(-1, 2, 4, 16, 16).transpose(1, 2).reshape(-1, 8, 16, 16),
-    "pixel shuffle": lambda x: F.pixel_shuffle(x, 2),
     "bilinear": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
     "PReLU": nn.PReLU(8),
     "SiLU": F.silu,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -441,10 +441,11 @@ def difference(file: Path, wanted: list[Any]) -> str | None:
     return None
 
 
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_an_operator_is_converted_exactly_or_refused(tmp_path: Path, name: str) -> None:
+def test_an_operator_is_converted_exactly_or_refused(tmp_path: Path, name: str, step: int) -> None:
     file, converted, wrong = tmp_path / "net.onnx", 0, []
-    for opset, use in files(name):
+    for opset, use in islice(files(name), 0, None, step):
         content = model(name, opset, use).SerializeToString()
         file.write_bytes(content)
         wanted = theirs(content)
@@ -459,7 +460,7 @@ def test_an_operator_is_converted_exactly_or_refused(tmp_path: Path, name: str) 
         if different:
             wrong.append(f"opset {opset}, {use}: {different}")
     assert not wrong, "\n".join([f"{len(wrong)} files", *wrong])
-    assert converted
+    assert converted or step > 1
 
 
 def test_every_attribute_is_tried() -> None:

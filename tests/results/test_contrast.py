@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from support.contrasted import contrasted, numbers
+from support.saved import explained, numbers
 from support.small import LABELS, loaded, picture
 
 from pathx import Contrast
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_the_first_of_several_targets_is_compared_with_each_other(tmp_path: Path) -> None:
-    done = contrasted(tmp_path, None, ("dog", "cat", "cup"), dtype="float64")
+    done = explained(tmp_path, "dog", "cat", "cup", dtype="float64", pictures=False)[-1]
     document = json.loads((done.folder / "contrast.json").read_text())
     assert document == done.document and done.folder == tmp_path / "out" / "photo.png"
     assert [target["label"] for target in document["targets"]] == ["dog", "cat", "cup"]
@@ -42,7 +42,7 @@ def test_many_classes_are_all_in_the_document_and_the_first_in_the_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Contrast, "MOST_SHOWN", 2)
-    done = contrasted(tmp_path, None, ("top:4",))
+    done = explained(tmp_path, "top:4")[-1]
     assert len(done.document["targets"]) == 4 and len(done.document["pairs"]) == 3
     with Image.open(done.folder / "contrast.png") as shown:
         assert shown.width < 1560
@@ -51,7 +51,7 @@ def test_many_classes_are_all_in_the_document_and_the_first_in_the_picture(
 @pytest.mark.parametrize("decompose", [None, {}])
 def test_a_wrong_prediction_is_explained_against_the_folders_name(tmp_path: Path, decompose: Any) -> None:
     names = [picture(tmp_path / label / f"{seed}.png", seed=seed) for label in (*LABELS, "other") for seed in range(2)]
-    settings = Settings(depth=1, width=1)
+    settings = Settings(depth=1, width=1, pictures=False)
     results = list(explain_files(loaded(), names, tmp_path / "out", settings=settings, decompose=decompose))
     said: dict[Path, list[str]] = {}
     for result in results:

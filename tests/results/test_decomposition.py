@@ -10,15 +10,14 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from support.contrasted import contrasted, numbers
-from support.small import files, loaded, picture
+from support.saved import explained, numbers
+from support.small import files, loaded
 
 from pathx import PathxError
 from pathx.drawing.render import Drawing
 from pathx.models.load import LoadedModel
 from pathx.results.files import Kind
 from pathx.results.store import Result
-from pathx.runs.run import Settings, explain_files
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 FILES = {"figure.png", "heatmap.png", "overlay.png", "path.json"}
@@ -27,18 +26,7 @@ OF_FEATURES = {"overlay.png", "tensors.safetensors"}
 
 def decomposed(tmp_path: Path, model: LoadedModel | None = None, **options: Any) -> Result:
     own = {key: options.pop(key) for key in ("from_layer", "features") if key in options}
-    targets = options.pop("targets", ("cat",))
-    results = explain_files(
-        model or loaded(),
-        [picture(tmp_path / "photo.png")],
-        tmp_path / "out",
-        targets=targets,
-        settings=Settings(**{"depth": 2, **options}),
-        decompose=own,
-    )
-    (result,) = results
-    if result.error is not None:
-        raise result.error
+    (result,) = explained(tmp_path, "cat", model=model, apart=own, **options)
     assert result.kind is Kind.decomposition
     return result
 
@@ -96,27 +84,27 @@ def test_features_of_an_older_run_go_and_what_is_not_ours_stays(tmp_path: Path) 
 
 
 def test_the_document_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = decomposed(tmp_path).folder
+    def make() -> set[str]:
+        return files(decomposed(tmp_path, features=1, pictures=False, save_tensors=True).folder)
 
-    before = files(folder)
-    rename, named = os.replace, []
+    before, rename, named = make(), os.replace, list[Path]()
+    (document,) = tmp_path.rglob("decomposition.json")
 
     def replace(source: Path, target: Path) -> None:
-        assert not (folder / "decomposition.json").exists()
+        assert not document.exists()
         if len(named) == steps:
             raise OSError(5, "Input/output error")
         named.append(target)
         rename(source, target)
 
-    for most in range(len(before)):
-        steps = most
+    for steps in range(len(before)):  # noqa: B007  read by what replaces os.replace
         named.clear()
         with monkeypatch.context() as patch:
             patch.setattr(os, "replace", replace)
             with pytest.raises(PathxError, match="Input/output error"):
-                decomposed(tmp_path)
-        assert not files(folder)
-        assert files(decomposed(tmp_path).folder) == before
+                make()
+        assert not files(document.parent)
+        assert make() == before
     assert named[-1].name == "path.json"  # all but the document had their names by then
 
 
@@ -131,20 +119,14 @@ def test_a_drawing_changes_pictures_and_no_numbers(tmp_path: Path) -> None:
     assert {**plain.document, "colour_scale": 0} == {**other.document, "colour_scale": 0}
 
 
-def test_a_picture_of_one_colour(tmp_path: Path) -> None:
-    file = tmp_path / "flat.png"
-    Image.new("RGB", (20, 20), "black").save(file)
-    (done,) = explain_files(loaded(), [file], tmp_path / "out", settings=Settings(depth=2), decompose={})
-    assert done.kind is Kind.decomposition
-    assert all(map(math.isfinite, numbers(done.document)))
-
-
-def test_an_attribution_of_zeros(tmp_path: Path) -> None:
+def test_an_image_and_an_attribution_of_zeros(tmp_path: Path) -> None:
+    Image.new("RGB", (20, 20), "black").save(tmp_path / "photo.png")
+    assert all(map(math.isfinite, numbers(decomposed(tmp_path).document)))
     model = loaded()
     for parameter in model.module.parameters():
         parameter.data.zero_()
     done = decomposed(tmp_path, model)
     assert all(map(math.isfinite, numbers(done.document)))
     assert all(entry["centre"] is entry["box"] is entry["share"] is None for entry in done.document["features"])
-    contrast = contrasted(tmp_path, model, ("cat", "dog"))
+    contrast = explained(tmp_path, "cat", "dog", model=model)[-1]
     assert contrast.document["pairs"][0]["for_first"] == {"sum": 0.0, "centre": None, "box": None}

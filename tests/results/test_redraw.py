@@ -22,8 +22,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in files(folder)}
 
 
-@pytest.mark.parametrize("decompose", [False, True])
-@pytest.mark.parametrize("drawing", DRAWINGS)
+@pytest.mark.parametrize(("decompose", "drawing"), [(False, DRAWINGS[0]), (True, DRAWINGS[1])])
 def test_what_is_drawn_anew_is_what_the_run_draws(tmp_path: Path, decompose: bool, drawing: Drawing) -> None:
     expected = contents(run(tmp_path, "expected", decompose=decompose, drawing=drawing))
     folder = run(tmp_path, decompose=decompose)
@@ -37,15 +36,15 @@ def test_what_is_drawn_anew_is_what_the_run_draws(tmp_path: Path, decompose: boo
 
 def test_several_ways_of_one_decision_are_compared(tmp_path: Path) -> None:
     for width in (1, 4):
-        run(tmp_path, f"runs/{width}", width=width)
-    run(tmp_path, "runs/again", width=4)  # the same once more: nothing to compare
+        run(tmp_path, f"runs/{width}", width=width, pictures=False)
+    run(tmp_path, "runs/again", width=4, pictures=False)  # the same once more: nothing to compare
     made = {name for result in redraw(tmp_path / "runs") if not result.failed for name in result.files}
     assert {"compare-photo.png-cat.png", "compare-photo.png-dog.png"} < made
     assert (tmp_path / "runs/compare-photo.png-cat.png").is_file()
 
 
 def test_without_the_photo_it_is_drawn_on_grey(tmp_path: Path) -> None:
-    folder = run(tmp_path)
+    folder = run(tmp_path, pictures=False)
     photo = tmp_path / "photo.png"
     picture(photo, seed=5)
     results = list(redraw(folder))
@@ -63,7 +62,7 @@ def problem(folder: Path) -> str:
 
 
 def test_results_without_tensors(tmp_path: Path) -> None:
-    folder = run(tmp_path, save_tensors=False) / "photo.png"
+    folder = run(tmp_path, save_tensors=False, pictures=False) / "photo.png"
     shutil.rmtree(folder / "dog")
     shutil.rmtree(folder / "cat-against-dog")
     (folder / "contrast.json").unlink()
@@ -71,37 +70,34 @@ def test_results_without_tensors(tmp_path: Path) -> None:
 
 
 def test_results_of_different_runs_are_not_mixed(tmp_path: Path) -> None:
-    folder = run(tmp_path, decompose=True) / "photo.png"
+    folder = run(tmp_path, decompose=True, pictures=False) / "photo.png"
     shutil.rmtree(folder / "dog")
     (folder / "contrast.json").unlink()
-    other = run(tmp_path, "other", width=2) / "photo.png" / "cat"
+    other = run(tmp_path, "other", width=2, pictures=False) / "photo.png" / "cat"
     for name in files(other):
         shutil.copy(other / name, folder / "cat" / name)
     assert problem(folder) == f"{folder / 'cat'} holds parts of different runs: run pathx decompose again"
-    shutil.copy(run(tmp_path, "third", width=3) / "photo.png/cat/path.json", other)
+    shutil.copy(run(tmp_path, "third", width=3, pictures=False) / "photo.png/cat/path.json", other)
     assert problem(other).endswith("is of another explanation than path.json beside it: make it again")
 
 
 def test_a_contrast_of_explanations_made_since(tmp_path: Path) -> None:
-    folder = run(tmp_path) / "photo.png"
+    folder = run(tmp_path, pictures=False) / "photo.png"
     shutil.rmtree(folder / "cat")
-    shutil.copytree(run(tmp_path, "other", width=2) / "photo.png" / "cat", folder / "cat")
+    shutil.copytree(run(tmp_path, "other", width=2, pictures=False) / "photo.png" / "cat", folder / "cat")
     assert problem(folder) == f"{folder} holds explanations of different runs: run pathx explain again"
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
+def test_files_that_are_broken(tmp_path: Path) -> None:
+    folder = run(tmp_path, pictures=False) / "photo.png" / "cat"
+    for name, content, message in (
         ("tensors.safetensors", b"torn", "cannot be read (SafetensorError): make it again"),
         ("path.json", b"{", "cannot be read (it is not valid JSON): make it again"),
         ("path.json", b"{}", "was not written by pathx: it has no schema of pathx"),
         ("path.json", b'{"schema": "pathx/path@1"}', "is damaged (the document has no image): make it again"),
-    ],
-)
-def test_files_that_are_broken(tmp_path: Path, name: str, content: bytes, message: str) -> None:
-    folder = run(tmp_path) / "photo.png" / "cat"
-    (folder / name).write_bytes(content)
-    assert problem(folder).endswith(message)
+    ):
+        (folder / name).write_bytes(content)
+        assert problem(folder).endswith(message)
 
 
 def test_folders_without_results(tmp_path: Path) -> None:

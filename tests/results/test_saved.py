@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_a_saved_explanation_is_the_one_that_was_made(tmp_path: Path) -> None:
-    folder = run(tmp_path) / "photo.png" / "cat"
+    folder = run(tmp_path, pictures=False) / "photo.png" / "cat"
     saved = read_explanation(folder)
     document = json.loads((folder / "path.json").read_text())
     assert saved.document == document
@@ -31,7 +31,7 @@ def test_a_saved_explanation_is_the_one_that_was_made(tmp_path: Path) -> None:
 
 
 def test_of_the_logits_only_those_it_is_about_are_known(tmp_path: Path) -> None:
-    folder = run(tmp_path) / "photo.png" / "cat-against-dog"
+    folder = run(tmp_path, pictures=False) / "photo.png" / "cat-against-dog"
     saved = read_explanation(folder)
     assert (saved.explanation.target, saved.explanation.against) == (0, 2)
     known = [not math.isnan(value) for value in saved.explanation.logits.tolist()]
@@ -66,7 +66,7 @@ def test_a_decomposition_comes_back_with_its_features(tmp_path: Path) -> None:
 
 
 def test_a_contrast_comes_back_with_its_explanations(tmp_path: Path) -> None:
-    folder = run(tmp_path) / "photo.png"
+    folder = run(tmp_path, pictures=False) / "photo.png"
     document = json.loads((folder / "contrast.json").read_text())
     contrast, several = read_contrast(folder, document)
     assert [saved.document["target"]["label"] for saved in several] == ["cat", "dog"]

@@ -20,16 +20,16 @@ SCHEMAS: dict[str, Any] = {schema["$id"]: schema for schema in FILES.values()}
 PRIVATE = {"pathx/files@1", "pathx/tensors@1"}  # which files a folder holds; the header of tensors.safetensors
 
 CALLS: dict[str, tuple[object, ...]] = {
-    "explain": ("explain", "pictures", "--target", "top:2", "--save-tensors", "--removal"),
+    "explain": ("explain", "pictures/cat", "--target", "top:2", "--save-tensors", "--removal"),
     "against": ("explain", "pictures/cat/0.png", "--target", "cat", "--against", "dog"),
     "decompose": ("decompose", "pictures/cat/0.png", "--width", 4),
     "report": ("explain", "pictures/cat/0.png", "--report"),
     "check": ("check", "pictures/cat/0.png"),
-    "common": ("common", "pictures"),
-    "units": ("units", "pictures", "--top", 2),
-    "evaluate": ("evaluate", "pictures", "--methods", "random"),
-    "removal": ("evaluate", "pictures", "--removal"),
-    "grid": ("evaluate", "pictures", "--grid", "1,2/3", "--methods", "random"),
+    "common": ("common", "pictures/cat"),
+    "units": ("units", "pictures/cat", "--top", 2),
+    "evaluate": ("evaluate", "pictures/cat", "--methods", "random"),
+    "removal": ("evaluate", "pictures/cat", "--removal"),
+    "grid": ("evaluate", "pictures/cat", "--grid", "1,2/3", "--methods", "random"),
 }
 
 

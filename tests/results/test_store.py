@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.indexes import line
 from support.stores import content, store
 
 from pathx.errors import PathxError
@@ -45,20 +44,6 @@ def test_some_things_are_made_of_folders_only(tmp_path: Path) -> None:
     (tmp_path / "results-20260101-000000-abcd.tar").touch()
     with pytest.raises(PathxError, match="run `pathx merge --unpack FOLDER` on it first"):
         check_in_folders(tmp_path)
-
-
-# A folder
-
-
-@pytest.mark.parametrize("change", [{"sha256": "0" * 64}, {"files": ["path.json", "heatmap.png"]}])
-def test_a_document_is_whole_or_an_error(tmp_path: Path, change: dict[str, Any]) -> None:
-    made = line(tmp_path, "a.png")["explanations"][0]
-    assert ResultStore(tmp_path).document(made) == {}
-    with pytest.raises((ValueError, OSError)):
-        ResultStore(tmp_path).document({**made, **change})
-
-
-# An address
 
 
 def test_files_are_there_before_their_line(address: str) -> None:

@@ -5,19 +5,14 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.archives import image_bytes, shard, write_parquet, write_tar
 from support.command_line import Pathx, network, scripted
+from support.many import by_name
 
 pytestmark = pytest.mark.usefixtures("one_thread", "here")
 QUICK = ("--no-pictures", "--depth", 2, "--width", 3, "--batch-size", 2)
-
-
-def index(out: str = "pathx-out") -> dict[str, dict[str, Any]]:
-    lines = [json.loads(text) for text in Path(out, "index.jsonl").read_text().splitlines()]
-    return {line["name"]: line for line in sorted(lines, key=lambda line: line["name"])}
 
 
 def documents(out: str) -> dict[str, bytes]:
@@ -29,7 +24,7 @@ def test_shards_are_explained_by_key_and_labelled(pathx_: Pathx) -> None:
     shard("shard-001.tar", 2, 3)
     ended = pathx_("explain", "shard-*.tar", "--model", scripted(network()), *QUICK)
     assert ended.status == 0, ended.err
-    lines = index()
+    lines = by_name()
     assert list(lines) == [f"shard-{number // 3:03d}.tar/{number:05d}" for number in range(5)]
     assert [line["label"] for line in lines.values()] == ["cat", "red fox", "dog", "cat", "red fox"]
     assert [line["file"] for line in lines.values()][-1] == "shard-001.tar#00004"
@@ -84,10 +79,10 @@ def test_a_damaged_archive_costs_itself(pathx_: Pathx) -> None:
     shard("c.tar", 1)
     ended = pathx_("explain", "a.tar", "b.tar", "c.tar", "--model", model, *QUICK)
     assert ended.status == 1
-    errors = {name: line["error"] for name, line in index().items() if "error" in line}
+    errors = {name: line["error"] for name, line in by_name().items() if "error" in line}
     assert set(errors) == {"a.tar", "b.tar/bad"}
     assert "cut short" in errors["a.tar"] and "fetch it again" in errors["a.tar"]
-    assert {"a.tar/00000", "b.tar/good", "c.tar/00000"} < set(index())
+    assert {"a.tar/00000", "b.tar/good", "c.tar/00000"} < set(by_name())
 
 
 def test_reports_and_sheets_find_the_image_in_its_archive(pathx_: Pathx) -> None:

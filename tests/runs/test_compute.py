@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.command_line import Pathx, network, scripted
 from support.many import lines, photos
-from support.small import LABELS, loaded, picture
+from support.small import loaded, picture
 
 import pathx.runs.compute
 from pathx.commands import output
@@ -20,9 +20,7 @@ from pathx.errors import PathxError
 from pathx.images.find import ImageFile
 from pathx.models.load import LoadedModel
 from pathx.pipeline import Input, read_input
-from pathx.results.store import ResultStore
-from pathx.runs.compute import Job, Question, Settings, ask, explain_batch
-from pathx.runs.write import write_image
+from pathx.runs.compute import Job, Settings, ask, explain_batch
 
 pytestmark = pytest.mark.usefixtures("one_thread", "here")
 
@@ -42,52 +40,27 @@ def job(*targets: str, decompose: dict[str, Any] | None = None, **how: Any) -> J
     return Job(targets, Settings(depth=1, width=2, pictures=False, **how), decompose)
 
 
-def asked(tmp_path: Path, *targets: str, folder: str = "other", **how: Any) -> Question:
+def asked(tmp_path: Path, *targets: str, folder: str = "other", against: int | None = None) -> list[tuple[int, ...]]:
     """What is asked where the network says red fox."""
     model, frozen, inputs = batch(tmp_path, folder, bias=99.0)
-    return ask(job(*targets, **how), model.labels, frozen.logits, inputs)
+    return [one.targets for one in ask(job(*targets), model.labels, frozen.logits, inputs, against)]
 
 
 def test_the_predicted_class_and_the_label_where_it_is_another(tmp_path: Path) -> None:
-    assert asked(tmp_path).targets == [(1,), (1,)]
-    wrong = asked(tmp_path, folder="dog")
-    assert wrong.truths == [2, 2] and wrong.targets == [(1, 2), (1, 2)]
-    assert asked(tmp_path, folder="red fox").targets == [(1,), (1,)]  # as labelled
-    assert asked(tmp_path, "cat", folder="dog").targets == [(0,), (0,)]  # what is asked for is asked for
+    assert asked(tmp_path) == [(1,), (1,)]
+    assert asked(tmp_path, folder="dog") == [(1, 2), (1, 2)]
+    assert asked(tmp_path, folder="red fox") == [(1,), (1,)]  # as labelled
+    assert asked(tmp_path, "cat", folder="dog") == [(0,), (0,)]  # what is asked for is asked for
 
 
 def test_one_class_against_another_is_nothing_against_itself(tmp_path: Path) -> None:
-    question = asked(tmp_path, "cat", "dog", against="dog")
-    assert question.against == 2 and question.targets == [(0,), (0,)]
+    assert asked(tmp_path, "cat", "dog", against=2) == [(0,), (0,)]
     made = explain_batch(*batch(tmp_path, bias=99.0), job(against="red fox"))  # which is what the network says
     assert ["red fox is compared with itself" in str(one.error) for one in made] == [True, True]
     with pytest.raises(PathxError, match="dog is compared with itself") as caught:
-        asked(tmp_path, "dog", against="dog")
+        asked(tmp_path, "dog", against=2)
     assert caught.value.usage
-
-
-def test_several_classes_are_explained_each_and_compared(tmp_path: Path) -> None:
-    model, frozen, inputs = batch(tmp_path)
-    first, _ = explain_batch(model, frozen, inputs, job("cat", "dog", "cup"))
-    results, (line,) = write_image(inputs[0].source, first, ResultStore(tmp_path / "out"))
-    assert [result.kind.name for result in results] == ["explanation"] * 3 + ["contrast"]
-    assert [result.folder.name for result in results[:3]] == ["cat", "dog", "cup"]
-    assert [made["label"] for made in line["explanations"]] == ["cat", "dog", "cup"]
-    assert {file.parent.name for file in (tmp_path / "out").rglob("path.json")} == {
-        *("cat", "dog", "cup", "cat-against-dog", "cat-against-cup")
-    }
-    label, probability = results[0].predictions[0]
-    assert (label, probability) == first.top[0][1:] and label in LABELS and len(first.top) == 4
-
-
-def test_a_decomposition_has_its_settings_in_the_index_and_no_other_class_beside_it(tmp_path: Path) -> None:
-    apart = job("cat", decompose={"features": 2})
-    assert apart.document.items() >= {"from_layer": None, "features": 2}.items() and apart.command == "decompose"
-    model, frozen, inputs = batch(tmp_path)
-    first, _ = explain_batch(model, frozen, inputs, apart)
-    (result,), _ = write_image(inputs[0].source, first, ResultStore(tmp_path / "out"))
-    assert result.kind.name == "decomposition" and sum(bool(one["folder"]) for one in result.document["features"]) <= 2
-    with pytest.raises(PathxError, match="decompose compares no classes"):
+    with pytest.raises(PathxError, match="decompose does not compare classes"):
         job("cat", decompose={}, against="dog").check()
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from support.archives import image_bytes, shard
 from support.command_line import Pathx, network, picture, scripted
-from support.faults import killed_after
+from support.faults import killed_after, timeless, tree
+from support.many import labelled
 from support.stores import content, put, s3_server, store, upload
 
 import pathx.images.read
@@ -88,29 +89,6 @@ def test_evaluation_takes_images_from_a_store(place: str, pathx_: Pathx, here: P
 # Results in a store
 
 
-def photos(count: int = 5) -> str:
-    for number in range(count):
-        picture(f"photos/{'cat' if number % 2 else 'dog'}/{number}.png", seed=number)
-    return "photos"
-
-
-def in_folder(out: str) -> dict[str, bytes]:
-    return {str(file.relative_to(out)): file.read_bytes() for file in Path(out).rglob("*") if file.is_file()}
-
-
-def check_same(stored: dict[str, bytes], local: dict[str, bytes]) -> None:
-    """The same files to the byte, and the same lines but for the seconds that they took."""
-    assert set(stored) == set(local)
-    for name in local:
-        if name == "index.jsonl":
-            ours, theirs = lines(stored[name]), lines(local[name])
-            assert {key: line | {"seconds": 0} for key, line in ours.items()} == {
-                key: line | {"seconds": 0} for key, line in theirs.items()
-            }
-        else:
-            assert stored[name] == local[name], name
-
-
 @pytest.mark.parametrize(
     ("place", "command"),
     [
@@ -123,45 +101,45 @@ def check_same(stored: dict[str, bytes], local: dict[str, bytes]) -> None:
 def test_a_store_holds_what_a_folder_would(place: str, pathx_: Pathx, command: tuple[str, ...]) -> None:
     out, (name, *options) = f"{place}/out-{command[0]}", command
     how = ("--depth", 2, "--width", 3, "--batch-size", 2)
-    arguments = (name, photos(3), "--model", scripted(network()), *how, *options)
+    arguments = (name, labelled(3), "--model", scripted(network()), *how, *options)
     local, stored = pathx_(*arguments, "--out", "local"), pathx_(*arguments, "--out", out)
     assert stored.status == local.status == 0, stored.err
-    check_same(content(out), in_folder("local"))
+    assert timeless(content(out)) == tree("local")
     again = pathx_(*arguments, "--out", out)
     assert again.status == 0 and "3 done before in" in again.err and f": {out}/index.jsonl" in again.err
-    check_same(content(out), in_folder("local"))
+    assert timeless(content(out)) == tree("local")
 
 
 def test_what_is_gone_from_a_store_is_made_again(place: str, pathx_: Pathx) -> None:
     out = f"{place}/mended"
-    arguments = ("explain", photos(), "--model", scripted(network()), *QUICK, "--out")
+    arguments = ("explain", labelled(5), "--model", scripted(network()), *QUICK, "--out")
     assert pathx_(*arguments, "local").status == 0
     assert pathx_(*arguments, out).status == 0
     system, path = fsspec.core.url_to_fs(out)
-    system.rm_file(f"{path}/{next(name for name in content(out) if '1.png' in name)}")
-    put(f"{out}/{next(name for name in content(out) if '3.png' in name)}", b"{}")
+    system.rm_file(f"{path}/{next(name for name in content(out) if 'cat/1.png' in name)}")
+    put(f"{out}/{next(name for name in content(out) if 'dog/0.png' in name)}", b"{}")
     ended = pathx_(*arguments, out)
     assert ended.status == 0 and "2 explained, 3 done before" in ended.err
-    check_same(content(out), in_folder("local"))
+    assert timeless(content(out)) == tree("local")
 
 
 @pytest.mark.slow
 def test_a_killed_run_goes_on_in_a_store(pathx_: Pathx, here: Path) -> None:
     with s3_server() as place:
         out, model = f"{place}/killed", scripted(network())
-        arguments = ("explain", photos(8), "--model", model, *QUICK, "--out")
+        arguments = ("explain", labelled(8), "--model", model, *QUICK, "--out")
         assert pathx_(*arguments, "local").status == 0
         killed_after(3, "pathx.results.store:RemoteStore._flush_lines", (*arguments, out))
         before = content(out)
         assert any(name.endswith(".part") for name in before)
         ended = pathx_(*arguments, out)
         assert ended.status == 0 and "done before" in ended.err, ended.err
-        check_same(content(out), in_folder("local"))
+        assert timeless(content(out)) == tree("local")
 
 
 def test_other_settings_leave_nothing_of_the_old_ones(place: str, pathx_: Pathx) -> None:
     out = f"{place}/replaced"
-    arguments = ("explain", photos(2), "--model", scripted(network()), "--depth", 2, "--width", 3, "--out")
+    arguments = ("explain", labelled(2), "--model", scripted(network()), "--depth", 2, "--width", 3, "--out")
     assert pathx_(*arguments, out, "--save-tensors").status == 0
     ended = pathx_(*arguments, out, "--no-pictures", "--width", 2)
     assert ended.status == 0 and "are replaced, as these settings are others" in ended.err
@@ -170,7 +148,7 @@ def test_other_settings_leave_nothing_of_the_old_ones(place: str, pathx_: Pathx)
 
 def test_shards_of_a_run_are_joined_in_a_store(place: str, pathx_: Pathx) -> None:
     out = f"{place}/joined"
-    arguments = ("explain", photos(), "--model", scripted(network()), *QUICK, "--out", out)
+    arguments = ("explain", labelled(5), "--model", scripted(network()), *QUICK, "--out", out)
     assert pathx_(*arguments, "--shard", "1/2").status == 0
     ended = pathx_("merge", out)
     assert ended.status == 1 and "shard 2/2 has not been run" in ended.err
@@ -185,18 +163,18 @@ def test_an_upload_that_fails_costs_its_image(place: str, pathx_: Pathx, monkeyp
     out, whole = f"{place}/refused", RemoteStore._upload
 
     def refuse(self: RemoteStore, files: dict[str, bytes]) -> None:
-        if any("/1.png/" in name for name in files):
+        if any("dog/1.png/" in name for name in files):
             raise PathxError("the store says no")
         whole(self, files)
 
-    arguments = ("explain", photos(3), "--model", scripted(network()), *QUICK, "--out", out)
+    arguments = ("explain", labelled(5), "--model", scripted(network()), *QUICK, "--out", out)
     with monkeypatch.context() as patch:
         patch.setattr(RemoteStore, "_upload", refuse)
         ended = pathx_(*arguments)
     assert ended.status == 1 and "the store says no" in ended.err
     found = lines(content(out)["index.jsonl"])
-    assert [name for name, line in found.items() if "error" in line] == ["photos/cat/1.png"]
-    assert "1 explained, 2 done before" in pathx_(*arguments).err
+    assert [name for name, line in found.items() if "error" in line] == ["photos/dog/1.png"]
+    assert "1 explained, 4 done before" in pathx_(*arguments).err
 
 
 def test_one_image_and_what_cannot_be_in_a_store(place: str, pathx_: Pathx, here: Path) -> None:
@@ -218,7 +196,7 @@ def test_one_image_and_what_cannot_be_in_a_store(place: str, pathx_: Pathx, here
 def test_shards_in_a_store(place: str, pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packs, "SHARD_BYTES", 20_000)
     out = f"{place}/packed"
-    arguments = ("explain", photos(), "--model", scripted(network()), *QUICK, "--out")
+    arguments = ("explain", labelled(5), "--model", scripted(network()), *QUICK, "--out")
     assert pathx_(*arguments, "local").status == 0
     assert pathx_(*arguments, out, "--pack", "tar").status == 0
     shards = [name for name in content(out) if name.endswith(".tar")]
@@ -228,4 +206,4 @@ def test_shards_in_a_store(place: str, pathx_: Pathx, monkeypatch: pytest.Monkey
     ended = pathx_(*arguments, out, "--pack", "tar")
     assert ended.status == 0 and " 0 explained" not in ended.err and "done before" in ended.err
     assert pathx_("merge", out, "--unpack", "unpacked").status == 0
-    check_same(in_folder("unpacked"), in_folder("local"))
+    assert tree("unpacked") == tree("local")

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,15 +185,20 @@ SETTINGS_OF_KILLED_RUNS = "pathx.results.store.LINES_EVERY=0 pathx.results.packs
 
 def tree(out: str) -> dict[str, Any]:
     """Every file to the byte, but for what is said of the time that something took; of shards what is in them."""
-    if any(Path(out).glob("results-*.tar")):
+    if any(Path(out).glob("results-*.*")):
         shutil.rmtree("unpacked", ignore_errors=True)
         assert not unpack_results(out, "unpacked").lost
         return tree("unpacked")
-    return {str(file.relative_to(out)): _timeless(file) for file in sorted(Path(out).rglob("*")) if file.is_file()}
+    files = (file for file in sorted(Path(out).rglob("*")) if file.is_file())
+    return timeless({str(file.relative_to(out)): file.read_bytes() for file in files})
 
 
-def _timeless(file: Path) -> Any:
-    data = file.read_bytes()
+def timeless(contents: Mapping[str, bytes]) -> dict[str, Any]:
+    """The same of files by their names."""
+    return {name: _timeless(Path(name), data) for name, data in contents.items()}
+
+
+def _timeless(file: Path, data: bytes) -> Any:
     if file.suffix == ".jsonl":
         lines = [json.dumps(_without_seconds(json.loads(line))) for line in data.splitlines()]
         return sorted(lines)

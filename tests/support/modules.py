@@ -62,5 +62,15 @@ def assert_unwraps(model: nn.Module, *shape: int, logits: Callable[[Any], Tensor
     assert gradient.abs().max() > 0
 
 
+def assert_gradient(model: nn.Module, images: Tensor, target: int = 1, **tolerance: float) -> None:
+    """Laws 2 and 11: with everything kept the weight is the gradient of the logit, and the logits are the model's own."""
+    x = images.detach().clone().requires_grad_()
+    logits = model(x)
+    (gradient,) = torch.autograd.grad(logits[:, target].sum(), x)
+    found = pathx.explain(model, images, target=target, depth="all", width="all", alpha=0.0)
+    assert_close(torch.stack([one.logits for one in found]), logits.detach(), **tolerance)  # type: ignore[arg-type]
+    assert_close(torch.stack([one.weight for one in found]), gradient, **tolerance)  # type: ignore[arg-type]
+
+
 def mlp(function: Callable[[Any, Tensor], Any], **parts: nn.Module) -> nn.Module:
     return Model(function, a=nn.Linear(5, 6), b=nn.Linear(6, 3), **parts).eval()

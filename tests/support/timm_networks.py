@@ -304,10 +304,10 @@ def page(outcomes: list[Outcome]) -> Iterator[str]:
     )
     yield ""
     yield (
-        f"Laws were tried on {len(tried)} of those of at most {MOST_PARAMETERS // 10**6} million parameters, in float64: a path "
-        "of the default depth and width 3 and one that keeps every unit of the top layer are complete (to 1e-10), the weight of "
-        "the latter is the gradient of the model with every multiplier detached (to 1e-8), the logits are the model's own, and "
-        f"the model is untouched. **{len(broken)} break a law.** Networks that compute a part in float32 whatever they are given "
+        f"{len(tried)} of those of at most {MOST_PARAMETERS // 10**6} million parameters were tested in float64: attribution and "
+        "bias add up to the score (to 1e-10), with every unit of the top layer kept the weight is the gradient of the model with "
+        "every multiplier detached (to 1e-8), the logits are the model's own, and the model is left as it was. "
+        f"**{len(broken)} fail.** Networks that compute a part in float32 whatever they are given "
         "(XCiT, EvoNorm, EfficientViT) are held to 1e-5 and 1e-4."
     )
     yield ""

@@ -49,6 +49,11 @@ def by_value(node: Node, out: Any) -> dict[Value, Any]:
     return {value: one for value, one in zip(node.outputs, several, strict=True) if value is not None}
 
 
+def run_by_value(node: Node, values: Mapping[Value, Any]) -> dict[Value, Any]:
+    """What an operation makes of the tensors of its values, by its own values."""
+    return by_value(node, run_node(node, values))
+
+
 def values_in(item: Any) -> list[Value]:
     """The values in an argument, in order."""
     if type(item) is Value:

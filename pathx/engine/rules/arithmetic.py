@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from pathx.engine.record.operations import Node
+from pathx.engine.record.operations import Node, Value
 from pathx.engine.rules.geometry import (
     Field,
     Shapes,
@@ -27,7 +27,7 @@ from pathx.engine.window import Window, with_item
 
 def sum_factors(call: Call) -> list[tuple[Any, float]]:
     """The terms of a sum, each with its factor."""
-    alpha = call.arg(2, "alpha", 1)
+    alpha = call.arg(2, call.kwargs.get("alpha", 1))
     factors = {"add": (1, alpha), "sub": (1, -alpha), "rsub": (-alpha, 1)}[call.node.kind]
     return list(zip(call.args[:2], factors, strict=True))
 
@@ -107,6 +107,9 @@ def batch_norm_constant(call: Call, cotangent: Window) -> Tensor:
 # --- normalisation by statistics of the image itself: the mean is linear, the scale is held -----------------------------
 
 
+NORM: dict[str, Any] = {"saves": "statistics", "traits": {"last dimensions"}}
+
+
 def _within_images(call: Shapes) -> bool:
     """The normalised dimensions, the last ones, leave out the batch."""
     return batch_in_front(call) and len(call.node.args[1]) < len(call.source)
@@ -119,63 +122,56 @@ def _norm_field(call: Shapes) -> Field:
     return call.field.change(lambda table: mix(table, range(rank - count, rank), place=True))
 
 
-@linear(
-    "native_layer_norm", saves="statistics", keeps_batch=_within_images, field=_norm_field, traits={"last dimensions"}
-)
-def layer_norm(call: Call, output: int, cotangent: Window) -> Cotangents:
-    """(x - mean) * scale * weight, over the last dimensions. Boxes in the other dimensions stay as they are."""
+@linear("native_layer_norm", field=_norm_field, keeps_batch=_within_images, **NORM)
+@linear("_fused_rms_norm", field=keeps_place, keeps_batch=_within_images, **NORM)
+def last_norm(call: Call, output: int, cotangent: Window) -> Cotangents:
+    """(x - mean) * scale * weight over the last dimensions, without the mean in RMSNorm. Boxes stay as they are in the others."""
     dims = range(len(cotangent.shape) - len(call.args[1]), len(cotangent.shape))
-    scaled = _times_weight(call, cotangent, dims, call.arg(2, "weight")).scale(_statistic(call, 2))
-    data = scaled.data - scaled.data.mean([dim + 1 for dim in dims], keepdim=True)
-    return [(call.args[0], scaled.with_data(data))]
-
-
-@constant("native_layer_norm")
-def layer_norm_constant(call: Call, cotangent: Window) -> Tensor | None:
-    bias = call.arg(3, "bias")
-    return None if bias is None else total(cotangent, align(call.values(bias), cotangent))
-
-
-@linear(
-    "_fused_rms_norm", saves="statistics", keeps_batch=_within_images, field=keeps_place, traits={"last dimensions"}
-)
-def rms_norm(call: Call, output: int, cotangent: Window) -> Cotangents:
-    """x * scale * weight, over the last dimensions."""
-    dims = range(len(cotangent.shape) - len(call.args[1]), len(cotangent.shape))
-    return [(call.args[0], _times_weight(call, cotangent, dims, call.arg(2, "weight")).scale(_statistic(call, 1)))]
+    cotangent = cotangent.clear_outside() if all(map(cotangent.covers, dims)) else cotangent.dense()
+    weight = call.arg(2)
+    weighted = cotangent if weight is None else cotangent.scale(align(call.values(weight), cotangent))
+    below = weighted.scale(scale_of_norm(call))
+    if call.node.kind == "native_layer_norm":
+        below = below.with_data(below.data - below.data.mean([dim + 1 for dim in dims], keepdim=True))
+    return [(call.args[0], below)]
 
 
 @linear("native_group_norm", saves="statistics", keeps_batch=batch_in_front, field=_norm_field)
 def group_norm(call: Call, output: int, cotangent: Window) -> Cotangents:
     """The same over groups of channels and all places."""
-    source, weight, groups = call.args[0], call.arg(1, "weight"), call.args[6]
+    source, weight, groups = call.args[0], call.arg(1), call.args[6]
     cotangent = cotangent.dense()
     data = cotangent.data
     if weight is not None:
         data = data * call.values(weight).reshape(-1, *(1,) * (data.dim() - 2))
     data = data.reshape(len(data), groups, -1)
-    data = data * _statistic(call, 2).index_select(0, cotangent.image)[:, :, None]
+    data = data * scale_of_norm(call).index_select(0, cotangent.image)[:, :, None]
     data = data - data.mean(2, keepdim=True)
     return [(source, cotangent.whole(data.reshape(-1, *call.shapes[source])))]
 
 
-@constant("native_group_norm")
-def group_norm_constant(call: Call, cotangent: Window) -> Tensor | None:
-    bias = call.arg(2, "bias")
+def scale_of_norm(call: Call) -> Tensor:
+    """What a norm returned last: the scale that it normalised by."""
+    return call.saved[cast(Value, call.node.outputs[-1])]
+
+
+# --- what is added in the end -----------------------------------------------------------------------------------------
+
+
+_BIASES = {"linear": 2, "native_layer_norm": 3, "convolution": 2, "native_group_norm": 2}
+"""Positions of biases."""
+
+
+@constant("linear", "native_layer_norm")
+def bias_constant(call: Call, cotangent: Window) -> Tensor | None:
+    bias = call.arg(_BIASES[call.node.kind])
+    return None if bias is None else total(cotangent, align(call.values(bias), cotangent))
+
+
+@constant("convolution", "native_group_norm")
+def channel_bias_constant(call: Call, cotangent: Window) -> Tensor | None:
+    bias = call.arg(_BIASES[call.node.kind])
     return None if bias is None else channel_total(cotangent, call.values(bias))
-
-
-def _times_weight(call: Call, cotangent: Window, dims: range, weight: object) -> Window:
-    """Cotangents that hold the normalised dimensions whole, times the weight."""
-    cotangent = cotangent.clear_outside() if all(cotangent.covers(dim) for dim in dims) else cotangent.dense()
-    return cotangent if weight is None else cotangent.scale(align(call.values(weight), cotangent))
-
-
-def _statistic(call: Call, output: int) -> Tensor:
-    """What a call returned beside its result: the scale that it normalised by."""
-    value = call.node.outputs[output]
-    assert value is not None
-    return call.saved[value]
 
 
 # --- products, element by element -----------------------------------------------------------------------------------
@@ -233,12 +229,6 @@ def addmm_constant(call: Call, cotangent: Window) -> Tensor:
 def mm(call: Call, output: int, cotangent: Window) -> Cotangents:
     matrix = call.values(call.args[1])
     return [(call.args[0], times_matrix(cotangent, matrix if call.node.kind == "linear" else matrix.t()))]
-
-
-@constant("linear")
-def linear_constant(call: Call, cotangent: Window) -> Tensor | None:
-    bias = call.arg(2, "bias")
-    return None if bias is None else total(cotangent, align(call.values(bias), cotangent))
 
 
 def _product_field(call: Shapes) -> Field | None:

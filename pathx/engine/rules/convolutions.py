@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pathx.engine.rules.geometry import Field, Shapes, batch_in_front, slide, spatial
-from pathx.engine.rules.shared import channel_total, window_below
-from pathx.engine.rules.table import Call, Cotangents, constant, linear
+from pathx.engine.rules.shared import window_below
+from pathx.engine.rules.table import Call, Cotangents, linear
 from pathx.engine.window import Corners, Origin, Window, spread, with_item
 
 
@@ -115,9 +115,3 @@ def all_channels(cotangent: Window) -> Window:
     channel = cotangent.position(0).clamp(0, cotangent.shape[0] - 1).expand_as(cotangent.data)
     wide.scatter_add_(1, channel, cotangent.data)
     return replace(cotangent, data=wide, origin=with_item(cotangent.origin, 0, 0))
-
-
-@constant("convolution")
-def convolution_constant(call: Call, cotangent: Window) -> Tensor | None:
-    bias = call.args[2]
-    return None if bias is None else channel_total(cotangent, bias)

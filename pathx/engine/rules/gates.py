@@ -11,15 +11,17 @@ larger of the two.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from pathx.engine.record.operations import Value
 from pathx.engine.rules.geometry import keeps_place
 from pathx.engine.rules.shared import align, totals, unbroadcast
-from pathx.engine.rules.table import Call, Cotangents, Slopes, constant, gate, linear, record, smooth
+from pathx.engine.rules.table import Call, Cotangents, Slopes, constant, gate, has, linear, record, smooth
 from pathx.engine.window import Window
 
 # --- activations ----------------------------------------------------------------------------------------------------
@@ -31,48 +33,30 @@ def relu(call: Call, output: Tensor) -> Slopes:
     return Slopes(gain=output)
 
 
-def _clip(h: Tensor, low: Tensor | float, high: Tensor | float) -> Slopes:
+@gate("hardtanh", "relu6", "clamp", "clamp_min", "clamp_max", "maximum", "minimum")
+def clip(call: Call, h: Tensor) -> Slopes:
     """Slope 1 between two bounds and 0 outside."""
+    kind = call.node.kind
+    given = [0.0, 6.0] if kind == "relu6" else [item for item in call.args if not call.varies(item)]
+    given = [None, *given] if kind in ("clamp_max", "minimum") else [*given, None]
+    default = (-1.0, 1.0) if kind == "hardtanh" else (-math.inf, math.inf)
+    bounds = (usual if bound is None else bound for usual, bound in zip(default, [*given, None], strict=False))
+    low, high = (call.saved[bound] if isinstance(bound, Value) else bound for bound in bounds)
     if isinstance(low, Tensor) or isinstance(high, Tensor):
         low, high = (torch.as_tensor(bound, dtype=h.dtype, device=h.device) for bound in (low, high))
         active = (h > low) & (h < high)
         gain, slope = _where(active, h), active.to(h.dtype)
     else:  # one kernel each, many times as quick as comparisons
-        gain, slope = (_inside(values, h, low, high) for values in (h, torch.ones_like(h)))
+        inside = torch.ops.aten.hardtanh_backward.default
+        gain, slope = (inside(values, h, low, high) for values in (h, torch.ones_like(h)))
     finite = not isinstance(low, Tensor) and math.isfinite(low) and math.isfinite(high)
     clipped = torch.clamp(h, low, high)  # type: ignore[arg-type]  # both are numbers, or both tensors
     return Slopes(gain, slope, offset=clipped - gain, finite=finite)
 
 
-def _inside(values: Tensor, h: Tensor, low: float, high: float) -> Tensor:
-    """The values where h lies between two bounds, and 0 elsewhere."""
-    return cast(Tensor, torch.ops.aten.hardtanh_backward.default(values, h, low, high))
-
-
 def _where(active: Tensor, h: Tensor) -> Tensor:
     """h where the unit is active, 0 elsewhere. Not a product: 0 times an infinity that a model padded with is NaN."""
     return h.masked_fill(~active, 0.0)
-
-
-@gate("hardtanh", "relu6")
-def hardtanh(call: Call, h: Tensor) -> Slopes:
-    low, high = (0.0, 6.0) if call.node.kind == "relu6" else (call.arg(1, "min_val", -1.0), call.arg(2, "max_val", 1.0))
-    return _clip(h, low, high)
-
-
-@gate("clamp", "clamp_min", "clamp_max")
-def clamp(call: Call, h: Tensor) -> Slopes:
-    name = call.node.kind
-    low = call.arg(1, "min") if name != "clamp_max" else None
-    high = call.arg(1 if name == "clamp_max" else 2, "max") if name != "clamp_min" else None
-    low, high = (call.saved[bound] if isinstance(bound, Value) else bound for bound in (low, high))
-    return _clip(h, -math.inf if low is None else low, math.inf if high is None else high)
-
-
-@gate("maximum", "minimum")
-def bound_by_constant(call: Call, h: Tensor) -> Slopes:
-    (bound,) = (call.values(item) for item in call.args if not call.varies(item))
-    return _clip(h, bound, math.inf) if call.node.kind == "maximum" else _clip(h, -math.inf, bound)
 
 
 @gate("leaky_relu", "abs", "hardshrink")
@@ -91,14 +75,14 @@ def _tangent(call: Call, h: Tensor) -> Slopes:
 
 
 def _slope_and_value(call: Call, h: Tensor) -> tuple[Tensor, Tensor]:
-    rest = tuple(call.values(arg) if isinstance(arg, Value) else arg for arg in call.args[1:])
-
-    def apply(x: Tensor) -> Tensor:
-        out = call.node.op(x, *rest, **call.kwargs)
-        return cast(Tensor, out[0] if isinstance(out, tuple) else out)
-
-    value, pull = torch.func.vjp(apply, h)  # type: ignore[misc]
+    value, pull = torch.func.vjp(lambda x: _apply(call, x), h)  # type: ignore[misc]
     return pull(torch.ones_like(h))[0], value
+
+
+def _apply(call: Call, h: Tensor) -> Tensor:
+    rest = [call.values(arg) if isinstance(arg, Value) else arg for arg in call.args[1:]]
+    out = call.node.op(h, *rest, **call.kwargs)
+    return cast(Tensor, out[0] if isinstance(out, tuple) else out)
 
 
 gate("threshold", "softshrink")(_tangent)
@@ -112,38 +96,23 @@ smooth("tanh", traits={"saturating"})(_tangent)
 smooth("sigmoid", "log_sigmoid_forward", traits={"saturating", "final"})(_tangent)
 
 
-@smooth("silu")
-def silu(call: Call, h: Tensor) -> Slopes:
-    return _slopes_of_product(h, torch.sigmoid(h))
+_FACTORS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": torch.sigmoid,
+    "gelu": torch.special.ndtr,
+    "gelu, tanh": lambda h: torch.sigmoid(math.sqrt(8 / math.pi) * (h + 0.044715 * h**3)),
+    "hardswish": F.hardsigmoid,
+    "mish": lambda h: F.softplus(h).tanh_(),
+}
 
 
-@smooth("gelu")
-def gelu(call: Call, h: Tensor) -> Slopes:
-    if call.kwargs.get("approximate") == "tanh":
-        return _slopes_of_product(h, torch.sigmoid(math.sqrt(8 / math.pi) * (h + 0.044715 * h**3)))
-    return _slopes_of_product(h, torch.special.ndtr(h))
-
-
-@smooth("hardswish")
-def hardswish(call: Call, h: Tensor) -> Slopes:
-    return _slopes_of_product(h, (h + 3).clamp_(0, 6) / 6)
-
-
-@smooth("mish")
-def mish(call: Call, h: Tensor) -> Slopes:
-    return _slopes_of_product(h, torch.nn.functional.softplus(h).tanh_())
-
-
+@smooth("silu", "gelu", "hardswish", "mish")
 @smooth("pow", "square", traits={"saturating"})
-def power(call: Call, h: Tensor) -> Slopes:
-    """h² = h · h, as in StarReLU, and other powers."""
-    rest = (call.values(arg) if isinstance(arg, Value) else arg for arg in call.args[1:])
-    result = call.node.op(h, *rest, **call.kwargs)
-    return _slopes_of_product(h, torch.where(h == 0, torch.zeros_like(h), result / h))
-
-
-def _slopes_of_product(h: Tensor, g: Tensor) -> Slopes:
-    """h · g(h), where g(h) is held as it is at the image."""
+def product(call: Call, h: Tensor) -> Slopes:
+    """h · g(h), where g(h) is held as it is at the image; also h² = h · h, as in StarReLU, and other powers."""
+    if has(call.node, "saturating"):
+        g = (_apply(call, h) / h).masked_fill_(h == 0, 0.0)
+    else:
+        g = _FACTORS["gelu, tanh" if call.kwargs.get("approximate") == "tanh" else call.node.kind](h)
     return Slopes(g * h, g)
 
 

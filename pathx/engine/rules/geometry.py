@@ -76,11 +76,9 @@ class Shapes:
     fields: dict[Value, Field]
     batch: int
 
-    def arg(self, position: int, name: str, default: Any = None) -> Any:
-        """An argument by position or name."""
-        if position < len(self.node.args):
-            return self.node.args[position]
-        return self.node.kwargs.get(name, default)
+    def arg(self, position: int, default: Any = None) -> Any:
+        """An argument by position. (torch leaves out defaults at the end.)"""
+        return self.node.args[position] if position < len(self.node.args) else default
 
     @property
     def source(self) -> tuple[int, ...]:
@@ -98,9 +96,9 @@ class Shapes:
         output = self.node.outputs[0]
         return self.shapes[output] if output is not None else ()
 
-    def dims(self, position: int, name: str, default: Any = None) -> list[int] | None:
+    def dims(self, position: int, default: Any = None) -> list[int] | None:
         """The dimensions that an argument names, counted from the front; None where it names none."""
-        dims = self.arg(position, name, default)
+        dims = self.arg(position, self.node.kwargs.get("dim", default))
         if dims is None or dims == []:
             return None
         rank = max(1, len(self.source))
@@ -131,14 +129,28 @@ def batch_in_front(call: Shapes) -> bool:
     return all(call.shapes[value][:1] == (call.batch,) for value in call.depending)
 
 
-def along(position: int, name: str = "dim", default: Any = None) -> BatchRule:
-    """Works along the dimensions that an argument names (all, where it names none): none may be the batch dimension."""
+def along(position: int, default: Any = None, *, mixes: bool = False) -> dict[str, Any]:
+    """For what works along the dimensions that an argument names (all, where it names none): none may be the batch dimension.
+
+    Args:
+        mixes: every element sees all elements along these dimensions.
+    """
 
     def keeps_batch(call: Shapes) -> bool:
-        dims = call.dims(position, name, default)
+        dims = call.dims(position, default)
         return batch_in_front(call) and dims is not None and 0 not in dims
 
-    return keeps_batch
+    def field(call: Shapes) -> Field | None:
+        dims = call.dims(position, default) or range(len(call.source))
+        dropped = len(call.source) - len(call.result)
+
+        def change(table: Tensor) -> Tensor:
+            table = mix(table, dims)
+            return table.squeeze([dim + 1 for dim in dims]) if dropped else table
+
+        return call.field.change(change) if dropped in (0, len(dims)) else None
+
+    return {"keeps_batch": keeps_batch, "dims": position, **({"field": field} if mixes else {})}
 
 
 # --- field rules ----------------------------------------------------------------------------------------------------
@@ -187,22 +199,6 @@ def mix(table: Tensor, dims: Sequence[int], *, place: bool = False) -> Tensor:
     if prod(everything.shape[1:]) == 1:
         return torch.cat([everything[:2], torch.full_like(everything[2:], math.inf)])
     return everything
-
-
-def mixes_along(position: int, name: str = "dim", default: Any = None) -> FieldRule:
-    """Every element sees all elements along the dimensions that an argument names: all of them, where it names none."""
-
-    def field(call: Shapes) -> Field | None:
-        dims = call.dims(position, name, default) or range(len(call.source))
-        dropped = len(call.source) - len(call.result)
-
-        def change(table: Tensor) -> Tensor:
-            table = mix(table, dims)
-            return table.squeeze([dim + 1 for dim in dims]) if dropped else table
-
-        return call.field.change(change) if dropped in (0, len(dims)) else None
-
-    return field
 
 
 def mixes_last(call: Shapes) -> Field:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pathx.engine.record.operations import Value
 from pathx.engine.rules.arithmetic import times
 from pathx.engine.rules.geometry import (
     BatchRule,
@@ -20,12 +20,11 @@ from pathx.engine.rules.geometry import (
     batch_in_front,
     keeps_place,
     mix,
-    mixes_along,
     slide,
     spatial,
 )
 from pathx.engine.rules.shared import insert_axes, plain, vjp, window_below
-from pathx.engine.rules.table import Call, Cotangents, linear
+from pathx.engine.rules.table import Call, Cotangents, linear, record_of
 from pathx.engine.window import Window
 
 
@@ -35,21 +34,21 @@ def _with_channels(dims: int) -> BatchRule:
 
 
 def _field(call: Shapes) -> Field:
-    dilation = call.arg(4, "dilation", 1) if call.node.kind.startswith("max") else 1
-    kernel = call.arg(1, "kernel_size")
-    return slide(call, kernel, call.arg(2, "stride") or kernel, call.arg(3, "padding", 0), dilation)
+    dilation = call.arg(4, 1) if call.node.kind.startswith("max") else 1
+    kernel = call.arg(1)
+    return slide(call, kernel, call.arg(2) or kernel, call.arg(3, 0), dilation)
 
 
 @linear("max_pool2d_with_indices", saves="indices", keeps_batch=_with_channels(2), field=_field, traits={"pool"})
 def max_pool(call: Call, output: int, cotangent: Window) -> Cotangents:
     """Every cotangent goes to the element that won its place in the forward pass."""
     source, kernel = call.args[0], spatial(call.args[1], 2)
-    stride = spatial(call.arg(2, "stride") or kernel, 2)
-    padding, dilation = spatial(call.arg(3, "padding", 0), 2), spatial(call.arg(4, "dilation", 1), 2)
+    stride = spatial(call.arg(2) or kernel, 2)
+    padding, dilation = spatial(call.arg(3, 0), 2), spatial(call.arg(4, 1), 2)
     shape = call.shapes[source]
     width = shape[2]
     cotangent = cotangent.clear_outside()
-    winner = cotangent.read(call.saved[call.node.outputs[1]])  # type: ignore[index]
+    winner = cotangent.read(_indices(call))
     if dilation != (1, 1):  # a place may see padding alone, whose winner is arbitrary
         winner = winner.clamp(0, shape[1] * width - 1)
     if cotangent.covers(1) and cotangent.covers(2):
@@ -98,25 +97,11 @@ FORMS = {torch.ops.aten.max_pool2d_with_indices.default: _max_pool_forward}
 """Other ways to compute operations on a CPU; None from one where the usual way is better."""
 
 
-@linear("adaptive_max_pool2d", saves="indices", keeps_batch=_with_channels(2), traits={"pool"})
-@linear(
-    "max_pool3d_with_indices", "adaptive_max_pool3d", saves="indices", keeps_batch=_with_channels(3), traits={"pool"}
-)
-def max_pool_by_index(call: Call, output: int, cotangent: Window) -> Cotangents:
-    """Other pools that give the flat index of each winner inside its channel's map."""
-    source = call.args[0]
-    shape = call.shapes[source]
-    cotangent = cotangent.dense()
-    winner = call.saved[call.node.outputs[1]].index_select(0, cotangent.image)  # type: ignore[index]
-    winner = winner.clamp(0, prod(shape[1:]) - 1)
-    return [(source, cotangent.whole(_sum_at(winner, cotangent.data, shape[1:])))]
-
-
 @linear("avg_pool2d", keeps_batch=_with_channels(2), field=_field, traits={"pool"})
 def avg_pool(call: Call, output: int, cotangent: Window) -> Cotangents:
     source, kernel = call.args[0], spatial(call.args[1], 2)
-    stride = spatial(call.arg(2, "stride") or kernel, 2)
-    padding = spatial(call.arg(3, "padding", 0), 2)
+    stride = spatial(call.arg(2) or kernel, 2)
+    padding = spatial(call.arg(3, 0), 2)
     shape = call.shapes[source]
     scaled = cotangent.clear_outside().scale(_pool_shares(call, cotangent, kernel, stride, padding))
     # With ceil_mode a kernel may be far larger than the map; what lies beyond the map is cut off in any case.
@@ -129,17 +114,13 @@ def avg_pool(call: Call, output: int, cotangent: Window) -> Cotangents:
 
 def _pool_shares(call: Call, cotangent: Window, kernel: Any, stride: Any, padding: Any) -> Tensor:
     """(1, 1, h, w): one over the number of elements of each mean, with the padding that counts."""
-    include, divisor = call.arg(5, "count_include_pad", True), call.arg(6, "divisor_override")
-    out = cotangent.shape[1:]
+    include, divisor = call.arg(5, True), call.arg(6)
     if divisor is not None:
-        return cotangent.data.new_full((1, 1, *out), 1 / divisor)
-    size = call.shapes[call.args[0]][1:]
-    counts = []
-    for length, k, step, pad, n in zip(out, kernel, stride, padding, size, strict=True):
-        start = torch.arange(length, device=cotangent.data.device) * step - pad
-        end = torch.clamp(start + k, max=n + pad)
-        counts.append(end - start if include else torch.clamp(end, max=n) - torch.clamp(start, min=0))
-    return 1 / (counts[0][:, None] * counts[1][None]).to(cotangent.data.dtype)[None, None]
+        return cotangent.data.new_full((1, 1, 1, 1), 1 / divisor)
+    ones = cotangent.data.new_ones(1, *call.shapes[call.args[0]][1:])
+    if include:
+        ones, padding = F.pad(ones, (padding[1], padding[1], padding[0], padding[0]), value=1.0), (0, 0)
+    return 1 / F.avg_pool2d(ones, kernel, stride, padding, call.arg(4, False), divisor_override=1)[None]
 
 
 def _adaptive_field(call: Shapes) -> Field | None:
@@ -161,9 +142,18 @@ def adaptive_avg_pool(call: Call, output: int, cotangent: Window) -> Cotangents:
     shape = call.shapes[source]
     if shape == cotangent.shape:
         return [(source, cotangent)]
-    if cotangent.shape[1:] == (1, 1):
-        return [(source, _spread_mean(cotangent, shape, (1, 2)))]
-    return vjp(call, output, cotangent)
+    dims = mean_dims(call)
+    return vjp(call, output, cotangent) if dims is None else [(source, _spread_mean(cotangent, shape, dims))]
+
+
+def mean_dims(call: Call) -> tuple[int, ...] | None:
+    """The dimensions that a call takes means or sums of, the first without the batch being 0; None where it does something else."""
+    if call.node.kind in ("_adaptive_avg_pool2d", "adaptive_avg_pool2d"):
+        return (1, 2) if call.shapes[cast(Value, call.node.outputs[0])][1:] == (1, 1) else None
+    if call.node.kind not in ("mean", "sum"):
+        return None
+    dims, rank = call.args[1], len(call.shapes[call.args[0]]) + 1
+    return tuple(sorted(dim % rank - 1 for dim in ([dims] if isinstance(dims, int) else dims)))
 
 
 def _spread_mean(cotangent: Window, shape: tuple[int, ...], dims: tuple[int, ...]) -> Window:
@@ -174,13 +164,12 @@ def _spread_mean(cotangent: Window, shape: tuple[int, ...], dims: tuple[int, ...
     return replace(cotangent, data=data, origin=origin, shape=shape, clean=True)
 
 
-@linear("mean", "sum", keeps_batch=along(1), field=mixes_along(1), traits={"reduction"})
+@linear("mean", "sum", **along(1, mixes=True), traits={"reduction"})
 def mean(call: Call, output: int, cotangent: Window) -> Cotangents:
     source = call.args[0]
     shape = call.shapes[source]
-    dims = call.arg(1, "dim")
-    axes = tuple(sorted(d % (len(shape) + 1) - 1 for d in ([dims] if isinstance(dims, int) else dims)))
-    if not call.arg(2, "keepdim", False):
+    axes = mean_dims(call) or ()
+    if not call.arg(2, False):
         cotangent = insert_axes(cotangent, axes)
     if call.node.kind == "sum":
         cotangent = times(cotangent, prod(shape[d] for d in axes))
@@ -191,33 +180,31 @@ plain("adaptive_avg_pool1d", "avg_pool1d", keeps_batch=_with_channels(1), traits
 plain("_adaptive_avg_pool3d", "avg_pool3d", keeps_batch=_with_channels(3), traits={"pool"})
 
 
-# --- elements picked by their values, along one dimension -----------------------------------------------------------
+# --- elements picked by their values, on whole maps -----------------------------------------------------------------
 
 
-def _pick(call: Call, output: int, cotangent: Window, position: int, default: int | None) -> Cotangents:
-    """Every element goes back to the place that it was picked from, along the dimension that an argument names."""
-    source = call.args[0]
-    shape = call.shapes[source]
-    dim = call.arg(position, "dim", default) % (len(shape) + 1)
-    cotangent = cotangent.dense()
-    place = call.saved[call.node.outputs[1]].index_select(0, cotangent.image)  # type: ignore[index]
-    data = cotangent.data
+@linear("max", "min", "median", saves="indices", **along(1, mixes=True), traits={"reduction"})
+@linear("sort", saves="indices", **along(1, -1, mixes=True), traits={"reduction"})
+@linear("topk", saves="indices", **along(2, -1, mixes=True), traits={"reduction"})
+@linear("adaptive_max_pool2d", saves="indices", keeps_batch=_with_channels(2), traits={"pool"})
+@linear(
+    "max_pool3d_with_indices", "adaptive_max_pool3d", saves="indices", keeps_batch=_with_channels(3), traits={"pool"}
+)
+def pick(call: Call, output: int, cotangent: Window) -> Cotangents:
+    """Every element goes back to the place that it was picked from, along a dimension or in its channel's map."""
+    source, cotangent = call.args[0], cotangent.dense()
+    shape, data = call.shapes[source], cotangent.data
+    place = _indices(call).index_select(0, cotangent.image)
+    position = record_of(call.node).dims
+    if position is None:  # a pool
+        place = place.clamp(0, prod(shape[1:]) - 1)
+        return [(source, cotangent.whole(_sum_at(place, data, shape[1:])))]
+    dim = call.arg(position, call.kwargs.get("dim", -1)) % (len(shape) + 1)
     if data.dim() == len(shape):  # the dimension was dropped
         place, data = place.unsqueeze(dim), data.unsqueeze(dim)
     return [(source, cotangent.whole(data.new_zeros(len(data), *shape).scatter_add_(dim, place, data)))]
 
 
-def _picks(*names: str, position: int = 1, default: int | None = None) -> None:
-    """Register operations that pick elements by their values and say where they were."""
-    linear(
-        *names,
-        saves="indices",
-        keeps_batch=along(position, default=default),
-        field=mixes_along(position, default=default),
-        traits={"reduction"},
-    )(partial(_pick, position=position, default=default))
-
-
-_picks("max", "min", "median")
-_picks("sort", default=-1)
-_picks("topk", position=2, default=-1)
+def _indices(call: Call) -> Tensor:
+    """Where the elements were that an operation picked."""
+    return call.saved[cast(Value, call.node.outputs[1])]

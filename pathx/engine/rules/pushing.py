@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from pathx.engine.record.operations import Value
-from pathx.engine.rules.arithmetic import BATCH_NORMS, sum_factors, times, times_factor, times_matrix
+from pathx.engine.rules.arithmetic import BATCH_NORMS, scale_of_norm, sum_factors, times, times_factor, times_matrix
 from pathx.engine.rules.convolutions import CONVOLUTIONS, all_channels
 from pathx.engine.rules.geometry import spatial
+from pathx.engine.rules.pooling import mean_dims
+from pathx.engine.rules.shapes import dim_of, pieces
 from pathx.engine.rules.shared import (
     align,
     order_of_dims,
     reshape_window,
-    run_call,
-    run_on_rows,
-    varying_inputs,
+    vjp_of_one,
     window_below,
 )
 from pathx.engine.rules.table import Call, has, record_of
@@ -37,9 +37,7 @@ def push(call: Call, output: int, value: Value, tangent: Window) -> Window:
     if has(node, "view"):
         return reshape_window(tangent, result)
     if node.kind in ("permute", "transpose", "t"):
-        order = [dim - 1 for dim in order_of_dims(node.kind, call.args, len(shape) + 1)[1:]]
-        data, origin = tangent.data.permute(0, *(dim + 1 for dim in order)), tuple(tangent.origin[dim] for dim in order)
-        return replace(tangent, data=data, origin=origin, shape=result)
+        return tangent.permute(order_of_dims(node.kind, call.args, len(shape) + 1))
     if has(node, "repeat"):
         return _broadcast(tangent, result)
     if has(node, "sum"):
@@ -51,9 +49,9 @@ def push(call: Call, output: int, value: Value, tangent: Window) -> Window:
         below = rule(wide, output, _broadcast(tangent, result))
         first, *again = [window for item, window in below if item == value]  # it may be read twice
         return first.with_data(sum((window.data for window in again), first.data))
-    if node.kind == "cat" and not call.whole and (place := _place_in_cat(call, value)) is not None:
-        dim, offset = place
-        return tangent.shift(dim, offset, result[dim])
+    if node.kind == "cat" and not call.whole and call.args[0].count(value) == 1:
+        dim = dim_of(call, 1, len(shape) + 1)
+        return tangent.shift(dim, next(at for item, at, _ in pieces(call, dim) if item is value), result[dim])
     if (product := fixed_matrix(call)) is not None:
         return times_matrix(tangent, product[1])
     left = has(node, "matrix") and call.varies(call.args[0])
@@ -65,11 +63,9 @@ def push(call: Call, output: int, value: Value, tangent: Window) -> Window:
         return _layer_norm(call, tangent)
     if node.kind == "convolution" and not call.whole and not call.args[6]:
         return _convolution(call, tangent, result)
-    if (dims := _mean_dims(call, result)) is not None:
+    if not call.whole and (dims := mean_dims(call)) is not None:
         return _mean(call, tangent, dims, result)
-    if record_of(node).saves is not None:
-        return _transpose_of_transpose(call, output, value, tangent)
-    return _run(call, output, value, tangent)
+    return _transpose_of_transpose(call, output, value, tangent)
 
 
 def _broadcast(window: Window, shape: tuple[int, ...]) -> Window:
@@ -78,16 +74,6 @@ def _broadcast(window: Window, shape: tuple[int, ...]) -> Window:
         return window
     new = (1,) * (len(shape) - len(window.shape))
     return window.whole(window.dense().data.reshape(-1, *new, *window.shape).expand(-1, *shape))
-
-
-def _place_in_cat(call: Call, value: Value) -> tuple[int, int] | None:
-    """The dimension that a call puts tensors together along, and where a value begins; None where it is there twice."""
-    dim, offset = call.arg(1, "dim", 0) % (len(call.shapes[value]) + 1) - 1, 0
-    if call.args[0].count(value) > 1:
-        return None
-    for item in call.args[0][: call.args[0].index(value)]:
-        offset += item.shape[dim + 1] if isinstance(item, Tensor) else call.shapes[item][dim]
-    return dim, offset
 
 
 def fixed_matrix(call: Call) -> tuple[Value, Tensor] | None:
@@ -106,8 +92,8 @@ def _layer_norm(call: Call, tangent: Window) -> Window:
     dims = range(len(tangent.shape) - len(call.args[1]), len(tangent.shape))
     tangent = tangent.clear_outside() if all(tangent.covers(dim) for dim in dims) else tangent.dense()
     data = tangent.data - tangent.data.mean([dim + 1 for dim in dims], keepdim=True)
-    scaled = tangent.with_data(data).scale(call.saved[cast(Value, call.node.outputs[2])])
-    weight = call.arg(2, "weight")
+    scaled = tangent.with_data(data).scale(scale_of_norm(call))
+    weight = call.arg(2)
     return scaled if weight is None else scaled.scale(align(call.values(weight), scaled))
 
 
@@ -130,17 +116,7 @@ def _convolution(call: Call, tangent: Window, shape: tuple[int, ...]) -> Window:
     return window_below(tangent, data, 0, shape, ([1] * len(reach), beyond))
 
 
-def _mean_dims(call: Call, shape: tuple[int, ...]) -> list[int] | None:
-    """The dimensions that a call takes means or sums of, without the batch; None where it does something else."""
-    if call.node.kind in ("_adaptive_avg_pool2d", "adaptive_avg_pool2d") and shape[1:] == (1, 1):
-        return [1, 2]
-    if call.node.kind not in ("mean", "sum") or call.whole:
-        return None
-    dims, rank = call.arg(1, "dim"), len(call.shapes[call.args[0]]) + 1
-    return [dim % rank - 1 for dim in ([dims] if isinstance(dims, int) else dims)]
-
-
-def _mean(call: Call, tangent: Window, dims: list[int], shape: tuple[int, ...]) -> Window:
+def _mean(call: Call, tangent: Window, dims: tuple[int, ...], shape: tuple[int, ...]) -> Window:
     data = tangent.clear_outside().data.sum([dim + 1 for dim in dims], keepdim=True)
     if call.node.kind != "sum":
         data = data / prod(tangent.shape[dim] for dim in dims)
@@ -149,26 +125,9 @@ def _mean(call: Call, tangent: Window, dims: list[int], shape: tuple[int, ...]) 
     return reshape_window(replace(tangent, data=data, clean=True), shape)
 
 
-def _run(call: Call, output: int, value: Value, tangent: Window) -> Window:
-    """By the operation itself on whole maps, minus its constant part."""
-    data, sources = tangent.dense().data, varying_inputs(call)
-    if call.whole:
-        zeros = {source: data.new_zeros(call.shapes[source]) for source in sources}
-        made = torch.vmap(lambda row: run_call(call, output, {**zeros, value: row}))(data)
-        return tangent.whole(made - run_call(call, output, zeros))
-    zero = data.new_zeros(())
-    rows = [data if one == value else zero.expand(len(data), *call.shapes[one]) for one in sources]
-    made = run_on_rows(call, output, sources, rows, tangent.image)
-    if record_of(call.node).constant is not None:
-        rows = [zero.expand(call.batch, *call.shapes[one]) for one in sources]
-        shift = run_on_rows(call, output, sources, rows, torch.arange(call.batch, device=data.device))
-        made = made - (shift if call.batch == 1 else shift.index_select(0, tangent.image))
-    return tangent.whole(made)
-
-
 def _transpose_of_transpose(call: Call, output: int, value: Value, tangent: Window) -> Window:
-    """The same of an operation that is linear only with what it saved: maxima, norms."""
-    rule, data = record_of(call.node).transpose, tangent.dense().data
+    """By autograd, on whole maps: of any operation, as its rule pulls cotangents back."""
+    rule, data = vjp_of_one if call.whole else record_of(call.node).transpose, tangent.dense().data
     assert rule is not None  # the network was read
 
     def pull(cotangent: Tensor) -> Tensor:

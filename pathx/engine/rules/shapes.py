@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from math import prod
 from typing import Any
 
 import torch
@@ -19,7 +17,6 @@ from pathx.engine.rules.geometry import (
     along,
     batch_in_front,
     keeps_place,
-    mixes_along,
     moves,
     read_table,
     turns,
@@ -27,6 +24,7 @@ from pathx.engine.rules.geometry import (
 )
 from pathx.engine.rules.shared import (
     insert_axes,
+    matching_dims,
     order_of_dims,
     plain,
     reshape_window,
@@ -35,7 +33,7 @@ from pathx.engine.rules.shared import (
     vjp_constant,
 )
 from pathx.engine.rules.table import Call, Cotangents, constant, linear
-from pathx.engine.window import Corners, Window, with_item
+from pathx.engine.window import Window, with_item
 
 # --- reshapes, permutations, repeats ----------------------------------------------------------------------------------
 
@@ -47,30 +45,18 @@ def _refuse_bits(node: Node, varying: list[int]) -> str | None:
 
 def _view_field(call: Shapes) -> Field:
     """Dimensions that make no difference stay apart from the others, so that tables stay small."""
-    parts = _matching_dims(call.source, call.result)
 
     def change(table: Tensor) -> Tensor:
-        whole = list(table.shape[1:])
-        shape: list[int] = []
-        for old, new in parts:
-            matters = any(whole[dim] > 1 for dim in old)
-            whole[old.start : old.stop] = [call.source[dim] if matters else 1 for dim in old]
-            shape += [call.result[dim] if matters else 1 for dim in new]
+        whole, shape = [1] * len(call.source), [1] * len(call.result)
+        for old, new in matching_dims(call.source, call.result):
+            if any(table.shape[dim + 1] > 1 for dim in old):
+                for dim in old:
+                    whole[dim] = call.source[dim]
+                for dim in new:
+                    shape[dim] = call.result[dim]
         return table.expand(4, *whole).reshape(4, *shape)
 
     return call.field.change(change)
-
-
-def _matching_dims(old: tuple[int, ...], new: tuple[int, ...]) -> list[tuple[range, range]]:
-    """Runs of dimensions of two shapes that hold the same elements, as short as can be."""
-    parts, first, second = [], 0, 0
-    while first < len(old) or second < len(new):
-        ends = [first + 1, second + 1] if first < len(old) and second < len(new) else [len(old), len(new)]
-        while (below := prod(old[first : ends[0]])) != (above := prod(new[second : ends[1]])):
-            ends[0 if below < above else 1] += 1
-        parts.append((range(first, ends[0]), range(second, ends[1])))
-        first, second = ends
-    return parts
 
 
 @linear(
@@ -89,15 +75,12 @@ def _keeps_first(call: Shapes) -> bool:
     return order_of_dims(call.node.kind, call.node.args, len(call.source))[:1] == [0]
 
 
-@linear("permute", "transpose", "t", keeps_batch=_keeps_first, field=turns, traits={"part"})
+@linear("permute", "transpose", keeps_batch=_keeps_first, dims=1, field=turns, traits={"part"})
+@linear("t", keeps_batch=_keeps_first, field=turns, traits={"part"})
 def permute(call: Call, output: int, cotangent: Window) -> Cotangents:
-    source = call.args[0]
     dims = len(cotangent.shape) + 1
     order = order_of_dims(call.node.kind, call.args, dims)
-    back = [order.index(d) for d in range(dims)]
-    origin = tuple(cotangent.origin[d - 1] for d in back[1:])
-    window = replace(cotangent, data=cotangent.data.permute(back), origin=origin, shape=call.shapes[source])
-    return [(source, window)]
+    return [(call.args[0], cotangent.permute([order.index(dim) for dim in range(dims)]))]
 
 
 def _expand_field(call: Shapes) -> Field:
@@ -109,53 +92,53 @@ def expand(call: Call, output: int, cotangent: Window) -> Cotangents:
     return [(call.args[0], unbroadcast(cotangent, call.shapes[call.args[0]]))]
 
 
-def _dim(call: Call, position: int, rank: int) -> int:
+def dim_of(call: Call, position: int, rank: int) -> int:
     """The dimension that an argument names, counted without the batch."""
-    dim: int = call.arg(position, "dim", 0) % rank - 1
+    dim: int = call.arg(position, 0) % rank - 1
     return dim
 
 
-def _whole_batch(position: int) -> BatchRule:
-    """Takes a part of every image alike; along the batch, only all of it."""
+def _part_along(position: int) -> dict[str, Any]:
+    """For what takes a part of every image alike; along the batch, only all of it."""
 
     def keeps_batch(call: Shapes) -> bool:
-        return batch_in_front(call) and (call.dims(position, "dim", 0) != [0] or call.result[0] == call.source[0])
+        return batch_in_front(call) and (call.dims(position, 0) != [0] or call.result[0] == call.source[0])
 
-    return keeps_batch
+    return {"keeps_batch": keeps_batch, "dims": position}
 
 
 # --- parts put together ---------------------------------------------------------------------------------------------
 
 
 def _joins_parts(call: Shapes) -> bool:
-    return batch_in_front(call) and (call.dims(1, "dim", 0) != [0] or len(call.node.args[0]) == 1)
+    return batch_in_front(call) and (call.dims(1, 0) != [0] or len(call.node.args[0]) == 1)
 
 
-def _pieces(call: Call, dim: int) -> list[tuple[Any, int, int]]:
+def pieces(call: Call, dim: int) -> list[tuple[Any, int, int]]:
     """The tensors that are put together, each with its offset and size."""
-    pieces, offset = [], 0
+    parts, offset = [], 0
     for item in call.args[0]:
         size = item.shape[dim + 1] if isinstance(item, Tensor) else call.shapes[item][dim]
-        pieces.append((item, offset, size))
+        parts.append((item, offset, size))
         offset += size
-    return pieces
+    return parts
 
 
 def _cat_field(call: Shapes) -> Field:
     """Along a dimension that makes no difference to any part, such as the channels, there is one field for all."""
-    (dim,), parts = call.dims(1, "dim", 0) or [0], call.node.args[0]
+    (dim,), parts = call.dims(1, 0) or [0], call.node.args[0]
     fields = {value: call.fields[value] for value in parts if value in call.fields}
     if all(table.shape[dim + 1] == 1 for field in fields.values() for table in field.tables):
         return union(list(fields.values()), len(call.result))
 
     def join(tables: dict[Value, Tensor]) -> Tensor:
         shape = torch.broadcast_shapes(*(with_item(table.shape, dim + 1, 1) for table in tables.values()))
-        pieces = []
+        joined = []
         for part in parts:
             size = (call.shapes[part] if isinstance(part, Value) else part.shape)[dim]
             table = tables.get(part, torch.full((1,) * len(shape), math.inf))  # what is fixed sees nothing
-            pieces.append(table.expand(with_item(shape, dim + 1, size)))
-        return torch.cat(pieces, dim + 1)
+            joined.append(table.expand(with_item(shape, dim + 1, size)))
+        return torch.cat(joined, dim + 1)
 
     return Field(*(join({value: field.tables[axis] for value, field in fields.items()}) for axis in (0, 1)))
 
@@ -164,40 +147,25 @@ def _cat_field(call: Shapes) -> Field:
 def cat(call: Call, output: int, cotangent: Window) -> Cotangents:
     if len(call.args[0]) == 1:
         return [(call.args[0][0], cotangent)]
-    dim = _dim(call, 1, len(cotangent.shape) + 1)
-    parts = [
-        (item, _part(call, cotangent, dim, at, size)) for item, at, size in _pieces(call, dim) if call.varies(item)
-    ]
-    return [(item, part) for item, part in parts if part is not None]
-
-
-def _part(call: Call, cotangent: Window, dim: int, offset: int, size: int) -> Window | None:
-    """What of the cotangents falls on [offset, offset + size) of `dim`, in coordinates that start there."""
-    window = cotangent.shift(dim, -offset, size)
-    if call.compact and isinstance(origin := window.origin[dim], Corners):
-        keep = torch.nonzero((origin.numbers > -window.extent[dim]) & (origin.numbers < size)).flatten()
-        if len(keep) < len(origin.base):
-            window, origin = window.rows(keep), origin.rows(keep)
-        if len(keep) and window.extent[dim] == 1:  # single elements that are left lie inside
-            inner = with_item(window.origin, dim, Corners(origin.numbers, size))
-            window = replace(window, origin=inner, clean=cotangent.clean)
-    return window if window.data.numel() else None
+    dim = dim_of(call, 1, len(cotangent.shape) + 1)
+    parts = [(item, cotangent.shift(dim, -at, size)) for item, at, size in pieces(call, dim) if call.varies(item)]
+    return [(item, part) for item, part in parts if part.data.numel()]
 
 
 @constant("cat")
 def cat_constant(call: Call, cotangent: Window) -> Tensor | None:
-    dim = _dim(call, 1, len(cotangent.shape) + 1)
-    fixed = [piece for piece in _pieces(call, dim) if not call.varies(piece[0])]
+    dim = dim_of(call, 1, len(cotangent.shape) + 1)
+    fixed = [piece for piece in pieces(call, dim) if not call.varies(piece[0])]
     return totals([(cotangent.dense().shift(dim, -at, size), call.values(item)) for item, at, size in fixed])
 
 
 def _along_result(position: int) -> BatchRule:
     """Works along the dimension of the result that an argument names, which must not be the batch."""
-    return lambda call: batch_in_front(call) and call.arg(position, "dim", 0) % len(call.result) > 0
+    return lambda call: batch_in_front(call) and call.arg(position, 0) % len(call.result) > 0
 
 
 def _stack_field(call: Shapes) -> Field:
-    dim = call.arg(1, "dim", 0) % len(call.result)
+    dim = call.arg(1, 0) % len(call.result)
     return union([call.fields[value] for value in call.varying], len(call.source)).change(
         lambda table: table.unsqueeze(dim + 1)
     )
@@ -213,35 +181,29 @@ def _first(start: int | None, size: int) -> int:
     return slice(start, None).indices(size)[0]
 
 
-@linear("slice", keeps_batch=_whole_batch(1), field=moves, traits={"part"})
+@linear("slice", **_part_along(1), field=moves, traits={"part"})
 def slice_(call: Call, output: int, cotangent: Window) -> Cotangents:
     source = call.args[0]
-    dim = _dim(call, 1, len(cotangent.shape) + 1)
+    dim = dim_of(call, 1, len(cotangent.shape) + 1)
     if dim < 0:  # `x[:]`: all images, as its batch rule made sure
         return [(source, cotangent)]
     size = call.shapes[source][dim]
-    return [(source, cotangent.shift(dim, _first(call.arg(2, "start"), size), size, step=call.arg(4, "step", 1)))]
+    return [(source, cotangent.shift(dim, _first(call.arg(2), size), size, step=call.arg(4, 1)))]
 
 
-@linear("select", keeps_batch=along(1), field=moves, traits={"part"})
+@linear("select", **along(1), field=moves, traits={"part"})
+@linear("unbind", **along(1, 0), field=moves, traits={"part", "split"})
 def select(call: Call, output: int, cotangent: Window) -> Cotangents:
     source = call.args[0]
     shape = call.shapes[source]
-    dim = _dim(call, 1, len(shape) + 1)
-    return [(source, insert_axes(cotangent, (dim,)).shift(dim, call.args[2] % shape[dim], shape[dim]))]
-
-
-@linear("unbind", keeps_batch=along(1, default=0), field=moves, traits={"part", "split"})
-def unbind(call: Call, output: int, cotangent: Window) -> Cotangents:
-    source = call.args[0]
-    shape = call.shapes[source]
-    dim = _dim(call, 1, len(shape) + 1)
-    return [(source, insert_axes(cotangent, (dim,)).shift(dim, output, shape[dim]))]
+    dim = dim_of(call, 1, len(shape) + 1)
+    place = output if call.node.kind == "unbind" else call.args[2] % shape[dim]
+    return [(source, insert_axes(cotangent, (dim,)).shift(dim, place, shape[dim]))]
 
 
 @linear(
     *("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "chunk"),
-    keeps_batch=_whole_batch(2),
+    **_part_along(2),
     field=moves,
     traits={"part", "split"},
 )
@@ -250,7 +212,7 @@ def split(call: Call, output: int, cotangent: Window) -> Cotangents:
     if len(outputs) == 1:
         return [(source, cotangent)]
     shape = call.shapes[source]
-    dim = _dim(call, 2, len(shape) + 1)
+    dim = dim_of(call, 2, len(shape) + 1)
     offset = sum(call.shapes[part][dim] for part in outputs[:output] if part is not None)
     return [(source, cotangent.shift(dim, offset, shape[dim]))]
 
@@ -281,7 +243,7 @@ def pad(call: Call, output: int, cotangent: Window) -> Cotangents:
 
 @constant("constant_pad_nd")
 def pad_constant(call: Call, cotangent: Window) -> Tensor | None:
-    return vjp_constant(call, cotangent) if call.arg(2, "value", 0) else None
+    return vjp_constant(call, cotangent) if call.arg(2, 0) else None
 
 
 # --- writes, as functionalize spells them, and elements by index, most of them by autograd ----------------------------------------
@@ -301,7 +263,7 @@ def copy_constant(call: Call, cotangent: Window) -> Tensor | None:
 
 
 def _writes_whole_batch(call: Shapes) -> bool:
-    return batch_in_front(call) and (call.dims(2, "dim", 0) != [0] or call.shapes[call.node.args[1]][0] == call.batch)
+    return batch_in_front(call) and (call.dims(2, 0) != [0] or call.shapes[call.node.args[1]][0] == call.batch)
 
 
 def _indexes_within_images(call: Shapes) -> bool:
@@ -319,11 +281,11 @@ plain("select_scatter", linear_in=(0, 1), jointly_linear=True, keeps_batch=_alon
 plain("slice_scatter", linear_in=(0, 1), jointly_linear=True, keeps_batch=_writes_whole_batch)
 plain("index", keeps_batch=_indexes_within_images, traits={"same for all"})
 plain("index_put", linear_in=(0, 2), jointly_linear=True, keeps_batch=_indexes_within_images, traits={"same for all"})
-plain("index_select", keeps_batch=along(1), field=mixes_along(1), traits={"move", "same for all"})
-plain("gather", keeps_batch=along(1), field=mixes_along(1))
-plain("scatter", linear_in=(0, 3), jointly_linear=True, refuses=_refuse_reduction, keeps_batch=along(1))
-plain("scatter_add", linear_in=(0, 3), jointly_linear=True, keeps_batch=along(1))
-plain("index_add", linear_in=(0, 3), jointly_linear=True, keeps_batch=along(1), traits={"same for all"})
+plain("index_select", **along(1, mixes=True), traits={"move", "same for all"})
+plain("gather", **along(1, mixes=True))
+plain("scatter", linear_in=(0, 3), jointly_linear=True, refuses=_refuse_reduction, **along(1))
+plain("scatter_add", linear_in=(0, 3), jointly_linear=True, **along(1))
+plain("index_add", linear_in=(0, 3), jointly_linear=True, **along(1), traits={"same for all"})
 
 
 # --- repeats and resizing, by autograd ------------------------------------------------------------
@@ -338,15 +300,15 @@ def _inside_images(call: Shapes) -> bool:
     return batch_in_front(call) and len(call.source) > 2
 
 
-plain("flip", keeps_batch=along(1, "dims"), field=turns, traits={"move"})
+plain("flip", **along(1), field=turns, traits={"move"})
 plain(
     "roll",
-    keeps_batch=along(2, "dims"),
-    field=lambda call: turns(call) if call.dims(2, "dims") else None,
+    **along(2),
+    field=lambda call: turns(call) if call.dims(2) else None,
     traits={"move"},
 )
-plain("cumsum", keeps_batch=along(1), field=mixes_along(1))
-plain("unfold", keeps_batch=along(1, "dimension"))
+plain("cumsum", **along(1, mixes=True))
+plain("unfold", **along(1))
 plain("repeat", keeps_batch=_repeats_within_images, field=moves, traits={"move"})
 plain(
     *("pixel_shuffle", "pixel_unshuffle"),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pathx.engine.record.operations import Node, Value, map_leaves, values_in
-from pathx.engine.rules.table import Call, Cotangents, has, precise, record
+from pathx.engine.rules.table import Call, Cotangents, has, precise, record, record_of
 from pathx.engine.window import Corners, Origin, Window, unravel
 
 # --- sums -----------------------------------------------------------------------------------------------------------
@@ -298,10 +298,6 @@ def constant_of_one(call: Call, cotangent: Window) -> Tensor | None:
     return total(cotangent, made[None]) if made.any() else None
 
 
-_DIMS = {"permute": 1, "transpose": 1, "select": 1, "slice": 1, "unbind": 1, "mean": 1, "sum": 1, "flip": 1, "roll": 2}
-_DIMS |= dict.fromkeys(("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "chunk"), 2)
-"""Positions of the arguments that name dimensions."""
-
 _ANYWHERE = ("add", "sub", "rsub", "neg", "mul", "div", "where", "masked_fill", "expand", "addmm", "mm", "linear")
 """Operations whose rules ask for no batch."""
 
@@ -317,9 +313,9 @@ def lift(node: Node, ranks: Mapping[Value, int]) -> tuple[Any, ...] | None:
         return node.args if all(ranks[value] > 1 for value in node.inputs) else None
     if kind in _ANYWHERE or has(node, "view", "copy", "last dimensions"):
         return node.args
-    if kind not in _DIMS:
+    position = record_of(node).dims
+    if position is None or len(node.inputs) > 1:
         return None
-    position = _DIMS[kind]
     if len(args) == position and has(node, "part"):
         args.append(0)
     named = args[position:] if kind == "transpose" else args[position] if len(args) > position else None

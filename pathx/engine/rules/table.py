@@ -27,7 +27,6 @@ class Call:
         shapes: of its values, without the batch.
         saved: its values that are frozen at the images, (B, …): factors, masks, indices.
         batch: how many images there are.
-        compact: rows that are known to be empty may be dropped. Off on a GPU, where shapes must not depend on data.
         inputs: its varying inputs as they were in the forward pass, (B, …), where its record saves them.
         whole: the tensors are of one image, wherever the batch is in them, and rows have no place in the arguments.
         memo: what its rule computes once, though it is asked several times.
@@ -39,16 +38,13 @@ class Call:
     shapes: dict[Value, tuple[int, ...]]
     saved: dict[Value, Tensor]
     batch: int
-    compact: bool
     inputs: dict[Value, Tensor] = field(default_factory=dict)
     whole: bool = False
     memo: dict[str, Tensor] = field(default_factory=dict)
 
-    def arg(self, position: int, name: str, default: Any = None) -> Any:
-        """An argument by position or name."""
-        if position < len(self.args):
-            return self.args[position]
-        return self.kwargs.get(name, default)
+    def arg(self, position: int, default: Any = None) -> Any:
+        """An argument by position. (torch leaves out defaults at the end.)"""
+        return self.args[position] if position < len(self.args) else default
 
     def varies(self, item: Any) -> bool:
         """Whether an argument varies with the image."""
@@ -111,6 +107,7 @@ class Operation:
             nonlinear.
         refuses: why it is refused with these arguments varying; None where it is not.
         keeps_batch: whether a call leaves the images of a batch apart, in the first dimension.
+        dims: the position of the argument that names dimensions, if there is one.
         field: what its elements see; None for everything.
         traits: what the analysis of a network asks about it.
     """
@@ -125,6 +122,7 @@ class Operation:
     reading: Literal["locally constant", "shape", "nonlinear"] | None = None
     refuses: Refusal | None = None
     keeps_batch: BatchRule = elementwise
+    dims: int | None = None
     field: FieldRule | None = None
     traits: Set[Trait] = frozenset()
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from support.modules import assert_gradient
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -76,22 +77,13 @@ class Changing(nn.Module):
         return result
 
 
-def assert_the_models_own(model: nn.Module) -> None:
-    inputs = IMAGES.clone().requires_grad_()
-    expected = model(inputs)
-    (gradient,) = torch.autograd.grad(expected[:, 1].sum(), inputs)
-    found = pathx.explain(model, IMAGES, target=1, depth="all", width="all", alpha=0.0, skips="all")
-    assert_close(torch.stack([one.logits for one in found]), expected.detach())
-    assert_close(torch.stack([one.weight for one in found]), gradient)
-
-
 @pytest.mark.parametrize("name", CHANGES)
 def test_what_a_call_is_given_now_counts(name: str) -> None:
     function, before, after = CHANGES[name]
     model = Changing(function, before).double()
     for setting in (before, after, before):
         model.setting = setting
-        assert_the_models_own(model)
+        assert_gradient(model, IMAGES)
 
 
 RETURNED: dict[str, tuple[Callable[[Tensor, Tensor], Any], Callable[[Tensor, Tensor], Any]]] = {

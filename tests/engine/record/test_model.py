@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 import torch.nn.utils.parametrize
 import torch.nn.utils.prune
+from support.modules import assert_gradient
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
@@ -215,10 +216,7 @@ def test_hooks_that_change_the_output_are_part_of_the_function() -> None:
     model = cnn()
     model[2].register_forward_hook(lambda module, inputs, output: 2 * output)
     model[4].register_forward_pre_hook(lambda module, inputs: (inputs[0] + 1,))
-    inputs = images().requires_grad_()
-    (gradient,) = torch.autograd.grad(model(inputs)[:, 2].sum(), inputs)
-    found = pathx.explain(model, inputs, target=2, depth="all", width="all", alpha=0.0)
-    assert_close(torch.stack([one.weight for one in found]), gradient)
+    assert_gradient(model, images(), target=2)
 
 
 WATCHING: dict[str, Callable[[nn.Sequential, Callable[..., None]], Any]] = {
@@ -316,11 +314,9 @@ def test_shared_modules_and_tied_weights() -> None:
     second.weight = first.weight
     relu = nn.ReLU()
     model = nn.Sequential(shared, relu, shared, relu, first, relu, second, relu, nn.Linear(5, 3))
-    inputs = torch.randn(3, 5, requires_grad=True)
-    (gradient,) = torch.autograd.grad(model(inputs)[:, 1].sum(), inputs)
-    found = pathx.explain(model, inputs, target=1, depth="all", width="all", alpha=0.0)
-    assert_close(torch.stack([one.weight for one in found]), gradient)
-    names = [layer.tensors[0].name for layer in found[0].path]
+    inputs = torch.randn(3, 5)
+    assert_gradient(model, inputs)
+    names = [layer.tensors[0].name for layer in pathx.explain(model, inputs, depth="all")[0].path]
     assert names == ["1_3", "1_2", "1_1", "1"]
 
 
@@ -403,9 +399,6 @@ def test_modes_come_back_after_an_exception(part: int) -> None:
     with pytest.raises(PathxError, match="not now"):
         pathx.explain(model, torch.randn(1, 1, 4, 4))
     assert [module.training for module in model.modules()] == modes
-
-
-# --- What a model writes ---
 
 
 # --- Errors ---

@@ -256,12 +256,9 @@ BENDS: list[tuple[str, tuple[Any, ...], dict[str, Any], Callable[[float], bool]]
     ("hardtanh", (), {}, lambda h: abs(h) >= 1),
     ("hardtanh", (-2.0,), {}, lambda h: h <= -2 or h >= 1),
     ("hardtanh", (-2.0, 3.0), {}, lambda h: h <= -2 or h >= 3),
-    ("hardtanh", (), {"min_val": -3.0, "max_val": 2.0}, lambda h: h <= -3 or h >= 2),
     ("clamp", (-1.0,), {}, lambda h: h <= -1),
     ("clamp", (None, 2.0), {}, lambda h: h >= 2),
     ("clamp", (-1.0, 2.0), {}, lambda h: h <= -1 or h >= 2),
-    ("clamp", (), {"max": 2.0}, lambda h: h >= 2),
-    ("clamp", (), {"min": 0.5}, lambda h: h <= 0.5),
     ("clamp_min", (0.5,), {}, lambda h: h <= 0.5),
     ("clamp_max", (0.5,), {}, lambda h: h >= 0.5),
     ("threshold", (1.0, 5.0), {}, lambda h: h <= 1),
@@ -284,7 +281,7 @@ def slopes(op: Any, h: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], ki
     out = out[0] if isinstance(out, tuple) else out
     source, made = Value(0), Value(1)
     node = Node(0, op, (source, *args), kwargs, (made,), Scope())
-    call = Call(node, (source, *args), kwargs, {source: (15,), made: (15,)}, {}, 1, True)
+    call = Call(node, (source, *args), kwargs, {source: (15,), made: (15,)}, {}, 1)
     record = OPERATIONS[kind]
     assert record.gate is not None
     return record.gate(call, (out if record.saves == "output" else h).detach()), out
