@@ -59,8 +59,6 @@ def explanation_data(
         left, top, right, bottom = left * across, top * down, right * across, bottom * down
     return {
         **{key: document[key] for key in ("image", "model", "target")},
-        "against": document.get("against"),
-        "removal": document.get("removal"),
         "proof": proof(document),
         "whole": whole(document),
         "settings": {key: document[key] for key in SETTINGS},

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.small import images, loaded
+from PIL import Image
+from support.small import images, loaded, picture
 from torch import nn
 
 from pathx.errors import PathxError
@@ -59,16 +60,16 @@ def model() -> LoadedModel:
     return LoadedModel(Colours(), "colours", "none", "0" * 64, Preprocessing((3, 8, 8), (0.5,) * 3, (0.1,) * 3), "abcd")
 
 
-def test_a_network_that_looks_at_one_quarter_wins_the_game(tmp_path: Path) -> None:
-    from PIL import Image
-
+def save_images(folder: Path, count: int) -> None:
     colours = [(255, 128, 128), (0, 128, 128), (128, 255, 128), (128, 0, 128)]
-    for number in range(8):
-        Image.new("RGB", (8, 8), colours[number % 4]).save(tmp_path / f"{number}.png")
-    out = tmp_path / "out"
-    made = evaluate(
-        model(), [tmp_path], protocol="grid", methods=["path_map", "frozen", "random"], width="all", out=out
-    )
+    for number in range(count):
+        Image.new("RGB", (8, 8), colours[number % 4]).save(folder / f"{number}.png")
+
+
+def test_a_network_that_looks_at_one_quarter_wins_the_game(tmp_path: Path) -> None:
+    save_images(tmp_path, 8)
+    out, methods = tmp_path / "out", ["path_map", "frozen", "random"]
+    made = evaluate(model(), [tmp_path], protocol="grid", methods=methods, width="all", out=out)
     assert (made["mosaics"], made["parameters"]["input"]) == (2, [3, 16, 16])
     assert made["methods"]["frozen"]["share"]["mean"] == pytest.approx(1.0)
     assert made["methods"]["path_map"]["share"]["mean"] > 0.9
@@ -78,21 +79,16 @@ def test_a_network_that_looks_at_one_quarter_wins_the_game(tmp_path: Path) -> No
     schema = json.loads((files("pathx") / "schemas" / "mosaics.json").read_text())
     pytest.importorskip("jsonschema").validate(made, schema)
     assert len((out / "mosaics.jsonl").read_text().splitlines()) == 6
-    again = evaluate(
-        model(), [tmp_path], protocol="grid", methods=["path_map", "frozen", "random"], width="all", out=out
-    )
+    again = evaluate(model(), [tmp_path], protocol="grid", methods=methods, width="all", out=out)
     assert again == made and len((out / "mosaics.jsonl").read_text().splitlines()) == 6
 
 
 def test_a_network_of_one_size_sees_images_at_half_their_size(tmp_path: Path) -> None:
-    from PIL import Image
-
     class Fixed(Colours):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return super().forward(x) * torch.ones(8, 8).reshape(-1)[: x[0, 0].numel()].reshape(x.shape[2:]).mean()
 
-    for number, colour in enumerate([(255, 128, 128), (0, 128, 128), (128, 255, 128), (128, 0, 128)]):
-        Image.new("RGB", (8, 8), colour).save(tmp_path / f"{number}.png")
+    save_images(tmp_path, 4)
     fixed = replace(model(), module=Fixed().eval())
     made = evaluate(fixed, [tmp_path], protocol="grid", methods=["frozen"])
     assert made["parameters"]["input"] == [3, 8, 8] and made["parameters"]["images"] == "at half their size"
@@ -100,8 +96,6 @@ def test_a_network_of_one_size_sees_images_at_half_their_size(tmp_path: Path) ->
 
 
 def test_too_few_classes_are_said(tmp_path: Path) -> None:
-    from support.small import picture
-
     for number in range(3):
         picture(tmp_path / f"{number}.png", seed=number)
     with pytest.raises(PathxError, match="a mosaic takes images of four classes"):

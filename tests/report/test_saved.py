@@ -63,8 +63,8 @@ def test_features_and_contrasts_are_shown(tmp_path: Path) -> None:
         assert all((file.parent / address).is_file() for _, address in data["others"])
         (contrast,) = data["contrasts"]
         assert contrast["labels"] == ["cat", "dog"] and contrast["pairs"][0]["label"] == "cat minus dog"
-        if data["against"]:
-            assert data["whole"]["logit"] == data["target"]["logit"] - data["against"]["logit"]
+        if data["whole"]["label"] == "cat and not dog":
+            assert data["whole"]["logit"] == pytest.approx(contrast["pairs"][0]["logit"])
             assert "--against" in data["command"]
         else:
             assert data["features"]["items"][0]["picture"].startswith("data:image/jpeg")
