@@ -83,7 +83,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115, as long as the process lives
     if sys.stdout is None:
-        print_error("standard output is closed: redirect it to /dev/null to see nothing of it")
+        print_error("standard output is closed: redirect it to /dev/null to discard it")
         sys.exit(2)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names need not be text

@@ -68,16 +68,6 @@ def parse_actors(text: str | None, gpus: str | None = None) -> Actors:
     return Actors(int(found[1]), int(found[2] or found[1]), share)
 
 
-def check_one_device(device: str) -> None:
-    """Refuse several devices, which only make sense on one machine."""
-    if "," in device:
-        raise PathxError(
-            f"on a cluster each process has one device, not {device}: leave out `device`, and have as many processes "
-            "as there are GPUs",
-            usage=True,
-        )
-
-
 @dataclass(frozen=True)
 class Stages:
     """What is done with a batch, in this order. All of it is sent to other processes.
@@ -179,7 +169,7 @@ class Cluster:
                     raise value.error
                 yield batch, value
         except ray.exceptions.RayError as error:
-            raise PathxError(f"the cluster is lost ({reason_of(error)}): run it again to go on") from error
+            raise PathxError(f"the cluster is lost ({reason_of(error)}): run it again to continue") from error
         finally:
             for actor in (*load, *starting.values()):
                 ray.kill(actor)
@@ -286,8 +276,13 @@ def join_cluster(address: str, actors: Actors | None, device: str) -> Iterator[C
         actors: how many processes compute.
         device: what they are to compute on.
     """
+    if "," in device:
+        raise PathxError(
+            f"on a cluster each process has one device, not {device}: leave out `device`, and have as many processes "
+            "as there are GPUs",
+            usage=True,
+        )
     ray = _ray()
-    check_one_device(device)
     if ray.is_initialized():
         yield Cluster(ray, actors or Actors(), device, grows=address != "local")
         return

@@ -424,7 +424,7 @@ class Explanation:
         from pathx.decomposition import decompose
 
         if self.against is not None:
-            raise PathxError("decompose compares no classes: explain the class alone")
+            raise PathxError("decompose does not compare classes: explain one class")
         if self.origin is None:
             raise PathxError(
                 "this explanation was not made by pathx.explain, and keeps no model and no input: call pathx.decompose",

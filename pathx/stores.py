@@ -73,10 +73,17 @@ def store_errors(address: str) -> Iterator[None]:
         raise PathxError(f"{shown(address)} cannot be reached ({reason}): {remedy}") from error
 
 
-def open_stored(address: str) -> BinaryIO:
-    """A file, opened to be read in about its order. Raises PathxError."""
+@contextmanager
+def _reach(address: str) -> Iterator[tuple[Any, str]]:
+    """The file system of an address and the path there, for calls that may fail."""
     system, path = store_of(address)
     with store_errors(address):
+        yield system, path
+
+
+def open_stored(address: str) -> BinaryIO:
+    """A file, opened to be read in about its order. Raises PathxError."""
+    with _reach(address) as (system, path):
         stream: BinaryIO = system.open(path, "rb", block_size=_BLOCK)
         return stream
 
@@ -106,8 +113,7 @@ def check_size(file: str, size: int, limit: int) -> None:
 
 def fetch_stored(address: str, limit: int) -> bytes:
     """A whole file of at most so many bytes. Raises PathxError."""
-    system, path = store_of(address)
-    with store_errors(address):
+    with _reach(address) as (system, path):
         about = system.info(path)
         if about["type"] == "directory":
             raise PathxError(f"{shown(address)} is a folder: name its images one by one, or the folder to a run")
@@ -118,8 +124,7 @@ def fetch_stored(address: str, limit: int) -> bytes:
 
 def fetch_part(address: str, start: int, size: int) -> bytes:
     """Some bytes of a file. Raises PathxError."""
-    system, path = store_of(address)
-    with store_errors(address):
+    with _reach(address) as (system, path):
         data: bytes = system.cat_file(path, start=start, end=start + size)
         return data
 
@@ -133,15 +138,13 @@ def version_of(about: dict[str, Any]) -> str:
 
 def stored_version(address: str) -> str:
     """`version_of` a file. Raises PathxError."""
-    system, path = store_of(address)
-    with store_errors(address):
+    with _reach(address) as (system, path):
         return version_of(system.info(path))
 
 
 def stored_matches(pattern: str) -> list[str]:
     """The addresses that a pattern matches, in order. Raises PathxError."""
-    system, path = store_of(pattern)
-    with store_errors(pattern):
+    with _reach(pattern) as (system, path):
         system.invalidate_cache()
         found = [one for one in system.glob(path) if "/." in path or "/." not in one]  # as on this machine
         return sorted(map(system.unstrip_protocol, found))
@@ -152,8 +155,7 @@ def stored_files(address: str) -> dict[str, str] | None:
 
     Raises PathxError.
     """
-    system, path = store_of(address)
-    with store_errors(address):
+    with _reach(address) as (system, path):
         system.invalidate_cache()
         if system.info(path)["type"] != "directory":
             return None

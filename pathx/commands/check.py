@@ -19,11 +19,8 @@ if TYPE_CHECKING:
 def check(
     *,
     image: str = typer.Argument(metavar="IMAGE", help="An image."),
-    model: options.ModelOptions,
-    path: options.PathOptions,
-    device: options.DeviceOptions,
+    how: options.DocumentOptions,
     out: str = options.out_folder("pathx-check"),
-    screen: options.ScreenOptions,
 ) -> None:
     """Check on one image whether explanations can be trusted.
 
@@ -32,9 +29,8 @@ def check(
     """
     from pathx.evaluation.check import check
 
-    loaded = model.load(screen.quiet)
-    found = check(loaded, image, out=out, **vars(path), **vars(device), **screen.watching("checking"))
-    screen.show(found.document, lambda: _print(found, out))
+    found = check(how.load(), image, out=out, **how.settings("checking"))
+    how.screen.show(found.document, lambda: _print(found, out))
     if not found.passed:
         raise typer.Exit(1)
 

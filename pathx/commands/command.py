@@ -101,7 +101,7 @@ class _Setting:
         return text
 
 
-def command(interrupted: str = "nothing is lost that was written", *, rare: bool = False) -> Callable[[Any], Any]:
+def command(interrupted: str = "all that was written is kept", *, rare: bool = False) -> Callable[[Any], Any]:
     """A command of a function whose parameters are arguments, options, or groups of options; its errors are one line.
 
     Args:
@@ -110,7 +110,7 @@ def command(interrupted: str = "nothing is lost that was written", *, rare: bool
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        groups: dict[str, Any] = {}
+        groups: dict[str, type] = {}
         parameters: list[Parameter] = []
         settings: dict[str, _Setting] = {}
 
@@ -121,13 +121,19 @@ def command(interrupted: str = "nothing is lost that was written", *, rare: bool
             if not option.rare:
                 parameters.append(one.parameter(panel))
 
+        def add_group(kind: Any) -> None:
+            types = get_type_hints(kind)
+            for field in fields(kind):
+                if is_dataclass(types[field.name]):
+                    add_group(types[field.name])
+                else:
+                    add(field.name, types[field.name], field, getattr(kind, "panel", None))
+
         for name, parameter in signature(function, eval_str=True).parameters.items():
             kind = parameter.annotation
             if is_dataclass(kind):
-                groups[name] = kind
-                types = get_type_hints(kind)
-                for field in fields(kind):
-                    add(field.name, types[field.name], field, getattr(kind, "panel", None))
+                groups[name] = cast("type", kind)
+                add_group(kind)
             elif isinstance(parameter.default, Field):
                 add(name, kind, parameter.default)
             else:
@@ -156,8 +162,7 @@ def command(interrupted: str = "nothing is lost that was written", *, rare: bool
             with print_errors(interrupted):
                 keep_stdout_for_results()
                 values = given | {name: one.read(given.get(name)) for name, one in settings.items()}
-                for name, group in groups.items():
-                    values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+                values |= {name: _filled(group, values) for name, group in groups.items()}
                 function(**values)
 
         run.__name__, run.__doc__, run.__module__ = function.__name__, function.__doc__, function.__module__
@@ -167,6 +172,13 @@ def command(interrupted: str = "nothing is lost that was written", *, rare: bool
         return run
 
     return decorate
+
+
+def _filled(group: Any, values: dict[str, Any]) -> Any:
+    """A group of options, or of such groups, with the values that are its own, which are taken out."""
+    types = get_type_hints(group)
+    kinds = {field.name: types[field.name] for field in fields(group)}
+    return group(**{n: _filled(kind, values) if is_dataclass(kind) else values.pop(n) for n, kind in kinds.items()})
 
 
 def _read_settings(file: str, known: dict[str, _Setting]) -> dict[str, Any]:

@@ -38,12 +38,9 @@ def common(
         False, "Find channels that go with wrong predictions; folders must be named after the classes."
     ),
     units: str | None = options.UNITS,
-    model: options.ModelOptions,
-    path: options.PathOptions,
-    device: options.DeviceOptions,
+    how: options.DocumentOptions,
     batch_size: int = options.AT_ONCE,
     out: str = options.out_folder("pathx-common"),
-    screen: options.ScreenOptions,
 ) -> None:
     """Find the units, channels and places that a class's paths share.
 
@@ -52,16 +49,16 @@ def common(
     from pathx.evaluation.common import common, is_finished
 
     finished = all(map(is_finished, folders))
-    if finished and path != options.PathOptions():
+    if finished and how.path != options.PathOptions():
         raise PathxError(
             "these are finished explanations: leave --depth, --width, --alpha, --skips and --exact out", usage=True
         )
-    loaded = None if finished else model.load(screen.quiet)
-    how: dict[str, Any] = {"by": by, "threshold": threshold, "layers": layers, "classes": classes, "wrong": wrong}
-    how |= {**vars(path), **vars(device), "batch_size": batch_size, **screen.watching("explaining")}
-    document = common(loaded, folders, out=out, **how)
-    screen.show(document, lambda: _print(document, out, units))
-    print_problems(document, screen.quiet)
+    loaded = None if finished else how.load()
+    settings: dict[str, Any] = {"by": by, "threshold": threshold, "layers": layers, "classes": classes, "wrong": wrong}
+    settings |= {"batch_size": batch_size, **how.settings("explaining")}
+    document = common(loaded, folders, out=out, **settings)
+    how.screen.show(document, lambda: _print(document, out, units))
+    print_problems(document, how.screen.quiet)
 
 
 def _print_suspects(suspects: list[dict[str, Any]], units: str | None) -> None:

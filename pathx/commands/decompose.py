@@ -35,22 +35,15 @@ def decompose(
     from_layer: int | None = option(
         None, "Layer whose units are grouped into features. [default: the top one]", "N", panel=options.PATH
     ),
-    model: options.ModelOptions,
-    path: options.PathOptions,
-    drawing: options.DrawingOptions,
-    results: options.ResultOptions,
-    device: options.DeviceOptions,
-    run: options.RunOptions,
-    ray: options.RayOptions,
+    how: options.ExplainOptions,
 ) -> None:
     """Split a decision into features: groups of units at the same spot.
 
     Besides the files of explain, OUT/IMAGE/CLASS gets sheet.png, a folder for each feature that is drawn (feature-01, …), and
     decomposition.json, which lists all features and their units.
     """
-    groups = (model, path, drawing, results, device, run, ray)
-    how = {"features": features, "from_layer": from_layer}
-    run_images(images, target, *groups, show=_print_decomposition, verb="decomposed", decompose=how)
+    parts = {"features": features, "from_layer": from_layer}
+    run_images(images, target, how, show=_print_decomposition, verb="decomposed", decompose=parts)
 
 
 def _print_decomposition(known: Guide | None, done: Result, first: bool) -> None:

@@ -11,24 +11,22 @@ from pathx.commands.output import print_paragraph, print_problems, print_table, 
 from pathx.errors import PathxError
 
 
-@command("run the same command again to go on")
+@command("run the same command again to continue")
 def evaluate(
     *,
     images: list[str] = options.IMAGES,
     measure: options.MeasureOptions,
-    model: options.ModelOptions,
-    path: options.PathOptions,
-    device: options.DeviceOptions,
+    how: options.DocumentOptions,
     ray: options.RayOptions,
     batch_size: int = options.AT_ONCE,
     out: str = options.out_folder("pathx-evaluation"),
-    screen: options.ScreenOptions,
 ) -> None:
     """Measure explanations by changing pixels or removing units.
 
-    OUT gets evaluation.json, images.csv, the curves as PNG and SVG, and records.jsonl, from which a run that was stopped
-    goes on. With --grid: grid.json, both measures against width (grid.png) and the heatmaps of the first image (sheet.png);
-    the network runs once per image for the whole grid. With --protocol grid: mosaics.json. With --removal: removal.json.
+    OUT gets evaluation.json, images.csv, the curves as PNG and SVG, and records.jsonl, from which the same command
+    continues a stopped run. With --grid: grid.json, insertion and deletion against width (grid.png) and the heatmaps of the
+    first image (sheet.png); the network runs once per image for the whole grid. With --protocol grid: mosaics.json. With
+    --removal: removal.json.
     """
     asked = {"--grid": measure.grid, "--removal": measure.removal, "--protocol grid": measure.protocol == "grid"}
     one, *others = [name for name, given in asked.items() if given] or [""]
@@ -41,15 +39,16 @@ def evaluate(
 
     from pathx.evaluation.evaluate import evaluate
 
-    how: dict[str, Any] = {**vars(measure), **vars(path), **vars(device), **screen.watching("evaluating")}
+    settings: dict[str, Any] = {**vars(measure), "batch_size": batch_size, **how.settings("evaluating")}
     if ray.ray is not None:
         from pathx.evaluation.cluster import measure_on_ray
 
-        how |= {"device": "cpu", "measure": partial(measure_on_ray, model.loader(), **ray.where, **vars(device))}
-    document = evaluate(model.load(screen.quiet), images, out=out, batch_size=batch_size, **how)
-    screen.show(document, lambda: _print(document, out))
+        measure_there = partial(measure_on_ray, how.model.loader(), **ray.where, **vars(how.device))
+        settings |= {"device": "cpu", "measure": measure_there}
+    document = evaluate(how.load(), images, out=out, **settings)
+    how.screen.show(document, lambda: _print(document, out))
     failed = [name for name in document.get("not_run", ()) if name in measure.methods]
-    print_problems(document, screen.quiet, failed=bool(failed))
+    print_problems(document, how.screen.quiet, failed=bool(failed))
 
 
 def _print(document: dict[str, Any], out: str) -> None:

@@ -38,13 +38,7 @@ def explain(
     against: str | None = option(
         None, "Explain why the target and not this class, by one path for the difference.", "CLASS", panel=options.PATH
     ),
-    model: options.ModelOptions,
-    path: options.PathOptions,
-    drawing: options.DrawingOptions,
-    results: options.ResultOptions,
-    device: options.DeviceOptions,
-    run: options.RunOptions,
-    ray: options.RayOptions,
+    how: options.ExplainOptions,
 ) -> None:
     """Find the path of units behind a class, and draw what they saw.
 
@@ -52,8 +46,7 @@ def explain(
     path.json. Several classes of an image are also compared, in contrast.png and contrast.json. With several images,
     OUT/index.jsonl lists all of them, and a second run skips those that are done.
     """
-    groups = (model, path, drawing, results, device, run, ray)
-    run_images(images, target, *groups, show=_print_explanation, against=against)
+    run_images(images, target, how, show=_print_explanation, against=against)
 
 
 def _print_explanation(known: Guide | None, done: Result, first: bool) -> None:

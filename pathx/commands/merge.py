@@ -50,7 +50,7 @@ def merge(
     if more := sum(len(listed[_LISTED:]) for listed in (merged.missing, merged.failed, merged.shards)):
         print_error(f"and {more} more")
     if merged.missing:
-        print_error(f"{len(merged.missing)} images are missing: run their shards again to go on")
+        print_error(f"{len(merged.missing)} images are missing: run their shards again to continue")
     if merged.missing or merged.failed or merged.shards:
         raise typer.Exit(1)
 

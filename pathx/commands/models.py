@@ -34,9 +34,7 @@ def models(
     source: str = option("torchvision", "Whose models to list.", names=("--from",), choices=("torchvision", "timm")),
     all: bool = option(False, "List also those that are refused, and why."),
     labels: str | None = option(None, "Search the labels of a model for this, such as cat; '' lists them all.", "TEXT"),
-    weights: str | None = option(
-        None, "As for explain. None are needed, and none are fetched unless asked.", "NAME|FILE|none"
-    ),
+    weights: str | None = option(None, "As for explain. Not needed, and fetched only if given.", "NAME|FILE|none"),
     model_args: dict[str, Any] | None = option(None, "As for explain.", "JSON", parse=options.parse_model_args),
     input_size: Sequence[int] | None = option(
         None, "channels,height,width, as 3,224,224. [default: the model's own]", "C,H,W", parse=options.parse_size

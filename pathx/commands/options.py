@@ -208,10 +208,6 @@ class ScreenOptions:
     format: str = FORMAT
     quiet: bool = QUIET
 
-    def watching(self, what: str) -> dict[str, Any]:
-        """`note` and `watch` of a function of the library."""
-        return {"note": note_printer(self.quiet), "watch": partial(progress_bar, what, quiet=self.quiet)}
-
     def show(self, document: Any, text: Callable[[], None]) -> None:
         """The document as JSON, or as text unless all is to be quiet."""
         if self.format == "json":
@@ -431,12 +427,43 @@ class ResultOptions:
     no_pictures: bool = NO_PICTURES
     out: str = option("pathx-out", "Folder for the results, or its address in a store.", "FOLDER")
     pack: str | None = option(
-        None, "Pack results into such files, instead of a folder for each explanation.", "tar|parquet"
+        None, "Pack results into tar or Parquet files, instead of a folder for each explanation.", "tar|parquet"
     )
     save_tensors: bool = option(False, "Also write tensors.safetensors.")
     report: bool = option(False, "Also write an interactive page, report.html.")
     format: str = FORMAT
     quiet: bool = QUIET
+
+
+@dataclass(frozen=True)
+class ExplainOptions:
+    """What a run over images takes, to explain or to decompose them."""
+
+    model: ModelOptions
+    path: PathOptions
+    drawing: DrawingOptions
+    results: ResultOptions
+    device: DeviceOptions
+    run: RunOptions
+    ray: RayOptions
+
+
+@dataclass(frozen=True)
+class DocumentOptions:
+    """What a command takes that explains images and makes one document of them."""
+
+    model: ModelOptions
+    path: PathOptions
+    device: DeviceOptions
+    screen: ScreenOptions
+
+    def load(self) -> LoadedModel:
+        return self.model.load(self.screen.quiet)
+
+    def settings(self, what: str) -> dict[str, Any]:
+        """Of the path and the device, with `note` and `watch`, as functions of the library take them."""
+        watch = partial(progress_bar, what, quiet=self.screen.quiet)
+        return {**vars(self.path), **vars(self.device), "note": note_printer(self.screen.quiet), "watch": watch}
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ EVERY = 10.0
 
 
 @contextmanager
-def print_errors(interrupted: str = "nothing is lost that was written") -> Iterator[None]:
+def print_errors(interrupted: str = "all that was written is kept") -> Iterator[None]:
     """One line on stderr for what the user can mend, and the exit status that goes with it.
 
     Args:

@@ -14,15 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pathx.commands import options
-from pathx.commands.options import (
-    DeviceOptions,
-    DrawingOptions,
-    ModelOptions,
-    PathOptions,
-    RayOptions,
-    ResultOptions,
-    RunOptions,
-)
+from pathx.commands.options import ExplainOptions, ResultOptions
 from pathx.commands.output import (
     about,
     duration,
@@ -56,14 +48,8 @@ FEW = 10
 
 def run_images(
     images: Sequence[str],
-    targets: Sequence[str] | None,
-    model: ModelOptions,
-    path: PathOptions,
-    drawing: DrawingOptions,
-    results: ResultOptions,
-    device: DeviceOptions,
-    run: RunOptions,
-    ray: RayOptions,
+    targets: Sequence[str],
+    how: ExplainOptions,
     *,
     show: Callable[[Guide | None, Result, bool], None],
     verb: str = "explained",
@@ -77,14 +63,15 @@ def run_images(
         verb: what was done with images that are done.
         decompose: how to decompose, if that is to be done.
     """
+    results, device, run = how.results, how.device, how.run
     out, quiet, pack = results.out, results.quiet, results.pack
     if results.report and (pack is not None or is_stored(out)):
         raise PathxError("a report needs results in a folder: leave out --report, or --pack and stores", usage=True)
-    if ray.ray is not None and results.units is not None:
+    if how.ray.ray is not None and results.units is not None:
         raise PathxError("--units works without a cluster only: leave out --units or --ray", usage=True)
-    load, shard = model.loader(), options.choose_shard(run.shard, quiet)
+    load, shard = how.model.loader(), options.choose_shard(run.shard, quiet)
 
-    with loading(f"torch and {model.model}", quiet):
+    with loading(f"torch and {how.model.model}", quiet):
         from pathx.runs.run import Plan, Settings, explain_files
         from pathx.runs.stop import Stop
 
@@ -99,11 +86,11 @@ def run_images(
     one_by_one = one_by_one or not plan.indexed
     removal = results.removal if results.removal is not None else one_by_one or results.report
     chosen = Settings(
-        **vars(path),
+        **vars(how.path),
         **vars(device),
         batch_size=run.batch_size,
         workers=run.workers,
-        drawing=drawing.drawing,
+        drawing=how.drawing.drawing,
         save_tensors=results.save_tensors,
         truth=results.truth,
         pictures=not results.no_pictures,
@@ -112,19 +99,13 @@ def run_images(
         guide=guide,
     )
     print_notes(loaded.notes, quiet)
-    how: dict[str, Any] = {
-        "targets": targets,
-        "settings": chosen,
-        "decompose": decompose,
-        "pack": pack,
-        "note": note_printer(quiet),
-        "stop": stop,
-    }
-    if ray.ray is not None and plan.indexed:  # an image that is named by itself is explained here
+    on_ray = None
+    if how.ray.ray is not None and plan.indexed:  # an image that is named by itself is explained here
         from pathx.runs.cluster import OnRay
 
-        how["ray"] = OnRay(load, **ray.where, documents=results.report or results.format == "json")
-    made = explain_files(loaded, plan, out, **how)
+        on_ray = OnRay(load, **how.ray.where, documents=results.report or results.format == "json")
+    more: dict[str, Any] = {"pack": pack, "note": note_printer(quiet), "stop": stop, "ray": on_ray}
+    made = explain_files(loaded, plan, out, targets=targets, settings=chosen, decompose=decompose, **more)
     tally = _follow(made, plan, results, stop, run.fail_fast, partial(show, guide), verb)
     if results.report and tally.folders:  # where some images failed, the others have their pages
         _write_report(tally.folders, device.prepare(loaded), results)
@@ -214,7 +195,7 @@ def _follow(
     except KeyboardInterrupt as error:
         if plan.indexed:
             done = f"{tally.made + tally.kept} of {tally.total} images are done"
-            print_error(f"interrupted: {done}; run the same command again to go on")
+            print_error(f"interrupted: {done}; run the same command again to continue")
         else:
             print_error("interrupted; the explanations that have a path.json are whole")
         raise typer.Exit(128 + (stop.asked or (*error.args, 2)[0])) from None
@@ -241,7 +222,7 @@ def _summarise(tally: Tally, plan: Plan, results: ResultOptions, *, stopped: boo
                 print_error(f'and {more} more: they have "correct": false in {index}')
     if tally.failed and tally.total > 1:
         if stopped:
-            print_error("stopped at the first failure; run the same command again to go on")
+            print_error("stopped at the first failure; run the same command again to continue")
         else:
             rest = f"; the rest is in {index.parent}" if tally.made + tally.kept else ""
             print_error(f"{len(tally.failed)} of {tally.total} images failed{rest}")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathx.units.references import Channel, Units
 
 
-@command("run the same command again to go on")
+@command("run the same command again to continue")
 def units(
     *,
     images: list[str] | None = typer.Argument(None, metavar=options.IMAGES.metavar, help=options.IMAGES.help),
@@ -47,44 +47,36 @@ def units(
         "N,A-B,...",
         parse=partial(options.parse_ranges, "--channels"),
     ),
-    model: options.ModelOptions,
-    path: options.PathOptions,
-    device: options.DeviceOptions,
+    how: options.DocumentOptions,
     batch_size: int = options.AT_ONCE,
     shard: Shard | None = options.SHARD,
     out: str = options.out_folder("pathx-units"),
     no_pictures: bool = options.NO_PICTURES,
-    screen: options.ScreenOptions,
 ) -> None:
     """Find the images and places where each channel matters most.
 
     OUT gets units.json, tensors.safetensors and a contact sheet per activation: for each channel, the parts of images that
-    its units can see, bright where they looked. Run the same command again to go on with a pass that was stopped, and
+    its units can see, bright where they looked. Run the same command again to continue a pass that was stopped, and
     without --shard to join the passes over shards.
     """
     if show is not None:
-        _show(*show, out, screen.format)
+        _show(*show, out, how.screen.format)
         return
     if not images:
         raise PathxError("no images are given: give images or folders of them, or --show LAYER CHANNEL", usage=True)
-    part = options.choose_shard(shard, screen.quiet)
-    how: dict[str, Any] = {
-        **vars(path),
-        **vars(device),
-        **{"by": by, "top": top, "layers": layers, "channels": channels},
-        **{"shard": part, "batch_size": batch_size, "draw": not no_pictures},
-        **screen.watching("gathering"),
-    }
+    part = options.choose_shard(shard, how.screen.quiet)
+    settings: dict[str, Any] = {"by": by, "top": top, "layers": layers, "channels": channels, "draw": not no_pictures}
+    settings |= {"shard": part, "batch_size": batch_size, **how.settings("gathering")}
 
     from pathx.units.units import units
 
-    found = units(model.load(screen.quiet), images, out, **how)
+    found = units(how.load(), images, out, **settings)
     for name, reason in found.failed.items():
         print_error(about(name, reason))
     if (gathered := found.units) is not None:
         document = json.loads((Path(out) / "units.json").read_text(encoding="utf-8"))
-        screen.show(document, lambda: _print(gathered, f"{out}{os.sep}: {', '.join(found.files)}"))
-    elif not screen.quiet:
+        how.screen.show(document, lambda: _print(gathered, f"{out}{os.sep}: {', '.join(found.files)}"))
+    elif not how.screen.quiet:
         print_error(f"shard {part} is gathered; run the same command without --shard once all are")
     if found.failed:
         raise typer.Exit(1)

@@ -113,7 +113,7 @@ def _follow(node: Node, states: dict[Value, Dependence]) -> None:
         )
     if reading != "nonlinear" and _is_random(node.op):
         raise PathxError(
-            f"the model draws random numbers ({node.place}), so no two runs of it agree; use dropout modules, which rest "
+            f"the model draws random numbers ({node.place}), so no two runs of it agree; use dropout modules, which are off "
             "in eval mode",
             usage=True,
         )
@@ -315,7 +315,7 @@ class _Reader:
         if first == second:
             raise PathxError(
                 f"the model multiplies two values that it computed from the image ({node.place}), and neither or both are gates: "
-                "there is no one way to read that as a linear network",
+                "its linear form is ambiguous",
                 usage=True,
             )
         return factors[0] if first > second else factors[1]

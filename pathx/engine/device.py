@@ -26,7 +26,7 @@ def resolve_device(device: str) -> torch.device:
     if device == "auto":
         return torch.device(next(name for name in ("cuda", "mps", "cpu") if available[name]))
     if "," in device:
-        remedy = "`ray` local has a process for every GPU, and `shard` 1/2 gives each its part"
+        remedy = "use `ray` local for a process per GPU, or give each GPU a part with `shard` 1/2"
         raise PathxError(f"a run has one device, not {device}: {remedy}", usage=True)
     kind, _, number = device.partition(":")
     if kind not in available or not re.fullmatch(r"cpu|mps|cuda(:\d+)?", device, re.ASCII):

@@ -66,7 +66,6 @@ class Frozen:
                 shapes,
                 {v: self.kept[v] if lifted is None else self.kept[v][None] for v in frozen if v in self.kept},
                 self._batch,
-                self.compact,
                 inputs={v: self.kept[v] for v in read if v in self.kept},
                 whole=lifted is None and node.index in self.network.whole,
             )
@@ -221,7 +220,7 @@ def check_call(model: nn.Module, images: Tensor) -> None:
         found = (
             f"images must be a dense tensor of real numbers, not {kind if images.layout is torch.strided else 'sparse'}"
         )
-        raise PathxError(f"{found}: convert them, or cut off what looks its input up (an embedding)", usage=True)
+        raise PathxError(f"{found}: convert them, or give the network after its embedding", usage=True)
 
 
 def _has_memory(images: Tensor) -> bool:

@@ -37,9 +37,6 @@ class Corners:
         """In the coordinates p' = step * p + offset."""
         return Corners(self.base, self.count, self.step * step, self.offset * step + offset)
 
-    def rows(self, keep: Tensor) -> Corners:
-        return Corners(self.base[keep], self.count, self.step, self.offset)
-
     @cached_property
     def numbers(self) -> Tensor:
         """(P,) the places themselves."""
@@ -54,19 +51,6 @@ class Corners:
     def sticks_out(self, extent: int, size: int) -> bool:
         """Whether boxes of this extent may stick out of a map that is `size` long."""
         return self.offset < 0 or self.last + extent > size
-
-    def inside(self, extent: int, size: int) -> Tensor:
-        """(P, extent) which elements of the boxes lie inside of the map."""
-
-        def is_inside(numbers: Tensor) -> Tensor:
-            place = numbers[:, None] + torch.arange(extent, device=numbers.device)
-            return (place >= 0) & (place < size)
-
-        if self.count * extent > MOST_REMEMBERED:
-            return is_inside(self.numbers)
-        key = ("inside", self.count, self.step, self.offset, extent, size)
-        table = remember(key, self.base.device, lambda: is_inside(torch.arange(self.count) * self.step + self.offset))
-        return table.index_select(0, self.base)
 
 
 Origin = int | Corners
@@ -153,11 +137,10 @@ class Window:
     def inside(self) -> Tensor | None:
         """Which elements lie inside the map, broadcastable to `data`; None if all do."""
         mask = None
-        for dim, (origin, out) in enumerate(zip(self.origin, self.overhang, strict=True)):
-            if out and isinstance(origin, Corners):
-                extent = self.extent[dim]
-                here = origin.inside(extent, self.shape[dim])
-                here = here.reshape(with_item(_along(dim, extent, len(self.shape)), 0, -1))
+        for dim, out in enumerate(self.overhang):
+            if out:
+                place = self.position(dim)
+                here = (place >= 0) & (place < self.shape[dim])
                 mask = here if mask is None else mask & here
         return mask
 
@@ -259,13 +242,6 @@ class Window:
                 data[(slice(None), *box)] += window.data
         return replace(self, data=data, origin=tuple(origin), clean=self.clean and other.clean)
 
-    def rows(self, keep: Tensor) -> Window:
-        """Only the cotangents whose numbers are in `keep`."""
-        origin = tuple(one if isinstance(one, int) else one.rows(keep) for one in self.origin)
-        return replace(
-            self, data=self.data[keep], origin=origin, row=self.row[keep], image=self.image[keep], ordered=False
-        )
-
     def permute(self, order: Sequence[int]) -> Window:
         """The same cotangents with the dimensions in another order, that of the batch (0) first."""
         dims = [dim - 1 for dim in order[1:]]
@@ -308,10 +284,6 @@ Index = TypeVar("Index", int, Tensor)
 
 def unravel(index: Index, shape: tuple[int, ...]) -> tuple[Index, ...]:
     """Coordinates of a flat index, or of a tensor of them. (torch's own checks its input at length.)"""
-    if isinstance(index, Tensor) and len(shape) > 2:  # all dimensions at once
-        strides = remember(("strides", shape), index.device, lambda: torch.tensor(_strides(shape)).clamp(min=1))
-        sizes = remember(("sizes", shape), index.device, lambda: torch.tensor(shape))
-        return torch.floor_divide(index.unsqueeze(-1), strides).remainder_(sizes).unbind(-1)
     coordinates: list[Index] = []
     for size in reversed(shape[1:]):
         coordinates.append(index % size)

@@ -92,7 +92,7 @@ class Checked:
         if wrong:
             return "do not trust the explanation: its numbers are wrong"
         if self.findings["stability"].figures["steady"]:
-            return "the explanation can be trusted as far as this goes"
+            return "the explanation can be trusted as far as these checks go"
         return "the numbers add up, but a little noise changes what is shown: do not rely on single units or details"
 
     @property

@@ -276,7 +276,7 @@ def gather(
 ) -> Common:
     """Paths by class. Images that have no class of that kind are left out, and said so."""
     if by not in GROUPINGS:
-        raise PathxError(f"classes are taken by {' or '.join(GROUPINGS)}, not {by!r}", usage=True)
+        raise PathxError(f"classes are grouped by {' or '.join(GROUPINGS)}, not {by!r}", usage=True)
     groups: dict[str, list[ImagePath]] = {}
     without = 0
     for path in paths:

@@ -46,7 +46,7 @@ class Unread(dict[str, str]):
 
 
 class RecordFile:
-    """Records by their key, as lines of JSON to go on from. Lines are only ever added; the last one of a key counts.
+    """Records by their key, as lines of JSON to continue from. Lines are only ever added; the last one of a key counts.
 
     Args:
         file: None to keep records in memory alone.

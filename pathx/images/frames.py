@@ -168,6 +168,7 @@ class _Video:
         if number > 0 and self._timed:
             self._container.seek(self._times[number], stream=self._stream, backward=True)
         else:  # not all containers find back to where they began
+            self._container.close()
             self._container, self._stream = _open_video(self._file)
             number = 0
         self._decoded, self._next = self._frames(), number

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import re
 import ssl
 import urllib.error
 import urllib.request
+from concurrent.futures import Future
 from http.client import HTTPException
 from threading import Thread
 from typing import Any
@@ -43,30 +45,28 @@ def address_name(address: str) -> str:
 def fetch(address: str, *, size: int = SIZE_LIMIT, seconds: float = TIME_LIMIT) -> bytes:
     """What is at an `https://` address. Whatever is wrong with it is a PathxError."""
     _check(address, address)
-    answer: list[bytes | Exception] = []
+    answer: Future[bytes] = Future()
+
+    def attempt() -> None:
+        try:
+            answer.set_result(_fetch_all(address, size, seconds))
+        except Exception as error:
+            answer.set_exception(error)
+
     # A thread of its own: a lookup of a name knows no time limit, and a server may send a byte now and then for ever.
-    thread = Thread(target=lambda: answer.append(_attempt(address, size, seconds)), daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if not answer:
-        raise PathxError(f"{shown(address)} took more than {seconds:g} seconds: fetch it yourself and give the file")
-    if isinstance(answer[0], Exception):
-        raise answer[0]
-    return answer[0]
-
-
-def _attempt(address: str, size: int, seconds: float) -> bytes | Exception:
+    Thread(target=attempt, daemon=True).start()
     try:
-        return _fetch_all(address, size, seconds)
-    except PathxError as error:
-        return error
+        return answer.result(seconds)
+    except (TimeoutError, concurrent.futures.TimeoutError):
+        problem = f"{shown(address)} took more than {seconds:g} seconds: fetch it yourself and give the file"
     except urllib.error.HTTPError as error:
         said = harmless(str(error.reason).partition("\n")[0][:160])
-        return PathxError(f"{shown(address)}: the server says {error.code} {said}; check the address")
+        problem = f"{shown(address)}: the server says {error.code} {said}; check the address"
     except (OSError, HTTPException, ValueError) as error:
         cause = error.reason if isinstance(error, urllib.error.URLError) else error
         reason = reason_of(cause) if isinstance(cause, BaseException) else str(cause)
-        return PathxError(f"{shown(address)} cannot be fetched ({reason}): check the address and the connection")
+        problem = f"{shown(address)} cannot be fetched ({reason}): check the address and the connection"
+    raise PathxError(problem)
 
 
 def _fetch_all(address: str, size: int, seconds: float) -> bytes:

@@ -69,7 +69,7 @@ def state_of(checkpoint: Any, source: str) -> Mapping[str, Tensor]:
         raise PathxError(f"{source} holds no state dict: save model.state_dict(), best as safetensors", usage=True)
     for key, value in state.items():
         if _repeats(value):
-            problem = f"{key} in {source} is a few bytes that say to be {value.numel()} numbers"
+            problem = f"{key} in {source} claims to be {value.numel()} numbers and holds a few bytes"
             raise PathxError(f"{problem}: save it with contiguous()", usage=True)
     for prefix in _PREFIXES:
         if all(key.startswith(prefix) for key in state):

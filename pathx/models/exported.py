@@ -15,12 +15,12 @@ import json
 import logging
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from pathx.compat import export_reader
 from pathx.errors import parse_json
@@ -68,11 +68,9 @@ def rebuild_archive(archive: Archive) -> bytes:
 
 
 def _copy_tensors(archive: Archive, folder: str, config: str, write: Callable[[str, bytes], None]) -> None:
-    """Weights or constants, as raw tensors, or as the one pickle of older releases read without running it."""
-    older = f"{folder}/model.pt"
-    if older in archive.names:
-        write(older, _repickle(archive.read(older)))
-        return
+    """Weights or constants, as raw tensors."""
+    if f"{folder}/model.pt" in archive.names:
+        raise Unsafe("it holds a pickle, as torch 2.8 wrote them")
     listed = parse_json(archive.read(f"{folder}/{config}"))
     entries: dict[str, Any] = {}
     copied: set[str] = set()
@@ -94,18 +92,6 @@ def _copy_tensors(archive: Archive, folder: str, config: str, write: Callable[[s
     write(f"{folder}/{config}", json.dumps({"config": entries}).encode())
 
 
-def _repickle(content: bytes) -> bytes:
-    """The dictionary of tensors in a record of an older release, pickled again by us."""
-    tensors = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True) if content else {}
-    if not isinstance(tensors, Mapping) or not all(
-        isinstance(name, str) and isinstance(value, Tensor) for name, value in tensors.items()
-    ):
-        raise Unsafe("its weights are more than tensors")
-    buffer = io.BytesIO()
-    torch.save({_dotted(name): value for name, value in tensors.items()}, buffer)
-    return buffer.getvalue()
-
-
 def _tensor_meta(meta: Any, content: bytes) -> Any:
     """What the file says of a tensor, if the tensor's own bytes bear it out."""
     _check(meta, "tensor_meta")
@@ -113,7 +99,7 @@ def _tensor_meta(meta: Any, content: bytes) -> Any:
     if not content and math.prod(sizes) > 0:  # torch would make zeros of that size out of nothing
         raise Unsafe("a tensor has no bytes")
     if any(size > len(content) for size in sizes):
-        raise Unsafe("a tensor says that it is larger than its bytes")
+        raise Unsafe("a tensor claims to be larger than its bytes")
     return meta
 
 

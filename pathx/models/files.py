@@ -7,6 +7,7 @@ computes is up to the file, but it reaches for no other.
 from __future__ import annotations
 
 import io
+import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator
@@ -17,10 +18,10 @@ from typing import IO, Any
 import torch
 from torch import nn
 
-from pathx import regular
 from pathx.compat import record_sizes
 from pathx.engine.rules.table import OPERATIONS
 from pathx.errors import PathxError, reason_of
+from pathx.regular import file_errors, open_regular, path_problem
 
 EMBEDDED = "pathx.json"
 """The sidecar inside a model file."""
@@ -55,25 +56,17 @@ class Archive:
         if name not in self.names:  # the reader itself does not mind upper and lower case
             raise Unsafe(f"it has no {name}")
         if self._size(name) > _EXPANDED + self._room:
-            raise Unsafe(f"{name} says that it is larger than the file")
+            raise Unsafe(f"{name} claims to be larger than the file")
         content: bytes = self._reader.get_record(name)
         return content
 
 
-def open_regular(path: Path) -> IO[bytes]:
-    """A model file opened for reading; a folder, a pipe or a device is refused, and never waited for."""
-    with regular.file_errors(path, usage=True):
-        try:
-            return regular.open_regular(path)
-        except FileNotFoundError:
-            problem = f"there is no model file {path}: check the path, or give a torchvision name"
-            raise PathxError(problem, usage=True) from None
-
-
 def kind_of(path: Path) -> str:
     """What a file is, by its content: torchscript, export, old export, pickle, safetensors, onnx or unknown."""
+    if path_problem(path) is None and not os.path.exists(path):
+        raise PathxError(f"there is no model file {path}: check the path, or give a torchvision name", usage=True)
     try:
-        with open_regular(path) as stream, regular.file_errors(path, usage=True):  # a disk may fail
+        with file_errors(path, usage=True), open_regular(path) as stream:
             found = _kind(stream)
     except Unsafe as error:
         raise PathxError(f"{path} {error}: save the model again with torch, uncompressed", usage=True) from error

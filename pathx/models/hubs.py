@@ -187,7 +187,7 @@ def timm_preprocessing(config: Mapping[str, Any]) -> Preprocessing:
 
 
 def _unsupported_preprocessing(what: str) -> PathxError:
-    found = f"its images are prepared in a way that pathx does not follow ({what})"
+    found = f"its images are prepared in a way that pathx does not support ({what})"
     return PathxError(f"{found}: give `input_size`, `mean` and `std` to have them resized and cropped", usage=True)
 
 
@@ -287,7 +287,7 @@ def _check_config(transformers: Any, name: str) -> str:
     leads += [f"{one} in {SAFETENSORS}.index.json" for one in strange]
     leads += ["quantization_config"] if config.get("quantization_config") else []
     if leads:
-        problem = f"the config.json of {name} leads to other files or code ({leads[0]}), which pathx never follows"
+        problem = f"the config.json of {name} leads to other files or code ({leads[0]}), which pathx never opens"
         raise PathxError(f"{problem}: save the plain network with save_pretrained", usage=True)
     deep = {key: sum(_whole_numbers(config[key])) for key in config if re.search(r"depth|layers|stages|blocks", key)}
     largest = max(_whole_numbers(config), default=0)

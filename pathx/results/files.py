@@ -115,7 +115,7 @@ def unwritable(place: Path, error: OSError) -> PathxError:
     """For results that cannot be written."""
     reason = error.strerror or str(error)
     if error.errno in _FULL:
-        return NoRoomError(f"cannot write to {shown(place)} ({reason}): make room, then run it again to go on")
+        return NoRoomError(f"cannot write to {shown(place)} ({reason}): make room, then run it again to continue")
     return PathxError(f"cannot write results to {shown(place)} ({reason}): choose another folder with `out`")
 
 

@@ -6,33 +6,28 @@ other was stopped. The index is written here, in the process that started the ru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 
-from pathx.cluster import DIED, Actors, Stages, check_one_device, join_cluster
+from pathx.cluster import DIED, Actors, Stages, join_cluster
 from pathx.engine.device import resolve_batch_size
 from pathx.errors import PathxError
 from pathx.images.find import ImageFile
 from pathx.models.load import LoadedModel
 from pathx.models.preprocessing import Preprocessing
-from pathx.pipeline import Input, Note, Unreadable, in_batches, read_input, start_workers
+from pathx.pipeline import read_input
 from pathx.results.lines import Line
 from pathx.results.store import Result, ResultStore
-from pathx.runs.compute import Computed, Computer, Job
-from pathx.runs.index import Index, KeptImage
-from pathx.runs.run import Plan, check_kept
-from pathx.runs.stop import Stop
+from pathx.runs.compute import Computed, Computer, Item, Job, Read, unfinished_batches
+from pathx.runs.index import Index
 from pathx.runs.write import write_image
 
-LOOKED_AT = 64
-"""How many images at once are checked for being done."""
-
-Item = tuple[ImageFile, bool]
-"""An image, and whether it is to be done. Others are only computed along, since the last digits depend on the batch."""
+if TYPE_CHECKING:
+    from pathx.runs.run import Run
 
 ComputedImages = tuple[Sequence[tuple[ImageFile, Computed]], Sequence[str]]
 """What was computed of the images of a batch that are to be done, and notes for the user."""
@@ -58,57 +53,29 @@ class OnRay:
     actors: Actors | None = None
     documents: bool = True
 
-    def explain(
-        self, model: LoadedModel, job: Job, plan: Plan, store: ResultStore, index: Index | None, stop: Stop, note: Note
-    ) -> Generator[Result]:
-        """The results of a run, those first that an earlier one has done."""
-        assert index is not None
-        settings, done = job.settings, set[str]()
-        check_one_device(settings.device)
-        if not plan.overwrite:
-            here = replace(job, settings=replace(settings, device="cpu"))
-            check_kept(Computer(model, here, note), model.preprocessing, plan.images, index, note)
-            for kept in _done_before(plan.images, index):
-                stop.check()
-                done.add(kept.source.name)
-                yield from kept.results
-        stages = Stages(
-            partial(_read, model.preprocessing),
-            partial(Explainer, self.load, job),
-            partial(_write, store, self.documents),
-        )
-        with closing(index), ExitStack() as stack:
-            outcomes: Iterator[tuple[Sequence[Item], WrittenImages | None]] = iter(())
-            if len(done) < len(plan.images):
-                cluster = stack.enter_context(join_cluster(self.address, self.actors, settings.device))
-                size = resolve_batch_size(settings.batch_size, torch.device("cuda" if cluster.gpus else "cpu"))
-                batches = [[(one, one.name not in done) for one in batch] for batch in in_batches(plan.images, size)]
-                left = [batch for batch in batches if any(wanted for _, wanted in batch)]  # as a local run has them
-                outcomes = cluster.outcomes(left, stages)
+    def explain(self, run: Run, index: Index, items: Sequence[Item]) -> Iterator[Result]:
+        """The results of images that are to be done."""
+        settings = run.job.settings
+        read, write = partial(_read, run.model.preprocessing), partial(_write, run.store, self.documents)
+        with join_cluster(self.address, self.actors, settings.device) as cluster:
+            size = resolve_batch_size(settings.batch_size, torch.device("cuda" if cluster.gpus else "cpu"))
             index.begin()
-            for batch, written in outcomes:
+            stages = Stages(read, partial(Explainer, self.load, run.job), write)
+            for batch, written in cluster.outcomes(unfinished_batches(items, size), stages):
                 if written is None:
                     died = Computed(error=PathxError(DIED))
-                    written = _write(store, True, ([(one, died) for one, wanted in batch if wanted], ()))
+                    written = _write(run.store, True, ([(one, died) for one, wanted in batch if wanted], ()))
                 for text in written[1]:
-                    note(text)
+                    run.note(text)
                 for results, line in written[0]:
                     index.append(line)
                     yield from results
-                    stop.check()
-            index.finish()
+                    run.stop.check()
 
 
-def _done_before(images: Sequence[ImageFile], index: Index) -> Iterator[KeptImage]:
-    """The images that an earlier run has done."""
-    with start_workers(None) as workers:
-        for _, kept in workers.ahead(in_batches(images, LOOKED_AT), index.find_kept):
-            yield from filter(None, kept)
-
-
-def _read(preprocessing: Preprocessing, batch: Sequence[Item]) -> list[tuple[Input | Unreadable, bool]]:
+def _read(preprocessing: Preprocessing, batch: Sequence[Item]) -> list[Read]:
     """All images of a batch, those that are done as well: last digits depend on the batch."""
-    return [(read_input(found, preprocessing), wanted) for found, wanted in batch]
+    return [(read_input(source, preprocessing), wanted) for source, wanted in batch]
 
 
 class Explainer:
@@ -118,8 +85,8 @@ class Explainer:
         self._notes: list[str] = []
         self._computer = Computer(load(), job, self._notes.append)
 
-    def __call__(self, batch: Sequence[tuple[Input | Unreadable, bool]]) -> ComputedImages:
-        made = self._computer.compute([read for read, _ in batch])
+    def __call__(self, batch: Sequence[Read]) -> ComputedImages:
+        made = self._computer.compute(batch)
         notes, self._notes[:] = tuple(self._notes), []
         return [(read.source, made[read.source.name]) for read, wanted in batch if wanted], notes
 

@@ -20,10 +20,11 @@ from pathx.engine.freeze import Frozen, freeze, network_of
 from pathx.engine.settings import check_exact, check_settings, check_width, class_logits
 from pathx.errors import PathxError
 from pathx.explanation import Explanation
+from pathx.images.find import ImageFile
 from pathx.layers import layer_maps
 from pathx.models.labels import parse_targets, resolve_target, true_classes
 from pathx.models.load import LoadedModel
-from pathx.pipeline import Input, Note, Unreadable, no_notes, prepare
+from pathx.pipeline import Input, Note, Unreadable, in_batches, no_notes, prepare
 from pathx.results.decomposition import ReferencePanels
 from pathx.results.explanation import ResultSubject
 from pathx.results.files import SETTINGS
@@ -108,7 +109,7 @@ class Job:
         if settings.workers is not None and settings.workers < 0:
             raise PathxError(f"workers {settings.workers} is out of range; use 0 or more", usage=True)
         if self.decompose is not None and settings.against is not None:
-            raise PathxError("decompose compares no classes: use explain", usage=True)
+            raise PathxError("decompose does not compare classes: use explain", usage=True)
         if self.decompose is not None and settings.drawing.heat == "layers":
             raise PathxError("a map of all layers has no features: decompose with heat path or pixels", usage=True)
 
@@ -266,6 +267,18 @@ def _compared_with_itself(label: str, *, usage: bool = False) -> PathxError:
     return PathxError(f"{label} is compared with itself: give another class to explain as the target", usage=usage)
 
 
+Item = tuple[ImageFile, bool]
+"""An image, and whether it is to be done. Others are computed along."""
+
+Read = tuple[Input | Unreadable, bool]
+"""The same once it was read."""
+
+
+def unfinished_batches(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
+    """The batches of a run in which something is to be done."""
+    return [batch for batch in in_batches(items, size) if any(wanted for _, wanted in batch)]
+
+
 class Computer:
     """Makes of batches of images what is to be written of them, as many at once as the network takes and memory allows.
 
@@ -279,33 +292,34 @@ class Computer:
         self.size = self._at_once = resolve_batch_size(job.settings.batch_size, self._prepared.device)
         self._checked = self.size == 1
 
-    def compute(self, read: Sequence[Input | Unreadable]) -> dict[str, Computed]:
+    def compute(self, batch: Sequence[Read]) -> dict[str, Computed]:
         """By name: what is to be written of each image, or why nothing is."""
-        made = {one.source.name: Computed(error=one.error) for one in read if isinstance(one, Unreadable)}
-        inputs = [one for one in read if isinstance(one, Input)]
+        made = {one.source.name: Computed(error=one.error) for one, _ in batch if isinstance(one, Unreadable)}
+        needed = any(wanted and isinstance(one, Input) for one, wanted in batch)
+        inputs = [one for one, _ in batch if needed and isinstance(one, Input)]
         if not self._checked and len(inputs) > 1:
             self._checked = True
             if not self._takes_several(inputs):
                 self._at_once = 1
         while inputs:
-            start, batch = perf_counter(), inputs[: self._at_once]
+            start, part = perf_counter(), inputs[: self._at_once]
             outcomes: list[Computed] | None = None
             try:
-                outcomes = self._explain(batch)
+                outcomes = self._explain(part)
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
             if outcomes is None:  # outside of the handler, which holds on to the tensors
                 release_memory()
-                if len(batch) > 1:
-                    self._at_once = len(batch) // 2
-                    self._note(f"memory is short: going on with {self._at_once} at once instead of {len(batch)}")
+                if len(part) > 1:
+                    self._at_once = len(part) // 2
+                    self._note(f"memory is short: going on with {self._at_once} at once instead of {len(part)}")
                     continue
                 outcomes = [Computed(error=PathxError(ALONE))]
-            share = (perf_counter() - start) / len(batch)
-            for one, outcome in zip(batch, outcomes, strict=True):
+            share = (perf_counter() - start) / len(part)
+            for one, outcome in zip(part, outcomes, strict=True):
                 made[one.source.name] = replace(outcome, seconds=one.seconds + share)
-            inputs = inputs[len(batch) :]
+            inputs = inputs[len(part) :]
         return made
 
     def logits(self, one: Input) -> list[float]:

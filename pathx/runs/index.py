@@ -233,7 +233,7 @@ class Index:
         try:
             yield
         except OSError as error:
-            remedy = "mend that, then run the same command again to go on"
+            remedy = "mend that, then run the same command again to continue"
             raise PathxError(f"cannot write {self.file} ({error.strerror or error}): {remedy}") from error
 
     def close(self) -> None:

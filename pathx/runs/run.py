@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from signal import SIGINT
@@ -20,18 +20,20 @@ import torch
 from pathx.errors import PathxError, shown
 from pathx.images.find import ImageFile, PipedImage, find_images
 from pathx.models.load import LoadedModel
-from pathx.models.preprocessing import Preprocessing
-from pathx.pipeline import Input, Note, Unreadable, Workers, in_batches, no_notes, once, read_input, start_workers
+from pathx.pipeline import Input, Note, in_batches, no_notes, once, read_input, start_workers
 from pathx.results.files import NoRoomError, check_folder
 from pathx.results.older import EARLIER
 from pathx.results.store import Result, ResultStore, State, result_store
-from pathx.runs.compute import Computed, Computer, Job, Settings
+from pathx.runs.compute import Computed, Computer, Item, Job, Read, Settings, unfinished_batches
 from pathx.runs.index import Index, KeptImage, Shard, merge_if_finished
 from pathx.runs.stop import Stop
 from pathx.runs.write import write_image
 
 if TYPE_CHECKING:
     from pathx.runs.cluster import OnRay
+
+LOOKED_AT = 64
+"""How many images at once are checked for being done."""
 
 __all__ = ["Plan", "Result", "Settings", "State", "explain_files"]
 
@@ -68,6 +70,23 @@ class Plan:
         return cls(tuple(one for one in found if shard is None or shard.holds(one.name)), shard, overwrite=overwrite)
 
 
+@dataclass(frozen=True)
+class Run:
+    """What the steps of a run share.
+
+    Args:
+        index: None for an image that is named by itself.
+    """
+
+    model: LoadedModel
+    job: Job
+    plan: Plan
+    store: ResultStore
+    index: Index | None
+    stop: Stop
+    note: Note
+
+
 def explain_files(
     model: LoadedModel,
     files: Sequence[str | Path] | Plan,
@@ -81,10 +100,11 @@ def explain_files(
     stop: Stop | None = None,
     note: Note = no_notes,
 ) -> Generator[Result]:
-    """Explain images and write the files of each explanation below `out`, as they come, in the order of the images.
+    """Explain images and write the files of each explanation below `out`.
 
-    An image that fails costs one result that says so; what is wrong with the call or the model is raised. However a run
-    ends, what it has begun to write is written, and the next one goes on from there.
+    Results come as they are done: first those of an earlier run, then the others, in the order of the images. An image that
+    fails costs one result that says so; what is wrong with the call or the model is raised. However a run ends, what it has
+    begun to write is written, and the next one goes on from there.
 
     Args:
         files: images, folders, patterns and lists of images, or a plan that was made of these.
@@ -92,7 +112,7 @@ def explain_files(
         out: a folder, or the address of one in a store.
         decompose: split decisions into features instead: `from_layer` and `features` as for `pathx.decompose`, or nothing.
         pack: `tar` or `parquet`, to pack results into shards instead of a folder each.
-        ray: run on a Ray cluster. Results come as they are done; they do not hold the explanations themselves.
+        ray: run on a Ray cluster. Results come in any order; they do not hold the explanations themselves.
         stop: when asked, the run ends after what has been computed is written, with KeyboardInterrupt.
         note: is told what a user should know of the run, such as that memory was short.
     """
@@ -106,7 +126,7 @@ def explain_files(
         if plan.indexed or pack is not None or ray is not None:
             index = index_of(plan, model, job, store)
         replaced, why = "" if index is None else index.replaced, "these settings are others"
-        with closing((_explain if ray is None else ray.explain)(model, job, plan, store, index, stop, say)) as results:
+        with closing(_explain(Run(model, job, plan, store, index, stop, say), ray)) as results:
             for result in results:
                 if result.replaced and not replaced and not (index is not None and index.distrusted):
                     earlier = result.replaced == EARLIER
@@ -118,96 +138,88 @@ def explain_files(
                     say(f"{replaced} are replaced, as {why}; to keep both, choose another folder with `out`")
                 yield result
                 if index is not None and isinstance(result.error, NoRoomError):
-                    raise PathxError("stopped, as nothing more can be written: make room, then run it again to go on")
+                    raise PathxError(
+                        "stopped, as nothing more can be written: make room, then run it again to continue"
+                    )
     stop.check()
     if plan.shard is not None and merge_if_finished(out):
         note(f"all shards have finished and are merged: {shown(out)}")
 
 
-def _explain(
-    model: LoadedModel, job: Job, plan: Plan, store: ResultStore, index: Index | None, stop: Stop, note: Note
-) -> Generator[Result]:
-    """The results of a run: images are read ahead of the network, and results written behind it."""
-    computer = Computer(model, job, note)
-    batches = in_batches(plan.images, computer.size)
-    known = None if plan.overwrite else index
-    if known is not None:
-        check_kept(computer, model.preprocessing, plan.images, known, note)
-    behind: deque[Future[list[Result]]] = deque()
-    count = job.settings.workers if len(batches) > 1 else 0
+def _explain(run: Run, ray: OnRay | None) -> Generator[Result]:
+    """The results of a run: first those that an earlier one has written, then the others as they are done.
 
-    def read(source: ImageFile) -> Read:
-        kept = None if known is None else known.find_kept(source)
-        return kept or read_input(source, model.preprocessing)
+    All images of a batch are computed if one is not done: the last digits of a result depend on how many images it is computed
+    with and on its place among them. So a run that goes on writes, to the byte, what it would have written undisturbed.
+    """
+    job, index, done = run.job, run.index, set[str]()
+    here = job.settings if ray is None else replace(job.settings, device="cpu")
+    computer = Computer(run.model, replace(job, settings=here), run.note)
+    with commit_at_end(run.store, index):
+        if index is not None and not run.plan.overwrite:
+            for kept in _kept_images(run, index, computer):
+                run.stop.check()
+                done.add(kept.source.name)
+                yield from kept.results
+        items = [(image, image.name not in done) for image in run.plan.images]
+        if ray is None or index is None:
+            yield from _explain_here(run, computer, items)
+        elif len(done) < len(items):
+            yield from ray.explain(run, index, items)
+    if index is not None and not index.begun and (done or run.plan.shard is not None):  # there was nothing to do
+        index.begin()
+    if index is not None and index.begun:
+        index.finish(complete=not run.stop.asked)
 
-    def write(one: Read, made: Mapping[str, Computed]) -> list[Result]:
-        if isinstance(one, KeptImage):
-            return list(one.results)
-        results, lines = write_image(one.source, made[one.source.name], store)
+
+def _explain_here(run: Run, computer: Computer, items: Sequence[Item]) -> Iterator[Result]:
+    """The results of images that are to be done: images are read ahead of the network, and results written behind it."""
+    index, behind = run.index, deque[Future[list[Result]]]()
+
+    def read(item: Item) -> Read:
+        return read_input(item[0], run.model.preprocessing), item[1]
+
+    def write(source: ImageFile, computed: Computed) -> list[Result]:
+        results, lines = write_image(source, computed, run.store)
         for line in lines if index is not None else ():
             index.append(line)  # type: ignore[union-attr]
         return results
 
-    with commit_at_end(store, index), start_workers(count, behind=torch.get_num_threads() > 1) as workers:
-        for _, batch in takewhile(lambda _: not stop.asked, workers.ahead(batches, read)):
-            several = with_companions(batch, model.preprocessing, workers)
+    count = run.job.settings.workers if len(items) > computer.size else 0
+    with start_workers(count, behind=torch.get_num_threads() > 1) as workers:
+        batches = workers.ahead(unfinished_batches(items, computer.size), read)
+        for _, batch in takewhile(lambda _: not run.stop.asked, batches):
             try:  # a network is never run twice at a time, nor copied
-                made = computer.compute(several)
+                made = computer.compute(batch)
             except KeyboardInterrupt:  # of a caller that has no handler of its own
-                stop.ask(stop.asked or SIGINT)
+                run.stop.ask(run.stop.asked or SIGINT)
                 break
             if index is not None and not index.begun:
                 index.begin()
-            behind.extend(workers.submit(write, one, made) for one in batch)
+            behind.extend(workers.submit(write, one.source, made[one.source.name]) for one, wanted in batch if wanted)
             while len(behind) > computer.size:
                 yield from behind.popleft().result()
         while behind:
             yield from behind.popleft().result()
-    if index is not None and plan.shard is not None and not index.begun:  # none of the images fell to this one
-        index.begin()
-    if index is not None and index.begun:
-        index.finish(complete=not stop.asked)
 
 
-Read = Input | Unreadable | KeptImage
-"""What was read of an image, why nothing was, or what an earlier run wrote of it."""
-
-
-def with_companions(batch: Sequence[Read], preprocessing: Preprocessing, workers: Workers) -> list[Input | Unreadable]:
-    """What to compute of a batch: if one image is not done, all images of its batch.
-
-    The last digits of a result depend on how many images it is computed with and on its place among them. So a run
-    that goes on writes, to the byte, what it would have written undisturbed.
-    """
-    alone = not any(isinstance(one, Input) for one in batch)
-    several = [
-        workers.submit(read_input, one.source, preprocessing) if isinstance(one, KeptImage) else one
-        for one in batch
-        if not alone or isinstance(one, Unreadable)
-    ]
-    return [one.result() if isinstance(one, Future) else one for one in several]
-
-
-def check_kept(
-    computer: Computer,
-    preprocessing: Preprocessing,
-    images: Sequence[ImageFile],
-    index: Index,
-    note: Note,
-) -> None:
-    """Compute the first result that is to be kept again; if its logit differs, nothing is kept."""
-    for kept in filter(None, map(index.find_kept, images)):
-        again = read_input(kept.source, preprocessing)
-        if not kept.results or not isinstance(again, Input):
-            continue
-        first = kept.results[0]
-        logits, target = computer.logits(again), first.document["target"]
-        rounding = 1e-3 * max(map(abs, logits))
-        if not math.isclose(logits[target["index"]], target["logit"], abs_tol=rounding):
-            index.distrusted = True
-            problem = f"the network gives {target['label']} another logit in {first.file} than it did then"
-            note(f"{problem}: what is in {index.out} is made again")
-        return
+def _kept_images(run: Run, index: Index, computer: Computer) -> Iterator[KeptImage]:
+    """The images that an earlier run has done. The first is computed again; if its logit differs, nothing is kept."""
+    known, checked = [image for image in run.plan.images if index.line_of(image.name)], False
+    with start_workers(None if known else 0) as workers:
+        for _, batch in workers.ahead(in_batches(known, LOOKED_AT), index.find_kept):
+            for kept in filter(None, batch):
+                again = None if checked or not kept.results else read_input(kept.source, run.model.preprocessing)
+                if isinstance(again, Input):
+                    checked, first = True, kept.results[0]
+                    logits, target = computer.logits(again), first.document["target"]
+                    rounding = 1e-3 * max(map(abs, logits))
+                    if not math.isclose(logits[target["index"]], target["logit"], abs_tol=rounding):
+                        index.distrusted = True
+                        problem = f"the network gives {target['label']} another logit in {first.file} than it did then"
+                        run.note(f"{problem}: what is in {index.out} is made again")
+                        return
+                yield kept
 
 
 @contextmanager
@@ -223,7 +235,9 @@ def commit_at_end(store: ResultStore, index: Index | None) -> Iterator[None]:
                     index.append(line)
                     lost += [line["error"]] if "error" in line else []
     if lost:
-        raise PathxError(f"{len(lost)} images that were done are lost ({lost[0]}): run the same command again to go on")
+        raise PathxError(
+            f"{len(lost)} images that were done are lost ({lost[0]}): run the same command again to continue"
+        )
 
 
 def index_of(plan: Plan, model: LoadedModel, job: Job, store: ResultStore) -> Index:

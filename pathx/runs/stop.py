@@ -47,7 +47,7 @@ class Stop:
         if self.asked:
             _end(number)
         self.ask(number)
-        _say("stopping as soon as what is being computed is written; once more to stop at once")
+        _say("stopping when the current batch is written; a second signal stops at once")
 
 
 def end_at_once() -> None:
@@ -72,7 +72,7 @@ def _handle_signals(handler: Callable[[int, FrameType | None], None]) -> Iterato
 def _end(number: int) -> NoReturn:
     with suppress(Exception):
         sys.stdout.flush()
-    _say("interrupted; run the same command again to go on")
+    _say("interrupted; run the same command again to continue")
     os._exit(128 + number)
 
 

@@ -194,7 +194,7 @@ def test_sigterm_on_a_ray_that_was_started_here(here: Path, early: bool) -> None
     run.terminate()
     status, said = ended(run)
     assert status == 143, said
-    assert "run the same command again to go on" in said
+    assert "run the same command again to continue" in said
 
 
 def wait_for_ray(run: subprocess.Popen[str]) -> None:
@@ -229,7 +229,7 @@ def test_ctrl_c_on_a_ray_that_was_started_here(here: Path) -> None:
     os.killpg(run.pid, signal.SIGINT)
     status, said = ended(run)
     assert status == 130, said
-    assert "run the same command again to go on" in said
+    assert "run the same command again to continue" in said
     status, said = ended(started(here, "out", "--ray", "local"))
     assert status == 0, said
     assert all(line.startswith("pathx: ") for line in said.splitlines())  # Ray keeps quiet

@@ -76,7 +76,7 @@ def test_the_first_failure_may_end_it(pathx_: Pathx) -> None:
     arguments = ("explain", "photos", "--model", scripted(network()), "--batch-size", 1, "--no-pictures")
     done = pathx_(*arguments, *config(workers=1, fail_fast=True))
     assert done.status == 1
-    assert done.err.splitlines()[-1] == "pathx: stopped at the first failure; run the same command again to go on"
+    assert done.err.splitlines()[-1] == "pathx: stopped at the first failure; run the same command again to continue"
     assert 2 <= len(lines("pathx-out")) < 20
     done = pathx_(*arguments)
     assert len(lines("pathx-out")) == 30

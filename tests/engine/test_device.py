@@ -159,7 +159,7 @@ def test_names_of_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("auto", "cpu", "cuda:0", "cuda:2")
     assert [str(resolve_device(name)) for name in names] == ["cuda", "cpu", "cuda:0", "cuda:2"]
     with pytest.raises(
-        PathxError, match=r"^a run has one device, not cuda:0,cuda:1: `ray` local has a process for every"
+        PathxError, match=r"^a run has one device, not cuda:0,cuda:1: use `ray` local for a process per GPU"
     ):
         resolve_device("cuda:0,cuda:1")
     assert resolve_batch_size("auto", torch.device("cuda")) > resolve_batch_size("auto", torch.device("cpu")) > 1

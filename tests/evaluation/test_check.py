@@ -51,7 +51,7 @@ def test_a_verdict_says_what_noise_does(pathx_: Pathx) -> None:
         figures = found["checks"]["stability"]["figures"]
         steady = min(figures["correlation"], figures["units_in_common"]) >= 0.7
         assert figures["steady"] == steady and found["verdict"] in done.out
-        assert ("trusted as far as this goes" in found["verdict"]) == (steady and found["passed"])
+        assert ("trusted as far as these checks go" in found["verdict"]) == (steady and found["passed"])
         assert "right" not in found["verdict"]
 
 

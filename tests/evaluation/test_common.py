@@ -17,7 +17,9 @@ pytestmark = pytest.mark.usefixtures("one_thread", "measured", "undrawn")
 
 
 @pytest.mark.usefixtures("drawn")
-def test_common_paths_from_pictures_and_from_results_are_the_same(pathx_: Pathx) -> None:
+def test_common_paths_from_pictures_and_from_results_are_the_same(
+    pathx_: Pathx, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(6, 10):
         picture(f"pictures/{('cat', 'dog')[number % 2]}/{number}.png", number)
     settings = ("--model", "model.pt", "--depth", "all", "--width", 3)
@@ -29,6 +31,7 @@ def test_common_paths_from_pictures_and_from_results_are_the_same(pathx_: Pathx)
     files = sorted(map(str, Path("pictures").rglob("*.png")))
     pathx_("explain", *files, *settings, "--out", "explained", "--quiet")
     Path("model.pt").unlink()  # the network is not needed any more
+    monkeypatch.setattr("pathx.evaluation.plots.can_plot", lambda note: False)
     assert pathx_("common", "explained", "--group-by", "folder", "--layers", "3", "--out", "other").status == 0
     one, other = document("one/common.json"), document("other/common.json")
     assert one["schema"] == "pathx/common@1"

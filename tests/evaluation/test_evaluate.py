@@ -84,7 +84,7 @@ def test_a_stopped_run_goes_on(
 
     method("random", stops)
     stopped = pathx_(*arguments, "--out", "out")
-    assert (stopped.status, stopped.err) == (130, "pathx: interrupted; run the same command again to go on\n")
+    assert (stopped.status, stopped.err) == (130, "pathx: interrupted; run the same command again to continue\n")
     assert len(Path("out/records.jsonl").read_text().splitlines()) == 8
     with open("out/records.jsonl", "a", encoding="utf-8") as stream:
         stream.write('{"key": "cut sho')  # as a power failure leaves it

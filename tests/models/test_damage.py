@@ -62,12 +62,12 @@ def test_sidecars(script: bytes, tmp_path: Path) -> None:
     model = tmp_path / "model.pt"
     model.write_bytes(script)
     refused = 0
-    for text in list(sidecars())[::2]:
+    for text in list(sidecars())[::4]:
         (tmp_path / "model.json").write_text(text)
         said = answered(lambda: load_model(model))
         assert not said.startswith("FAULTY"), (text[:200], said)
         refused += bool(said)
-    assert refused > 75
+    assert refused > 35
     (tmp_path / "model.json").unlink()
     for size in ((3, 99999, 99999), (3, 9999999999999, 8)):
         assert "would need more than 1 GiB for the input alone" in answered(lambda: load_model(model, input_size=size))  # noqa: B023
@@ -75,7 +75,7 @@ def test_sidecars(script: bytes, tmp_path: Path) -> None:
 
 def test_sidecars_inside_the_file(script: bytes, tmp_path: Path) -> None:
     model, records = tmp_path / "model.pt2", records_of(exported())
-    for text in list(sidecars())[::20]:
+    for text in list(sidecars())[::40]:
         model.write_bytes(packed({**records, "extra/pathx.json": text.encode()}))
         assert not answered(lambda: load_model(model)).startswith("FAULTY"), text[:200]
 

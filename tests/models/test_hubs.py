@@ -248,7 +248,7 @@ def test_preprocessing_that_is_not_followed(folder: str, change: dict[str, Any],
     file = Path(folder, "preprocessor_config.json")
     processor = {key: value for key, value in json.loads(file.read_text()).items() if key != "crop_pct"}
     file.write_text(json.dumps(processor | change))
-    assert f"prepared in a way that pathx does not follow ({said}" in refusal(folder)
+    assert f"prepared in a way that pathx does not support ({said}" in refusal(folder)
     assert load_model(folder, input_size=(3, 64, 64), mean=0.5, std=0.5).preprocessing.mean == (0.5, 0.5, 0.5)
 
 

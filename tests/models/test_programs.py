@@ -186,10 +186,10 @@ class Named(nn.Module):
 def small_networks() -> Iterator[nn.Module]:
     yield from (network(), Named(), GivesPair())
     yield nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), nn.ReLU(), nn.Flatten())
-    yield torchvision.models.VisionTransformer(64, 16, 2, 2, 8, 16, num_classes=3)
 
 
 def large_networks() -> Iterator[nn.Module]:
+    yield torchvision.models.VisionTransformer(64, 16, 2, 2, 8, 16, num_classes=3)
     yield torchvision.models.resnet18(num_classes=3)
     yield torchvision.models.densenet121(num_classes=3)
     yield torchvision.models.mobilenet_v2(num_classes=3)

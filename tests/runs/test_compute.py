@@ -60,7 +60,7 @@ def test_one_class_against_another_is_nothing_against_itself(tmp_path: Path) -> 
     with pytest.raises(PathxError, match="dog is compared with itself") as caught:
         asked(tmp_path, "dog", against=2)
     assert caught.value.usage
-    with pytest.raises(PathxError, match="decompose compares no classes"):
+    with pytest.raises(PathxError, match="decompose does not compare classes"):
         job("cat", decompose={}, against="dog").check()
 
 

@@ -77,7 +77,7 @@ def test_a_signal_ends_a_run_in_good_order(pathx_: Pathx) -> None:
     said = in_the_middle("compute", signal.SIGINT, *arguments)
     written = lines("pathx-out")
     done_so_far = f"{len(written)} of 20 images are done"
-    assert said.splitlines()[-1] == f"pathx: interrupted: {done_so_far}; run the same command again to go on"
+    assert said.splitlines()[-1] == f"pathx: interrupted: {done_so_far}; run the same command again to continue"
     assert len([file for file in files("pathx-out") if file.endswith("path.json")]) == len(written)
     assert not [file for file in files("pathx-out") if file.endswith(".part")]
     done = pathx_(*arguments, "--model", "model.pt")

@@ -340,7 +340,7 @@ run()
 """
     Path("script.py").write_text(script)
     code, err = shell(f"{sys.executable} script.py")
-    assert (code, err) == (128 + number, "pathx: interrupted; run the same command again to go on\n")
+    assert (code, err) == (128 + number, "pathx: interrupted; run the same command again to continue\n")
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ def test_a_signal_is_a_request_that_is_looked_at_where_nothing_is_half_done(capf
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.asked == signal.SIGTERM
     assert signal.getsignal(signal.SIGTERM) is before
-    assert capfd.readouterr().err.startswith("pathx: stopping as soon as what is being computed is written")
+    assert capfd.readouterr().err.startswith("pathx: stopping when the current batch is written")
     with pytest.raises(KeyboardInterrupt) as raised:
         stop.check()
     assert raised.value.args == (signal.SIGTERM,)
@@ -37,4 +37,4 @@ print("never")
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (128 + number, "")
-    assert done.stderr.splitlines()[-1] == "pathx: interrupted; run the same command again to go on"
+    assert done.stderr.splitlines()[-1] == "pathx: interrupted; run the same command again to continue"

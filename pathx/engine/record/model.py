@@ -260,7 +260,9 @@ class _FunctionMode(TorchFunctionMode):
             args[0].detach().flatten()[0].item()
         elif func in _RESETTING_MEMORY:
             if self.mode.functional:  # torch would crash
-                raise PathxError("the model gives a tensor other memory (.data = …); write into it instead", usage=True)
+                raise PathxError(
+                    "the model replaces a tensor's memory (.data = …); write into the tensor instead", usage=True
+                )
             self.mode.writes.remember_memory(args[0])
             func(*args)
             return self.mode.rebind(*args)

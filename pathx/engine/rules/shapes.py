@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -34,7 +33,7 @@ from pathx.engine.rules.shared import (
     vjp_constant,
 )
 from pathx.engine.rules.table import Call, Cotangents, constant, linear
-from pathx.engine.window import Corners, Window, with_item
+from pathx.engine.window import Window, with_item
 
 # --- reshapes, permutations, repeats ----------------------------------------------------------------------------------
 
@@ -149,21 +148,8 @@ def cat(call: Call, output: int, cotangent: Window) -> Cotangents:
     if len(call.args[0]) == 1:
         return [(call.args[0][0], cotangent)]
     dim = dim_of(call, 1, len(cotangent.shape) + 1)
-    parts = [(item, _part(call, cotangent, dim, at, size)) for item, at, size in pieces(call, dim) if call.varies(item)]
-    return [(item, part) for item, part in parts if part is not None]
-
-
-def _part(call: Call, cotangent: Window, dim: int, offset: int, size: int) -> Window | None:
-    """What of the cotangents falls on [offset, offset + size) of `dim`, in coordinates that start there."""
-    window = cotangent.shift(dim, -offset, size)
-    if call.compact and isinstance(origin := window.origin[dim], Corners):
-        keep = torch.nonzero((origin.numbers > -window.extent[dim]) & (origin.numbers < size)).flatten()
-        if len(keep) < len(origin.base):
-            window, origin = window.rows(keep), origin.rows(keep)
-        if len(keep) and window.extent[dim] == 1:  # single elements that are left lie inside
-            inner = with_item(window.origin, dim, Corners(origin.numbers, size))
-            window = replace(window, origin=inner, clean=cotangent.clean)
-    return window if window.data.numel() else None
+    parts = [(item, cotangent.shift(dim, -at, size)) for item, at, size in pieces(call, dim) if call.varies(item)]
+    return [(item, part) for item, part in parts if part.data.numel()]
 
 
 @constant("cat")

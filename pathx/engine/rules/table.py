@@ -27,7 +27,6 @@ class Call:
         shapes: of its values, without the batch.
         saved: its values that are frozen at the images, (B, …): factors, masks, indices.
         batch: how many images there are.
-        compact: rows that are known to be empty may be dropped. Off on a GPU, where shapes must not depend on data.
         inputs: its varying inputs as they were in the forward pass, (B, …), where its record saves them.
         whole: the tensors are of one image, wherever the batch is in them, and rows have no place in the arguments.
         memo: what its rule computes once, though it is asked several times.
@@ -39,7 +38,6 @@ class Call:
     shapes: dict[Value, tuple[int, ...]]
     saved: dict[Value, Tensor]
     batch: int
-    compact: bool
     inputs: dict[Value, Tensor] = field(default_factory=dict)
     whole: bool = False
     memo: dict[str, Tensor] = field(default_factory=dict)

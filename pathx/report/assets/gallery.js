@@ -145,27 +145,28 @@ function step(event) {
   inner.querySelector(`[data-at="${next}"]`)?.focus({ preventScroll: true });
 }
 
-function select(name, values, change) {
+const selects = new Map();
+
+/** A list to choose from, as a part of the state; nothing where there is no choice. */
+function select(name, key, options) {
+  if (options.length < 2) return null;
   const element = make(
     "select",
-    { "aria-label": name, change: () => change(element.value) },
-    make("option", { value: "" }, "all"),
-    values.map((value) => make("option", { value }, value)),
+    { "aria-label": name, change: () => set({ [key]: element.value }) },
+    options.map(([value, label]) => make("option", { value }, label)),
   );
-  return { element, label: make("label.field-label", make("span", name), element) };
+  selects.set(key, element);
+  return make("label.field-label", make("span", name), element);
 }
 
 function classesOf(key) {
-  return [...new Set(rows.map((row) => row[key]).filter(Boolean))].sort();
+  const names = [...new Set(rows.map((row) => row[key]).filter(Boolean))].sort();
+  return [["", "all"], ...names.map((name) => [name, name])];
 }
-
-const truths = select("Labelled", classesOf("truth"), (value) => set({ truth: value }));
-const predictions = select("Predicted", classesOf("predicted"), (value) => set({ predicted: value }));
 
 function set(changes) {
   Object.assign(state, changes);
-  truths.element.value = state.truth;
-  predictions.element.value = state.predicted;
+  for (const [key, element] of selects) element.value = state[key];
   update();
 }
 
@@ -175,32 +176,29 @@ function controls() {
     placeholder: "file or class",
     input: () => set({ words: search.value.trim().toLowerCase() }),
   });
-  const sort = make(
-    "select",
-    { "aria-label": "Sort", change: () => set({ sort: sort.value }) },
-    Object.entries(SORTS)
-      .filter(([key]) => key !== "margin" || rows.some((row) => typeof row.margin === "number"))
-      .filter(([key]) => !["falls", "stays"].includes(key) || rows.some((row) => row.removal))
-      .map(([value, [name]]) => make("option", { value }, name)),
-  );
+  const known = { margin: "margin", falls: "removal", stays: "removal" };
+  const sorts = Object.keys(SORTS).filter((key) => !known[key] || rows.some((row) => row[known[key]] != null));
   const labelled = rows.some((row) => row.truth);
-  const shows = [
-    ["all", "all"],
-    ...(labelled
-      ? [
-          ["wrong", "wrong"],
-          ["right", "right"],
-        ]
-      : []),
-    ...(rows.some((row) => row.error) ? [["failed", "failed"]] : []),
-  ];
+  const failed = rows.some((row) => row.error);
+  const shows = ["all", ...(labelled ? ["wrong", "right"] : []), ...(failed ? ["failed"] : [])];
   return make(
     "div.controls",
     make("label.field-label", make("span", "Search"), search),
-    make("label.field-label", make("span", "Sort"), sort),
-    labelled ? truths.label : null,
-    predictions.label,
-    shows.length > 1 ? choice("Show", shows, "all", (show) => set({ show })) : null,
+    select(
+      "Sort",
+      "sort",
+      sorts.map((key) => [key, SORTS[key][0]]),
+    ),
+    select("Labelled", "truth", classesOf("truth")),
+    select("Predicted", "predicted", classesOf("predicted")),
+    shows.length > 1
+      ? choice(
+          "Show",
+          shows.map((one) => [one, one]),
+          "all",
+          (show) => set({ show }),
+        )
+      : null,
     make("button", { click: table }, "Save as CSV"),
   );
 }

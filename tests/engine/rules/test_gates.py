@@ -281,7 +281,7 @@ def slopes(op: Any, h: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], ki
     out = out[0] if isinstance(out, tuple) else out
     source, made = Value(0), Value(1)
     node = Node(0, op, (source, *args), kwargs, (made,), Scope())
-    call = Call(node, (source, *args), kwargs, {source: (15,), made: (15,)}, {}, 1, True)
+    call = Call(node, (source, *args), kwargs, {source: (15,), made: (15,)}, {}, 1)
     record = OPERATIONS[kind]
     assert record.gate is not None
     return record.gate(call, (out if record.saves == "output" else h).detach()), out

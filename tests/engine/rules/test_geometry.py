@@ -15,7 +15,7 @@ from pathx import PathxError
 from pathx.engine.fields import boxes
 from pathx.engine.freeze import freeze
 from pathx.engine.rules.pooling import FORMS
-from pathx.engine.window import Window, unravel
+from pathx.engine.window import unravel
 
 aten = torch.ops.aten
 MAPS = (2, 3, 7, 6)
@@ -206,9 +206,8 @@ def test_means_and_sums_over_any_dimensions(kind: str, dims: Any, keep: bool) ->
     assert_linear(lambda x: getattr(x, kind)(dims, keepdim=keep)[:, None], 2, 3, 4, 5)
 
 
-@pytest.mark.parametrize("compact", [True, False])
 @pytest.mark.parametrize("dim", [1, 3, -2])
-def test_parts_put_together(dim: int, compact: bool) -> None:
+def test_parts_put_together(dim: int) -> None:
     """Of what varies, what is frozen and what is fixed, in sizes of their own."""
 
     def function(x: Tensor) -> Tensor:
@@ -216,19 +215,5 @@ def test_parts_put_together(dim: int, compact: bool) -> None:
         some, more = x.narrow(dim, 0, 2), x.narrow(dim, 1, 1)
         return torch.cat([some, fixed(*some.shape), x, (more > 0.5).double(), more, fixed(*more.shape, seed=3)], dim)
 
-    assert_as_autograd(Above(function), pictures(2, 3, 4, 5))
-    frozen = freeze(Above(function), pictures(2, 3, 4, 5))
-    frozen.compact = compact
+    frozen = assert_as_autograd(Above(function), pictures(2, 3, 4, 5))
     assert_boxes_go_down(frozen, lambda node: node.kind == "cat")
-
-
-def test_rows_that_miss_a_part_are_left_out_of_it() -> None:
-    """A unit of one part of a `cat` sends nothing to the others: on a CPU those rows are left out, on a GPU they are zero."""
-    row = torch.arange(4)
-    units = Window.one_hot(torch.ones(4).double(), torch.tensor([0, 2, 3, 5]), (6,), row, row % 2)
-    for compact, rows in ((True, [[0, 1], [2, 3]]), (False, [[0, 1, 2, 3], [0, 1, 2, 3]])):
-        frozen = freeze(Above(lambda x: torch.cat([2 * x, 3 * x], 1)), pictures(2, 3))
-        (node,) = (node for node in frozen.network.nodes if node.kind == "cat")
-        frozen.compact = compact
-        parts = frozen.pull(node, 0, units)
-        assert [part.row.tolist() for _, part in parts] == rows

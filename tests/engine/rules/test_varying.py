@@ -230,7 +230,7 @@ def test_a_normalisation_is_a_scale_and_a_shift_in_every_spelling(settings: tupl
     weight, bias, mean, x = (pictures(4, 3)[number] for number in range(4))
     args = (Value(0), weight, bias, mean, fixed(3), *settings)
     node = Node(0, aten.native_batch_norm.default, args, {}, (Value(1),), Scope())
-    call = Call(node, args, {}, {Value(0): (3,), Value(1): (3,)}, {}, 1, True)
+    call = Call(node, args, {}, {Value(0): (3,), Value(1): (3,)}, {}, 1)
     row = torch.zeros(3, dtype=torch.long)
     cotangent = Window.full(torch.eye(3, dtype=DOUBLE), row, row)
     ((_, below),) = batch_norm(call, 0, cotangent)
