@@ -132,14 +132,32 @@ def public_address(address: str) -> str:
 
 
 def address_hash(address: str) -> str:
-    """Tells an address from others."""
-    return hashlib.sha256(_plain(address).encode(errors="replace")).hexdigest()[:8]
+    """Tells an address from others; without what signs it, which is another every time."""
+    return hashlib.sha256(_drop_signature(_plain(address)).encode(errors="replace")).hexdigest()[:8]
 
 
 def _plain(address: str) -> str:
     """An address without a login, and without what only a browser needs to know."""
     plain = _LOGIN.sub(r"\1", address)
     return plain.partition("#")[0] if plain.lower().startswith(("http://", "https://")) else plain
+
+
+_SIGNING = re.compile(
+    r"(?i)(x-(amz|goog|oss)-.*|signature|expires|awsaccesskeyid|googleaccessid|ossaccesskeyid|policy|key-pair-id)"
+)
+_SIGNED = re.compile(r"(?i)[?&](x-(amz|goog|oss)-signature|signature|sig)=")
+_SHARED_ACCESS = re.compile(r"(?i)s(v|s|rt|r|p|t|e|ip|pr|ig|ks|koid|ktid|kt|ke|kv)")  # of Microsoft
+
+
+def _drop_signature(address: str) -> str:
+    """An address without what signs it, as stores of Amazon, Google, Alibaba and Microsoft do."""
+    if not _SIGNED.search(address):
+        return address
+    whole, _, query = address.partition("?")
+    parts = [part for part in query.split("&") if not _SIGNING.fullmatch(part.partition("=")[0])]
+    if re.search(r"(?i)[?&]sig=", address):
+        parts = [part for part in parts if not _SHARED_ACCESS.fullmatch(part.partition("=")[0])]
+    return f"{whole}?{'&'.join(parts)}"
 
 
 def shown(path: str | Path) -> str:

@@ -94,14 +94,6 @@ def index_name(shard: Shard | None) -> str:
     return INDEX.format(_suffix(shard))
 
 
-@dataclass(frozen=True)
-class KeptImage:
-    """An image that an earlier run has done, and the results that it wrote."""
-
-    source: ImageFile
-    results: tuple[Result, ...]
-
-
 class Index:
     """The index of a run, or of a shard of it, in an output folder.
 
@@ -159,8 +151,8 @@ class Index:
         line = None if self.distrusted else self._known.get((self._key[0], name))
         return line if line is not None and line["run"] == self._key[1] and "error" not in line else None
 
-    def find_kept(self, source: ImageFile) -> KeptImage | None:
-        """What an earlier run wrote of an image, where that is whole and the image is the same."""
+    def find_kept(self, source: ImageFile) -> tuple[Result, ...] | None:
+        """The results that an earlier run wrote of an image, where these are whole and the image is the same."""
         from pathx.images.read import sha256_of_image  # here, as it loads Pillow, which --help can do without
 
         line = self.line_of(source.name) if source.error is None else None
@@ -174,7 +166,7 @@ class Index:
                 self._read_result(source, line, line["contrast"], sha256)
         except (OSError, ValueError, KeyError, TypeError, PathxError):
             return None
-        return KeptImage(source, results)
+        return results
 
     def _read_result(self, source: ImageFile, line: Line, made: Line, sha256: str | None) -> Result:
         """One of these results. Raises an error where it is not whole, or of another image."""

@@ -25,7 +25,7 @@ from pathx.results.files import NoRoomError, check_folder
 from pathx.results.older import EARLIER
 from pathx.results.store import Result, ResultStore, State, result_store
 from pathx.runs.compute import Computed, Computer, Item, Job, Read, Settings, unfinished_batches
-from pathx.runs.index import Index, KeptImage, Shard, merge_if_finished
+from pathx.runs.index import Index, Shard, merge_if_finished
 from pathx.runs.stop import Stop
 from pathx.runs.write import write_image
 
@@ -157,10 +157,10 @@ def _explain(run: Run, ray: OnRay | None) -> Generator[Result]:
     computer = Computer(run.model, replace(job, settings=here), run.note)
     with commit_at_end(run.store, index):
         if index is not None and not run.plan.overwrite:
-            for kept in _kept_images(run, index, computer):
+            for source, results in _kept_images(run, index, computer):
                 run.stop.check()
-                done.add(kept.source.name)
-                yield from kept.results
+                done.add(source.name)
+                yield from results
         items = [(image, image.name not in done) for image in run.plan.images]
         if ray is None or index is None:
             yield from _explain_here(run, computer, items)
@@ -203,15 +203,17 @@ def _explain_here(run: Run, computer: Computer, items: Sequence[Item]) -> Iterat
             yield from behind.popleft().result()
 
 
-def _kept_images(run: Run, index: Index, computer: Computer) -> Iterator[KeptImage]:
-    """The images that an earlier run has done. The first is computed again; if its logit differs, nothing is kept."""
+def _kept_images(run: Run, index: Index, computer: Computer) -> Iterator[tuple[ImageFile, Sequence[Result]]]:
+    """The images that an earlier run has done, with their results; none if the network gives the first another logit by now."""
     known, checked = [image for image in run.plan.images if index.line_of(image.name)], False
     with start_workers(None if known else 0) as workers:
-        for _, batch in workers.ahead(in_batches(known, LOOKED_AT), index.find_kept):
-            for kept in filter(None, batch):
-                again = None if checked or not kept.results else read_input(kept.source, run.model.preprocessing)
+        for batch, found in workers.ahead(in_batches(known, LOOKED_AT), index.find_kept):
+            for source, results in zip(batch, found, strict=True):
+                if results is None:
+                    continue
+                again = None if checked or not results else read_input(source, run.model.preprocessing)
                 if isinstance(again, Input):
-                    checked, first = True, kept.results[0]
+                    checked, first = True, results[0]
                     logits, target = computer.logits(again), first.document["target"]
                     rounding = 1e-3 * max(map(abs, logits))
                     if not math.isclose(logits[target["index"]], target["logit"], abs_tol=rounding):
@@ -219,7 +221,7 @@ def _kept_images(run: Run, index: Index, computer: Computer) -> Iterator[KeptIma
                         problem = f"the network gives {target['label']} another logit in {first.file} than it did then"
                         run.note(f"{problem}: what is in {index.out} is made again")
                         return
-                yield kept
+                yield source, results
 
 
 @contextmanager

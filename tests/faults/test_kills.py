@@ -40,7 +40,7 @@ def moments(phases: list[str]) -> list[tuple[int, signal.Signals]]:
 
 @pytest.mark.parametrize("name", MARKED_COMMANDS)
 def test_a_run_that_is_killed_goes_on(name: str) -> None:
-    photos()
+    photos(3)
     scripted(network())
     log = Path("log")
     status, phases = in_a_child((*COMMANDS[name], "--out", "whole"), log)

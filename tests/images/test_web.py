@@ -24,7 +24,7 @@ from pathx.images.read import decode_image, open_image, sha256_of_image
 from pathx.images.web import address_name, fetch
 
 _GO_ON = Event()
-SIGNED = "X-Amz-Date=1&X-Amz-Signature=secret"
+SIGNED = "X-Amz-Date={0}&X-Amz-Signature=secret{0}"
 
 
 def image() -> bytes:
@@ -52,7 +52,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "/x.png": sends(image()),
         "/unannounced": sends(image(), announced=-1),
         "/katze%20%C3%B6.png?gr%C3%B6%C3%9Fe=1%202": sends(image()),
-        **{f"/{name}.png?{SIGNED}": sends(image()) for name in "ab"},
+        **{f"/{name}.png?{SIGNED.format(n)}": sends(image()) for name in "ab" for n in (1, 2)},
         "/text": sends(b"<html>"),
         "/short": sends(image()[:50], announced=5000),
         "/announced": sends(b"", announced=10**12),
@@ -190,8 +190,8 @@ def test_secrets_in_addresses_are_neither_printed_nor_written(
     command, *options = COMMANDS[name]
     monkeypatch.setenv("PATHX_DEBUG", "1")
     scripted(network())
-    for _ in range(2):
-        signed = [f"{server}/{name}.png?{SIGNED}" for name in "ab"]
+    for number in (1, 2):
+        signed = [f"{server}/{name}.png?{SIGNED.format(number)}" for name in "ab"]
         wrong = [f"{server.replace('//', '//me:secret@')}/x.png", f"{server}/gone?token=secret", "s3://me:secret@b/c"]
         done = pathx_(command, *signed, *wrong, "--model", "model.pt", *options, "--out", "out")
         assert done.status == 1, done.err
@@ -199,4 +199,4 @@ def test_secrets_in_addresses_are_neither_printed_nor_written(
         written = {str(file): file.read_bytes() for file in Path("out").rglob("*") if file.is_file()}
         assert written and not [file for file, data in written.items() if b"secret" in data or "secret" in file]
     if command in ("explain", "decompose"):
-        assert "2 done before" in done.err
+        assert "2 done before" in done.err  # though they are signed in another way by now

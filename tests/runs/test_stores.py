@@ -12,7 +12,7 @@ from support.archives import image_bytes, shard
 from support.command_line import Pathx, network, picture, scripted
 from support.faults import killed_after, timeless, tree
 from support.many import labelled
-from support.stores import content, put, s3_server, store, upload
+from support.stores import content, put, s3_server, store
 
 import pathx.images.read
 from pathx.errors import PathxError
@@ -73,17 +73,6 @@ def test_what_is_missing_in_a_store_costs_itself(place: str, pathx_: Pathx) -> N
     assert ended.status == 1
     errors = [line["error"] for line in lines(Path("pathx-out/index.jsonl").read_bytes()).values() if "error" in line]
     assert len(errors) == 2 and any("no such thing in the store" in error for error in errors)
-
-
-def test_evaluation_takes_images_from_a_store(place: str, pathx_: Pathx, here: Path) -> None:
-    (here / "x").mkdir()
-    for number in range(2):
-        (here / f"x/{number}.png").write_bytes(image_bytes(number))
-    upload("x", f"{place}/evaluated/cat")
-    arguments = ("--model", scripted(network()), "--methods", "saliency", "--steps", 3, "--batch-size", 2)
-    ended = pathx_("evaluate", f"{place}/evaluated", *arguments, "--out", "table")
-    assert ended.status == 0, ended.err
-    assert "evaluated/cat/1.png" in Path("table/images.csv").read_text()
 
 
 # Results in a store
