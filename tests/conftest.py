@@ -6,6 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,8 +91,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture(scope="session")
+def commands_made_once() -> None:
+    """typer makes all commands anew for every call, which takes as long as a small network."""
+    import typer.main
+
+    typer.main.get_command = cache(typer.main.get_command)
+
+
 @pytest.fixture
-def pathx_(capsys: pytest.CaptureFixture[str]) -> Pathx:
+def pathx_(commands_made_once: None, capsys: pytest.CaptureFixture[str]) -> Pathx:
     """The command line in this process: the imports of a new one take seconds."""
     from support.command_line import Finished
 

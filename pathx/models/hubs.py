@@ -217,12 +217,13 @@ def load_transformers(
     text: str, weights: str | None, arguments: Mapping[str, Any], options: Mapping[str, Any]
 ) -> LoadedModel:
     """An image classifier of transformers, by its name on the hub (`hf:NAME`) or from a folder of `save_pretrained`."""
-    transformers, name = library("transformers"), text.removeprefix("hf:")
-    local, architecture = os.path.isdir(name), ""
+    name, architecture = text.removeprefix("hf:"), ""
+    local = os.path.isdir(name)
     if local and not os.path.isfile(os.path.join(name, "config.json")):
         raise PathxError(f"{name} is a folder without the config.json of save_pretrained", usage=True)
     if not local and (name.startswith((".", "~")) or Path(name).is_absolute() or name.count("/") > 1):
         raise PathxError(f"there is no folder {name}: check the path", usage=True)  # no name on the hub looks like this
+    transformers = library("transformers")
     try:
         with quietly():
             transformers.logging.set_verbosity_error()

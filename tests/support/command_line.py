@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +83,24 @@ def network(channels: int = 3, classes: int = 3) -> nn.Module:
         return nn.Sequential(*first, nn.Flatten(), nn.Linear(64, 9), nn.ReLU(), nn.Linear(9, classes)).eval()
 
 
+_SCRIPTED: dict[tuple[object, ...], bytes] = {}
+
+
+def _script(module: nn.Module) -> bytes:
+    buffer = BytesIO()
+    torch.jit.save(torch.jit.script(module), buffer)
+    return buffer.getvalue()
+
+
 def scripted(module: nn.Module, file: str = "model.pt", sidecar: dict[str, Any] | None = SIDECAR) -> str:
-    torch.jit.save(torch.jit.script(module), file)
+    """Write a model and what lies beside it. Networks of the same layers and weights are compiled once."""
+    parts = list(module.modules())
+    if all(type(part).__module__.startswith("torch.nn.") or type(part) is Residual for part in parts):
+        weights = (tensor.numpy(force=True).tobytes() for tensor in module.state_dict().values())
+        key = (str(module), *(part.training for part in parts), *weights)
+        Path(file).write_bytes(_SCRIPTED.get(key) or _SCRIPTED.setdefault(key, _script(module)))
+    else:
+        Path(file).write_bytes(_script(module))
     if sidecar is not None:
         Path(file).with_suffix(".json").write_text(json.dumps(sidecar))
     return file

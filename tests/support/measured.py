@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
+from support import command_line
 from torch import nn
 
-SIDECAR = {"input_size": [3, 8, 8], "mean": [0.5], "std": [0.25], "labels": ["cat", "red fox", "dog"]}
+save = command_line.scripted
 FAST = "pathx,saliency,guided_gradcam,random"
 
 
@@ -25,17 +25,8 @@ def network() -> nn.Module:
         return module
 
 
-def save(module: nn.Module, file: str = "model.pt", sidecar: dict[str, Any] = SIDECAR) -> str:
-    torch.jit.save(torch.jit.script(module), file)
-    Path(file).with_suffix(".json").write_text(json.dumps(sidecar))
-    return file
-
-
 def picture(file: str, seed: int) -> str:
-    pixels = torch.randint(0, 256, (8, 8, 3), generator=torch.Generator().manual_seed(seed))
-    Path(file).parent.mkdir(parents=True, exist_ok=True)
-    Image.frombytes("RGB", (8, 8), bytes(pixels.flatten().tolist())).save(file)
-    return file
+    return command_line.picture(file, (8, 8), seed)
 
 
 def document(file: str) -> dict[str, Any]:
