@@ -94,7 +94,7 @@ def read_input(source: ImageFile, preprocessing: Preprocessing) -> Input | Unrea
     start = perf_counter()
     try:
         with decode_image(source.source, web=True) as image:
-            return Input(source, image.reduced(), tensor_of(image, preprocessing), perf_counter() - start)
+            return Input(source, image.reduce(), tensor_of(image, preprocessing), perf_counter() - start)
     except PathxError as error:
         return Unreadable(source, error)
     except Exception as error:  # one odd image does not cost a run

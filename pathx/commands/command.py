@@ -162,7 +162,7 @@ def command(interrupted: str = "all that was written is kept", *, rare: bool = F
             with print_errors(interrupted):
                 keep_stdout_for_results()
                 values = given | {name: one.read(given.get(name)) for name, one in settings.items()}
-                values |= {name: _filled(group, values) for name, group in groups.items()}
+                values |= {name: _fill_group(group, values) for name, group in groups.items()}
                 function(**values)
 
         run.__name__, run.__doc__, run.__module__ = function.__name__, function.__doc__, function.__module__
@@ -174,11 +174,11 @@ def command(interrupted: str = "all that was written is kept", *, rare: bool = F
     return decorate
 
 
-def _filled(group: Any, values: dict[str, Any]) -> Any:
+def _fill_group(group: Any, values: dict[str, Any]) -> Any:
     """A group of options, or of such groups, with the values that are its own, which are taken out."""
     types = get_type_hints(group)
     kinds = {field.name: types[field.name] for field in fields(group)}
-    return group(**{n: _filled(kind, values) if is_dataclass(kind) else values.pop(n) for n, kind in kinds.items()})
+    return group(**{n: _fill_group(kind, values) if is_dataclass(kind) else values.pop(n) for n, kind in kinds.items()})
 
 
 def _read_settings(file: str, known: dict[str, _Setting]) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def _print(document: dict[str, Any], out: str, units_folder: str | None) -> None
             common = f"{len(layer['common_path'])} units in {document['threshold']:.0%} of the images"
             say(f"  layer {layer['layer']}{tensor}: {common}")
             for kind in ("units", "channels") if layer["positions"] else ("units",):
-                best = [f"{_named(unit, single)} {unit['share']:.0%}" for unit in layer[kind][:3]]
+                best = [f"{_unit_name(unit, single)} {unit['share']:.0%}" for unit in layer[kind][:3]]
                 print_paragraph(", ".join(best), f"    {kind:9}")
         say()
     say(f"{out}: common.json{'' if plots_are_missing() else ' and plots'}")
@@ -127,7 +127,7 @@ def _print_nearest(document: dict[str, Any]) -> None:
         say()
 
 
-def _named(unit: dict[str, Any], short: bool) -> str:
+def _unit_name(unit: dict[str, Any], short: bool) -> str:
     """A unit or channel; without its tensor where there is but one."""
     index = f"[{','.join(map(str, unit['index']))}]"
     return index if short else f"{unit['tensor']} {index}"

@@ -74,14 +74,14 @@ def _print_removal(document: dict[str, Any]) -> None:
             cells = [layer if place == 0 else "", order]
             for measure in measures:
                 mean = f"{figures[measure]['mean']:.3f}" if measure in figures else ""
-                cells += [mean, _paired(figures.get(f"pathx minus it, {measure}"))]
+                cells += [mean, _difference_text(figures.get(f"pathx minus it, {measure}"))]
             rows.append(cells)
     headings = [heading for first in measures.values() for heading in (first, "pathx minus it")]
     print_table(("layer", "order", *headings), rows, right={0, 2, 4})
     say()
 
 
-def _paired(difference: dict[str, float] | None) -> str:
+def _difference_text(difference: dict[str, float] | None) -> str:
     if difference is None:
         return ""
     return f"{difference['mean']:+.3f} ({difference['low']:+.2f} to {difference['high']:+.2f})"
@@ -99,7 +99,7 @@ def _print_mosaics(document: dict[str, Any]) -> None:
             name,
             f"{one['mean']:.3f}",
             f"{one['low']:.2f} to {one['high']:.2f}",
-            _paired(document["comparison"].get(name)),
+            _difference_text(document["comparison"].get(name)),
         )
         for name, one in shares.items()
     ]
@@ -123,7 +123,7 @@ def _print_evaluation(document: dict[str, Any]) -> None:
     for name, figures in document["methods"].items():
         versus = document["comparison"].get(name, {}).get("difference")
         first, *others = _cells(figures)
-        rows.append([name, first, _paired(versus), *others])
+        rows.append([name, first, _difference_text(versus), *others])
     print_table(("method", "ins-del", "ahead by (95%)", "ins ↑", "del ↓", "tied", "s"), rows, right={1, 3, 4, 5, 6})
     say()
     if document["compared"]:

@@ -20,7 +20,7 @@ from pathx.commands.output import (
     unit_name,
 )
 from pathx.commands.running import run_images
-from pathx.drawing.words import counted
+from pathx.drawing.words import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -120,7 +120,7 @@ def _channels(layer: PathLayer, room: int, names: Mapping[str, str]) -> list[tup
     channels = []
     for (tensor, number), parts in members.items():
         given = f" {names.get(f'{tensor}[{number}]', '')}".rstrip()
-        name = place_name(tensor, f" [{number}]{given}, {counted(len(parts), 'unit')}", room)
+        name = place_name(tensor, f" [{number}]{given}, {count_of(len(parts), 'unit')}", room)
         channels.append((math.fsum(parts), name))
     return sorted(channels, key=lambda channel: -channel[0])
 

@@ -11,7 +11,7 @@ from pathx.commands import options
 from pathx.commands.command import command
 from pathx.commands.options import option
 from pathx.commands.output import about, print_error, say
-from pathx.drawing.words import counted
+from pathx.drawing.words import count_of
 from pathx.errors import shown
 from pathx.runs.index import index_name, unpack_results
 from pathx.runs.index import merge as merge_shards
@@ -61,10 +61,10 @@ def _unpack(out: str, folder: str, quiet: bool) -> None:
     for problem in found.problems:
         print_error(problem)
     if not quiet:
-        say(f"{folder}: the results of {counted(found.done, 'image')}")
+        say(f"{folder}: the results of {count_of(found.done, 'image')}")
     if found.lost:
         print_error(
-            f"{counted(len(found.lost), 'image')} could not be unpacked, {found.lost[0]} the first: run the command that "
+            f"{count_of(len(found.lost), 'image')} could not be unpacked, {found.lost[0]} the first: run the command that "
             f"made {shown(out)} again, then unpack it again"
         )
         raise typer.Exit(1)

@@ -10,7 +10,7 @@ import typer
 from pathx.commands import options
 from pathx.commands.command import command
 from pathx.commands.output import about, print_error, say
-from pathx.drawing.words import counted
+from pathx.drawing.words import count_of
 
 
 @command(rare=True)
@@ -49,5 +49,5 @@ def redraw(
     if failed:
         again = failed.total() - len(failed)
         if again:
-            print_error(f"the same is true of {counted(again, 'more folder')}")
+            print_error(f"the same is true of {count_of(again, 'more folder')}")
         raise typer.Exit(1)

@@ -87,7 +87,7 @@ def _show(tensor: str, channel: int, folder: str, format: str) -> None:
     from pathx.units.files import read_units
 
     gathered = read_units(folder)
-    found = [own for own in _named(gathered, tensor) if (own, channel) in gathered.channels]
+    found = [own for own in _channel_names(gathered, tensor) if (own, channel) in gathered.channels]
     if not found:
         raise PathxError(_absent(gathered, folder, tensor, channel), usage=True)
     for name in found:
@@ -98,7 +98,7 @@ def _show(tensor: str, channel: int, folder: str, format: str) -> None:
             _print_channel(one)
 
 
-def _named(gathered: Units, tensor: str) -> list[str]:
+def _channel_names(gathered: Units, tensor: str) -> list[str]:
     """The ReLUs that a name or the number of a layer means."""
     if tensor.isascii() and tensor.isdigit() and tensor not in gathered.tensors:
         return [name for name, layer in gathered.layers.items() if layer == int(tensor)]
@@ -106,7 +106,7 @@ def _named(gathered: Units, tensor: str) -> list[str]:
 
 
 def _absent(gathered: Units, folder: str, tensor: str, channel: int) -> str:
-    names = _named(gathered, tensor)
+    names = _channel_names(gathered, tensor)
     if not names:
         known = ", ".join(f"{name} (layer {gathered.layers[name]})" for name in list(gathered.tensors)[:4])
         return f"{folder} has no units of {tensor!r}; it has {known}"

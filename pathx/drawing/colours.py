@@ -47,7 +47,7 @@ COLOURS = {
 @lru_cache(maxsize=8)
 def heat_table(name: str) -> bytes:
     """256 colours, three bytes each, for exact values; zero is white."""
-    return b"".join(_between(_value(step) / 2 + 0.5, COLOURS[name].stops) for step in range(256))
+    return b"".join(_interpolate(_value(step) / 2 + 0.5, COLOURS[name].stops) for step in range(256))
 
 
 @lru_cache(maxsize=8)
@@ -55,7 +55,7 @@ def glow_table(name: str) -> bytes:
     """256 colours, three bytes each, for what is laid on a photo: the stronger the brighter."""
     chosen = COLOURS[name]
     return b"".join(
-        _between(abs(_value(step)), chosen.towards if step >= ZERO else chosen.against) for step in range(256)
+        _interpolate(abs(_value(step)), chosen.towards if step >= ZERO else chosen.against) for step in range(256)
     )
 
 
@@ -63,7 +63,7 @@ def _value(step: int) -> float:
     return max(-1.0, (step - ZERO) / 127)
 
 
-def _between(place: float, stops: tuple[str, ...]) -> bytes:
+def _interpolate(place: float, stops: tuple[str, ...]) -> bytes:
     """The colour at a place from 0 to 1 along the stops."""
     below = min(int(place * (len(stops) - 1)), len(stops) - 2)
     share = place * (len(stops) - 1) - below

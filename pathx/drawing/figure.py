@@ -12,7 +12,7 @@ from pathx.decomposition import LEAST_SHARE
 from pathx.drawing.page import Bar, Panel, sheet
 from pathx.drawing.render import Drawing, Overlay, pixel_map, shared_scale
 from pathx.drawing.view import View, field_boxes, heat_of, map_tile, unit_boxes, used_ends, with_inset
-from pathx.drawing.words import LINE, brief_removal, counted, path_line, percent, settings_line
+from pathx.drawing.words import LINE, brief_removal, count_of, path_line, percent, settings_line
 from pathx.explanation import Explanation
 from pathx.maps import plane, smooth
 
@@ -106,7 +106,7 @@ def decomposition_sheet(made: Decomposition, view: View, drawing: Drawing) -> Im
     heats = _decomposition_heats(made, drawing)
     scale = shared_scale(heats, drawing.percentile)
     details = (
-        f"{counted(len(made.units), 'unit')} of layer {made.layer}, in {counted(len(made.features), 'feature')}",
+        f"{count_of(len(made.units), 'unit')} of layer {made.layer}, in {count_of(len(made.features), 'feature')}",
     )
     panels = [
         Panel(tile.overlay(heats[0], drawing, scale=scale, boxes=unit_boxes(made.whole)), "the whole path", details)
@@ -118,7 +118,7 @@ def decomposition_sheet(made: Decomposition, view: View, drawing: Drawing) -> Im
             Panel(
                 with_inset(picture, tile, values) if bool(values.any()) else picture,
                 f"feature {feature.number}" + ("" if feature.share is None else f": {percent(feature.share)}"),
-                (f"{counted(len(units), 'unit')}; {channels_line(made, feature)}",),
+                (f"{count_of(len(units), 'unit')}; {channels_line(made, feature)}",),
             )
         )
     notes = [settings_line(made.whole), *decomposition_remarks(made)]
@@ -130,7 +130,7 @@ def channels_line(made: Decomposition, feature: Feature) -> str:
     (tensor, channel), units = next(iter((found := made.channels(feature)).items()))
     if len(found) == 1:
         return f"{tensor}, channel {channel}"
-    return f"{tensor}, channel {channel} ({len(units)} of {len(feature.units)}) and {counted(len(found) - 1, 'other')}"
+    return f"{tensor}, channel {channel} ({len(units)} of {len(feature.units)}) and {count_of(len(found) - 1, 'other')}"
 
 
 def feature_heat(feature: Feature, drawing: Drawing) -> Tensor:
@@ -169,9 +169,9 @@ def decomposition_remarks(made: Decomposition) -> list[str]:
     if left:
         shares = [one.share for one in left if one.share is not None]
         share = f", {percent(sum(shares))} together" if shares else ""
-        units = counted(sum(len(one.units) for one in left), "unit")
+        units = count_of(sum(len(one.units) for one in left), "unit")
         why = " below 1%" if shares and all(abs(one) < LEAST_SHARE for one in shares) else ""
-        remarks.append(f"Not drawn: {counted(len(left), 'feature')}{why} ({units}{share}).")
+        remarks.append(f"Not drawn: {count_of(len(left), 'feature')}{why} ({units}{share}).")
     return remarks
 
 

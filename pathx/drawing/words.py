@@ -13,7 +13,7 @@ def percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.1%}"
 
 
-def counted(count: int, noun: str) -> str:
+def count_of(count: int, noun: str) -> str:
     """`1 unit`, `8,361 units`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
@@ -27,14 +27,14 @@ def settings_line(explanation: Explanation) -> str:
 
 def units_line(explanation: Explanation) -> str:
     """How many units are on the path, and where: `15 units in the 3 layers nearest the output`."""
-    units = counted(sum(len(layer.units) for layer in explanation.path), "unit")
+    units = count_of(sum(len(layer.units) for layer in explanation.path), "unit")
     if explanation.complete and len(explanation.path) == 1:
         return f"{units} in the only layer"
     if explanation.complete:
-        return f"{units} in all {counted(len(explanation.path), 'layer')}"
+        return f"{units} in all {count_of(len(explanation.path), 'layer')}"
     if len(explanation.path) == 1:
         return f"{units} in the layer nearest the output"
-    return f"{units} in the {counted(len(explanation.path), 'layer')} nearest the output"
+    return f"{units} in the {count_of(len(explanation.path), 'layer')} nearest the output"
 
 
 def path_line(explanation: Explanation, label: str, other: str = "") -> str:

@@ -370,7 +370,7 @@ def ablate(
     masks = {name: mask ^ keep for name, mask in _choose(frozen, list(units), path).items()}
     gates = {gate.name: gate for gate in frozen.network.gates.values()}
     active = {name: frozen.activation(gates[name]) != 0 for name in masks}
-    fillings = {name: _filling(frozen, gates[name], mean) for name, mean in (means or {}).items() if name in masks}
+    fillings = {name: _fill_value(frozen, gates[name], mean) for name, mean in (means or {}).items() if name in masks}
     after = logits_without(frozen, {name: mask[None] for name, mask in masks.items()}, fillings)[0]
     if not bool(after.isfinite().all()):
         raise PathxError("the model's output without these units is NaN or infinite; check the values they are set to")
@@ -417,7 +417,7 @@ def _choose(
     return masks
 
 
-def _filling(frozen: Frozen, gate: Gate, mean: Tensor) -> Tensor:
+def _fill_value(frozen: Frozen, gate: Gate, mean: Tensor) -> Tensor:
     """What the units of a gate are set to, in a shape that fits its output."""
     mean = torch.as_tensor(mean).to(frozen.images)
     if mean.shape == gate.shape:

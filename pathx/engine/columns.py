@@ -49,7 +49,7 @@ def _push(sources: Sequence[Rows], units: Sequence[UnitsOfGate]) -> list[Tensor]
         tangents[gate.output] = [Window.one_hot(ones, index.reshape(-1), gate.shape, row, image)]
     products = {start: _product_below(frozen, start, tangents) for rows in sources for start in rows.starts}
     ends = {start.value if product is None else product[0] for start, product in products.items()}
-    needed, last = _between(network, ends)
+    needed, last = _nodes_between(network, ends)
     for node in network.nodes:
         inputs = [value for value in network.reading.linear.get(node.index, ()) if value in tangents]
         if not inputs or node.index not in needed:
@@ -93,7 +93,7 @@ def _product_below(frozen: Frozen, start: Start, tangents: Iterable[Value]) -> t
     return product if product is not None and product[1].shape[0] < product[1].shape[1] else None
 
 
-def _between(network: Network, starts: set[Value]) -> tuple[set[int], dict[Value, int]]:
+def _nodes_between(network: Network, starts: set[Value]) -> tuple[set[int], dict[Value, int]]:
     """The nodes below some values with no gate between, and for each value that they read or make, the last node that reads it."""
     needed: set[int] = set()
     last: dict[Value, int] = dict.fromkeys(starts, -1)

@@ -71,11 +71,11 @@ class Watch:
             return []
         shape = (shapes[0] or ())[1:]
         may_be_logits = len(shape) - shape.count(1) <= 1
-        kept = _kept(node, self.states)
+        kept = _values_to_keep(node, self.states)
         return [*kept, output] if may_be_logits else kept
 
 
-def _kept(node: Node, states: dict[Value, Dependence]) -> list[Value]:
+def _values_to_keep(node: Node, states: dict[Value, Dependence]) -> list[Value]:
     """The values of a node that its rule may ask for, where what it makes varies with the image."""
     operation = record_of(node)
     varying: list[Value] = []
@@ -191,9 +191,11 @@ class _Reader:
             self._describe(node)
         needed, linear, held = {logits}, {}, {}
         for node in reversed(self.nodes):
-            if not needed.isdisjoint(value for value in node.outputs if value is not None) and self._varying(node):
+            if not needed.isdisjoint(value for value in node.outputs if value is not None) and self._varying_values(
+                node
+            ):
                 linear[node.index] = self._linear_inputs(node, needed)
-                held[node.index] = frozenset(self._varying(node)) - {*linear[node.index]}
+                held[node.index] = frozenset(self._varying_values(node)) - {*linear[node.index]}
                 needed.update(linear[node.index])
         states = {
             value: Dependence.HELD if state is Dependence.VARIES and value not in needed else state
@@ -202,7 +204,7 @@ class _Reader:
         sources = {index: source for index, source in self.sources.items() if index in linear}
         return Reading(states, linear, held, sources, self.because)
 
-    def _varying(self, node: Node) -> list[Value]:
+    def _varying_values(self, node: Node) -> list[Value]:
         """The inputs that depend on the image and are not locally constant, each once."""
         return list(dict.fromkeys(v for v in node.inputs if self.states[v] is Dependence.VARIES))
 
@@ -219,7 +221,7 @@ class _Reader:
             self.functions[output] = frozenset.intersection(*map(self._functions_of, depending)) | {output}
             if has(node, "copy", "scale") and depending == node.inputs[:1]:
                 self.multiples[output] = self._multiples_of(depending[0]) | {output}
-        rank = self._rank(node, self._varying(node))
+        rank = self._rank(node, self._varying_values(node))
         self.ranks.update({value: rank for value in node.outputs if value is not None})
 
     def _functions_of(self, value: Value) -> frozenset[Value]:
@@ -282,7 +284,7 @@ class _Reader:
     # What a node is linear in.
 
     def _linear_inputs(self, node: Node, needed: set[Value]) -> tuple[Value, ...]:
-        operation, varying = record_of(node), self._varying(node)
+        operation, varying = record_of(node), self._varying_values(node)
         aside = [value for value in node.outputs[1:] if value in needed]
         if aside and not has(node, "split"):
             raise PathxError(_no_rule(node, " beside its first result"), usage=True)

@@ -61,8 +61,8 @@ class Frozen:
             read = node.inputs if record_of(node).saves == "inputs" else ()
             self._calls[node.index] = Call(
                 node,
-                tuple(map_leaves(arg, self._fixed) for arg in lifted or node.args),
-                {name: map_leaves(arg, self._fixed) for name, arg in node.kwargs.items()},
+                tuple(map_leaves(arg, self._fixed_tensor) for arg in lifted or node.args),
+                {name: map_leaves(arg, self._fixed_tensor) for name, arg in node.kwargs.items()},
                 shapes,
                 {v: self.kept[v] if lifted is None else self.kept[v][None] for v in frozen if v in self.kept},
                 self._batch,
@@ -71,7 +71,7 @@ class Frozen:
             )
         return self._calls[node.index]
 
-    def _fixed(self, leaf: Any) -> Any:
+    def _fixed_tensor(self, leaf: Any) -> Any:
         """The tensor behind a value that does not depend on the image; anything else as it is."""
         known = isinstance(leaf, Value) and self.network.reading.states[leaf] is Dependence.FIXED
         return self.kept[leaf] if known else leaf

@@ -228,10 +228,8 @@ def read_network(graph: Graph) -> Network:
         )
     reading = read_graph(graph, nodes, logits)
     if reading.states[logits] is not Dependence.VARIES or reading.states[graph.input] is not Dependence.VARIES:
-        raise PathxError(
-            f"the model's output does not depend on its input in a way that can be explained{_rounded(graph, nodes, reading)}",
-            usage=True,
-        )
+        problem = "the model's output does not depend on its input in a way that can be explained"
+        raise PathxError(f"{problem}{_where_rounded(graph, nodes, reading)}", usage=True)
     whole = check_batch(graph, nodes, reading)
     gates = {gate.node.index: gate for gate in _gates(graph, nodes, reading)}
     class_gates = _class_gates(graph, reading, gates, logits, producers)
@@ -327,7 +325,7 @@ def _is_head(graph: Graph, node: Node) -> bool:
     return isinstance(weight, Value) and prod(graph.shapes[weight.index][2:]) == 1
 
 
-def _rounded(graph: Graph, nodes: Iterable[Node], reading: Reading) -> str:
+def _where_rounded(graph: Graph, nodes: Iterable[Node], reading: Reading) -> str:
     """Where what varied with the image became integers, for the message."""
     for node in nodes:
         output = node.outputs[0]

@@ -45,7 +45,7 @@ class Contender:
     settings: Mapping[str, Any]
 
     @property
-    def described(self) -> dict[str, Any]:
+    def description(self) -> dict[str, Any]:
         """Its settings and fixed choices, for result files."""
         return {**self.settings, **METHODS[self.name].facts}
 
@@ -217,7 +217,7 @@ class Evaluation:
             "parameters": self.protocol.parameters,
             "images": len(self.images),
             "methods": {one.name: self.figures(one) for one in ran},
-            "settings": {one.name: one.described for one in ran},
+            "settings": {one.name: one.description for one in ran},
             "compared": own.name if own else None,
             "comparison": {one.name: self.comparison(own, one) for one in ran if own and one is not own},
             "counts": {one.name: self.counts(one) for one in ran},
@@ -359,7 +359,7 @@ def _key(prepared: Prepared, protocol: Protocol, one: Contender, seen: SeenImage
     model = prepared.model
     network = (model.sha256 + model.identity.get("made_of", ""), asdict(model.preprocessing), str(prepared.dtype))
     image = (seen.source.name, seen.image.sha256, seen.target)
-    return record_key(network, protocol.name, protocol.parameters, one.name, one.described, image)
+    return record_key(network, protocol.name, protocol.parameters, one.name, one.description, image)
 
 
 def _measure_contender(protocol: Protocol, one: Contender, subject: Subject, keys: Sequence[str]) -> list[Record]:

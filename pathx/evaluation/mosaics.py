@@ -121,7 +121,7 @@ def evaluate_mosaics(
         subject = mosaic.subject(classifier, shrink)
         for one in contenders:
             if one.name not in not_run:
-                key = record_key(about, str(prepared.dtype), one.name, one.described, files)
+                key = record_key(about, str(prepared.dtype), one.name, one.description, files)
                 try:
                     found[one.name].append(known.recall(key, partial(_measure, one, mosaic, subject))["shares"])
                 except CANNOT_RUN as error:
@@ -140,7 +140,7 @@ def evaluate_mosaics(
         "mosaics": len(mosaics),
         "images": len(seen),
         **_figures({one.name: found[one.name] for one in ran}),
-        "settings": {one.name: one.described for one in ran},
+        "settings": {one.name: one.description for one in ran},
         "not_run": not_run,
         "unread": unread,
         "model": prepared.about,

@@ -86,7 +86,7 @@ class UserImage:
         """The pixels for a network: with transparency, where it takes that as a fourth channel."""
         return self.layer if self.layer is not None and channels == 4 else self.pixels
 
-    def reduced(self) -> UserImage:
+    def reduce(self) -> UserImage:
         """With no more pixels than are needed to draw on."""
         times = math.ceil(math.sqrt(self.pixels.width * self.pixels.height / KEPT_PIXELS))
         if times <= 1:
@@ -124,7 +124,7 @@ def decode_image(path: str | Path | Member | PipedImage, *, web: bool = False) -
             if pixels > PIXEL_LIMIT:
                 raise Image.DecompressionBombError
     notes: list[str] = []
-    with _ROOM.taken(pixels):
+    with _ROOM.take(pixels):
         with _damage(name):
             if isinstance(source, Frame):
                 image = frame_image(source, PIXEL_LIMIT)
@@ -190,7 +190,7 @@ class _Room:
         self._pixels, self._taken, self._changed = pixels, 0, Condition()
 
     @contextmanager
-    def taken(self, pixels: int) -> Iterator[None]:
+    def take(self, pixels: int) -> Iterator[None]:
         with self._changed:
             self._changed.wait_for(lambda: self._taken == 0 or self._taken + pixels <= self._pixels)
             self._taken += pixels

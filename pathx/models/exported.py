@@ -74,13 +74,13 @@ def _copy_tensors(archive: Archive, folder: str, config: str, write: Callable[[s
     listed = parse_json(archive.read(f"{folder}/{config}"))
     entries: dict[str, Any] = {}
     copied: set[str] = set()
-    for name, entry in _mapping(listed, "config").items():
+    for name, entry in _as_mapping(listed, "config").items():
         record = entry["path_name"]
         if not isinstance(record, str) or not re.fullmatch(r"(weight_|tensor_)\d+", record):
-            raise Unsafe(f"{_clipped(record)} is no plain tensor")
+            raise Unsafe(f"{_clip_text(record)} is no plain tensor")
         if entry["use_pickle"] is not False:
-            raise Unsafe(f"{_clipped(name)} is a pickle, and pathx never runs one")
-        entries[_dotted(name)] = {
+            raise Unsafe(f"{_clip_text(name)} is a pickle, and pathx never runs one")
+        entries[_dotted_name(name)] = {
             "path_name": record,
             "is_param": bool(entry["is_param"]),
             "use_pickle": False,
@@ -108,7 +108,7 @@ def _tensor_meta(meta: Any, content: bytes) -> Any:
 
 def _check_program(program: Any) -> dict[str, Any]:
     """The program of an export with every name in it checked, and without what a network does not need."""
-    module = _mapping(program, "graph_module")
+    module = _as_mapping(program, "graph_module")
     for node in _nodes(module["graph"]):
         node["metadata"] = {key: str(text) for key, text in node["metadata"].items() if key == "nn_module_stack"}
     for entry in module["module_call_graph"]:
@@ -136,7 +136,7 @@ _FACTS = ("opset_version", "range_constraints", "schema_version", "torch_version
 
 def _nodes(graph: Any) -> Iterator[dict[str, Any]]:
     """The nodes of a graph and of the graphs that its nodes hold."""
-    for node in _mapping({"graph": graph}, "graph")["nodes"]:
+    for node in _as_mapping({"graph": graph}, "graph")["nodes"]:
         yield node
         for given in node["inputs"]:
             if isinstance(given["arg"], dict) and "as_graph" in given["arg"]:
@@ -147,7 +147,7 @@ def _check(value: Any, key: str) -> None:
     """Walk a part of the program: what stands under a key must be what that key is for."""
     if isinstance(value, dict):
         for name, part in value.items():
-            _dotted(name)
+            _dotted_name(name)
             if name in ("as_custom_obj", "custom_obj"):
                 raise Unsafe("it holds an object that is no tensor")
             if key in ("tensor_values", "sym_int_values", "sym_bool_values", "sym_float_values", "range_constraints"):
@@ -157,21 +157,21 @@ def _check(value: Any, key: str) -> None:
         for part in value:
             _check(part, key)
     elif isinstance(value, str):
-        rule: Callable[[str], Any] = _RULES.get(key, _dotted)
+        rule: Callable[[str], Any] = _RULES.get(key, _dotted_name)
         rule(value)
 
 
-def _dotted(name: Any) -> str:
+def _dotted_name(name: Any) -> str:
     """The name of a parameter or a module, or other plain text, which torch writes into code, inside quotes if at all."""
     if not isinstance(name, str) or not re.fullmatch(r"[^\"'\\\x00-\x1f]*", name):
-        raise Unsafe(f"{_clipped(name)} is not plain text")
+        raise Unsafe(f"{_clip_text(name)} is not plain text")
     return name
 
 
 def _identifier(name: Any) -> None:
     """The name of a value in the graph: a variable of the code that torch generates and runs."""
     if not isinstance(name, str) or not re.fullmatch(r"([A-Za-z_]\w*)?", name, re.ASCII):
-        raise Unsafe(f"{_clipped(name)} is not a name")
+        raise Unsafe(f"{_clip_text(name)} is not a name")
 
 
 def _operation(text: str) -> None:
@@ -181,7 +181,7 @@ def _operation(text: str) -> None:
     named = re.fullmatch(r"torch\.ops\.aten\.(\w+)\.(\w+)", text, re.ASCII)
     packet: Any = getattr(torch.ops.aten, named[1], None) if named else None
     if named is None or not isinstance(getattr(packet, named[2], None), torch._ops.OpOverload):
-        raise Unsafe(f"{_clipped(text)} is not an operation on tensors")
+        raise Unsafe(f"{_clip_text(text)} is not an operation on tensors")
     check_operations([f"aten::{named[1]}"])
 
 
@@ -220,7 +220,7 @@ def _expression(text: str) -> None:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         allowed = False
     if not allowed:
-        raise Unsafe(f"{_clipped(text)} is not a size")
+        raise Unsafe(f"{_clip_text(text)} is not a size")
 
 
 _ARITHMETIC = (
@@ -261,7 +261,7 @@ def _tree(text: Any) -> str:
 def _check_tree(spec: Any) -> dict[str, Any]:
     kind, context, children = spec["type"], spec["context"], spec["children_spec"]
     if kind not in (None, "builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict"):
-        raise Unsafe(f"its results are a {_clipped(kind)}, not tensors in tuples, lists or dictionaries")
+        raise Unsafe(f"its results are a {_clip_text(kind)}, not tensors in tuples, lists or dictionaries")
     names = parse_json(context) if context is not None else None
     for name in names if isinstance(names, list) else ():
         _identifier(name)
@@ -279,14 +279,14 @@ _RULES: dict[str, Callable[[str], Any]] = {
 }
 
 
-def _mapping(value: Any, key: str) -> dict[str, Any]:
+def _as_mapping(value: Any, key: str) -> dict[str, Any]:
     part = value[key] if isinstance(value, dict) else None
     if not isinstance(part, dict):
         raise Unsafe(f"it has no {key}")
     return part
 
 
-def _clipped(text: object) -> str:
+def _clip_text(text: object) -> str:
     return repr(text)[:60]
 
 

@@ -58,7 +58,7 @@ class Preprocessing:
             raise _wrong("input_size", "1 (grey), 3 (RGB) or 4 (RGBA) channels", size)
         if max(size) > _LONGEST_SIDE or 4 * size[0] * size[1] * size[2] > _LARGEST_INPUT:
             needed = f"would need more than {_LARGEST_INPUT >> 30} GiB for the input alone"
-            raise PathxError(f"input_size {_clipped(list(size))} {needed}: give a smaller one", usage=True)
+            raise PathxError(f"input_size {_clip_text(list(size))} {needed}: give a smaller one", usage=True)
         for key in ("mean", "std"):
             if len(values := getattr(self, key)) == 1:
                 object.__setattr__(self, key, tuple(values) * size[0])
@@ -145,10 +145,10 @@ def _is_number(value: object) -> bool:
 
 def _wrong(name: str, wanted: str, given: object) -> PathxError:
     given = list(given) if isinstance(given, tuple) else given
-    return PathxError(f"{name} must be {wanted}, not {_clipped(given)}", usage=True)
+    return PathxError(f"{name} must be {wanted}, not {_clip_text(given)}", usage=True)
 
 
-def _clipped(given: object) -> str:
+def _clip_text(given: object) -> str:
     """A value as it may stand in a message, cut where it is long."""
     try:
         text = repr(given) if isinstance(given, str) else str(given)
@@ -207,7 +207,7 @@ def check_values(values: Mapping[str, Any], source: str) -> dict[str, Any]:
             found[key] = tuple(value)
         elif key in found:
             wanted = f"a list of numbers such as {example}"
-            raise PathxError(f"{key} in {source} must be {wanted}, not {_clipped(value)}", usage=True)
+            raise PathxError(f"{key} in {source} must be {wanted}, not {_clip_text(value)}", usage=True)
     if "labels" in found:
         found["labels"] = parse_labels(found["labels"], source)
     return found

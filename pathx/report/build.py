@@ -19,7 +19,7 @@ from pathx.report.explanation import path_map, path_overlay, whole
 from pathx.report.measures import Shown, atlas_page, measure_page, page_title
 from pathx.report.page import Report, encode_jpeg, is_page, page
 from pathx.report.saved import NetworkDataOf, Photo, channels_of, explanation_page, find_photo, write_network_data
-from pathx.results.files import MARKER_SCHEMA, REPORT, channel_key, document_bytes, foreign, own_files, replacing
+from pathx.results.files import MARKER_SCHEMA, REPORT, channel_key, document_bytes, foreign, own_files, replace_folder
 
 _THUMBNAIL = 300
 """Pixels on the longer side of a small picture."""
@@ -110,7 +110,7 @@ def _write_gallery(found: Collected, file: Path, note: Note, advance: Callable[[
     _check_own(file, base, images)
     rows: list[dict[str, Any]] = []
     problems = list(found.problems)
-    with replacing(file.parent) as new:
+    with replace_folder(file.parent) as new:
         ours = {"schema": MARKER_SCHEMA, "files": sorted(PurePath(image.thumbnail).name for image in images)}
         new.put(f"{base}thumbnails/{MARKER}", document_bytes(ours))  # small pictures are no photos to explain
         for number, image in enumerate(images):

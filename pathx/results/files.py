@@ -268,7 +268,7 @@ def read_names(folders: Iterable[Path], sha256: str) -> dict[str, str]:
 class Replacement:
     """Files that take the place of older ones: all are written under other names first, then named in one go.
 
-    So a disk that fills up leaves what was there as it was. Made by `replacing`.
+    So a disk that fills up leaves what was there as it was. Made by `replace_folder`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -320,7 +320,7 @@ class Replacement:
 
 
 @contextmanager
-def replacing(folder: Path) -> Iterator[Replacement]:
+def replace_folder(folder: Path) -> Iterator[Replacement]:
     """Files of a folder, and of folders in it, to be replaced while no other run changes it. Raises PathxError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -337,7 +337,7 @@ def replacing(folder: Path) -> Iterator[Replacement]:
 
 def replace_file(file: Path, data: bytes) -> None:
     """Write a file so that at any time there is the old one or the new one."""
-    with replacing(file.parent) as new:
+    with replace_folder(file.parent) as new:
         new.put(file.name, data)
         new.commit()
 

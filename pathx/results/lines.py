@@ -38,7 +38,7 @@ class JsonLines:
     def append(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Add lines in one write: all of them or none. Raises OSError."""
         data = lines_bytes(lines)
-        with self.locked() as descriptor:
+        with self.lock() as descriptor:
             before = _cut_broken_line(descriptor)
             try:
                 if os.write(descriptor, data) < len(data):
@@ -53,14 +53,14 @@ class JsonLines:
 
     def rewrite(self, change: Callable[[list[Line]], Iterable[Mapping[str, Any]]]) -> None:
         """Replace the lines, while nobody adds any. Raises OSError or PathxError."""
-        with self.locked() as descriptor:
+        with self.lock() as descriptor:
             before = _read(descriptor)
             after = lines_bytes(change(_parse_lines(before)))
             if after != before:
                 replace_file(self.file, after)
 
     @contextmanager
-    def locked(self) -> Iterator[int]:
+    def lock(self) -> Iterator[int]:
         """The file, opened for appending; nobody else appends to it or replaces it meanwhile, where the file system has locks."""
         while True:
             descriptor = os.open(self.file, _FLAGS, 0o666)

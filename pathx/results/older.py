@@ -22,7 +22,7 @@ from pathx.results.files import (
     Kind,
     ResultFiles,
     read_document,
-    replacing,
+    replace_folder,
 )
 
 EARLIER = "an earlier version of the image"
@@ -36,10 +36,10 @@ def replace_results(folder: Path, files: ResultFiles) -> None:
     Of an older explanation in that folder with the same settings, files that are still true stay as well, and are added to
     what the documents list; of any other nothing does, nor what rests on it: a decomposition, a contrast. Raises PathxError.
     """
-    with replacing(folder) as new:
+    with replace_folder(folder) as new:
         gone = [CONTRAST, CONTRAST_PICTURE]
         if (path := files.documents.get(PATH)) is not None:
-            gone = _outdated(folder, files, path)
+            gone = _outdated_parts(folder, files, path)
         for name, data in files.all_bytes().items():
             new.put(name, data)
         if path is not None and "against" not in path:
@@ -48,7 +48,7 @@ def replace_results(folder: Path, files: ResultFiles) -> None:
         _remove_empty_features(folder)
 
 
-def _outdated(folder: Path, files: ResultFiles, path: Document) -> list[str]:
+def _outdated_parts(folder: Path, files: ResultFiles, path: Document) -> list[str]:
     """Older files of ours that must go, documents first; those that are still true are listed in the new documents."""
     old = _older(folder / PATH)
     listed = old.get("files") if old is not None and describe_the_same(old, path) else None
@@ -85,7 +85,7 @@ def remove_others(folder: Path, path: Document) -> str:
         differences = (_other_settings(old, path) if place == folder else []) or _other_subject(old, path)
         replaced = replaced or ", ".join(differences)
         if differences and place != folder:
-            with replacing(place) as new:
+            with replace_folder(place) as new:
                 new.commit([*_OURS, *_feature_files(place)])
                 _remove_empty_features(place)
             with suppress(OSError):  # where somebody else's files are in it
@@ -160,5 +160,5 @@ def _drop_contrast(folder: Path, path: Document) -> None:
     """Remove the contrast of an image's explanations, unless it is about this one of them."""
     contrast = _older(folder / CONTRAST)
     if contrast is not None and not describe_the_same(contrast, path):
-        with replacing(folder) as new:
+        with replace_folder(folder) as new:
             new.commit([CONTRAST, CONTRAST_PICTURE])

@@ -26,7 +26,7 @@ from pathx.results.files import (
     Kind,
     document_bytes,
     read_document,
-    replacing,
+    replace_folder,
     understood,
 )
 from pathx.results.saved import Saved, read_contrast, read_decomposition, read_explanation
@@ -152,7 +152,7 @@ class _Redrawer:
         source = f"{PurePath(image['file']).name}, {saved.document['model']['name']}"
         if image["sha256"] not in self.photos:
             try:
-                opened = open_image(image["file"]).reduced()
+                opened = open_image(image["file"]).reduce()
                 same = opened.sha256 == image["sha256"]
                 note = "" if same else f"{shown(image['file'])} has changed since; drawn without it"
                 self.photos[image["sha256"]] = (opened if same else None, note)
@@ -169,7 +169,7 @@ class _Redrawer:
         )
 
     def _write(self, folder: Path, contents: dict[str, bytes]) -> None:
-        with replacing(folder) as new:
+        with replace_folder(folder) as new:
             for name, data in contents.items():
                 new.put(name, data)
             new.commit()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pathx.errors import PathxError, shown
 from pathx.regular import read_regular, written_by_pathx
-from pathx.results.files import Kind, foreign, hold, is_held, read_document, replace_file, replacing
+from pathx.results.files import Kind, foreign, hold, is_held, read_document, replace_file, replace_folder
 from pathx.results.lines import JsonLines, Line, lines_bytes
 from pathx.results.packs import change_results, unpack
 from pathx.results.schema import LINE_SHAPE, RUN_SHAPE, misfit
@@ -181,7 +181,7 @@ class Index:
     def begin(self) -> None:
         """Say in run.json what is to come, and mend the index: one line per image, none whose results are gone."""
         self.begun = True
-        with self._report_errors(), replacing(self.out) as new:
+        with self._report_errors(), replace_folder(self.out) as new:
             self._check_others()
             record = _record_bytes(self._record)
             if not self._record_file.is_file() or read_regular(self._record_file) != record:
@@ -283,7 +283,7 @@ def merge_if_finished(out: str | Path) -> bool:
 
 def _merge(store: ResultStore) -> MergedIndex:
     out, index, gone = store.records, JsonLines(store.records / index_name(None)), list[str]()
-    with index.locked(), replacing(out) as new:  # no other run appends to the index, and nobody else merges
+    with index.lock(), replace_folder(out) as new:  # no other run appends to the index, and nobody else merges
         records = _shard_records(out)
         contents = {shard: _record(file) for shard, file in records.items()}
         lines = _latest(line for line in _lines_of(out) if _whole(store, line))

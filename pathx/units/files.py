@@ -12,13 +12,13 @@ from PIL import Image
 
 from pathx.drawing.references import channel_sheet, crop
 from pathx.drawing.render import png
-from pathx.drawing.words import counted
+from pathx.drawing.words import count_of
 from pathx.engine.freeze import freeze
 from pathx.engine.units import unit_maps
 from pathx.errors import PathxError, shown
 from pathx.images.read import UserImage, open_image
 from pathx.pipeline import in_batches, tensor_of
-from pathx.results.files import UNFIT, created_by, document_bytes, read_document, read_names, replacing
+from pathx.results.files import UNFIT, created_by, document_bytes, read_document, read_names, replace_folder
 from pathx.results.schema import misfit
 from pathx.units.references import SCHEMA, Channel, Reference, Units
 
@@ -71,7 +71,7 @@ def crops(
     made: dict[tuple[str, Reference], Image.Image] = {}
     for batch in in_batches(list(by_photo.values()), min(_PHOTOS, prepared.classifier.chunk)):
         opened = [
-            (image.reduced(), tensor_of(image, prepared.model.preprocessing), own)
+            (image.reduce(), tensor_of(image, prepared.model.preprocessing), own)
             for own in batch
             if (image := photos.photo(own[0][1])) is not None
         ]
@@ -105,7 +105,7 @@ def save_units(
     """Write all files of gathered units; returns their names, the document last."""
     device, dtype = str(prepared.device), str(prepared.dtype).removeprefix("torch.")
     names = []
-    with replacing(folder) as new:
+    with replace_folder(folder) as new:
         drawn = _drawn(units) if draw else []
         parts = crops(prepared, drawn, Photos(note))
         for tensor in units.tensors if parts else ():
@@ -173,7 +173,7 @@ def on_paths(channel: Channel) -> str:
     """How often a channel is on a path, in words."""
     if not channel.images:
         return "on no path"
-    return f"on {counted(channel.images, 'path')}, {channel.share:.0%} of its layer there"
+    return f"on {count_of(channel.images, 'path')}, {channel.share:.0%} of its layer there"
 
 
 def _tensor_bytes(units: Units) -> bytes:

@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 import pathx
-from pathx.drawing.words import counted, percent, removal_line, units_line
+from pathx.drawing.words import count_of, percent, removal_line, units_line
 from pathx.explanation import Effect, Removal
 
 
 def test_numbers_are_written_as_people_read_them() -> None:
-    assert (counted(1, "unit"), counted(8361, "unit")) == ("1 unit", "8,361 units")
+    assert (count_of(1, "unit"), count_of(8361, "unit")) == ("1 unit", "8,361 units")
     assert (percent(None), percent(0.3927)) == ("-", "39.3%")
 
 

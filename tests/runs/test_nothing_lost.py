@@ -273,7 +273,7 @@ def test_equal_commands_at_once_all_succeed(name: str) -> None:
 
 def test_of_a_large_image_a_small_copy_is_kept() -> None:
     large = UserImage("x.png", "0", Image.new("RGB", (6000, 3000)))
-    kept = large.reduced()
+    kept = large.reduce()
     assert (kept.width, kept.height) == (6000, 3000) and kept.pixels.size == (2000, 1000)
     assert kept.on_pixels((600.0, 300.0, 6000.0, 3000.0)) == (200.0, 100.0, 2000.0, 1000.0)
 

@@ -159,7 +159,7 @@ class _Code:
                 above = paths.get(node.input().debugName(), path)
                 name = node.output().debugName()
                 paths[name] = f"{above}.{node.s('name')}".strip(".")
-                known[name] = self._setting(_submodule(module, path, above), node.s("name"))
+                known[name] = self._read_setting(_submodule(module, path, above), node.s("name"))
             elif kind == "prim::Constant":
                 known[node.output().debugName()] = node.output().toIValue()
             elif kind in _DECISIONS:
@@ -182,7 +182,7 @@ class _Code:
             elif kind.startswith("aten::"):
                 yield _canonical_name(kind.removeprefix("aten::")), scope
 
-    def _setting(self, module: Any, name: str) -> Any:
+    def _read_setting(self, module: Any, name: str) -> Any:
         value = getattr(module, name, None)
         if isinstance(value, (bool, int, float, str)):
             self.settings.append((module, name, value))

@@ -209,7 +209,7 @@ class Recorder(DispatchMode):
     def _new_value(self, tensor: Tensor, names: frozenset[str] | None = None) -> Step:
         """The step of the image or of a constant."""
         nodes, values = self.step.count
-        return Step((value_at(values),), (nodes, values + 1), made=_described([tensor]), names=names)
+        return Step((value_at(values),), (nodes, values + 1), made=_describe([tensor]), names=names)
 
     def _new_call(self, expression: Hashable, op: Any, args: Any, kwargs: Any, scope: Scope, made: list[Any]) -> Step:
         """The step of an operation. Common-subexpression elimination: equal calls share a node."""
@@ -221,7 +221,7 @@ class Recorder(DispatchMode):
             outputs.append(value_at(values) if isinstance(one, Tensor) else None)
             values += isinstance(one, Tensor)
         node = Node(nodes, op, args, kwargs, tuple(outputs), scope)
-        step = Step(node.outputs, (nodes + 1, values), node, (), expression, _described(made))
+        step = Step(node.outputs, (nodes + 1, values), node, (), expression, _describe(made))
         saved = self.on_operation(node, _shapes(step))
         if saved is None:
             return Step((None,) * len(made), self.step.count)
@@ -359,11 +359,11 @@ class Recorder(DispatchMode):
         if traits.is_random:
             self.on_operation(Node(0, func, (), {}, (), self.finder.find()), ())
         known = [self._names_of(tensor)[0] for tensor in _tensors_in((*args, *kwargs.values()))]
-        converted = tuple(map(self._converted, args))  # also refuses numbers from outside of torch
+        converted = tuple(map(self._convert_argument, args))  # also refuses numbers from outside of torch
         if traits.writes:
             self._prepare_write(traits, args, kwargs)
         if not traits.is_mutable:
-            args, kwargs = converted, {name: self._converted(arg) for name, arg in kwargs.items()}
+            args, kwargs = converted, {name: self._convert_argument(arg) for name, arg in kwargs.items()}
         out = func(*args, **kwargs)
         if None not in known:  # otherwise what it makes came from outside of torch, too
             names = frozenset[str]().union(*(names for names in known if names))
@@ -372,12 +372,12 @@ class Recorder(DispatchMode):
                     self._bind(tensor, None, names)
         return out
 
-    def _converted(self, arg: Any) -> Any:
+    def _convert_argument(self, arg: Any) -> Any:
         """An argument in the precision and on the device of the images."""
         if isinstance(arg, Tensor):
             return self._convert(arg)
         if isinstance(arg, (list, tuple)):
-            return arg if all(type(part) is int for part in arg) else [self._converted(part) for part in arg]
+            return arg if all(type(part) is int for part in arg) else [self._convert_argument(part) for part in arg]
         if isinstance(arg, torch.dtype) and arg.is_floating_point:
             return self.dtype
         if isinstance(arg, torch.device) and arg.type != "meta":
@@ -475,7 +475,7 @@ class Recorder(DispatchMode):
                 recorded.append(list(parts))
                 key.append(part_key)
             else:
-                args[number] = arg = self._converted(arg)
+                args[number] = arg = self._convert_argument(arg)
                 recorded.append(arg)
                 key.append(repr(arg))  # numbers are equal only if they are of one type; NaN equals itself
         return args, tuple(recorded), tuple(key)
@@ -486,7 +486,7 @@ class Recorder(DispatchMode):
             self.writes.remember_memory(args[0])
             self.constants.pop(id(args[0]), None)
             return
-        for tensor in _written(traits, args, kwargs):
+        for tensor in _written_tensors(traits, args, kwargs):
             memory = memory_of(tensor)
             if memory in self.model_memory:
                 self.writes.remember(tensor)
@@ -556,7 +556,7 @@ _EXACT = frozenset([int, type(None), torch.layout, torch.memory_format])
 _INTEGERS = frozenset([int])
 
 
-def _described(made: list[Any]) -> tuple[tuple[Shape, torch.dtype] | None, ...]:
+def _describe(made: list[Any]) -> tuple[tuple[Shape, torch.dtype] | None, ...]:
     return tuple((tuple(one.shape), one.dtype) if isinstance(one, Tensor) else None for one in made)
 
 
@@ -645,7 +645,7 @@ def _traits_of(func: Any) -> _Traits:
     return traits
 
 
-def _written(traits: _Traits, args: Any, kwargs: Any) -> Iterator[Tensor]:
+def _written_tensors(traits: _Traits, args: Any, kwargs: Any) -> Iterator[Tensor]:
     """The tensors that an operation writes to."""
     given = [args[number] if number < len(args) else kwargs.get(name) for number, name in traits.written]
     return _tensors_in((*given, *(traits.hidden_writes(args) if traits.hidden_writes else ())))
