@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 import torch
@@ -343,6 +344,45 @@ def test_what_is_read_of_an_attention_in_part_is_pushed_as_it_is_pulled() -> Non
             for push in (0, math.inf)
         )
         assert_same(pushed, pulled)
+
+
+PARTS: dict[str, Callable[[Tensor], tuple[Tensor, ...]]] = {
+    "unbind": lambda x: x.unflatten(2, (3, -1)).permute(2, 0, 1, 3).unbind(0),
+    "unbind, behind": lambda x: x.unflatten(2, (-1, 3)).unbind(3),
+    "select": lambda x: tuple(x.unflatten(2, (3, -1))[:, :, number] for number in range(3)),
+    "chunk": lambda x: x.chunk(3, dim=-1),
+    "sizes": lambda x: x.split([4, 4, 4], 2),
+    "slices": lambda x: (x[..., :4], x[..., 4:8], x[:, :, -4:]),
+    "slices with a step": lambda x: (x[..., ::3], x[..., 1::3], x[..., 2::3]),
+    "tokens in front": lambda x: tuple(
+        part.transpose(0, 1)
+        for part in x.transpose(0, 1).unflatten(2, (3, -1)).permute(2, 0, 1, 3).contiguous().unbind(0)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_are_pushed_as_they_are_pulled(name: str) -> None:
+    """Queries, keys and values are parts of one product, in several spellings; some rows see the class token alone."""
+    torch.manual_seed(0)
+    up, qkv, down, head = (nn.Linear(*size).double() for size in ((3, 4), (4, 12), (4, 4), (4, 3)))
+
+    def attend(x: Tensor) -> Tensor:
+        q, k, v = PARTS[name](qkv(x))
+        return x + down((q @ k.transpose(1, 2)).softmax(-1) @ v)
+
+    def classify(x: Tensor) -> Tensor:
+        return cast(Tensor, head(F.gelu(attend(F.gelu(attend(F.gelu(up(x))))))[:, 0]))
+
+    batch = torch.randn(2, 5, 3, dtype=torch.float64)
+    for image in (batch, batch[:1]):
+        frozen = freeze(Function(classify), image)
+        pulled, pushed = (
+            explain_frozen(frozen, [(0, 1), (len(image) - 1, 2)], depth="all", width=3, strategy=Strategy(push=push))
+            for push in (0, math.inf)
+        )
+        for one, other in zip(pulled, pushed, strict=True):
+            assert_same(one, other)
 
 
 @pytest.mark.parametrize(

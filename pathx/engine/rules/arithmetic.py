@@ -210,7 +210,8 @@ def times_matrix(window: Window, matrix: Tensor) -> Window:
         data = window.data * matrix.index_select(0, row).unflatten(0, (-1, *(1,) * last))
     else:
         window = window if window.covers(last) else window.dense()
-        data = window.data @ matrix
+        # One product: `@` makes one per token where rows are strided, as the tokens of nn.MultiheadAttention are.
+        data = (window.data.reshape(-1, len(matrix)) @ matrix).reshape(*window.data.shape[:-1], -1)
     return _widen(window, last, matrix.shape[1], data)
 
 

@@ -14,7 +14,7 @@ from pathx.engine.rules.arithmetic import BATCH_NORMS, scale_of_norm, sum_factor
 from pathx.engine.rules.convolutions import CONVOLUTIONS, all_channels
 from pathx.engine.rules.geometry import spatial
 from pathx.engine.rules.pooling import mean_dims
-from pathx.engine.rules.shapes import dim_of, pieces
+from pathx.engine.rules.shapes import dim_of, part_of, pieces
 from pathx.engine.rules.shared import (
     align,
     order_of_dims,
@@ -52,6 +52,11 @@ def push(call: Call, output: int, value: Value, tangent: Window) -> Window:
     if node.kind == "cat" and not call.whole and call.args[0].count(value) == 1:
         dim = dim_of(call, 1, len(shape) + 1)
         return tangent.shift(dim, next(at for item, at, _ in pieces(call, dim) if item is value), result[dim])
+    if has(node, "part") and not call.whole:
+        dim, start, step = part_of(call, output) or (0, 0, 1)
+        if step == 1:
+            size = 1 if node.kind in ("select", "unbind") else result[dim]
+            return reshape_window(tangent.shift(dim, -start, size), result)
     if (product := fixed_matrix(call)) is not None:
         return times_matrix(tangent, product[1])
     left = has(node, "matrix") and call.varies(call.args[0])

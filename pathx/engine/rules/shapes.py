@@ -182,39 +182,37 @@ def _first(start: int | None, size: int) -> int:
 
 
 @linear("slice", **_part_along(1), field=moves, traits={"part"})
-def slice_(call: Call, output: int, cotangent: Window) -> Cotangents:
-    source = call.args[0]
-    dim = dim_of(call, 1, len(cotangent.shape) + 1)
-    if dim < 0:  # `x[:]`: all images, as its batch rule made sure
-        return [(source, cotangent)]
-    size = call.shapes[source][dim]
-    return [(source, cotangent.shift(dim, _first(call.arg(2), size), size, step=call.arg(4, 1)))]
-
-
 @linear("select", **along(1), field=moves, traits={"part"})
 @linear("unbind", **along(1, 0), field=moves, traits={"part", "split"})
-def select(call: Call, output: int, cotangent: Window) -> Cotangents:
-    source = call.args[0]
-    shape = call.shapes[source]
-    dim = dim_of(call, 1, len(shape) + 1)
-    place = output if call.node.kind == "unbind" else call.args[2] % shape[dim]
-    return [(source, insert_axes(cotangent, (dim,)).shift(dim, place, shape[dim]))]
-
-
 @linear(
     *("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "chunk"),
     **_part_along(2),
     field=moves,
     traits={"part", "split"},
 )
-def split(call: Call, output: int, cotangent: Window) -> Cotangents:
-    source, outputs = call.args[0], call.node.outputs
-    if len(outputs) == 1:
+def take_part(call: Call, output: int, cotangent: Window) -> Cotangents:
+    source, found = call.args[0], part_of(call, output)
+    if found is None:
         return [(source, cotangent)]
-    shape = call.shapes[source]
-    dim = dim_of(call, 2, len(shape) + 1)
-    offset = sum(call.shapes[part][dim] for part in outputs[:output] if part is not None)
-    return [(source, cotangent.shift(dim, offset, shape[dim]))]
+    dim, first, step = found
+    if call.node.kind in ("select", "unbind"):
+        cotangent = insert_axes(cotangent, (dim,))
+    return [(source, cotangent.shift(dim, first, call.shapes[source][dim], step=step))]
+
+
+def part_of(call: Call, output: int) -> tuple[int, int, int] | None:
+    """The dimension that such an operation takes a part of, the first element there, and the step; None where it takes all."""
+    kind, shape, outputs = call.node.kind, call.shapes[call.args[0]], call.node.outputs
+    dim = dim_of(call, 1 if kind in ("slice", "select", "unbind") else 2, len(shape) + 1)
+    if kind == "select":
+        return dim, call.args[2] % shape[dim], 1
+    if kind == "unbind":
+        return dim, output, 1
+    if kind == "slice":  # `x[:]` takes all images, as its batch rule made sure
+        return None if dim < 0 else (dim, _first(call.arg(2), shape[dim]), call.arg(4, 1))
+    if len(outputs) == 1:
+        return None
+    return dim, sum(call.shapes[part][dim] for part in outputs[:output] if part is not None), 1
 
 
 def _pads_within_images(call: Shapes) -> bool:
