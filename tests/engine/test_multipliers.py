@@ -346,7 +346,7 @@ def test_what_is_read_of_an_attention_in_part_is_pushed_as_it_is_pulled() -> Non
         assert_same(pushed, pulled)
 
 
-PARTS: dict[str, Callable[[Tensor], tuple[Tensor, ...]]] = {
+PIECES: dict[str, Callable[[Tensor], tuple[Tensor, ...]]] = {
     "unbind": lambda x: x.unflatten(2, (3, -1)).permute(2, 0, 1, 3).unbind(0),
     "unbind, behind": lambda x: x.unflatten(2, (-1, 3)).unbind(3),
     "select": lambda x: tuple(x.unflatten(2, (3, -1))[:, :, number] for number in range(3)),
@@ -361,14 +361,14 @@ PARTS: dict[str, Callable[[Tensor], tuple[Tensor, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("name", PIECES)
 def test_parts_are_pushed_as_they_are_pulled(name: str) -> None:
     """Queries, keys and values are parts of one product, in several spellings; some rows see the class token alone."""
     torch.manual_seed(0)
     up, qkv, down, head = (nn.Linear(*size).double() for size in ((3, 4), (4, 12), (4, 4), (4, 3)))
 
     def attend(x: Tensor) -> Tensor:
-        q, k, v = PARTS[name](qkv(x))
+        q, k, v = PIECES[name](qkv(x))
         return x + down((q @ k.transpose(1, 2)).softmax(-1) @ v)
 
     def classify(x: Tensor) -> Tensor:
