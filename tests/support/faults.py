@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeVar
 
 import pytest
@@ -108,10 +109,14 @@ def call(arguments: tuple[str, ...]) -> int:
     raise AssertionError("a command ends the process")
 
 
+_FORKING = Lock()
+
+
 def in_a_child(arguments: tuple[str, ...], log: Path, at: int | None = None, number: int = 0) -> tuple[int, list[str]]:
     """Run a command in a process of its own that gets a signal at its n-th event; the status, and the phases gone through."""
     ours, theirs = os.pipe()
-    child = os.fork()
+    with _FORKING:  # filelock refuses a fork while another is made
+        child = os.fork()
     if child == 0:
         try:
             os.close(ours)
