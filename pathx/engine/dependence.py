@@ -191,9 +191,8 @@ class _Reader:
             self._describe(node)
         needed, linear, held = {logits}, {}, {}
         for node in reversed(self.nodes):
-            if not needed.isdisjoint(value for value in node.outputs if value is not None) and self._varying_values(
-                node
-            ):
+            is_needed = not needed.isdisjoint(value for value in node.outputs if value is not None)
+            if is_needed and self._varying_values(node):
                 linear[node.index] = self._linear_inputs(node, needed)
                 held[node.index] = frozenset(self._varying_values(node)) - {*linear[node.index]}
                 needed.update(linear[node.index])

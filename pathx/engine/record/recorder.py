@@ -404,7 +404,7 @@ class Recorder(DispatchMode):
             op = traits.out_of_place
             changes_shape = (
                 torch.Tag.inplace_view in func.tags
-            )  # then the other operation is a view, which costs nothing
+            )  # the other operation is then a view, which costs nothing
             made = [op(*args, **kwargs)] if changes_shape else args[:1]
             step = self._take_call(op, recorded, recorded_kwargs, key, made)
             self._save_needed(step, tensors)  # before they are written over
