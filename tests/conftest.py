@@ -124,6 +124,14 @@ def pathx_(commands_made_once: None, capsys: pytest.CaptureFixture[str]) -> Path
     return call
 
 
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No lines of progress, however slow the machine is."""
+    from pathx.commands import output
+
+    monkeypatch.setattr(output, "EVERY", 1e9)
+
+
 # What tests of `evaluate`, `common` and `check` share.
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from support.cluster import photos_and_model
 from support.command_line import Pathx
 
@@ -45,28 +44,6 @@ def test_several_devices_are_for_one_machine(load: Any, here: Path, pathx_: Path
     done = pathx_("explain", "photos", "--model", "model.pt", "--device", "cpu,cpu", "--ray", "auto")
     assert done.status == 2
     assert "leave out --device" in done.err
-
-
-def test_networks_stay_out_of_what_is_sent() -> None:
-    pytest.importorskip("ray", reason="Ray is an extra: pip install 'pathx-relu[ray]'")
-    from pathx.cluster import from_bytes, to_bytes
-
-    value = {"module": torch.nn.Linear(1000, 1000), "number": 3}
-    data = to_bytes(value)
-    assert len(data) < 1000
-    assert from_bytes(data) == {"module": None, "number": 3}
-
-
-def test_of_a_tensor_only_what_it_shows_is_sent() -> None:
-    pytest.importorskip("ray", reason="Ray is an extra: pip install 'pathx-relu[ray]'")
-    from pathx.cluster import from_bytes, to_bytes
-
-    batch = torch.randn(8, 3, 50, 50)
-    for one in (batch[3], batch[:, 1, :, 7], batch[0].double().requires_grad_(), torch.tensor(2.5), batch[:0]):
-        data = to_bytes([one])
-        assert len(data) < one.numel() * one.element_size() + 500
-        (found,) = from_bytes(data)
-        assert torch.equal(found, one.detach()) and found.dtype is one.dtype
 
 
 @pytest.mark.parametrize("command", ["explain", "decompose", "evaluate"])

@@ -143,15 +143,6 @@ def test_features_below_one_percent_are_listed_and_not_drawn() -> None:
     assert "Not drawn: 5 features (" in remarks and ", 5.0% together)." in remarks
 
 
-def test_a_batch_is_its_pictures_one_by_one() -> None:
-    net, several = network(), images(3)
-    for number, made in enumerate(decompose(net, several, target=[0, 1, 2])):
-        (alone,) = decompose(net, several[number : number + 1], target=number)
-        assert [unit.index for unit in made.units] == [unit.index for unit in alone.units]
-        assert [one.units for one in made.features] == [one.units for one in alone.features]
-        assert made.whole.target == number
-
-
 # Where
 
 

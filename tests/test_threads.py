@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 
 import pytest
 import torch
 
-from pathx.pipeline import cores, start_workers, stay_in_the_background
+from pathx.pipeline import cores, start_workers
 
 
 def test_a_process_has_the_cores_that_it_may_use() -> None:
@@ -26,45 +25,6 @@ def test_a_process_has_the_cores_that_it_may_use() -> None:
         thread.start()
         thread.join()
         assert found == [1]
-
-
-def test_a_thread_in_the_background_leaves_the_others_as_they_are() -> None:
-    mine, before = [], torch.get_num_threads()
-    torch.set_num_threads(2)
-
-    def work() -> None:
-        stay_in_the_background()
-        mine.append(torch.get_num_threads())
-
-    try:
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
-        assert mine == [1]
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities of their own on Linux alone")
-def test_it_comes_after_those_who_compute_however_late_these_are() -> None:
-    program = """
-import os, threading
-from pathx.pipeline import stay_in_the_background
-os.nice(3)
-found = []
-def work():
-    for _ in range(3):
-        stay_in_the_background()
-        found.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
-thread = threading.Thread(target=work)
-thread.start()
-thread.join()
-print(*found, os.getpriority(os.PRIO_PROCESS, os.getpid()))
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
-    *found, others = map(int, done.stdout.split())
-    assert found == [min(19, others + 10)] * 3  # lowered once, however often it is asked for
 
 
 @pytest.mark.parametrize("count", [0, 1, 4, None])

@@ -14,7 +14,7 @@ from pathx.evaluation import cluster as evaluations
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"),
-    pytest.mark.usefixtures("one_thread", "here", "cluster"),
+    pytest.mark.usefixtures("here", "cluster"),
 ]
 
 

@@ -20,7 +20,7 @@ from pathx.runs.run import explain_files
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"),
-    pytest.mark.usefixtures("one_thread", "here"),
+    pytest.mark.usefixtures("here"),
 ]
 ONE = Actors(1, 1)
 

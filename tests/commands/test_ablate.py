@@ -11,7 +11,7 @@ from support.gathered import OPTIONS, channels, document, photos
 import pathx
 from pathx.models.load import load_model
 
-pytestmark = pytest.mark.usefixtures("one_thread", "here")
+pytestmark = pytest.mark.usefixtures("here")
 
 
 @pytest.fixture

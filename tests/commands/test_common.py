@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 pytest.importorskip("captum")
 pytest.importorskip("matplotlib")
-pytestmark = pytest.mark.usefixtures("one_thread", "measured", "undrawn")
+pytestmark = pytest.mark.usefixtures("measured", "undrawn")
 
 
 @pytest.mark.usefixtures("drawn")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.command_line import FILES, Pathx, files, network, picture, scripted
 
-pytestmark = pytest.mark.usefixtures("one_thread", "here")
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def test_decompose_prints_the_features_and_where_they_are(pathx_: Pathx) -> None:

@@ -15,7 +15,7 @@ import pathx.evaluation.plots
 
 pytest.importorskip("captum")
 pytest.importorskip("matplotlib")
-pytestmark = pytest.mark.usefixtures("one_thread", "measured", "undrawn")
+pytestmark = pytest.mark.usefixtures("measured", "undrawn")
 
 
 @pytest.mark.parametrize(

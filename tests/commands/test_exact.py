@@ -12,7 +12,7 @@ from torch import nn
 
 from pathx.engine.settings import AT_THE_IMAGE
 
-pytestmark = pytest.mark.usefixtures("one_thread", "undrawn")
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 ABOUT = {"input_size": [3, 8, 8], "mean": [0.5], "std": [0.25]}
 COMMANDS = {

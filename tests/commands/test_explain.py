@@ -29,7 +29,7 @@ from pathx.defaults import SKIPS, WIDTH
 from pathx.drawing.words import removal_line
 from pathx.explanation import Removal
 
-pytestmark = pytest.mark.usefixtures("one_thread", "here")
+pytestmark = pytest.mark.usefixtures("here")
 
 
 # What is written and printed
@@ -167,52 +167,10 @@ def test_targets(pathx_: Pathx) -> None:
     assert [made["target"]["index"] for made in pathx_(*arguments).documents] == ranked[:1]
 
 
-@pytest.mark.parametrize(
-    ("options", "kept"),
-    [
-        (("--depth", "all", "--width", 5), [5, 5, 5, 5]),
-        (("--depth", "half", "--width", 3), [3, 3]),
-        (("--depth", "maps:2", "--width", 2), [2, 2, 2]),
-        (("--depth", 2, "--width", 1), [1, 1]),
-        (("--depth", 4, "--width", "5%"), [1, 4, 4, 13]),
-        (("--depth", 4, "--width", "all"), [9, 64, 64, 256]),
-    ],
-)
-def test_depth_and_width(pathx_: Pathx, options: tuple[object, ...], kept: list[int]) -> None:
-    (made,) = pathx_("explain", picture(), "--model", scripted(network()), "--format", "json", *options).documents
-    check_document(made)
-    assert [tensor["shape"] for layer in made["layers"] for tensor in layer["tensors"]] == [
-        [9],
-        [4, 4, 4],
-        [4, 4, 4],
-        [4, 8, 8],
-    ][: len(kept)]
-    counts = [len(layer["units"]) for layer in made["layers"]]
-    assert all(0 < count <= most for count, most in zip(counts, kept, strict=True))
-    assert counts[-1] == kept[-1] or options[-1] == "all"
-    assert made["width"] == options[-1] and made["skips"] == SKIPS
-    assert made["complete"] is (len(kept) == 4)
-
-
 @pytest.mark.parametrize("given", [("--width", WIDTH), ("--depth", "maps:3"), ("--width", 2)])
 def test_giving_one_option_changes_no_other(pathx_: Pathx, given: tuple[object, ...]) -> None:
     (made,) = pathx_("explain", picture(), "--model", scripted(network()), "--format", "json", *given).documents
     assert (made["depth"], made["width"], made["skips"]) == (4, 2 if 2 in given else WIDTH, SKIPS)
-
-
-def test_alpha(pathx_: Pathx) -> None:
-    arguments = ("explain", picture(), "--model", scripted(network()), "--depth", 3)
-    wide = (*arguments, "--width", "all", "--format", "json")
-    default, low, high = (pathx_(*wide, *option).documents[0] for option in ((), ("--alpha", 0), ("--alpha", 0.999)))
-    assert (default["alpha"], low["alpha"], high["alpha"]) == (1 / 3, 0.0, 0.999)
-    for made in (default, low, high):
-        check_document(made)
-    assert [layer["below_alpha"] for layer in high["layers"]] == [True, True, True]
-    assert [len(layer["units"]) for layer in high["layers"]] == [1, 1, 1]
-    assert len(low["layers"][0]["units"]) > len(default["layers"][0]["units"])
-    text = pathx_(*arguments, "--alpha", 0.999).out
-    assert "\n    4    1*  " in text
-    assert "* no unit was above alpha; the best one was kept\n" in text
 
 
 def test_options_describe_a_model_file(pathx_: Pathx) -> None:

@@ -8,15 +8,7 @@ import pytest
 from support.command_line import Pathx, network, scripted
 from support.many import lines, photos
 
-from pathx.commands import output
-
-pytestmark = pytest.mark.usefixtures("one_thread", "here")
-
-
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No lines of progress, however slow the machine is."""
-    monkeypatch.setattr(output, "EVERY", 1e9)
+pytestmark = pytest.mark.usefixtures("here", "patience")
 
 
 def test_the_environment_names_the_shard(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:

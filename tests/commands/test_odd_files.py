@@ -10,7 +10,7 @@ import pytest
 from support.command_line import Pathx, network, picture, scripted
 
 pytestmark = [
-    pytest.mark.usefixtures("one_thread", "undrawn"),
+    pytest.mark.usefixtures("undrawn"),
     pytest.mark.skipif(os.name == "nt", reason="pipes and sockets are those of POSIX"),
 ]
 

@@ -13,7 +13,7 @@ from typer.main import get_command
 from pathx.cli import app
 from pathx.commands.options import PANELS, SELDOM
 
-pytestmark = pytest.mark.usefixtures("one_thread", "here")
+pytestmark = pytest.mark.usefixtures("here")
 
 
 COMMANDS = get_command(app).commands  # type: ignore[attr-defined]

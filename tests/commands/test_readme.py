@@ -208,7 +208,6 @@ def test_the_page_on_troubleshooting_quotes_messages_that_there_are() -> None:
     assert len(quoted) > 30 and not missing
 
 
-@pytest.mark.usefixtures("one_thread")
 def test_the_first_look_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(ROOT / "docs/notebooks")
     cells = json.loads(Path("first-look.ipynb").read_text(encoding="utf-8"))["cells"]

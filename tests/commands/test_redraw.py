@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.command_line import Pathx, files, network, picture, scripted
 
-pytestmark = pytest.mark.usefixtures("one_thread", "here")
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def test_redraw_says_once_what_many_folders_lack(pathx_: Pathx) -> None:

@@ -9,8 +9,6 @@ import pytest
 from support.command_line import Pathx, network, picture, scripted
 from support.reports import data_of, only_document, results
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.mark.parametrize(
     ("arguments", "said"),

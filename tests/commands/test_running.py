@@ -8,24 +8,14 @@ import pty
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.command_line import Pathx, config, network, scripted
 from support.many import lines, photos
 
 from pathx.commands import output
-from pathx.commands.running import Tally
-from pathx.errors import PathxError
-from pathx.results.store import Result, State
 
-pytestmark = pytest.mark.usefixtures("one_thread", "here")
-
-
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No lines of progress, however slow the machine is."""
-    monkeypatch.setattr(output, "EVERY", 1e9)
+pytestmark = pytest.mark.usefixtures("here", "patience")
 
 
 def test_progress_in_plain_lines(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,30 +71,3 @@ def test_the_first_failure_may_end_it(pathx_: Pathx) -> None:
     done = pathx_(*arguments)
     assert len(lines("pathx-out")) == 30
     assert done.status == 1
-
-
-def result(file: str, state: State = State.done, **about: Any) -> Result:
-    error = PathxError(f"{file}: no such file; check the path") if state is State.failed else None
-    return Result(file, state, error=error, **about)
-
-
-def test_images_are_counted_and_not_their_results() -> None:
-    tally = Tally(4)
-    firsts = [tally.add(one) for one in (result("a"), result("a"), result("b", State.kept), result("c", State.failed))]
-    assert firsts == [True, False, True, True] and tally.seen == 3
-    assert str(tally) == "1 explained, 1 done before, 1 failed"
-
-
-def test_an_image_that_fails_after_its_first_result_has_failed() -> None:
-    tally = Tally(1)
-    tally.add(result("a"))
-    tally.add(result("a", State.failed))
-    assert (tally.made, tally.failed) == (0, {"a"})
-
-
-def test_wrong_predictions_are_not_those_of_the_label() -> None:
-    tally = Tally(3)
-    for file, truth in (("a", "cat"), ("b", "dog"), ("c", None)):
-        tally.add(result(file, truth=truth, predictions=(("cat", 0.9), ("dog", 0.1)), folder=Path("out", file, "cat")))
-    assert tally.labelled == 2
-    assert tally.wrong == ["b is dog, the network says cat: out/b"]

@@ -8,7 +8,7 @@ import pytest
 from support.command_line import Pathx
 from support.gathered import OPTIONS, channels, document, photos
 
-pytestmark = pytest.mark.usefixtures("one_thread", "here")
+pytestmark = pytest.mark.usefixtures("here")
 
 
 @pytest.fixture

@@ -21,8 +21,6 @@ from pathx.drawing.view import View
 from pathx.drawing.words import removal_line
 from pathx.maps import smooth
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def test_the_words_say_what_removal_does_and_how_the_path_was_found() -> None:
     (made,) = pathx.explain(network(), images(), depth=2, width=4, removal=True)

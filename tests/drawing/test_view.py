@@ -16,8 +16,6 @@ from pathx import Drawing, Explanation
 from pathx.drawing.render import pixel_map
 from pathx.drawing.view import View, map_tile, resize_to_tile, unit_boxes, used_ends, with_inset
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def explained(**options: object) -> Explanation:
     (made,) = pathx.explain(network(), images(), **{"depth": 2, **options})  # type: ignore[arg-type]

@@ -76,22 +76,6 @@ def test_only_the_chosen_units_stay(chosen: list[tuple[str, tuple[int, ...]]]) -
     assert_close(torch.stack([one.after for one in made]), by_hand(model, inputs, edits))
 
 
-def test_a_path_has_each_image_s_own_units() -> None:
-    model, inputs = network(), images(3)
-    paths = pathx.explain(model, inputs, depth=2, width=4)
-    made = pathx.ablate(model, inputs, path=paths)
-    for number, (one, path) in enumerate(zip(made, paths, strict=True)):
-        edits: dict[str, Callable[[Tensor], Tensor]] = {}
-        for layer in path.path:
-            edits[layer.tensors[0].name] = zeroed(*(unit.index for unit in layer.units))
-        assert_close(one.after, by_hand(model, inputs[number : number + 1], edits)[0])
-        assert one.units == one.active == sum(len(layer.units) for layer in path.path)
-        assert one.target == path.target == one.predictions[0]
-        before, after = one.probabilities
-        assert before == pytest.approx(float(one.before.softmax(0)[one.target]))
-        assert after == pytest.approx(float(one.after.softmax(0)[one.target]))
-
-
 def test_units_can_be_set_to_their_mean() -> None:
     model, inputs = network(), images(2)
     per_channel, per_unit = torch.rand(5, generator=seeded(1)), torch.rand(12, generator=seeded(2))

@@ -47,27 +47,6 @@ def test_a_class_layer_counts_where_it_is_the_only_layer() -> None:
     assert network_of(model, torch.randn(1, 2, 6, 6)).depth == 1
 
 
-@pytest.mark.parametrize("head", [name for name, (_, is_class_layer) in HEADS.items() if is_class_layer])
-def test_importance_below_a_class_layer_is_that_of_all_classes(head: str) -> None:
-    """By autograd: one backward pass per class through the gates of the class layer."""
-    torch.manual_seed(1)
-    model = Net(HEADS[head][0]).double().eval()
-    image = torch.randn(1, 2, 6, 6, dtype=torch.float64)
-    (found,) = pathx.explain(model, image, target=2, depth=1, width=9, alpha=0.0)
-    hidden = model.first(image).relu().detach().requires_grad_()
-    logits = model.head(model.maps(hidden).relu())[0]
-    W = torch.stack([torch.autograd.grad(logit, hidden, retain_graph=True)[0].flatten() for logit in logits])
-    importance = (W * hidden.detach().flatten()).softmax(0)[2]
-    importance[(W * hidden.detach().flatten() == 0).all(0)] = -1.0
-    expected = importance.topk(9).indices.tolist()
-    assert [
-        place[0] * 36 + place[1] * 6 + place[2] for place in (unit.index for unit in found.path[0].units)
-    ] == expected
-    torch.testing.assert_close(
-        torch.tensor([unit.importance for unit in found.path[0].units]).double(), importance[expected]
-    )
-
-
 def test_why_one_class_and_not_another_is_another_question_on_the_bundled_model() -> None:
     model = pathx.load_model()
     image = model.preprocessing(Image.open(Path(__file__).parents[2] / "examples" / "cat.png").convert("RGB"))[None]

@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 import torch
 from support.branching import fire, frozen_fire
-from support.cases import kept_units
 from support.small import images, network, seeded
 from torch import nn
-from torch.testing import assert_close
 
 import pathx
 from pathx import PathxError
-from pathx.engine.explain import decompose_frozen, explain_frozen
+from pathx.engine.explain import decompose_frozen
 
 
 def explain_fire(**options: Any) -> pathx.Explanation:
@@ -119,18 +117,6 @@ def test_weights_too_large_for_their_type_are_refused_though_the_answer_is_finit
 def test_settings_that_can_be_honoured(alpha: float | None, skips: str) -> None:
     (found,) = pathx.explain(network(), images(1), alpha=alpha, skips=skips, depth=1)
     assert (found.alpha, found.skips) == (0.25 if alpha is None else float(alpha), skips)
-
-
-def test_pairs_may_be_asked_for_in_any_order() -> None:
-    _, frozen = frozen_fire()
-    wanted = [(1, 2), (0, None), (1, 0)]
-    together = explain_frozen(frozen, wanted, depth=2, width=3)
-    for pair, found in zip(wanted, together, strict=True):
-        (alone,) = explain_frozen(frozen, [pair], depth=2, width=3)
-        assert (found.target, found.score) == (alone.target, pytest.approx(alone.score))
-        assert_close(found.attribution, alone.attribution)
-        assert [kept_units(layer).keys() for layer in found.path] == [kept_units(layer).keys() for layer in alone.path]
-    assert together[1].target == int(frozen.logits[0].argmax())
 
 
 def test_numbers_that_are_none_are_refused_and_never_explained() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from pathx import PathxError
-from pathx.engine.freeze import freeze, network_and_tensors, network_of
+from pathx.engine.freeze import freeze, network_of
 from pathx.engine.record import recorder
 from pathx.engine.replay import Replay
 
@@ -27,15 +27,6 @@ def test_what_is_remembered_is_bounded_and_shared_by_models_that_do_the_same(mon
     for size in range(6, 12):
         network_of(model, torch.rand(1, 1, size))
     assert network_of(model, torch.rand(1, 1, 5)) is not network
-
-
-def test_the_tensors_of_a_model_are_those_it_has_now() -> None:
-    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-    with torch.no_grad():
-        model[0].bias.fill_(5.0)
-    network, tensors = network_and_tensors(model, torch.rand(1, 3))
-    (bias,) = (tensors[value] for value, names in network.graph.constants.items() if names == {"0.bias"})
-    assert bias.tolist() == [5.0] * 4
 
 
 PRECISIONS = {

@@ -37,7 +37,7 @@ def test_laws_of_an_explanation(case: Case, seed: int) -> None:
     model, images = lived_in(case.network, seed), case.images.clone()
     answers = case.network.module()(images).detach()
     before = dict(everything_about(model))
-    explanations = case.explain(model)
+    explanations = pathx.explain(model, case.images, **case.options, removal=True)
     assert torch.equal(case.images, images) and not case.images.requires_grad
     assert len(explanations) == len(expected)
     for number, (found, literal) in enumerate(zip(explanations, expected, strict=True)):
@@ -145,7 +145,7 @@ def law_12_fields(found: Explanation, literal: Reference) -> None:
 
 
 def law_13_removal(case: Case, model: nn.Module, explanations: list[Explanation]) -> None:
-    """`ablate` is the network run again with the units set to zero and everything else free to follow."""
+    """`ablate` and the proof of a path are the network run again without the units, everything else free to follow."""
     layers = reference.hidden_layers(case.network)
     for found, made, image in zip(
         pathx.ablate(model, case.images, path=explanations), explanations, case.images, strict=True
@@ -159,6 +159,12 @@ def law_13_removal(case: Case, model: nn.Module, explanations: list[Explanation]
         expected = reference.logits_without(case.network, image, units)
         assert_close(found.after if case.network.outputs > 1 else found.after[1:], expected, **CLOSE)
         assert (found.units, found.before.tolist()) == (len(units), made.logits.tolist())
+        assert made.removal is not None and made.removal.units == len(units)
+        after = found.after.softmax(0)
+        assert made.removal.after == pytest.approx(float(after[made.target]))
+        if made.against is not None:
+            assert made.removal.against is not None
+            assert made.removal.against.after == pytest.approx(float(after[made.against]))
 
 
 @settings(max_examples=15)

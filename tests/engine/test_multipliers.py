@@ -165,28 +165,6 @@ def test_a_part_keeps_the_laws(part: str) -> None:
         assert_close(whole.weight, frozen_weight(model, batch[0], whole.target))
 
 
-TWICE: dict[str, Callable[[Tensor], Tensor]] = {
-    "stacked": lambda x: torch.stack([x, x], 1).flatten(1),
-    "added up": lambda x: torch.addcmul(x, x, torch.arange(4.0).double()),
-}
-
-
-@pytest.mark.parametrize("name", TWICE)
-def test_law_5_what_an_operation_reads_twice_is_pushed_twice(name: str) -> None:
-    """Below weights that are as long as the batch, too."""
-    torch.manual_seed(0)
-    first, last = nn.Linear(5, 4).double(), nn.Linear(4, 3).double()
-    middle = nn.Linear(8 if name == "stacked" else 4, 4).double()
-    model = Function(lambda x: last(F.relu(middle(TWICE[name](F.relu(first(x)))))))
-    frozen = freeze(model, torch.randn(4, 5, dtype=torch.float64))
-    pulled, pushed = (
-        explain_frozen(frozen, [(0, 1), (3, 2)], depth="all", width=3, skips="all", strategy=Strategy(push=push))
-        for push in (0, math.inf)
-    )
-    for one, other in zip(pulled, pushed, strict=True):
-        assert_same(one, other)
-
-
 @pytest.mark.parametrize("part", ["nothing", "gelu", "squeeze and excite", "layer norm", "attention"])
 def test_how_exact_a_network_is(part: str) -> None:
     class OnlyReLU(Net):
@@ -310,40 +288,6 @@ def test_a_product_of_a_unit_with_itself_holds_at_the_image_alone() -> None:
     first, last = nn.Linear(5, 4).double(), nn.Linear(4, 3).double()
     model, image = Function(lambda x: last((lambda h: h * h)(F.relu(first(x))))), torch.randn(1, 5).double()
     assert pathx.explain(model, image)[0].exact == "image"
-
-
-REFUSED: dict[str, tuple[Part, str]] = {
-    "neither is a gate": (lambda net, x: net.conv(x) * net.stem(x[:, :2]), "multiplies two values"),
-    "both are activations": (lambda net, x: net.conv(x).relu() * net.stem(x[:, :2]).relu(), "multiplies two values"),
-    "a softmax that multiplies nothing": (lambda net, x: x.softmax(1), "is neither linear nor an activation"),
-    "one over a value": (lambda net, x: 1 / (2 + x.square()), "is neither linear nor an activation"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_has_no_one_reading_is_refused_with_operation_and_module(name: str) -> None:
-    part, message = REFUSED[name]
-    torch.manual_seed(0)
-    with pytest.raises(PathxError, match=message):
-        pathx.explain(Net(part).double().eval(), images())
-
-
-def test_what_is_read_of_an_attention_in_part_is_pushed_as_it_is_pulled() -> None:
-    """The products of a pattern with its values are no products with a fixed matrix."""
-    torch.manual_seed(0)
-    model = Net(lambda net, x: fused_attention(net, x)[:, :2].repeat(1, 3, 1, 1), F.silu).double().eval()
-    single = Function(
-        lambda x: model.head(
-            F.gelu(model.up(torch.softmax(x @ x.transpose(1, 2), -1).detach() @ F.gelu(x)[..., :6])[:, 0])[:, :6]
-        )
-    )
-    for net, image in ((model, images()), (single, torch.randn(1, 5, 9, dtype=torch.float64))):
-        frozen = freeze(net, image)
-        pulled, pushed = (
-            explain_frozen(frozen, [(0, 1)], depth="all", width=5, strategy=Strategy(push=push))[0]
-            for push in (0, math.inf)
-        )
-        assert_same(pushed, pulled)
 
 
 PIECES: dict[str, Callable[[Tensor], tuple[Tensor, ...]]] = {

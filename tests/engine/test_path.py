@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from support.cases import CLOSE, Case, assert_equals_reference, cases
 from support.drawn_networks import networks, random_network
 from support.networks import Network
-from support.work import Transfers
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
@@ -210,6 +209,34 @@ def test_the_host_reads_once_per_layer_and_once_at_the_end(batch: int, case: Cas
         with Transfers() as read:
             explain_frozen(frozen, wanted, **options)
     assert read.count <= certificates + 1
+
+
+class Transfers(TorchFunctionMode):
+    """Counts where the host reads numbers off the device, or waits for a shape that depends on them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += getattr(func, "__name__", "") in READING or _masked(func, args)
+        return func(*args, **(kwargs or {}))
+
+
+READING = frozenset(
+    [
+        *("tolist", "item", "cpu", "numpy", "__array__", "__bool__", "__int__", "__float__", "__index__", "__iter__"),
+        *("nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "equal", "allclose", "is_nonzero"),
+        "bincount",
+    ]
+)
+
+
+def _masked(func: Any, args: Any) -> bool:
+    """Whether a tensor is read by a mask, so that the result's shape depends on the mask."""
+    index = args[1] if func is Tensor.__getitem__ else ()
+    parts = index if isinstance(index, tuple) else (index,)
+    return any(isinstance(part, Tensor) and part.dtype == torch.bool for part in parts)
 
 
 def _vjp_of_shapes(apply: Any, probe: Tensor) -> tuple[Tensor, Any]:

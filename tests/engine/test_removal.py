@@ -8,13 +8,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.branching import fire
-from support.small import images, network, seeded
+from support.small import images, network
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 import pathx
-from pathx.engine.ablate import DRAWS, Draws, logits_without, part_removals, removals
+from pathx.engine.ablate import DRAWS, Draws, part_removals, removals
 from pathx.engine.explain import explain_frozen
 from pathx.engine.freeze import freeze
 from pathx.explanation import Removal
@@ -120,24 +119,6 @@ def test_several_classes_of_an_image_are_removed_one_by_one() -> None:
         assert_close(vars_of(one), vars_of(alone.removal))
 
 
-def test_units_are_zero_in_the_forward_pass_and_the_gates_above_follow() -> None:
-    """A unit that holds the next gate shut is removed: the gate opens, which no frozen network shows."""
-    model = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 1), nn.ReLU(), nn.Linear(1, 2)).double().eval()
-    with torch.no_grad():
-        for parameter, values in zip(
-            model.parameters(), ([[1], [1]], [0, 0], [[1, -2]], [0.5], [[1], [0]], [0, 0]), strict=True
-        ):
-            parameter.copy_(torch.tensor(values))
-    frozen = freeze(model, torch.ones(1, 1).double())
-    mask = torch.tensor([[[False, True]], [[True, False]], [[False, False]]])
-    found = logits_without(frozen, {"1": mask})
-    assert found.tolist() == [[[1.5, 0.0]], [[0.0, 0.0]], [[0.0, 0.0]]]
-    seen: list[Tensor] = []
-    model[3].register_forward_hook(lambda _, args, out: seen.append(out))
-    probabilities_by_hand(model, torch.ones(1).double(), {"1": torch.tensor([1])})
-    assert seen[-1].tolist() == [[1.5]]
-
-
 def test_a_path_that_keeps_everything_has_nothing_to_draw_from() -> None:
     model, inputs = network(), images()
     frozen = freeze(model, inputs)
@@ -153,36 +134,6 @@ def test_a_path_that_keeps_everything_has_nothing_to_draw_from() -> None:
     assert found.units == found.of_active
 
 
-def test_against_another_class_both_probabilities_are_followed() -> None:
-    model, inputs = network(), images(2, 7)
-    made = pathx.explain(model, inputs, target=1, against=2, width=4, removal=True)
-    for image, one in zip(inputs, made, strict=True):
-        units = {LAYERS[layer.layer]: layer.contributions()[0] for layer in one.path}
-        after = probabilities_by_hand(model, image, units)
-        removal = one.removal
-        assert removal is not None
-        assert removal.against is not None
-        assert (removal.after, removal.against.after) == pytest.approx((float(after[1]), float(after[2])))
-        assert removal.against.before == pytest.approx(float(one.logits.softmax(0)[2]))
-        assert removal.against.at_random is not None
-
-
-@pytest.mark.parametrize("classes", [1, 2])
-@pytest.mark.parametrize("target", [0, 1])
-def test_one_logit_counts_as_two_classes(classes: int, target: int) -> None:
-    model, inputs = network(classes=classes), images(1, 2)
-    (made,) = pathx.explain(model, inputs, target=target, width=4, removal=True)
-    mask = {
-        LAYERS[layer.layer]: torch.zeros(math.prod(layer.tensors[0].shape)).index_fill(0, layer.contributions()[0], 1)
-        for layer in made.path
-    }
-    edits = {name: numbers.nonzero().flatten() for name, numbers in mask.items()}
-    logits = logits_by_hand(model, inputs[0], edits)
-    both = torch.cat([torch.zeros(1).double(), logits]) if classes == 1 else logits
-    assert made.removal is not None
-    assert made.removal.after == pytest.approx(float(both.softmax(0)[target]))
-
-
 def logits_by_hand(model: nn.Module, image: Tensor, units: dict[str, Tensor]) -> Tensor:
     found: list[Tensor] = []
     last = list(model.children())[-1].register_forward_hook(lambda _, args, out: found.append(out[0]))
@@ -191,78 +142,11 @@ def logits_by_hand(model: nn.Module, image: Tensor, units: dict[str, Tensor]) ->
     return found[0]
 
 
-def test_layers_of_several_tensors_are_one_pool_to_draw_from() -> None:
-    model = fire()
-    inputs = torch.randn(2, 2, 5, 5, generator=seeded(4), dtype=torch.float64)
-    frozen = freeze(model, inputs)
-    made = pathx.explain(model, inputs, depth="all", width=9, removal=True)
-    for number, one in enumerate(made):
-        draws = Draws.of(frozen, number, one).units
-        found = []
-        for run in range(1 + DRAWS):
-            with torch.no_grad():
-                first = without(torch.relu(model.first(inputs[number : number + 1])), draws[1][run])
-                both = torch.cat([torch.relu(part(first)).flatten(1) for part in (model.narrow, model.wide)], 1)
-                found.append(float(model.top(without(both, draws[2][run]))[0].softmax(0)[one.target]))
-        assert one.removal is not None
-        assert one.removal.after == pytest.approx(found[0])
-        assert one.removal.at_random == pytest.approx(sum(found[1:]) / DRAWS)
-
-
 def without(value: Tensor, numbers: Tensor) -> Tensor:
     """One image's value with units by their flat numbers set to zero."""
     flat = value.flatten().clone()
     flat[numbers] = 0
     return flat.reshape(value.shape)
-
-
-class Attention(nn.Module):
-    """A residual block of attention and a gated product, whose multipliers all depend on what is below."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Conv2d(3, 8, 2, 2)
-        self.act = nn.SiLU()
-        self.norm = nn.LayerNorm(8)
-        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
-        self.up, self.gelu, self.down = nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)
-        self.head = nn.Linear(8, 4)
-
-    def forward(self, images: Tensor) -> Tensor:
-        tokens = self.act(self.embed(images)).flatten(2).transpose(1, 2)
-        normed = self.norm(tokens)
-        tokens = tokens + self.attention(normed, normed, normed, need_weights=False)[0]
-        tokens = tokens + self.down(self.gelu(self.up(tokens)))
-        return self.head(tokens.mean(1))
-
-
-def test_attention_norms_and_smooth_gates_follow() -> None:
-    torch.manual_seed(1)
-    model, inputs = Attention().double().eval(), images(2, 1)
-    made = pathx.explain(model, inputs, depth="all", width=10, removal=True)
-    for image, one in zip(inputs, made, strict=True):
-        units = {}
-        for layer in one.path:
-            (tensor,) = layer.tensors
-            units[tensor.name] = layer.contributions()[0]
-        after = probabilities_by_hand(model, image, units)
-        assert one.removal is not None
-        assert one.removal.after == pytest.approx(float(after[one.target]))
-
-
-def test_a_class_layer_is_never_removed() -> None:
-    """SqueezeNet's own map of the class belongs to the output."""
-    torch.manual_seed(0)
-    layers = nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Conv2d(6, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 1), nn.ReLU()
-    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()).double().eval()
-    inputs = images(1, 4)
-    (made,) = pathx.explain(model, inputs, width=5, removal=True)
-    assert {unit.tensor for layer in made.path for unit in layer.units} == {"1", "3"}
-    units = {layer.tensors[0].name: layer.contributions()[0] for layer in made.path}
-    after = probabilities_by_hand(model, inputs[0], units)
-    assert made.removal is not None
-    assert made.removal.after == pytest.approx(float(after[made.target]))
-    assert made.removal.of_active == sum(int((value > 0).sum()) for value in (model[:2](inputs), model[:4](inputs)))
 
 
 def test_parts_of_a_path_are_removed_alone() -> None:

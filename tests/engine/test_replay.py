@@ -109,12 +109,6 @@ def test_the_spelling_of_a_model_makes_no_difference(name: str, spelling: str) -
     assert torch.allclose(compute(subject(other)), compute(subject(Body("modules"))), atol=1e-7)
 
 
-def test_captum_itself_is_wrong_on_functional_relus() -> None:
-    """Why the replay is there."""
-    functional = subject(Body("functional"))
-    assert not torch.allclose(captums("GuidedBackprop")(functional), METHODS["guided_backprop"].compute(functional))
-
-
 class PreActivated(nn.Module):
     """The ReLU's input is also read by a shortcut, which a guided gradient must leave alone."""
 
@@ -197,36 +191,6 @@ def test_what_has_no_places_has_no_map() -> None:
     ):
         replay = Replay(model, images)
         assert replay.last_map is None and (replay.last_convolution is not None) == convolves
-
-
-@pytest.mark.parametrize(
-    ("numbers", "chunk"), [(1, 1), (191, 1), (192, 1), (383, 1), (384, 2), (600, 3), (10**6, 10**6 // 192)]
-)
-def test_images_go_through_some_at_a_time(monkeypatch: pytest.MonkeyPatch, numbers: int, chunk: int) -> None:
-    monkeypatch.setattr("pathx.engine.replay.CPU_CHUNK", numbers)
-    model = Body("modules").eval()
-    classifier = Classifier(model, IMAGES[0])
-    assert classifier.chunk == chunk
-    with torch.no_grad():
-        assert_close(classifier(IMAGES), model(IMAGES))
-        assert_close(classifier.probabilities(IMAGES), model(IMAGES).softmax(1))
-
-
-def test_gradients_pass_a_replay_and_nothing_is_overwritten_for_them() -> None:
-    model = Body("modules").eval()
-    images, same = (IMAGES.clone().requires_grad_() for _ in range(2))
-    found, expected = (
-        torch.autograd.grad(logits[:, 1].sum(), x)[0]
-        for logits, x in ((Classifier(model, IMAGES[0])(images), images), (model(same), same))
-    )
-    assert_close(found, expected)
-
-
-def test_weights_of_another_precision_are_those_of_the_images() -> None:
-    model = Body("modules").eval()
-    replay = Replay(model, IMAGES.double())
-    with torch.no_grad():
-        assert_close(replay(IMAGES.double()), model.double()(IMAGES.double()))
 
 
 def test_the_last_map_of_a_network_with_a_class_layer_is_that_layer() -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torch import Tensor, nn
 
 import pathx
 from pathx import PathLayer
-from pathx.engine.search import read_certificate
 
 
 def network(heads: list[list[float]]) -> nn.Sequential:
@@ -81,26 +78,6 @@ def test_ties_in_maps_and_branches_break_by_lower_flat_index() -> None:
     layer = kept(TwoBranches(), width=3)
     names = [tensor.name for tensor in layer.tensors]
     assert [(names.index(unit.tensor), unit.index) for unit in layer.units] == [(0, (0,)), (1, (1,)), (0, (1,))]
-
-
-@pytest.mark.parametrize(
-    ("unseen", "first", "last", "sure"),
-    [
-        (0.3, 1.0, 0.4, True), (0.5, 1.0, 0.4, False), (0.4, 1.0, 0.4, False), (0.39997, 1.0, 0.4, False), (0.3999, 1.0, 0.4, True),
-        (-0.2, 1.0, -math.inf, True), (0.0, 1.0, -math.inf, True), (0.001, 1.0, -math.inf, False), (-0.2, 1.0, -0.1, True),
-        (-1.0, -0.5, -math.inf, True), (-0.5, -0.5, -math.inf, False), (-0.5000005, -0.5, -0.5, False),
-        (-0.50002, -0.5, -0.5, False), (-0.51, -0.5, -9.0, True),
-        (-0.4, -0.5, -9.0, False), (-math.inf, -math.inf, -math.inf, True), (-math.inf, 0.0, 0.0, True),
-        (0.0, 0.0, 0.0, False), (-5e-7, 0.0, -1.0, False), (-2e-6, 0.0, -1.0, True), (-math.inf, 2.0, 1.0, True),
-    ],
-)  # fmt: skip
-def test_a_choice_is_certain_where_nothing_unseen_could_change_it(
-    unseen: float, first: float, last: float, sure: bool
-) -> None:
-    width = 2 if last > -math.inf else 3  # with room for one more, there is no last one
-    margins = torch.tensor([[first, last][: 2 if width == 2 else 1] + [first] * (width == 3), [3.0, 2.0]]).double()
-    certified, _ = read_certificate(margins, width, torch.tensor([unseen, -9.0]).double(), 0.0)
-    assert certified == sure
 
 
 @pytest.mark.parametrize("width", [1, 3, 64, 255])

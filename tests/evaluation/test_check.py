@@ -29,7 +29,7 @@ from pathx.pipeline import prepare
 
 pytest.importorskip("captum")
 pytest.importorskip("matplotlib")
-pytestmark = pytest.mark.usefixtures("one_thread", "measured", "undrawn")
+pytestmark = pytest.mark.usefixtures("measured", "undrawn")
 CHECKS = ("completeness", "unwrapping", "randomisation", "device")
 
 

@@ -13,7 +13,7 @@ from support.measured import document, picture
 
 pytest.importorskip("captum")
 pytest.importorskip("matplotlib")
-pytestmark = pytest.mark.usefixtures("one_thread", "measured", "undrawn")
+pytestmark = pytest.mark.usefixtures("measured", "undrawn")
 
 
 @pytest.mark.usefixtures("drawn")

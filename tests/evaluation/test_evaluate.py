@@ -21,7 +21,7 @@ from pathx.evaluation.choices import METHODS
 
 pytest.importorskip("captum")
 pytest.importorskip("matplotlib")
-pytestmark = pytest.mark.usefixtures("one_thread", "measured", "undrawn")
+pytestmark = pytest.mark.usefixtures("measured", "undrawn")
 
 
 @pytest.mark.usefixtures("drawn")

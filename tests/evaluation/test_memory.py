@@ -14,10 +14,8 @@ from support.faults import photos
 
 import pathx.evaluation.measure
 import pathx.pipeline
-from pathx.engine.device import in_parts
-from pathx.errors import PathxError
 
-pytestmark = pytest.mark.usefixtures("one_thread", "here", "undrawn")
+pytestmark = pytest.mark.usefixtures("here", "undrawn")
 RUNS = {
     "evaluate": ("--methods", "saliency,pathx", "--steps", "3"),
     "common": (),
@@ -87,14 +85,3 @@ def test_no_memory_for_even_one_image_is_one_line(pathx_: Pathx, monkeypatch: py
     done = pathx_("evaluate", "photos", "--model", scripted(network()), *RUNS["evaluate"])
     assert done.status == 1
     assert "out of memory, even for one image alone" in done.err and "unexpected" not in done.err
-
-
-def test_parts_come_in_order_and_the_one_that_never_fits_is_said() -> None:
-    def work(part: list[int]) -> list[int]:
-        if len(part) > 1 or part == [9]:
-            raise MemoryError
-        return part
-
-    assert list(in_parts([1, 2, 3, 4, 5], work)) == [[1], [2], [3], [4], [5]]
-    with pytest.raises(PathxError, match="even for one image alone"):
-        list(in_parts([1, 9], work))

@@ -12,8 +12,6 @@ from pathx.evaluation.choices import METHODS
 from pathx.evaluation.methods import Subject
 from pathx.maps import enlarge, smooth
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 NAMES = (
     *("path_map", "pathx", "frozen", "layer_map", "grad_cam", "saliency", "input_x_gradient", "integrated_gradients"),
     *("guided_backprop", "guided_gradcam", "blur_ig", "random", "edges", "constant"),

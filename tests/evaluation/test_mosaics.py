@@ -21,8 +21,6 @@ from pathx.models.load import LoadedModel
 from pathx.models.preprocessing import Preprocessing
 from pathx.pipeline import SeenImage
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def seen(targets: list[int]) -> list[SeenImage]:
     return [

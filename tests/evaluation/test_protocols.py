@@ -16,8 +16,6 @@ from pathx.evaluation.choices import DRAWS
 from pathx.evaluation.protocols import RANKED, area, blur, blur_taps, make_protocol, tied_share
 from pathx.evaluation.statistics import generator_of
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 TAPS = (0.087958, 0.088896, 0.090474, 0.092191, 0.093489, 0.093982)
 
 

@@ -20,7 +20,6 @@ from pathx.evaluation import removal
 from pathx.evaluation.removal import INTEGRATION_STEPS, ORDERS, TOGETHER, Decision, chosen_units, measure_image, summary
 
 captum = pytest.importorskip("captum.attr", reason="Captum is an extra")
-pytestmark = pytest.mark.usefixtures("one_thread")
 PATH: dict[str, Any] = {"depth": 2, "width": 6, "skips": "adjacent"}
 
 

@@ -26,7 +26,7 @@ from support.faults import (
 )
 
 pytestmark = [
-    pytest.mark.usefixtures("one_thread", "here"),
+    pytest.mark.usefixtures("here"),
     pytest.mark.filterwarnings("ignore:.*:DeprecationWarning"),
     pytest.mark.skipif(sys.platform != "linux", reason="processes are forked"),
 ]

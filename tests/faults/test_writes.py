@@ -23,7 +23,7 @@ from support.faults import (
 )
 
 pytestmark = [
-    pytest.mark.usefixtures("one_thread", "here"),
+    pytest.mark.usefixtures("here"),
     pytest.mark.filterwarnings("ignore:.*:DeprecationWarning"),
 ]
 

@@ -156,7 +156,6 @@ def test_results_of_addresses_stay_below_the_output_folder(here: Path) -> None:
     assert [found.name for found in find_images(given)] == ["example.org/cat.jpg", "example.org/cat.jpg-2"]
 
 
-@pytest.mark.usefixtures("one_thread")
 def test_an_address_in_a_list_is_not_fetched(
     server: str, here: Path, pathx_: Pathx, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,7 +182,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-@pytest.mark.usefixtures("one_thread", "undrawn")
+@pytest.mark.usefixtures("undrawn")
 def test_secrets_in_addresses_are_neither_printed_nor_written(
     server: str, here: Path, pathx_: Pathx, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

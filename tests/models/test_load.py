@@ -17,7 +17,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from support.attacks import GRAPH, Trap, packed, pickled, records_of
 from support.attacks import exported as genuine_export
-from support.command_line import Pathx, check_document, check_schema, picture, refused, same
+from support.command_line import Pathx, check_document, picture, refused
 from support.refusal import refusal
 from support.small import loaded as small_model
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ from pathx.models.exported import rebuild_archive
 from pathx.models.files import Archive
 from pathx.models.load import load_model
 
-pytestmark = pytest.mark.usefixtures("one_thread", "here")
+pytestmark = pytest.mark.usefixtures("here")
 SIDECAR = {"input_size": [3, 8, 8], "mean": [0.5, 0.4, 0.3], "std": [0.1, 0.2, 0.3], "labels": ["cat", "dog", "fox"]}
 INPUT = torch.linspace(-1, 1, 192).view(1, 3, 8, 8)
 
@@ -82,27 +82,6 @@ def test_files_are_told_apart_by_content(save: Save, name: str, capfd: pytest.Ca
     assert capfd.readouterr() == ("", "")
 
 
-def test_one_network_in_several_forms_gives_one_path(pathx_: Pathx) -> None:
-    results = []
-    for save in FORMS[:2] + FORMS[3:]:
-        file = f"{save.__name__}.bin"
-        save(network(), file, {"pathx.json": json.dumps(SIDECAR)})
-        done = pathx_("explain", picture(), "--model", file, "--depth", "all", "--format", "json", "--out", file[:-4])
-        assert (done.status, done.err) == (0, ""), file
-        (made,) = done.documents
-        check_document(made)
-        assert (made["model"].pop("name"), made["model"].pop("weights")) == (file, file)
-        made["model"].pop("sha256")
-        assert made["model"].pop("origin") == {"source": "file", "name": file}
-        for layer in made["layers"]:
-            layer.pop("tensors")
-            for unit in layer["units"]:
-                unit.pop("tensor")
-        results.append(made)
-    assert same(results[0], results[1])
-    assert same(results[0], results[2])
-
-
 def test_a_grey_model_gets_a_grey_image(pathx_: Pathx) -> None:
     module = network(channels=1)
     scripted(module, "model.pt", {"pathx.json": json.dumps({"input_size": [1, 8, 8], "mean": 0.5, "std": 0.25})})
@@ -112,22 +91,6 @@ def test_a_grey_model_gets_a_grey_image(pathx_: Pathx) -> None:
     with Image.open("photo.png") as image:
         grey = torch.tensor(list(image.convert("L").tobytes()), dtype=torch.float32).view(1, 1, 8, 8)
     assert made["target"]["logit"] == pytest.approx(float(module((grey / 255 - 0.5) / 0.25)[0, 0].detach()), rel=1e-5)
-
-
-def test_one_logit_is_two_classes(pathx_: Pathx) -> None:
-    sidecar = {key: SIDECAR[key] for key in ("input_size", "mean", "std")}
-    scripted(network(classes=1), "model.pt", {"pathx.json": json.dumps(sidecar)})
-    arguments = ("explain", picture(), "--model", "model.pt", "--format", "json")
-    done = pathx_(*arguments, "--target", "negative", "--target", "positive")
-    negative, positive = (made["target"] for made in done.documents)
-    assert (negative["index"], positive["index"], negative["logit"]) == (0, 1, 0.0)
-    assert positive["probability"] + negative["probability"] == pytest.approx(1)
-    assert positive["probability"] == pytest.approx(torch.tensor(positive["logit"]).sigmoid().item(), rel=1e-5)
-    for made in done.documents:
-        check_schema(made)
-        assert (made["alpha"], made["model"]["classes"]) == (0.5, 2)
-    (predicted,) = pathx_(*arguments).documents
-    assert predicted["target"] == (positive if positive["logit"] > 0 else negative)
 
 
 def test_real_files(shared_data: Path) -> None:

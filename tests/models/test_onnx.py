@@ -114,38 +114,6 @@ def assert_the_same_units(ours: nn.Module, theirs: nn.Module, images: Tensor, **
         assert mine == others
 
 
-OUTPUTS: dict[str, Callable[[Tensor, Tensor], Any]] = {
-    "features first": lambda features, logits: (features, logits),
-    "logits first": lambda features, logits: (logits, features),
-    "probabilities and the best": lambda features, logits: (logits.softmax(1), logits.argmax(1)),
-}
-
-
-@pytest.mark.parametrize("name", OUTPUTS)
-def test_logits_among_several_outputs(tmp_path: Path, name: str) -> None:
-    """As of any model: those that the others are not computed from."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        body, head = (
-            nn.Sequential(nn.Conv2d(3, 7, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
-            nn.Linear(7, 4),
-        )
-
-    class Several(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body, self.head = body, head
-
-        def forward(self, x: Tensor) -> Any:
-            features = self.body(x)
-            return OUTPUTS[name](features, self.head(features))
-
-    loaded = load_model(exported(Several(), tmp_path / "net.onnx", current=False), **OPTIONS)
-    assert_the_same_units(
-        loaded.module, nn.Sequential(body, head), torch.randn(2, 3, 16, 16, generator=seeded(1)), depth=1
-    )
-
-
 @pytest.mark.parametrize("current", [True, False])
 @pytest.mark.parametrize(
     "name",

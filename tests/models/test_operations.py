@@ -21,7 +21,7 @@ from pathx.errors import PathxError
 from pathx.models.exported import rebuild_archive
 from pathx.models.files import Archive, Unsafe, check_operations, load_network
 
-pytestmark = pytest.mark.usefixtures("one_thread", "here")
+pytestmark = pytest.mark.usefixtures("here")
 REASON = "is not one that pathx allows in a file"
 
 

@@ -19,7 +19,7 @@ from pathx.models.files import load_network
 from pathx.models.load import load_model
 from pathx.models.torchvision import torchvision
 
-pytestmark = pytest.mark.usefixtures("one_thread", "here")
+pytestmark = pytest.mark.usefixtures("here")
 SIZE = {"input_size": (3, 8, 8), "mean": 0.5, "std": 0.5}
 
 

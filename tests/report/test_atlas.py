@@ -13,7 +13,6 @@ from support.browser import OVERFLOWING, opened
 from support.command_line import Pathx, network, picture, scripted
 from support.reports import data_of, only_document
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 OPTIONS = ("--model", "model.pt", "--depth", "3", "--width", "4", "--quiet")
 
 

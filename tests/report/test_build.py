@@ -21,8 +21,6 @@ from pathx.report.measures import measure_page, page_title
 from pathx.report.page import page
 from pathx.results.files import NoRoomError, Replacement
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = results(tmp_path, ["a.png", "b.png"])

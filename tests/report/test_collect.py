@@ -15,8 +15,6 @@ from pathx.images.read import open_image
 from pathx.report.build import report
 from pathx.report.collect import References, collect
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def test_a_newer_schema_is_shown_and_said(tmp_path: Path) -> None:
     folder = results(tmp_path)

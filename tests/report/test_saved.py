@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image, ImageChops
-from safetensors.torch import load_file
 from support.command_line import Pathx, picture, scripted
 from support.command_line import network as file_network
 from support.reports import data_of, only_document, reported, results
@@ -18,14 +14,8 @@ from support.small import images, network
 
 import pathx
 from pathx import PathxError
-from pathx.drawing.render import SMOOTHING
-from pathx.engine.freeze import freeze
-from pathx.maps import smooth
 from pathx.report.build import report
-from pathx.report.explanation import path_map
-from pathx.report.saved import explanation_report, network_data, unit_picture
-
-pytestmark = pytest.mark.usefixtures("one_thread")
+from pathx.report.saved import explanation_report
 
 
 @pytest.mark.parametrize("how", ["gone", "changed", "no picture"])
@@ -100,33 +90,6 @@ def test_the_page_of_files_is_that_of_the_document(tmp_path: Path) -> None:
     assert data["region"] == pytest.approx(document["region"])
     assert data["notes"] == []
     assert data["command"].startswith("pathx explain ") and "--target" in data["command"]
-
-
-def test_the_path_map_of_a_document_is_that_of_its_explanation(tmp_path: Path) -> None:
-    _, document = only_document(results(tmp_path, save_tensors=True))
-    (file,) = tmp_path.rglob("tensors.safetensors")
-    expected = smooth(load_file(file)["path_map"], SMOOTHING)
-    found = path_map(document)
-    assert found is not None
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
-
-
-def test_a_units_map_is_its_gradient_times_the_input() -> None:
-    module, batch = network(), images()
-    (made,) = pathx.explain(module, batch, depth=3, width=4)
-    maps = network_data(freeze(module, batch), made)["unit_maps"]
-    assert maps.keys() == {f"{layer.layer}:{at}" for layer in made.path for at in range(len(layer.units))}
-    parts = list(module.children())
-    before = {1: parts[:1], 2: parts[:3], 3: parts[:6]}  # what makes the pre-activations of each layer
-    for layer in made.path:
-        for at, unit in enumerate(layer.units):
-            x = batch.clone().requires_grad_()
-            hidden = torch.nn.Sequential(*before[layer.layer])(x)[0][tuple(unit.index)]
-            (gradient,) = torch.autograd.grad(hidden, x)
-            expected = unit_picture(unit.weight * gradient[0] * batch[0])
-            found = Image.open(io.BytesIO(base64.b64decode(maps[f"{layer.layer}:{at}"].partition(",")[2])))
-            apart = ImageChops.difference(found.convert("RGBA"), expected.convert("RGBA"))
-            assert max(high for _, high in apart.getextrema()) <= 4  # a step of the table
 
 
 def test_a_path_without_units_has_a_page() -> None:

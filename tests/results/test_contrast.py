@@ -16,8 +16,6 @@ from pathx import Contrast
 from pathx.results.files import Kind
 from pathx.runs.run import Settings, explain_files
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def test_the_first_of_several_targets_is_compared_with_each_other(tmp_path: Path) -> None:
     done = explained(tmp_path, "dog", "cat", "cup", dtype="float64", pictures=False)[-1]

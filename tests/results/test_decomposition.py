@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,11 @@ from PIL import Image
 from support.saved import explained, numbers
 from support.small import files, loaded
 
-from pathx import PathxError
 from pathx.drawing.render import Drawing
 from pathx.models.load import LoadedModel
 from pathx.results.files import Kind
 from pathx.results.store import Result
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 FILES = {"figure.png", "heatmap.png", "overlay.png", "path.json"}
 OF_FEATURES = {"overlay.png", "tensors.safetensors"}
 
@@ -81,31 +78,6 @@ def test_features_of_an_older_run_go_and_what_is_not_ours_stays(tmp_path: Path) 
     kept = {"feature-01/overlay.png", "feature-02/notes.txt"}
     assert files(after.folder) == FILES | kept | {"sheet.png", "decomposition.json"}
     assert not (after.folder / "feature-03").exists() and (after.folder / "feature-xy").exists()
-
-
-def test_the_document_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def make() -> set[str]:
-        return files(decomposed(tmp_path, features=1, pictures=False, save_tensors=True).folder)
-
-    before, rename, named = make(), os.replace, list[Path]()
-    (document,) = tmp_path.rglob("decomposition.json")
-
-    def replace(source: Path, target: Path) -> None:
-        assert not document.exists()
-        if len(named) == steps:
-            raise OSError(5, "Input/output error")
-        named.append(target)
-        rename(source, target)
-
-    for steps in range(len(before)):  # noqa: B007  read by what replaces os.replace
-        named.clear()
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "replace", replace)
-            with pytest.raises(PathxError, match="Input/output error"):
-                make()
-        assert not files(document.parent)
-        assert make() == before
-    assert named[-1].name == "path.json"  # all but the document had their names by then
 
 
 def test_a_drawing_changes_pictures_and_no_numbers(tmp_path: Path) -> None:

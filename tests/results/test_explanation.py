@@ -79,24 +79,6 @@ def names(folder: Path) -> set[str]:
     return {file.name for file in folder.iterdir()}
 
 
-def test_the_document_has_the_keys_of_the_schema_in_its_order() -> None:
-    made = document(explanation())
-    assert " ".join(made) == (
-        "schema image model target depth width alpha skips importance complete layers linear_model removal input "
-        "files region settings preprocessing created_by"
-    )
-    assert {key: list(made[key]) for key in ("image", "model", "target", "linear_model", "created_by")} == {
-        "image": ["file", "sha256", "width", "height"],
-        "model": ["name", "weights", "sha256", "classes", "hidden_layers", "exact"],
-        "target": ["index", "label", "logit", "probability", "rank"],
-        "linear_model": ["score", "bias", "attribution_sum", "residual", "share_of_logit"],
-        "created_by": ["pathx", "torch", "torchvision", "device", "dtype"],
-    }
-    layer = made["layers"][1]
-    assert list(layer) == ["layer", "below_alpha", "tensors", "units"]
-    assert " ".join(layer["units"][0]) == "tensor index activation weight contribution importance receptive_field"
-
-
 def with_edges(values: torch.Tensor) -> Explanation:
     """The lower layer's three units, with edges to the two units above and to the class."""
     whole = explanation()

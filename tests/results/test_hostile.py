@@ -20,7 +20,7 @@ from support.command_line import Pathx, network, picture, scripted
 from pathx.results import packs
 
 pytestmark = [
-    pytest.mark.usefixtures("one_thread", "here"),
+    pytest.mark.usefixtures("here"),
     pytest.mark.skipif(os.name == "nt", reason="links and names are those of POSIX"),
 ]
 

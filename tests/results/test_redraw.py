@@ -14,7 +14,6 @@ from pathx.drawing.render import Drawing
 from pathx.errors import PathxError
 from pathx.results.redraw import redraw
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 DRAWINGS = [Drawing(), Drawing(smoothing=0.1, colours="orange-purple", percentile=90, show_units=True)]
 
 

@@ -13,8 +13,6 @@ from support.saved import run
 from pathx.errors import PathxError
 from pathx.results.saved import read_contrast, read_decomposition, read_explanation
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def test_a_saved_explanation_is_the_one_that_was_made(tmp_path: Path) -> None:
     folder = run(tmp_path, pictures=False) / "photo.png" / "cat"

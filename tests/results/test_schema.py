@@ -16,8 +16,6 @@ from pathx.evaluation.common import common_of_results
 from pathx.results.files import read_document
 from pathx.results.schema import PATH_SHAPE, misfit
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def places(shape: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Every value that documents must hold."""

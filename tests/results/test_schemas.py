@@ -12,7 +12,7 @@ from support.command_line import Pathx
 
 jsonschema = pytest.importorskip("jsonschema")
 pytest.importorskip("captum")
-pytestmark = pytest.mark.usefixtures("one_thread", "measured", "undrawn")
+pytestmark = pytest.mark.usefixtures("measured", "undrawn")
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = {file.name: json.loads(file.read_text(encoding="utf-8")) for file in (ROOT / "pathx/schemas").glob("*.json")}

@@ -11,7 +11,7 @@ from support.archives import image_bytes, shard, write_parquet, write_tar
 from support.command_line import Pathx, network, scripted
 from support.many import by_name
 
-pytestmark = pytest.mark.usefixtures("one_thread", "here")
+pytestmark = pytest.mark.usefixtures("here")
 QUICK = ("--no-pictures", "--depth", 2, "--width", 3, "--batch-size", 2)
 
 

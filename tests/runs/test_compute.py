@@ -13,7 +13,6 @@ from support.many import lines, photos
 from support.small import loaded, picture
 
 import pathx.runs.compute
-from pathx.commands import output
 from pathx.drawing.render import Drawing
 from pathx.engine.freeze import Frozen, freeze
 from pathx.errors import PathxError
@@ -22,7 +21,7 @@ from pathx.models.load import LoadedModel
 from pathx.pipeline import Input, read_input
 from pathx.runs.compute import Job, Settings, ask, explain_batch
 
-pytestmark = pytest.mark.usefixtures("one_thread", "here")
+pytestmark = pytest.mark.usefixtures("here", "patience")
 
 
 def batch(tmp_path: Path, folder: str = "other", bias: float = 0.0) -> tuple[LoadedModel, Frozen, list[Input]]:
@@ -93,12 +92,6 @@ def test_every_setting_either_changes_results_or_says_how_they_are_computed() ->
 
 
 # Memory
-
-
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No lines of progress, however slow the machine is."""
-    monkeypatch.setattr(output, "EVERY", 1e9)
 
 
 def short_of_memory(monkeypatch: pytest.MonkeyPatch, most: int, error: Exception) -> list[int]:

@@ -35,16 +35,9 @@ from support.faults import in_a_child
 from support.many import lines, photos
 
 import pathx.runs.compute
-from pathx.commands import output
 from pathx.runs.run import Settings, State, explain_files
 
-pytestmark = pytest.mark.usefixtures("one_thread", "here")
-
-
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No lines of progress, however slow the machine is."""
-    monkeypatch.setattr(output, "EVERY", 1e9)
+pytestmark = pytest.mark.usefixtures("here", "patience")
 
 
 def tree(out: str) -> dict[str, Any]:

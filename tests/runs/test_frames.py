@@ -9,7 +9,6 @@ import pytest
 from support.clips import write_pages, write_video
 from support.command_line import Pathx
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 QUICK = ("--weights", "none", "--input-size", "3,64,64", "--no-pictures", "--depth", "1", "--batch-size", "2")
 
 

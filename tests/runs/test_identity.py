@@ -20,7 +20,7 @@ from torch import nn
 from pathx.models.load import load_model
 from pathx.runs.run import Settings, State, explain_files
 
-pytestmark = pytest.mark.usefixtures("one_thread", "here")
+pytestmark = pytest.mark.usefixtures("here")
 
 SIDECAR = {"input_size": [3, 8, 8], "mean": [0.5] * 3, "std": [0.25] * 3, "labels": ["cat", "dog", "fox"]}
 SETTINGS = Settings(depth=1, width=2, batch_size=2, pictures=False)

@@ -55,26 +55,6 @@ def test_torn_lines_are_mended(tmp_path: Path) -> None:
     assert [(one["name"], one["seconds"]) for one in lines(tmp_path / "index.jsonl")] == [("a", 0.1), ("b", 2)]
 
 
-def test_it_begins_with_what_still_holds(tmp_path: Path) -> None:
-    first = index(tmp_path, "kept", "gone", "failed")
-    first.begin()
-    first.append(line(tmp_path, "kept"))
-    first.append(line(tmp_path, "gone"))
-    first.append({"file": "failed", "name": "failed", "explanations": [], "error": "x"})
-    (tmp_path / "gone" / "cat" / "path.json").unlink()
-    first.close()
-    other = index(tmp_path, "elsewhere", run="r2")
-    other.begin()  # of another run's lines, only those without results go
-    other.close()
-    assert [one["name"] for one in lines(tmp_path / "index.jsonl")] == ["kept", "failed"]
-    again = index(tmp_path, "kept", "failed")
-    again.begin()
-    again.close()
-    assert [one["name"] for one in lines(tmp_path / "index.jsonl")] == ["kept"]
-    index(tmp_path, "kept", run="r2").begin()
-    assert lines(tmp_path / "index.jsonl") == []
-
-
 def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     writers = [context.Process(target=write_many, args=(tmp_path, 1000 * number)) for number in range(3)]
@@ -88,25 +68,6 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
 
 
 # Merging
-
-
-def test_shards_are_joined_and_their_files_go(tmp_path: Path) -> None:
-    for number, names in ((1, ("c", "a")), (2, ("b",))):
-        one = index(tmp_path, *names, shard=Shard(number, 2))
-        one.begin()
-        for name in names:
-            one.append(line(tmp_path, name))
-        one.finish()
-    assert {file.name for file in tmp_path.iterdir() if file.is_file()} == {
-        *("index.1-of-2.jsonl", "run.1-of-2.json", "index.2-of-2.jsonl", "run.2-of-2.json")
-    }
-    merged = merge(tmp_path)
-    assert (merged.done, merged.failed, merged.missing, merged.shards) == (3, (), (), ())
-    assert {file.name for file in tmp_path.iterdir() if file.is_file()} == {"index.jsonl", "run.json"}
-    assert [one["name"] for one in lines(tmp_path / "index.jsonl")] == ["a", "b", "c"]
-    assert json.loads((tmp_path / "run.json").read_text())["images"] == ["a", "b", "c"]
-    assert merge(tmp_path) == merged
-    assert index(tmp_path, "a").line_of("a") is not None
 
 
 def test_what_is_missing_is_said_and_nothing_is_thrown_away(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from support.many import by_name, lines, photos
 
 from pathx.images.read import UserImage
 
-pytestmark = pytest.mark.usefixtures("one_thread", "here")
+pytestmark = pytest.mark.usefixtures("here")
 
 
 BASE = ("--depth", 2, "--width", 3, "--target", "cat", "--batch-size", 3)
@@ -211,28 +210,6 @@ def test_a_second_run_with_other_settings_is_told_before_it_begins(pathx_: Pathx
     assert len(list(first)) == 5
     assert {document(Path(file).parent)["depth"] for file in Path("pathx-out").rglob("path.json")} == {2}
     assert pathx_("explain", "photos", "--model", "model.pt", "--depth", 1, "--no-pictures").status == 0
-
-
-def test_two_of_the_same_do_not_disturb_each_other() -> None:
-    import pathx
-    from pathx.runs.run import Settings, explain_files
-
-    photos(8)
-    model = pathx.load_model(scripted(network()))
-    results: list[Any] = []
-
-    def run() -> None:
-        results.extend(explain_files(model, ["photos"], "out", settings=Settings(batch_size=2, workers=0)))
-
-    threads = [threading.Thread(target=run) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(results) == 16 and not [result.error for result in results if result.failed]
-    assert not list(Path("out").rglob("*.part"))
-    for file in Path("out").rglob("path.json"):
-        assert all((file.parent / name).is_file() for name in document(file.parent)["files"].values())
 
 
 EQUAL: dict[str, tuple[str, ...]] = {

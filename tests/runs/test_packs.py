@@ -15,7 +15,7 @@ from pathx.errors import PathxError
 from pathx.results import packs
 from pathx.results.store import ResultStore, result_store
 
-pytestmark = pytest.mark.usefixtures("one_thread", "here")
+pytestmark = pytest.mark.usefixtures("here")
 KINDS = ["tar", pytest.param("parquet", marks=pytest.mark.skipif(find_spec("pyarrow") is None, reason=packs.INSTALL))]
 QUICK = ("--no-pictures", "--depth", 2, "--width", 3, "--batch-size", 2)
 

@@ -13,20 +13,14 @@ import torch
 from PIL import Image
 from support.faults import tree
 from support.small import picture
-from support.stateful import Remembering, Shared
 from torch import nn
 
 import pathx
 import pathx.runs.compute
 from pathx.errors import PathxError
-from pathx.images.read import open_image
 from pathx.models.load import LoadedModel
 from pathx.models.preprocessing import Preprocessing
-from pathx.pipeline import tensor_of
 from pathx.runs.run import Settings, State, explain_files
-
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 # Pictures to explanations
 
@@ -107,14 +101,6 @@ def test_a_wrong_call_is_raised(
     assert not (tmp_path / "out").exists()
 
 
-def test_float64_on_mps_is_refused(
-    model: LoadedModel, pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    with pytest.raises(PathxError, match=r"^mps has no float64; use float32, or `device` cpu$"):
-        list(explain_files(model, pictures, tmp_path / "out", settings=Settings(dtype="float64")))
-
-
 def test_an_output_that_is_no_number_fails_that_picture_alone(
     model: LoadedModel, pictures: list[Path], tmp_path: Path
 ) -> None:
@@ -184,22 +170,6 @@ def test_one_thread_computes_with_all_of_torchs_threads_whoever_reads_and_writes
     again = list(explain_files(model, files, tmp_path / "None", settings=settings))
     assert [result.file for result in again if result.state is State.done] == [str(files[3])]
     assert tree(str(tmp_path / "None")) == trees[0]
-
-
-@pytest.mark.usefixtures("two_threads")
-@pytest.mark.parametrize("kind", [Remembering, Shared])
-def test_a_network_that_cannot_be_copied_faithfully_gives_its_own_logits(
-    model: LoadedModel, tmp_path: Path, kind: type[nn.Module]
-) -> None:
-    files = many(tmp_path / "photos", 6)
-    network = kind().eval()
-    with torch.no_grad():
-        own = {str(file): network(tensor_of(open_image(file), model.preprocessing)[None])[0].tolist() for file in files}
-    for workers in (None, 0):
-        settings = Settings(depth=1, batch_size=2, workers=workers, pictures=False)
-        stateful = replace(model, module=network)
-        for result in explain_files(stateful, files, tmp_path / f"{workers}", targets=("dog",), settings=settings):
-            assert result.document["target"]["logit"] == pytest.approx(own[result.file][1], rel=1e-4), result.file
 
 
 @pytest.mark.usefixtures("two_threads")

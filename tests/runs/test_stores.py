@@ -20,7 +20,7 @@ from pathx.results import packs
 from pathx.results.store import RemoteStore
 
 fsspec = pytest.importorskip("fsspec", reason="stores are an extra: pip install 'pathx-relu[remote]'")
-pytestmark = pytest.mark.usefixtures("one_thread", "here")
+pytestmark = pytest.mark.usefixtures("here")
 QUICK = ("--no-pictures", "--depth", 2, "--width", 3, "--batch-size", 2)
 
 

@@ -17,7 +17,6 @@ from pathx.pipeline import Prepared, prepare
 from pathx.units.files import read_units, save_units
 from pathx.units.references import Channel, Reference, Units
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 PREPROCESSING = asdict(loaded().preprocessing)
 
 

@@ -20,7 +20,6 @@ from pathx.engine.freeze import freeze
 from pathx.explanation import LayerTensor
 from pathx.units.gather import NOBODY, Gathered
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 RELUS = {1: LayerTensor("1", (5, 8, 8)), 2: LayerTensor("3", (6, 6, 6)), 3: LayerTensor("6", (12,))}
 PATH: dict[str, Any] = {"depth": 2, "width": 7, "alpha": 0.0, "skips": "adjacent"}
 

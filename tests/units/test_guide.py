@@ -13,7 +13,7 @@ from PIL import Image
 from support.command_line import SIDECAR, Pathx, document, network, picture, scripted
 from support.reports import data_of
 
-pytestmark = pytest.mark.usefixtures("one_thread", "here")
+pytestmark = pytest.mark.usefixtures("here")
 OPTIONS = ("--model", "model.pt", "--depth", "3", "--width", "4")
 
 

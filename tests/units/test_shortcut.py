@@ -12,7 +12,7 @@ from support.command_line import Pathx, scripted
 from torch import Tensor, nn
 
 pytestmark = [
-    pytest.mark.usefixtures("one_thread", "here"),
+    pytest.mark.usefixtures("here"),
     pytest.mark.slow,
 ]
 PATCH = slice(22, 30)

@@ -17,8 +17,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.modules import Function, assert_gradient
 from torch import Tensor, nn
 from torch.testing import assert_close
@@ -27,7 +25,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import pathx
 from pathx import PathxError
 from pathx.engine.freeze import freeze
-from pathx.engine.replay import Classifier
 
 IMAGES = torch.randn(2, 3, 9, 9, generator=torch.Generator().manual_seed(4))
 GLOBAL = {"scale": 1.0}
@@ -125,19 +122,6 @@ def test_law_11_one_change(name: str) -> None:
         assert_the_models_own(model)
 
 
-@settings(max_examples=10)
-@given(st.lists(st.sampled_from(sorted(CHANGES)), min_size=2, max_size=6), st.integers(0, 99))
-def test_law_11_many_changes(names: list[str], seed: int) -> None:
-    with restored_globals():
-        model = odd(seed)
-        freeze(model, IMAGES)
-        for name in names:
-            with torch.no_grad():
-                CHANGES[name](model)
-            model.float().hidden[0].float()
-            assert_the_models_own(model)
-
-
 def test_a_swapped_use_of_two_modules_changes_the_names() -> None:
     class Two(nn.Module):
         def __init__(self) -> None:
@@ -152,15 +136,6 @@ def test_a_swapped_use_of_two_modules_changes_the_names() -> None:
     assert pathx.explain(model, images, depth=1)[0].path[0].tensors[0].name == "first"
     model.other = True
     assert pathx.explain(model, images, depth=1)[0].path[0].tensors[0].name == "second"
-
-
-def test_a_replay_is_of_the_model_as_it_is() -> None:
-    model = odd()
-    Classifier(model, IMAGES[0])
-    model.listed[0] = -1.0
-    model.tensors[0] = torch.full((4, 1, 1), 3.0)
-    with torch.no_grad():
-        assert_close(Classifier(model, IMAGES[0])(IMAGES), model(IMAGES))
 
 
 # What is remembered
@@ -479,30 +454,6 @@ def test_a_refusal_that_the_model_catches_is_not_lost() -> None:
 
 
 # Interrupts
-
-
-class Interrupting(nn.Module):
-    def __init__(self, error: BaseException) -> None:
-        super().__init__()
-        self.layers, self.error = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), error
-        self.eval()
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.layers(x)
-        raise self.error
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143)])
-def test_an_interrupt_is_no_answer_about_the_model(error: BaseException) -> None:
-    with pytest.raises(type(error)):
-        pathx.explain(Interrupting(error), torch.rand(1, 4), depth=1)
-    wrapped = RuntimeError(f"the following operation failed:\n{type(error).__name__}: ")
-    with pytest.raises(KeyboardInterrupt):
-        pathx.explain(Interrupting(wrapped), torch.rand(1, 4), depth=1)
-    chained = RuntimeError("failed")
-    chained.__cause__ = error
-    with pytest.raises(type(error)):
-        pathx.explain(Interrupting(chained), torch.rand(1, 4), depth=1)
 
 
 @pytest.mark.parametrize("form", ["eager", "scripted", "traced"])

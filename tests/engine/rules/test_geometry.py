@@ -171,17 +171,6 @@ def test_pools_know_channels_by_their_dimensions(dims: int) -> None:
             assert len(assert_as_autograd(model, wrong).parts) == 2
 
 
-SLICES = [slice(1, None), slice(None, -2), slice(0, 6, 2), slice(1, 6, 3), slice(-9, 3), slice(4, 99), slice(-4, -1, 2)]
-
-
-@pytest.mark.parametrize("part", SLICES)
-@pytest.mark.parametrize("dim", [1, 2, 3])
-def test_slices(part: slice, dim: int) -> None:
-    index = (*(slice(None),) * dim, part)
-    assert_linear(lambda x: x[index], 2, 7, 7, 7)
-    assert_field(lambda x: x[index] if dim > 1 else x, fixed(2, 1, 15, 7), exact=True)
-
-
 @pytest.mark.parametrize("value", [None, 0.5])
 @pytest.mark.parametrize(
     "pads", [(1, 0), (-1, 1), (2, -3), (1, 2, 3, 0), (-2, 0, 1, -1), (1, 0, 0, 2, 1, 1), (0, 0, 0, 0, -1, 0)]
@@ -190,20 +179,6 @@ def test_pads(pads: tuple[int, ...], value: float | None) -> None:
     more = () if value is None else ("constant", value)
     assert_linear(lambda x: F.pad(x, pads, *more), *MAPS)
     assert_field(lambda x: F.pad(x, pads, *more), fixed(2, 1, 15, 7), exact=True)
-
-
-@pytest.mark.parametrize("sizes", [3, [1, 4, 2], 9])
-@pytest.mark.parametrize("dim", [1, -1])
-def test_every_part_of_a_split(sizes: Any, dim: int) -> None:
-    for number in range(len(torch.zeros(7).split(sizes))):
-        assert_linear(lambda x, number=number: x.split(sizes, dim)[number], 2, 7, 3, 7)
-
-
-@pytest.mark.parametrize("kind", ["mean", "sum"])
-@pytest.mark.parametrize("dims", [1, (2, 3), (3, 1), (-1, -2), (3, 2, 1)])
-@pytest.mark.parametrize("keep", [True, False])
-def test_means_and_sums_over_any_dimensions(kind: str, dims: Any, keep: bool) -> None:
-    assert_linear(lambda x: getattr(x, kind)(dims, keepdim=keep)[:, None], 2, 3, 4, 5)
 
 
 @pytest.mark.parametrize("dim", [1, 3, -2])

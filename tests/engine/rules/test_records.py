@@ -308,21 +308,6 @@ def test_law_6_a_traced_record_is_the_same(name: str) -> None:
         assert_close(pulled(found, windows=True), pulled(whole, windows=True))
 
 
-PRODUCTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "addcmul, of three": lambda x: torch.addcmul(x, x, x.flip(3)),
-    "prod": lambda x: x.prod(1, keepdim=True),
-    "einsum": lambda x: torch.einsum("bchw,bdhw->bcd", x, x),
-}
-
-
-@pytest.mark.parametrize("name", PRODUCTS)
-def test_products_of_what_was_computed_are_refused(name: str) -> None:
-    with pytest.raises(
-        PathxError, match=r"multiplies two values|is neither linear nor an activation|pathx has no rule for"
-    ):
-        freeze(Above(PRODUCTS[name]), pictures(*MAP))
-
-
 OTHER = torch.tensor([1, 0])
 MIXED: dict[str, Callable[[Tensor], Tensor]] = {
     "index, of places too": lambda x: x[OTHER, torch.tensor([2, 3])],
