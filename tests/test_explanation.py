@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 from threading import Barrier, Thread
-from types import SimpleNamespace
 
 import torch
 from support.small import images, network
-from torch.testing import assert_close
 
 import pathx
 from pathx.explanation import Explanations, PathLayer, Unit
@@ -20,17 +18,6 @@ def test_its_text_is_short_whatever_it_holds() -> None:
     assert repr(made) == f"<Explanation of 'class 1': {units} units in 3 of 3 layers, score {made.score:.4g}>"
     (against,) = pathx.explain(network(), images(), target=1, against=0, depth=1)
     assert repr(against).startswith("<Explanation of 'class 1' against 'class 0': ")
-
-
-def test_a_loaded_model_brings_its_labels() -> None:
-    module = network()
-    classes = pathx.explain(module, images())[0].logits.numel()
-    loaded = SimpleNamespace(module=module, labels=[f"label {number}" for number in range(classes)])
-    (made,) = pathx.explain(loaded, images(), target=2, against=1)
-    assert (made.label, made.other_label) == ("label 2", "label 1")
-    (plain,) = pathx.explain(module, images(), target=2, against=1)
-    assert (plain.label, plain.other_label) == ("class 2", "class 1")
-    assert_close(made.attribution, plain.attribution)
 
 
 def test_a_notebook_shows_the_figures_of_a_list() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import shutil
 from pathlib import Path
@@ -152,19 +151,6 @@ def test_pictures_of_one_name_do_not_share_a_folder(pathx_: Pathx, here: Path) -
 
 
 # Options
-
-
-def test_targets(pathx_: Pathx) -> None:
-    arguments = ("explain", picture(), "--model", scripted(network()), "--format", "json")
-    options = itertools.chain(*(("--target", target) for target in ("RED_FOX", "0", "red fox", "dog")))
-    done = pathx_(*arguments, *options)
-    assert [made["target"]["label"] for made in done.documents] == ["red fox", "cat", "dog"]
-    folders = {"red-fox", "cat", "dog", "red-fox-against-cat", "red-fox-against-dog"}
-    assert {file.name for file in Path("pathx-out/photo.png").iterdir()} == folders | {"contrast.png", "contrast.json"}
-    ranked = [made["target"]["index"] for made in pathx_(*arguments, "--target", "top:3").documents]
-    logits = {made["target"]["index"]: made["target"]["logit"] for made in done.documents}
-    assert ranked == sorted(logits, key=lambda index: -logits[index])
-    assert [made["target"]["index"] for made in pathx_(*arguments).documents] == ranked[:1]
 
 
 @pytest.mark.parametrize("given", [("--width", WIDTH), ("--depth", "maps:3"), ("--width", 2)])

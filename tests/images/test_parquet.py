@@ -36,14 +36,6 @@ def test_rows_come_back(kind: dict[str, Any], compression: str, version: str, tm
     assert [value.as_py() for value in read] == WORDS
 
 
-def test_no_more_rows_at_once_than_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = write_parquet(tmp_path / "x.parquet", {"image": [bytes(1000)] * 50})
-    table = Parquet(io.BytesIO(Path(file).read_bytes()))
-    assert [batch.num_rows for batch in table.batches(0, ["image"], 64)] == [50]
-    monkeypatch.setattr(parquet, "HELD", 10_500)  # the one value of the dictionary is 1004 bytes
-    assert [batch.num_rows for batch in table.batches(0, ["image"], 64)] == [10] * 5
-
-
 def test_a_page_that_claims_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = stream(tmp_path, {"image": [bytes(100_000)]}, compression="zstd")
     table = ImageTable(file, "x.parquet")

@@ -22,28 +22,6 @@ def test_a_document_is_read_as_it_was_given(document: dict[str, Any]) -> None:
     assert json.loads(document_bytes(document)) == document
 
 
-def test_every_entry_and_every_row_of_a_table_has_a_line() -> None:
-    document = {
-        "name": "é",
-        "size": [3, 4],
-        "rows": [[0, 1, 0.5], [1, 1, 2.0]],
-        "units": [{"index": [1, 2], "value": 0.1}],
-    }
-    assert document_bytes(document).decode().splitlines() == [
-        "{",
-        '  "name": "\\u00e9",',
-        '  "size": [3, 4],',
-        '  "rows": [',
-        "    [0, 1, 0.5],",
-        "    [1, 1, 2.0]",
-        "  ],",
-        '  "units": [',
-        '    {"index": [1, 2], "value": 0.1}',
-        "  ]",
-        "}",
-    ]
-
-
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_numbers_that_json_does_not_have_are_refused(number: float) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):

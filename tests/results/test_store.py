@@ -1,4 +1,4 @@
-"""Stores of results: a folder, an address, or shards at either; what is committed is there before its line is true."""
+"""Results in a store: what is committed is there before its line is true."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from support.stores import content, store
 
-from pathx.errors import PathxError
-from pathx.results.store import RemoteStore, ResultStore, check_in_folders, result_store
+from pathx.results.store import RemoteStore
 
 DOCUMENT = b'{"a": 1}'
 MADE: dict[str, Any] = {
@@ -29,21 +28,6 @@ def address() -> Iterator[str]:
     pytest.importorskip("fsspec", reason="stores need fsspec: pip install 'pathx-relu[remote]'")
     with store("memory") as place:
         yield f"{place}/out"
-
-
-def test_the_name_of_an_output_says_where_it_is(tmp_path: Path) -> None:
-    assert type(result_store(tmp_path)) is ResultStore and type(result_store("s3://bucket/out", "tar")) is RemoteStore
-    with pytest.raises(PathxError, match="into tar or parquet, not into 'zip'"):
-        result_store(tmp_path, "zip")
-
-
-def test_some_things_are_made_of_folders_only(tmp_path: Path) -> None:
-    check_in_folders(tmp_path)
-    with pytest.raises(PathxError, match="is in a store: copy it to a folder"):
-        check_in_folders("s3://bucket/out")
-    (tmp_path / "results-20260101-000000-abcd.tar").touch()
-    with pytest.raises(PathxError, match="run `pathx merge --unpack FOLDER` on it first"):
-        check_in_folders(tmp_path)
 
 
 def test_files_are_there_before_their_line(address: str) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from PIL import Image
@@ -31,23 +30,13 @@ from support.command_line import (
     same,
     scripted,
 )
-from support.faults import in_a_child
+from support.faults import in_a_child, tree
 from support.many import lines, photos
 
 import pathx.runs.compute
 from pathx.runs.run import Settings, State, explain_files
 
 pytestmark = pytest.mark.usefixtures("here", "patience")
-
-
-def tree(out: str) -> dict[str, Any]:
-    """Every file of a run to the byte, but for what the index says of the time.
-
-    Runs agree to the byte on one machine, with the same torch, number of threads and batches, as they have here.
-    """
-    contents: dict[str, Any] = {name: Path(out, name).read_bytes() for name in files(out) if "index" not in name}
-    index = [{**line, "seconds": None} for line in lines(out)]
-    return contents | {"index.jsonl": sorted(index, key=lambda line: line["name"])}
 
 
 # Going on

@@ -1,28 +1,12 @@
-"""A signal is a request, and the second one ends the process."""
+"""The first signal is a request (see test_folders.py), the second one ends the process."""
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 
 import pytest
-
-from pathx.runs.stop import Stop
-
-
-def test_a_signal_is_a_request_that_is_looked_at_where_nothing_is_half_done(capfd: pytest.CaptureFixture[str]) -> None:
-    stop, before = Stop(), signal.getsignal(signal.SIGTERM)
-    with stop.on_signals():
-        stop.check()
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert stop.asked == signal.SIGTERM
-    assert signal.getsignal(signal.SIGTERM) is before
-    assert capfd.readouterr().err.startswith("pathx: stopping when the current batch is written")
-    with pytest.raises(KeyboardInterrupt) as raised:
-        stop.check()
-    assert raised.value.args == (signal.SIGTERM,)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM])

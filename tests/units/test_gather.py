@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -94,24 +92,6 @@ def test_paths_shares_and_means_are_those_of_each_explanation() -> None:
                     shares += sum(mine) / sum(abs(unit.contribution) for unit in layer.units)
             assert own.paths[channel].tolist() == counts
             assert float(own.shares[channel]) == pytest.approx(shares)
-
-
-@given(st.permutations(list(range(7))), st.integers(1, 6))
-@settings(max_examples=4)
-def test_parts_in_any_order_join_to_the_whole(order: list[int], cut: int) -> None:
-    inputs = images(7, 2)
-    whole = gathered(inputs, "contribution", 3, 1)
-    one = gathered(inputs, "contribution", 3, 1, sorted(order[:cut]))
-    one.add(gathered(inputs, "contribution", 3, 1, sorted(order[cut:])))
-    with TemporaryDirectory() as folder:
-        file = Path(folder, "state")
-        file.write_bytes(one.to_bytes("key"))
-        again = whole.read(file, "key")
-        assert whole.read(file, "another") is None
-    assert again is not None and again.count == whole.count
-    for name, own in whole.channels.items():
-        for part in own.NAMES:
-            torch.testing.assert_close(getattr(again.channels[name], part), getattr(own, part))
 
 
 class Tokens(torch.nn.Module):
