@@ -7,11 +7,11 @@ that made it. So only what carries the decision has to be linear, and what decid
 One rule says which factor of a product of two computed values is held:
 
 1. A divisor is.
-2. x · g(x), computed element by element, is an activation: g(x) is its slope.
+2. x · g(x), computed element by element, is an activation: g(x) is its slope. So is x / g(x).
 3. Of two factors, the one that came out of a function that is no activation is held (sigmoid, softmax, root, norm, …), or was made
-   from such values alone (of two such, the one that was not multiplied by weights since); if there is none, one that was clipped on
-   both sides; if there is none, the one that came straight out of an activation, and then the product, as in a gated linear unit,
-   is an activation itself: it gates the other.
+   from such values alone (of two such, the one that was not multiplied by weights since, or else the one straight out of an
+   activation); if there is none, one that was clipped on both sides; if there is none, the one that came straight out of an
+   activation, and then the product, as in a gated linear unit, is an activation itself: it gates the other.
 4. If both factors are alike in this, or neither is any of it, the model is refused.
 """
 
@@ -162,10 +162,6 @@ def read_graph(graph: Graph, nodes: Iterable[Node], logits: Value) -> Reading:
     return _Reader(graph, tuple(nodes)).read(logits)
 
 
-_GUARDS = ("clamp", "clamp_min", "clamp_max", "maximum", "minimum", "where", "masked_fill")
-"""What keeps a factor within bounds, or masks it: a factor it remains."""
-
-
 @dataclass(eq=False)
 class _Reader:
     graph: Graph
@@ -232,7 +228,7 @@ class _Reader:
         return self.multiples.get(value, frozenset([value]))
 
     def _rank(self, node: Node, varying: list[Value]) -> int:
-        """How clearly a value is a factor: 4 for what is no activation, 3 for what weights made of that.
+        """How clearly a value is a factor: 5 for what is no activation, 3 for what weights made of that, 4 for activations of it.
 
         2 for a clip, 1 for an activation, 0 for others.
         """
@@ -243,12 +239,13 @@ class _Reader:
         source = self._activation_source(node, varying)
         if source is not None:
             self.sources[node.index] = source
-            guarded = node.kind in _GUARDS and min(ranks) == 4
-            return 4 if guarded or has(node, "saturating") else 2 if is_clip(node) else 1
+            if min(ranks) >= 4 or has(node, "saturating"):
+                return 5
+            return 4 if min(ranks) == 3 else 2 if is_clip(node) else 1
         if is_norm(node):
             return 0
         if operation.transpose is None:
-            return 4
+            return 5
         if has(node, "copy", "view", "part", "move"):
             return min(ranks)
         if len(varying) == 1 and is_pointwise(node):
@@ -273,10 +270,11 @@ class _Reader:
         ):
             return None
         first, second = depending
+        carried = {node.args[position] for position in record_of(node).linear_in} & {*varying}
         gated = [
             value
             for value, factor in {first: second, second: first}.items()  # h and g(h)
-            if value in varying and self._multiples_of(value) & self._functions_of(factor)
+            if value in carried and self._multiples_of(value) & self._functions_of(factor)
         ]
         return gated[0] if len(gated) == 1 else None
 
@@ -336,7 +334,7 @@ class _Reader:
         """A product with what came straight out of an activation, element by element, is an activation of the other factor."""
         values = (*node.inputs, *node.outputs[:1])
         same_shape = len({self.graph.shapes[value.index] for value in values if value is not None}) == 1
-        if record_of(node).gate is not None and self.ranks.get(held, 0) < 3 and same_shape:
+        if record_of(node).gate is not None and self.ranks.get(held, 0) not in (3, 5) and same_shape:
             self.sources[node.index] = next(value for value in node.inputs if value != held)
 
     def _refusal(self, node: Node) -> str:

@@ -193,6 +193,8 @@ SPELLINGS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor
     ),
     "hardswish": (F.hardswish, lambda x: x * F.relu6(x + 3) / 6),
     "mish": (F.mish, lambda x: x * F.softplus(x).tanh()),
+    "silu by a quotient": (F.silu, lambda x: x / (1 + torch.exp(-x))),
+    "softsign": (F.softsign, lambda x: x * (1 / (1 + x.abs()))),
 }
 
 
@@ -268,6 +270,22 @@ GATED_UNITS: dict[str, tuple[Part, Part]] = {
     "a masked gate": (
         lambda net, x: x.relu() * (lambda gate: gate.masked_fill(gate < 0.4, 0.0))(x.sigmoid()),
         lambda net, x: x.relu() * (x.sigmoid() * (x.sigmoid() >= 0.4)).detach(),
+    ),
+    "a gate times itself": (
+        lambda net, x: x.relu() * (lambda gate: gate * gate)(x.sigmoid()),
+        lambda net, x: x.relu() * x.sigmoid().square().detach(),
+    ),
+    "a gate in parts": (
+        lambda net, x: x.relu() * (lambda e: e / (1 + e))(x.exp()),
+        lambda net, x: x.relu() * x.sigmoid().detach(),
+    ),
+    "an activation of a gate": (
+        lambda net, x: x.relu() * net.conv(x).tanh().relu(),
+        lambda net, x: x.relu() * net.conv(x).tanh().relu().detach(),
+    ),
+    "swiglu above an activation that saturates": (
+        lambda net, x: F.silu(net.more(x.tanh())[:, :6]) * net.more(x.tanh())[:, 6:],
+        lambda net, x: F.silu(net.more(x.tanh())[:, :6]).detach() * net.more(x.tanh())[:, 6:],
     ),
     "a clip and an activation": (
         lambda net, x: F.relu6(net.conv(x) + 3) / 6 * F.relu(net.conv(x)),

@@ -6,7 +6,6 @@ same for functions of torch whose operations no longer show what was meant.
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -88,9 +87,15 @@ def _rrelu(leaky_relu: Callable[[Tensor, float], Tensor]) -> Respelling:
     return respell
 
 
-def _on_numbers(function: Callable[..., Any]) -> Respelling:
-    """For TorchScript's optimiser, which calls operations on constants as plain numbers."""
-    return lambda *args: None if isinstance(args[0], Tensor) else lambda: function(*args)
+def _number(x: Any) -> Run | None:
+    """TorchScript's optimiser calls operations on constants, some of which arrive as plain numbers."""
+    return None if isinstance(x, Tensor) else lambda: x
+
+
+def _equality(x: Any, other: Any) -> Run | None:
+    """Of two constants of TorchScript: a tensor and a number are none that it could share."""
+    both = isinstance(x, Tensor) and isinstance(other, Tensor)
+    return None if both else lambda: type(x) is type(other) and x == other
 
 
 def _convolution(*args: Any) -> Run:
@@ -140,8 +145,8 @@ RESPELLINGS: dict[Any, Respelling] = {
     aten.amax.default: _extreme(torch.max),
     aten.amin.default: _extreme(torch.min),
     aten.as_strided_.default: _strides_of_one,
-    aten._local_scalar_dense.default: _on_numbers(lambda number: number),
-    aten.equal.default: _on_numbers(operator.eq),
+    aten._local_scalar_dense.default: _number,
+    aten.equal.default: _equality,
     aten.index_put.default: _mask_fill(in_place=False),
     aten.index_put_.default: _mask_fill(in_place=True),
     **{op: _expand(op) for op in (aten.clamp.Tensor, aten.clamp_max.Tensor, aten.clamp_min.Tensor)},

@@ -106,7 +106,7 @@ _FACTORS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @smooth("silu", "gelu", "hardswish", "mish")
-@smooth("pow", "square", traits={"saturating"})
+@smooth("pow", "square", "sqrt", traits={"saturating"})
 def product(call: Call, h: Tensor) -> Slopes:
     """h · g(h), where g(h) is held as it is at the image; also h² = h · h, as in StarReLU, and other powers."""
     if has(call.node, "saturating"):
@@ -141,11 +141,12 @@ def mask_of_itself(call: Call, h: Tensor) -> Slopes:
     return Slopes(_where(taken, h), taken.to(h.dtype), offset)
 
 
-@gate("mul", traits={"scale"})
+@gate("mul", "div", traits={"scale"})
 def product_with_itself(call: Call, h: Tensor) -> Slopes:
-    """`h * (h > 0)`: the other factor is the slope; of `h * h`, h itself."""
+    """`h * (h > 0)`: the other factor is the slope; of `h * h`, h itself. `h / (1 + exp(-h))` is such a product, too."""
     fixed = [call.values(item) for item in call.args if not call.varies(item)]
     slope = torch.broadcast_to(fixed[0], h.shape).to(h.dtype) if fixed else h
+    slope = slope.reciprocal() if call.node.kind == "div" else slope
     return Slopes(slope * h, slope)
 
 
@@ -186,7 +187,7 @@ record("_softmax", "softmax", "_log_softmax", "log_softmax", reading="nonlinear"
 record("log", "exp", reading="nonlinear", traits={"after final"})
 record("_local_scalar_dense", traits={"decision"})
 record(
-    *("logit", "sqrt", "rsqrt", "reciprocal", "expm1", "log1p", "log2", "log10", "sin", "cos", "tan", "erf", "atan"),
+    *("logit", "rsqrt", "reciprocal", "expm1", "log1p", "log2", "log10", "sin", "cos", "tan", "erf", "atan"),
     *("selu", "glu", "linalg_vector_norm", "renorm", "var", "std", "var_mean", "std_mean", "prod", "cumprod"),
     *("rms_norm", "logsumexp", "logcumsumexp", "atan2", "cdist", "_cdist_forward", "_trilinear", "lstm"),
     *("mkldnn_rnn_layer", "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention"),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -35,6 +38,26 @@ def test_what_torchscript_writes_into_is_explained_as_the_module_is_or_refused_w
         assert re.search(rf"in place .*; {remedy}", str(error))  # noqa: PT017
     else:
         assert_close(found.attribution, expected.attribution)
+
+
+tensor = partial(torch.tensor, dtype=torch.float64)
+
+
+@pytest.mark.filterwarnings("ignore:torch.tensor results are registered as constants")
+def test_torchscript_compares_its_constants_of_every_kind() -> None:
+    """Numbers of the code are tensors to TorchScript, which looks for equal ones among them and among those of the model."""
+    weight, images = numbers(4, 3), numbers(2, 4)
+    for first, second in itertools.permutations(
+        [(float, -2), (int, -2), (tensor, -2.0), (tensor, -2), (tensor, [-2.0])], 2
+    ):
+
+        def forward(x: Tensor, first: Any = first, second: Any = second) -> Tensor:
+            return (F.relu(x) * first[0](first[1]) + second[0](second[1])) @ weight
+
+        (expected, _) = pathx.explain(Function(forward), images, target=1)
+        traced = torch.jit.trace(Function(forward), images)  # type: ignore[no-untyped-call]
+        (found, _) = pathx.explain(traced, images, target=1)
+        assert_close((found.attribution, found.bias), (expected.attribution, expected.bias))
 
 
 def test_channels_are_shuffled_as_by_hand() -> None:
