@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields, is_dataclass
 from functools import partial
+from threading import RLock, get_ident
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -192,6 +193,7 @@ def run(mode: Recorder) -> Any:
                 torch.no_grad(),
                 _no_compiled_code(),
                 _unfused_attention(),
+                _forwards_of_functions() if mode.functional else nullcontext(),
                 _FunctionMode(mode),
                 mode,
             ):
@@ -223,6 +225,31 @@ def _unfused_attention() -> Iterator[None]:
     finally:
         for was_on, (_, switch) in zip(before, switches, strict=True):
             switch(was_on)
+
+
+@contextmanager
+def _forwards_of_functions() -> Iterator[None]:
+    """Run just the forward of a `torch.autograd.Function` in this thread: `functionalize` refuses the rest of it."""
+    kind: Any = torch.autograd.Function
+    thread, no_context = get_ident(), kind.setup_context
+
+    def run_forward(cls: Any, *args: Any) -> Any:
+        if get_ident() != thread:
+            return apply.__get__(None, cls)(*args)
+        context: Any = torch.autograd.function.FunctionCtx()
+        context.needs_input_grad = (False,) * len(args)
+        return cls.forward(*([context] if cls.setup_context is no_context else []), *args)
+
+    with _FUNCTIONS_LOCK:
+        apply = vars(kind)["apply"]
+        kind.apply = classmethod(run_forward)
+        try:
+            yield
+        finally:
+            kind.apply = apply
+
+
+_FUNCTIONS_LOCK = RLock()
 
 
 def _plain_containers(outputs: Any) -> Any:

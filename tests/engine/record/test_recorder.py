@@ -21,6 +21,7 @@ from support.modules import Function, assert_gradient
 from torch import Tensor, nn
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 import pathx
 from pathx import PathxError
@@ -318,6 +319,33 @@ def no_longer_the_image(x: Tensor) -> Tensor:
     return y.zero_() + x + y
 
 
+class Leaky(torch.autograd.Function):
+    """As activations are written to save memory."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor) -> Tensor:
+        assert not any(context.needs_input_grad)
+        context.save_for_backward(x)
+        return F.leaky_relu(x, 0.3)
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def setup_context(context: Any, inputs: Any, output: Any) -> None:
+        context.save_for_backward(output)
+
+
+def written_beside_functions(x: Tensor) -> Tensor:
+    y = Doubled.apply(Leaky.apply(x))
+    y = checkpoint(torch.neg, y, use_reentrant=True)
+    y[:, :2] = y[:, 2:4]
+    return y
+
+
 def slopes(model: nn.Module, image: Tensor) -> Tensor:
     """Of the first logit by small steps: autograd does not see all that a model writes."""
     step = 1e-6 * torch.eye(4, dtype=torch.float64)
@@ -331,14 +359,18 @@ def assert_steps_agree(model: nn.Module, image: Tensor) -> None:
 
 
 WRITES = [given_other_memory, written_by_its_data, zeroed_in_part, filled_in_part, no_longer_the_image]
+WRITES += [written_beside_functions]
 
 
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 @pytest.mark.parametrize("write", WRITES)
 def test_law_11_where_tensors_are_written_under_other_names(write: Callable[[Tensor], Tensor]) -> None:
     torch.manual_seed(0)
     first, last = nn.Linear(4, 6), nn.Linear(6, 3)
     model = nn.Sequential(first, Function(lambda x: write(x + 1)), nn.ReLU(), last).double().eval()
+    apply = vars(torch.autograd.Function)["apply"]
     assert_steps_agree(model, torch.rand(1, 4, dtype=torch.float64))
+    assert vars(torch.autograd.Function)["apply"] is apply
 
 
 class ScriptedWriting(nn.Module):
