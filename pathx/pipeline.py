@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from pathx.engine.device import in_parts, resolve_device, resolve_dtype
+from pathx.engine.device import in_parts, resolve_batch_size, resolve_device, resolve_dtype
 from pathx.engine.explain import explain_frozen
 from pathx.engine.freeze import Frozen, freeze
 from pathx.engine.network import Network
@@ -281,15 +281,15 @@ class Prepared:
         except PathxError:
             return None
 
-    def batch_size(self, asked: int) -> int:
-        """The number of images at once: as asked for, but no more than the network takes."""
-        return min(asked, self.classifier.chunk)
+    def batch_size(self, asked: int | str) -> int:
+        """The number of images at once: as asked for, or `auto`, but no more than the network takes."""
+        return min(resolve_batch_size(asked, self.device), self.classifier.chunk)
 
     def stack(self, inputs: Sequence[Input]) -> Tensor:
         """(B, C, H, W) on the device."""
         return torch.stack([one.tensor for one in inputs]).to(self.device, self.dtype)
 
-    def see(self, images: Sequence[ImageFile], batch_size: int, failed: Failed) -> Iterator[list[SeenImage]]:
+    def see(self, images: Sequence[ImageFile], batch_size: int | str, failed: Failed) -> Iterator[list[SeenImage]]:
         """Images in batches, with their predicted classes; those that cannot be used are passed to `failed`."""
         for _, batch in read_batches(images, self.model.preprocessing, self.batch_size(batch_size), failed):
             if seen := self.predict(batch, failed):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from inspect import signature
+from types import ModuleType
 
 import pytest
 import torch
@@ -17,8 +18,9 @@ from typer.main import get_command
 
 import pathx
 from pathx.cli import app
-from pathx.commands.options import PathOptions
+from pathx.commands.options import DrawingOptions, PathOptions
 from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
+from pathx.drawing.render import Drawing
 from pathx.engine.freeze import freeze
 from pathx.engine.settings import PathOptions as Options
 from pathx.engine.settings import check_depth
@@ -52,6 +54,19 @@ def test_every_command_and_the_function_of_its_name_have_these_defaults(name: st
     function = vars(import_module(pathx.units.home))[name] if name == "units" else getattr(pathx, name)
     taken = {one.name: one.default for one in signature(function).parameters.values() if one.name in DEFAULTS}
     assert taken == ({} if name == "ablate" else DEFAULTS)  # which takes a path that was found
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_what_a_command_and_its_functions_both_take_has_one_default(name: str) -> None:
+    function = getattr(pathx, name)
+    functions = [Settings, Drawing] if name == "explain" else [Drawing] if name == "redraw" else []
+    functions += [getattr(import_module(function.home), name) if isinstance(function, ModuleType) else function]
+    given = {one.name: one.default for one in COMMANDS[name].params if one.param_type_name == "option"}
+    given |= vars(DrawingOptions())
+    for taken in functions:
+        for one in signature(taken).parameters.values():
+            if one.name in given and one.name not in ("model", "out", "removal"):  # which Python names, or asks for
+                assert str(given[one.name] or "") == str(one.default or ""), one
 
 
 @pytest.mark.parametrize("function", [Options, Settings, Request])

@@ -50,7 +50,7 @@ class _Setting:
     @property
     def keys(self) -> tuple[str, ...]:
         """What a settings file calls it."""
-        return tuple(name.partition("/")[0][2:] for name in self.names)
+        return tuple(name.partition("/")[0][2:] for name in self.names if name.startswith("--"))
 
     @property
     def help(self) -> str:
@@ -84,7 +84,7 @@ class _Setting:
                 raise typer.BadParameter(f"{self.keys[0]} cannot be {value!r}")
             return value
         texts = [str(part) for part in (value if isinstance(value, list) else [value])]
-        return texts if get_origin(self.kind) is list else ",".join(texts)
+        return texts if get_origin(self.kind) in (list, tuple) else ",".join(texts)
 
     def read(self, text: Any) -> Any:
         """The value that a text of the command line or of the settings file stands for."""

@@ -39,7 +39,7 @@ def common(
     ),
     units: str | None = options.UNITS,
     how: options.DocumentOptions,
-    batch_size: int = options.AT_ONCE,
+    batch_size: int | str = options.BATCH_SIZE,
     out: str = options.out_folder("pathx-common"),
 ) -> None:
     """Find the units, channels and places that a class's paths share.

@@ -18,7 +18,7 @@ def evaluate(
     measure: options.MeasureOptions,
     how: options.DocumentOptions,
     ray: options.RayOptions,
-    batch_size: int = options.AT_ONCE,
+    batch_size: int | str = options.BATCH_SIZE,
     out: str = options.out_folder("pathx-evaluation"),
 ) -> None:
     """Measure explanations by changing pixels or removing units.

@@ -120,9 +120,9 @@ def parse_size(text: str) -> list[int]:
     return [parse(part, int, problem) for part in re.split("[,x]", text)]
 
 
-def parse_batch_size(auto: int | str, text: str) -> int | str:
-    """--batch-size: a number, or what `auto` stands for."""
-    return auto if text == "auto" else parse(text, int, f"--batch-size takes a number of images or auto, not {text!r}")
+def parse_batch_size(text: str) -> int | str:
+    """--batch-size: a number, or auto."""
+    return text if text == "auto" else parse(text, int, f"--batch-size takes a number of images or auto, not {text!r}")
 
 
 def parse_every(text: str) -> int:
@@ -194,7 +194,7 @@ SHARD = option(
     parse=parse_shard,
     panel=RUN,
 )
-AT_ONCE = option("auto", "Images explained at once.", "N|auto", parse=partial(parse_batch_size, 8), panel=RUN)
+BATCH_SIZE = option("auto", "Images explained at once.", "N|auto", parse=parse_batch_size, panel=RUN)
 NO_PICTURES = option(False, "Write JSON only.", panel=PICTURES)
 FORMAT = option("text", "Text for people, or JSON documents.", choices=("text", "json"), panel=RESULTS)
 QUIET = option(False, "Print only errors and JSON.", names=("--quiet", "-q"), panel=RESULTS)
@@ -352,9 +352,7 @@ class RunOptions:
     """How a run over many images goes."""
 
     panel: ClassVar[str] = RUN
-    batch_size: int | str = option(
-        "auto", "Images explained at once.", "N|auto", parse=partial(parse_batch_size, "auto")
-    )
+    batch_size: int | str = BATCH_SIZE
     workers: int | None = option(
         None, "Threads that read images ahead and write results behind. [default: cores, 8 at most]", rare=True
     )

@@ -48,7 +48,7 @@ def units(
         parse=partial(options.parse_ranges, "--channels"),
     ),
     how: options.DocumentOptions,
-    batch_size: int = options.AT_ONCE,
+    batch_size: int | str = options.BATCH_SIZE,
     shard: Shard | None = options.SHARD,
     out: str = options.out_folder("pathx-units"),
     no_pictures: bool = options.NO_PICTURES,

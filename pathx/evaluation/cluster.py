@@ -43,7 +43,7 @@ def measure_on_ray(
     device: str = "auto",
     dtype: str = "float32",
     records: RecordFile | None = None,
-    batch_size: int = 8,
+    batch_size: int | str = "auto",
     progress: Callable[[int], None] = lambda done: None,
 ) -> Evaluation:
     """As `measure_images`, on a Ray cluster.

@@ -190,7 +190,7 @@ def common(
     importance: str = IMPORTANCE,
     device: str = "auto",
     dtype: str = "float32",
-    batch_size: int = 8,
+    batch_size: int | str = "auto",
     note: Note = no_notes,
     watch: Watch = no_progress,
 ) -> dict[str, Any]:
@@ -308,7 +308,7 @@ def common_of_images(
     images: Sequence[ImageFile],
     by: str,
     settings: dict[str, Any],
-    batch_size: int,
+    batch_size: int | str,
     progress: Callable[[int], None],
 ) -> Common:
     """The paths behind the predicted class of every image."""

@@ -62,7 +62,7 @@ def evaluate(
     importance: str = IMPORTANCE,
     device: str = "auto",
     dtype: str = "float32",
-    batch_size: int = 8,
+    batch_size: int | str = "auto",
     measure: Callable[..., Evaluation] = measure_images,
     note: Note = no_notes,
     watch: Watch = no_progress,

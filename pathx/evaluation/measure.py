@@ -251,7 +251,7 @@ def measure_images(
     protocol: Protocol,
     *,
     records: RecordFile | None = None,
-    batch_size: int = 8,
+    batch_size: int | str = "auto",
     progress: Callable[[int], None] = lambda done: None,
 ) -> Evaluation:
     """Measure every contender on every image.
@@ -277,11 +277,10 @@ def measure_images(
 
 
 def new_evaluation(
-    prepared: Prepared, contenders: Iterable[Contender], protocol: Protocol, batch_size: int
+    prepared: Prepared, contenders: Iterable[Contender], protocol: Protocol, batch_size: int | str
 ) -> Evaluation:
     """An evaluation of no image so far, whose settings are checked."""
-    if batch_size < 1:
-        raise PathxError(f"batch size {batch_size} is out of range; use 1 or more", usage=True)
+    prepared.batch_size(batch_size)
     result = Evaluation(prepared, protocol, tuple(contenders))
     for one in result.contenders:
         if one.name in PATHS:

@@ -94,7 +94,7 @@ def evaluate_mosaics(
     contenders: Sequence[Contender],
     *,
     records: Path | None = None,
-    batch_size: int = 8,
+    batch_size: int | str = "auto",
     progress: Callable[[int], None] = lambda done: None,
 ) -> dict[str, Any]:
     """Play the grid game over many images; what is returned is mosaics.json.
@@ -166,7 +166,7 @@ def _measure(one: Contender, mosaic: Mosaic, subject: Subject) -> Record:
 
 
 def confident_images(
-    prepared: Prepared, images: Sequence[ImageFile], batch_size: int, failed: Failed
+    prepared: Prepared, images: Sequence[ImageFile], batch_size: int | str, failed: Failed
 ) -> Iterator[SeenImage]:
     """The images that the network is sure of."""
     for batch in prepared.see(images, batch_size, failed):

@@ -79,7 +79,7 @@ class Pass:
         out: str | Path,
         *,
         shard: Shard | None = None,
-        batch_size: int = 8,
+        batch_size: int | str = "auto",
         progress: Callable[[int], None] = lambda seen: None,
         stop: Stop | None = None,
     ) -> None:
@@ -278,7 +278,7 @@ def units(
     shard: Shard | None = None,
     device: str = "auto",
     dtype: str = "float32",
-    batch_size: int = 8,
+    batch_size: int | str = "auto",
     draw: bool = True,
     note: Note = no_notes,
     watch: Watch = no_progress,

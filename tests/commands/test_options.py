@@ -76,6 +76,12 @@ def test_a_settings_file_is_as_its_options_and_the_command_line_wins(pathx_: Pat
     assert (made["depth"], made["width"], made["target"]["label"]) == (2, 1, "cat")
 
 
+def test_a_settings_file_gives_several_values_as_a_list(pathx_: Pathx) -> None:
+    done = pathx_("units", *config(show=["conv", 3]))
+    assert done == pathx_("units", "--show", "conv", 3)
+    refused(done, "there is no units.json in pathx-units")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -84,6 +90,7 @@ def test_a_settings_file_is_as_its_options_and_the_command_line_wins(pathx_: Pat
         ("save-tensors = 1", "save-tensors cannot be 1"),
         ("width = true", "width cannot be True"),
         ("width =", "is not TOML"),
+        ("'' = true", "sets '', which this command does not have: it takes target, against, "),
         ("skips = 'none'", "--skips takes adjacent or all, not 'none'"),
         ("workers = 'some'", "workers takes a whole number, not 'some'"),
     ],
