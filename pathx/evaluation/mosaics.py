@@ -7,7 +7,7 @@ annotations, and the network sees no pixels but those of real images.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -111,53 +111,78 @@ def evaluate_mosaics(
             f"a mosaic takes images of four classes that are predicted with at least {CONFIDENT:.0%}; of {len(images)} images "
             f"{len(seen)} are, of {len({one.target for one in seen})} classes"
         )
-    classifier, shrink = classifier_of(prepared, mosaics[0])
-    known = RecordFile(records, {"key": str, "shares": [float]}, lambda line: len(line["shares"]) == 4)
-    not_run = {one.name: one.missing for one in contenders if one.missing is not None}
-    found: dict[str, list[list[float]]] = {one.name: [] for one in contenders}
-    about = {"model": prepared.about, "preprocessing": asdict(prepared.model.preprocessing), "shrink": shrink}
-    for mosaic in mosaics:
-        files = [(one.source.name, one.image.sha256, one.target) for one in mosaic.images]
-        subject = mosaic.subject(classifier, shrink)
-        for one in contenders:
-            if one.name not in not_run:
-                key = record_key(about, str(prepared.dtype), one.name, one.description, files)
-                try:
-                    found[one.name].append(known.recall(key, partial(_measure, one, mosaic, subject))["shares"])
-                except CANNOT_RUN as error:
-                    not_run[one.name] = reason(error)
-            progress(1)
-    ran = [one for one in contenders if one.name not in not_run]
+    game = play(prepared, mosaics, contenders, records, progress)
+    ran = [one for one in contenders if one.title in game.shares]
+    means = {one.name: game.means(one) for one in ran}
+    own = next((name for name in PATHS if name in means), None)
     return {
         "schema": SCHEMA,
         "protocol": "grid",
         "parameters": {
             "measure": PROTOCOLS["grid"].text,
             "confident": CONFIDENT,
-            "input": list(mosaics[0].tensor(shrink).shape),
-            "images": "at half their size" if shrink else "at their own size",
+            "input": list(mosaics[0].tensor(game.shrink).shape),
+            "images": "at half their size" if game.shrink else "at their own size",
         },
         "mosaics": len(mosaics),
         "images": len(seen),
-        **_figures({one.name: found[one.name] for one in ran}),
+        "methods": {name: {"share": bootstrap(values)} for name, values in means.items()},
+        "compared": own,
+        "comparison": {name: compare(means[own], values) for name, values in means.items() if own and name != own},
         "settings": {one.name: one.description for one in ran},
-        "not_run": not_run,
+        "not_run": {one.name: game.not_run[one.title] for one in contenders if one.title in game.not_run},
         "unread": unread,
         "model": prepared.about,
         "created_by": created_by(device=str(prepared.device)),
     }
 
 
-def _figures(found: dict[str, list[list[float]]]) -> dict[str, Any]:
-    """Means over mosaics with their intervals, and the path's map minus every other method, mosaic by mosaic."""
-    means = {name: [sum(four) / 4 for four in rows] for name, rows in found.items()}
-    own = next((name for name in PATHS if name in means), None)
-    others = [name for name in means if own is not None and name != own]
-    return {
-        "methods": {name: {"share": bootstrap(values)} for name, values in means.items()},
-        "compared": own,
-        "comparison": {name: compare(means[str(own)], means[name]) for name in others},
-    }
+@dataclass(frozen=True)
+class Game:
+    """What came out.
+
+    Args:
+        shrink: whether images are at half their size.
+        shares: of every method that ran, by title: for each mosaic the shares of its four classes.
+        not_run: methods that could not run, by title, and why.
+    """
+
+    shrink: bool
+    shares: Mapping[str, list[list[float]]]
+    not_run: Mapping[str, str]
+
+    def means(self, one: Contender) -> list[float]:
+        """A method's mean share in each mosaic."""
+        return [sum(four) / 4 for four in self.shares[one.title]]
+
+
+def play(
+    prepared: Prepared,
+    mosaics: Sequence[Mosaic],
+    contenders: Sequence[Contender],
+    records: Path | None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Game:
+    """Measure methods on mosaics. The arguments are those of `evaluate_mosaics`."""
+    classifier, shrink = classifier_of(prepared, mosaics[0])
+    known = RecordFile(records, {"key": str, "shares": [float]}, lambda line: len(line["shares"]) == 4)
+    not_run = {one.title: one.missing for one in contenders if one.missing is not None}
+    found: dict[str, list[list[float]]] = {}
+    about = {"model": prepared.about, "preprocessing": asdict(prepared.model.preprocessing), "shrink": shrink}
+    for mosaic in mosaics:
+        files = [(one.source.name, one.image.sha256, one.target) for one in mosaic.images]
+        subject = mosaic.subject(classifier, shrink)
+        for one in contenders:
+            if one.title not in not_run:
+                key = record_key(about, str(prepared.dtype), one.name, one.description, files)
+                try:
+                    record = known.recall(key, partial(_measure, one, mosaic, subject))
+                    found.setdefault(one.title, []).append(record["shares"])
+                except CANNOT_RUN as error:
+                    not_run[one.title] = reason(error)
+                    found.pop(one.title, None)
+            progress(1)
+    return Game(shrink, found, not_run)
 
 
 def _measure(one: Contender, mosaic: Mosaic, subject: Subject) -> Record:

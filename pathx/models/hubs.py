@@ -122,13 +122,23 @@ def _with_classes_of(
     return module
 
 
+_FULL_IMAGENET = 10_000
+"""timm's classifiers have ImageNet's 1000 classes, or more than this many of all its classes."""
+
+
 def _timm_weights(name: str, module: Any) -> tuple[Path, dict[str, str]]:
     """The file of timm's own weights, from the hub's cache or the hub, and where it is from."""
-    repository = module.pretrained_cfg.get("hf_hub_id") or ""
-    if not repository or module.pretrained_cfg.get("num_classes") == 0:
-        encoder = f"timm's weights of {name} are of an encoder without a classifier"
-        problem = encoder if repository else f"timm has no weights for {name}"
-        raise PathxError(f"{problem}: give `weights` FILE, or none for an untrained network", usage=True)
+    repository, classes = module.pretrained_cfg.get("hf_hub_id") or "", module.pretrained_cfg.get("num_classes", 0)
+    if not repository:
+        raise PathxError(
+            f"timm has no weights for {name}: give `weights` FILE, or none for an untrained network", usage=True
+        )
+    if classes != len(bundled_labels()) and classes < _FULL_IMAGENET:  # 0, or the size of an embedding
+        problem = f"timm's weights of {name} are of an encoder without a classifier, such as CLIP's"
+        raise PathxError(
+            f"{problem}: give `weights` FILE with a classifier, or wrap it with one in `model` file.py:build",
+            usage=True,
+        )
     repository, _, revision = (repository if "/" in repository else f"timm/{repository}").partition("@")
     hub = library("huggingface_hub")
     try:
@@ -152,7 +162,8 @@ _FAILURES = {
     r"(?<!Local)EntryNotFound|safetensors|no file named": f"has no {SAFETENSORS}, and pathx reads no pickles: "
     "give `weights` FILE, or save it with save_pretrained(safe_serialization=True)",
     "trust_remote_code": "needs code of its own repository, which pathx never runs",
-    "Unrecognized (configuration class|model)": "is not an image classifier of transformers{}: choose one that is",
+    "Unrecognized (configuration class|model)": "is not an image classifier of transformers{}: choose one that is, or wrap it "
+    "in `model` file.py:build",
     "Gated|[Gg]ated repo|401 Client": "is gated, private or missing on the hub: check the name, then `hf auth login`",
     "(Repository|Revision)NotFound|valid model identifier|404 Client": "is not on the hub, and no such folder: check the name",
 }
@@ -238,7 +249,8 @@ def load_transformers(
                     # transformers would leave that part of the classifier to chance
                     kind = architecture or "its config.json does not say what it is"
                     problem = f"{name} is no whole image classifier ({kind}), its weights lack {', '.join(missing[:3])}"
-                    raise PathxError(f"{problem}: give one that was trained as a classifier", usage=True)
+                    remedy = "give one that was trained as a classifier, or wrap it with one in `model` file.py:build"
+                    raise PathxError(f"{problem}: {remedy}", usage=True)
             else:
                 with fixed_seed():
                     module = maker.from_config(config, trust_remote_code=False)

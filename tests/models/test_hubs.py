@@ -97,7 +97,15 @@ def test_timm_names_and_weights_that_are_not_there(cache: Path) -> None:
         "resnet18.a1_in1k is not in the cache and cannot be downloaded (LocalEntryNotFoundError): "
         "go online, or give `weights` FILE, or none for an untrained network"
     )
-    assert "are of an encoder without a classifier" in refusal("timm:vit_small_patch14_dinov2.lvd142m")
+    for name in (
+        "vit_small_patch14_dinov2.lvd142m",
+        "resnet50_clip.openai",
+        "fastvit_mci0.apple_mclip",
+    ):  # features; CLIP's
+        message = f"timm's weights of {name} are of an encoder without a classifier, such as CLIP's"
+        assert refusal(f"timm:{name}").startswith(message)
+    for name in ("resnet10t.c3_in1k", "convnext_nano.in12k", "mobilenetv3_large_100.miil_in21k"):
+        assert "is not in the cache" in refusal(f"timm:{name}", usage=False)
 
 
 # transformers
