@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from support.work import Work, work_of
-
 from benchmarks.measure import Effort, Row
 from benchmarks.parts import part
 from benchmarks.subjects import NAMES, subject
+from benchmarks.work import Work, work_of
 
 MIB = 2**20
 SETTINGS: tuple[tuple[int | str, int, float], ...] = (

@@ -10,9 +10,9 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 import torch
-from support.reference import literal_algorithm_1
 
 import pathx
+from benchmarks.literal import literal_algorithm_1
 from benchmarks.measure import Effort, Row, in_process, interleaved, run_python, seconds
 from benchmarks.subjects import NAMES, network, photo, photos, subject
 

@@ -6,9 +6,11 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from keyword import iskeyword
 from pathlib import Path
 
+import pytest
 from typer.main import get_command
 
 from pathx.cli import app
@@ -213,6 +215,16 @@ def test_no_test_imports_another() -> None:
     wrong = re.compile(r"^\s*from (tests|benchmarks|\S*\btest_\w+)\b.* import ", re.MULTILINE)
     files = sorted((ROOT / "tests").rglob("test_*.py"))
     assert not [file.name for file in files if wrong.search(file.read_text(encoding="utf-8"))]
+
+
+def test_benchmarks_need_nothing_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT)
+    files = sorted((ROOT / "benchmarks").glob("*.py"))
+    assert not [
+        file.name for file in files if re.search("^ *(from|import) (support|tests)", file.read_text(), re.MULTILINE)
+    ]
+    for file in files:
+        import_module(f"benchmarks.{file.stem}")
 
 
 # The guide to the rooms

@@ -121,7 +121,7 @@ def test_a_layer_of_several_maps_is_kept_as_one() -> None:
         wide = torch.relu(model.wide(torch.relu(model.first(inputs))))
         only = torch.zeros_like(wide)
         only[:, 0, 2, 3] = wide[:, 0, 2, 3]
-        expected = model.top(torch.cat([torch.zeros(2, 50).double(), only.flatten(1)], 1))
+        expected = model.head(torch.cat([torch.zeros(2, 50).double(), only.flatten(1)], 1))
     assert_close(torch.stack([one.after for one in made]), expected)
     assert [one.units for one in made] == [124, 124]
 

@@ -14,10 +14,8 @@ import pathx
 from pathx import PathxError
 from pathx.compat import has_fp32_precision
 from pathx.engine.device import (
-    ALONE,
     engine_precision,
     full_precision,
-    in_parts,
     is_out_of_memory,
     resolve_batch_size,
     resolve_device,
@@ -215,33 +213,3 @@ OTHER = [None, ValueError("out of memory"), RuntimeError("a memory"), chained(Va
 @pytest.mark.parametrize("error", [*SHORT, *OTHER])
 def test_how_it_is_said_that_memory_is_short(error: Exception | None) -> None:
     assert is_out_of_memory(error) == any(error is one for one in SHORT)
-
-
-@pytest.mark.parametrize("most", [1, 3, 7])
-def test_work_that_does_not_fit_is_done_in_halves(most: int) -> None:
-    tried: list[int] = []
-
-    def work(some: Any) -> list[int]:
-        tried.append(len(some))
-        if len(some) > most:
-            raise MemoryError
-        return list(some)
-
-    parts = [*in_parts(range(7), work)]
-    assert [one for part in parts for one in part] == list(range(7)) and all(part for part in parts)
-    assert tried[0] == 7 and (len(parts) == 1) == (most == 7)
-    assert max(map(len, parts)) <= most
-
-
-def test_where_one_image_does_not_fit_it_is_said_and_other_errors_stay() -> None:
-    def work(some: Any) -> None:
-        raise MemoryError
-
-    with pytest.raises(PathxError, match=ALONE):
-        list(in_parts([1, 2, 3], work))
-
-    def fail(some: Any) -> None:
-        raise ValueError("no matter how large")
-
-    with pytest.raises(ValueError, match="no matter how large"):
-        list(in_parts([1, 2, 3], fail))

