@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import cast
 
@@ -44,6 +45,10 @@ class Net(nn.Module):
         )
         self.grn_weight, self.grn_bias = nn.Parameter(torch.rand(6, 1, 1)), nn.Parameter(torch.rand(6, 1, 1))
         self.up, self.down, self.gated = nn.Linear(6, 10), nn.Linear(10, 6), nn.Linear(6, 20)
+        self.encoder, self.encoder_norm_first = (
+            nn.TransformerEncoderLayer(6, 2, 10, 0.0, activation, batch_first=True, norm_first=activation == "relu")
+            for activation in ("gelu", "relu")
+        )
         self.head = nn.Linear(6, 4)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -131,7 +136,9 @@ PARTS: dict[str, Part] = {
     "glu": lambda net, x: F.glu(net.more(x), 1),
     "attention": fused_attention,
     "attention, spelled": spelled_attention,
-    "attention, of torch": lambda net, x: maps(net.attention(tokens(x), tokens(x), tokens(x), need_weights=False)[0]),
+    "attention, of torch": lambda net, x: maps(net.attention(*[tokens(x)] * 3, need_weights=False)[0]),
+    "encoder layer, of torch": lambda net, x: maps(net.encoder(tokens(x))),
+    "encoder layer, norm first, of torch": lambda net, x: maps(net.encoder_norm_first(tokens(x))),
     "attention in shifted windows": windows,
     "attention with a mask": lambda net, x: maps(
         F.scaled_dot_product_attention(*[tokens(x)] * 2, net.out(tokens(x)), attn_mask=torch.ones(25, 25).tril().bool())
@@ -160,9 +167,24 @@ def test_a_part_keeps_the_laws(part: str) -> None:
     for number, found in enumerate(pathx.explain(model, batch, depth="all", width=4)):
         assert float(found.attribution.sum()) + found.bias == pytest.approx(found.score, rel=1e-10, abs=1e-12)
         assert_same(found, *pathx.explain(model, batch[number : number + 1], depth="all", width=4))
-    if part != "attention, of torch":  # the twin sees it as one function
+    if ", of torch" not in part:  # the twin sees it as one function
         (whole,) = pathx.explain(model, batch[:1], depth="all", width="all", alpha=0.0)
         assert_close(whole.weight, frozen_weight(model, batch[0], whole.target))
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_is_one_however_it_is_loaded(part: str) -> None:
+    """Law 6. Without gradients, torch runs some modules as one operation, and traces them so."""
+    model, batch = network(part), images()
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchScript is on its way out
+        traced = torch.jit.trace(model, batch, check_trace=False)  # type: ignore[no-untyped-call]
+    for loaded in (traced, torch.export.export(model, (batch,)).module()):
+        (expected,), (found,) = (pathx.explain(one, batch, depth="all", width=4) for one in (model, loaded))
+        for one, other in zip(expected.path, found.path, strict=True):
+            ours, theirs = (sorted(unit.contribution for unit in layer.units) for layer in (one, other))
+            assert ours == pytest.approx(theirs)
+        assert_close(found.weight, expected.weight)
 
 
 @pytest.mark.parametrize("part", ["nothing", "gelu", "squeeze and excite", "layer norm", "attention"])
@@ -238,6 +260,10 @@ GATED_UNITS: dict[str, tuple[Part, Part]] = {
     "a norm by var_mean": (
         lambda net, x: varied(x),
         lambda net, x: (x - x.mean(1, keepdim=True)) / (x.var(1, keepdim=True) + 1e-5).sqrt().detach(),
+    ),
+    "a norm by std_mean": (
+        lambda net, x: (lambda spread, mean: (x - mean) / spread)(*torch.std_mean(x, 1, keepdim=True)),
+        lambda net, x: (x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True).detach(),
     ),
     "an interpolation": (
         lambda net, x: torch.lerp(x, net.conv(x), x.sigmoid()),

@@ -124,17 +124,103 @@ def _whole_slice(x: Tensor, dim: int = 0, start: Any = None, end: Any = None, st
     return (lambda: aten.alias(x)) if whole else None
 
 
-def _variance_and_mean(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Run:
-    """Two operations: the mean is linear, and the variance is not."""
-    return lambda: (torch.var(x, dim, correction=correction, keepdim=keepdim), x.mean(dim, keepdim))
+def _spread_and_mean(spread: Callable[..., Tensor]) -> Respelling:
+    def respell(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Run:
+        """Two operations: the mean is linear, and the variance is not."""
+        return lambda: (spread(x, dim, correction=correction, keepdim=keepdim), x.mean(dim, keepdim))
+
+    return respell
 
 
 def _interpolation(start: Tensor, end: Tensor, weight: Any) -> Run:
     return lambda: start + weight * (end - start)
 
 
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    size: int,
+    heads: int,
+    weight: Tensor,
+    bias: Tensor,
+    out_weight: Tensor,
+    out_bias: Tensor,
+    mask: Tensor | None = None,
+    need_weights: bool = True,
+    average: bool = True,
+    mask_type: int | None = None,
+) -> Run | None:
+    """nn.MultiheadAttention as it runs, and is traced, without gradients: one operation."""
+
+    def run() -> tuple[Tensor, Tensor | None]:
+        parts = zip((query, key, value), weight.chunk(3), bias.chunk(3), strict=True)
+        q, k, v = (F.linear(x, w, b).unflatten(2, (heads, -1)).transpose(1, 2) for x, w, b in parts)
+        pattern = (q * q.shape[-1] ** -0.5 @ k.transpose(2, 3)).softmax(-1)
+        out = F.linear((pattern @ v).transpose(1, 2).flatten(2), out_weight, out_bias)
+        return out, (pattern.mean(1) if average else pattern) if need_weights else None
+
+    return run if mask is None else None
+
+
+def _encoder_layer(
+    x: Tensor,
+    size: int,
+    heads: int,
+    weight: Tensor,
+    bias: Tensor,
+    out_weight: Tensor,
+    out_bias: Tensor,
+    use_gelu: bool,
+    norm_first: bool,
+    eps: float,
+    *rest: Any,
+) -> Run | None:
+    """nn.TransformerEncoderLayer in the same way."""
+    first, second, (up, up_bias, down, down_bias), mask = rest[:2], rest[2:4], rest[4:8], rest[8:9]
+
+    def norm(x: Tensor, affine: tuple[Tensor, ...]) -> Tensor:
+        return torch.layer_norm(x, (size,), affine[0], affine[1], eps)
+
+    def attend(x: Tensor) -> Tensor:
+        out = aten._native_multi_head_attention(x, x, x, size, heads, weight, bias, out_weight, out_bias, None, False)
+        return out[0]  # type: ignore[no-any-return]
+
+    def feed(x: Tensor) -> Tensor:
+        return F.linear((F.gelu if use_gelu else F.relu)(F.linear(x, up, up_bias)), down, down_bias)
+
+    def run() -> Tensor:
+        if norm_first:
+            y = x + attend(norm(x, first))
+            return y + feed(norm(y, second))
+        y = norm(x + attend(x), first)
+        return norm(y + feed(y), second)
+
+    return run if not mask or mask[0] is None else None
+
+
+def _statistics_of_one(
+    x: Tensor,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Run | None:
+    """A norm by the statistics of each channel of one image, as `instance_norm` ends in: a group norm with a group per channel."""
+    if not training or running_mean is not None or len(x) != 1:
+        return None
+    return lambda: aten.native_group_norm(x, weight, bias, 1, x.shape[1], prod(x.shape[2:]), x.shape[1], eps)
+
+
 RESPELLINGS: dict[Any, Respelling] = {
-    aten.var_mean.correction: _variance_and_mean,
+    aten._native_multi_head_attention.default: _attention,
+    aten._transformer_encoder_layer_fwd.default: _encoder_layer,
+    aten.native_batch_norm.default: _statistics_of_one,
+    aten.var_mean.correction: _spread_and_mean(torch.var),
+    aten.std_mean.correction: _spread_and_mean(torch.std),
     aten.lerp.Tensor: _interpolation,
     aten.lerp.Scalar: _interpolation,
     aten.channel_shuffle.default: _channel_shuffle,
