@@ -265,10 +265,6 @@ class Prepared:
         """One per class."""
         return self.model.labels_for(self.network.outputs)
 
-    def check_exact(self, exact: str, note: Callable[[str], None]) -> None:
-        """Refuse a network whose numbers hold at the image alone where more is asked for; tell `note` that they do."""
-        check_exact(self.network, exact, note)
-
     @property
     def about(self) -> dict[str, Any]:
         """What result files say of the model."""
@@ -347,8 +343,17 @@ class Prepared:
                 yield from self.explain_predictions(good, settings, failed)
 
 
-def prepare(model: LoadedModel, *, device: str = "auto", dtype: str = "float32") -> Prepared:
-    """A model on the device that a name means. The model that was given stays where it is."""
+def prepare(
+    model: LoadedModel, *, device: str = "auto", dtype: str = "float32", exact: str | None = None, note: Note = no_notes
+) -> Prepared:
+    """A model on the device that a name means. The model that was given stays where it is.
+
+    Args:
+        exact: refuse a network whose numbers are less exact; None to accept every network.
+        note: told if the numbers hold at the image alone.
+    """
     where = resolve_device(device)
-    precision = resolve_dtype(dtype, where)
-    return Prepared(model, model.on(where), where, precision)
+    prepared = Prepared(model, model.on(where), where, resolve_dtype(dtype, where))
+    if exact is not None:
+        check_exact(prepared.network, exact, note)
+    return prepared

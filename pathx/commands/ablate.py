@@ -55,8 +55,7 @@ def ablate(
     from pathx.pipeline import Unreadable, read_input
 
     found = images_in(images)
-    ready = device.prepare(model.load())
-    ready.check_exact(path_options.exact, note_printer(False))
+    ready = device.prepare(model.load(), exact=path_options.exact, note=note_printer(False))
     wanted = None if target is None else resolve_target(target, ready.labels)
     means = None if units is None else _means(units, ready)
     failed = False

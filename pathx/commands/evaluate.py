@@ -154,7 +154,7 @@ def _cells(figures: dict[str, Any], digits: int = 2) -> tuple[str, ...]:
 
 _SHOWN = {
     "evaluation": (_print_evaluation, ", images.csv", ", curves.png, curves.svg"),
-    "grid": (_print_grid, ", images.csv", ", grid.png, grid.svg, sheet.png, sheet.svg"),
+    "grid": (_print_grid, ", images.csv, sheet.png", ", grid.png, grid.svg"),
     "removal": (_print_removal, "", ""),
     "mosaics": (_print_mosaics, "", ""),
 }

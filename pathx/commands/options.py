@@ -321,11 +321,11 @@ class DeviceOptions:
     device: str = option("auto", "auto, cpu, cuda, cuda:N or mps.", "DEVICE")
     dtype: str = option("float32", "Precision of the computation.", choices=("float32", "float64"))
 
-    def prepare(self, model: LoadedModel) -> Prepared:
-        """The model on its device."""
+    def prepare(self, model: LoadedModel, **exactness: Any) -> Prepared:
+        """The model on its device; the arguments are those of the function of this name."""
         from pathx.pipeline import prepare
 
-        return prepare(model, device=self.device, dtype=self.dtype)
+        return prepare(model, device=self.device, dtype=self.dtype, **exactness)
 
 
 @dataclass(frozen=True)

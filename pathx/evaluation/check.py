@@ -135,8 +135,7 @@ def check(
     if out is not None:
         check_folder(out)
     (file, *_) = images_in([str(image)])
-    prepared = prepare(model, device=device, dtype=dtype)
-    prepared.check_exact(exact, note)
+    prepared = prepare(model, device=device, dtype=dtype, exact=exact, note=note)
     settings = {"depth": depth, "width": width, "alpha": alpha, "skips": skips, "importance": importance}
     seen = prepared.see_one(file)
     with watch(RUNS * len(layers_of(prepared.network)) + 3) as progress:

@@ -15,7 +15,7 @@ from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
 from pathx.errors import PathxError, shown
 from pathx.evaluation import plots
 from pathx.evaluation.records import Unread, write_json
-from pathx.evaluation.shortcuts import LabelledPath, split_by_class, suspects
+from pathx.evaluation.shortcuts import Channel, split_by_class, suspects
 from pathx.explanation import LayerTensor, PathLayer
 from pathx.images.find import ImageFile, find_images, images_in
 from pathx.models.labels import resolve_target, slug
@@ -51,6 +51,19 @@ class ImagePath:
     classes: Mapping[str, str | None]
     layers: Mapping[int, tuple[LayerTensor, ...]]
     units: Mapping[int, frozenset[Place]]
+
+    @property
+    def predicted(self) -> str:
+        return str(self.classes["prediction"])
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the image lies in a folder that is named after its predicted class."""
+        return slug(self.predicted) == slug(self.classes["folder"] or "")
+
+    @cached_property
+    def channels(self) -> frozenset[Channel]:
+        return frozenset((layer, tensor, index[0]) for layer, units in self.units.items() for tensor, index in units)
 
 
 @dataclass(frozen=True)
@@ -156,13 +169,7 @@ class Common:
 
 def _suspects(found: Common) -> list[dict[str, Any]]:
     """Channels that are on the paths of wrong predictions far more often than on those of right ones."""
-    labelled = []
-    for path in (path for paths in found.paths.values() for path in paths):
-        predicted, label = path.classes["prediction"], path.classes["folder"]
-        if predicted is not None and label is not None:
-            on_path = {(layer, unit[0], unit[1][0]) for layer, units in path.units.items() for unit in units}
-            right = slug(predicted) == slug(label)
-            labelled.append(LabelledPath(path.image, predicted, predicted if right else label, frozenset(on_path)))
+    labelled = [path for paths in found.paths.values() for path in paths if path.classes["folder"] is not None]
     if not split_by_class(labelled):
         raise PathxError(
             "no class has both right and wrong predictions: this needs folders named after the classes of the model, "
@@ -214,8 +221,7 @@ def common(
     else:
         images = images_in(list(map(str, folders)), out)
         path = {"depth": depth, "width": width, "alpha": alpha, "skips": skips, "importance": importance}
-        prepared = prepare(model, device=device, dtype=dtype)
-        prepared.check_exact(exact, note)
+        prepared = prepare(model, device=device, dtype=dtype, exact=exact, note=note)
         with watch(len(images)) as progress:
             found = common_of_images(prepared, images, by, path, batch_size, progress)
     for layer in layers:

@@ -9,7 +9,9 @@ from typing import Any
 from PIL import Image
 
 from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
-from pathx.drawing.render import pixel_map
+from pathx.drawing.page import Panel, sheet
+from pathx.drawing.render import pixel_map, png
+from pathx.drawing.view import View, map_tile
 from pathx.engine.network import Network
 from pathx.evaluation import plots
 from pathx.evaluation.choices import PATHS, method_names
@@ -31,7 +33,7 @@ from pathx.evaluation.removal import evaluate_removal
 from pathx.images.find import ImageFile, images_in
 from pathx.models.load import LoadedModel
 from pathx.pipeline import Note, Prepared, Watch, no_notes, no_progress, prepare
-from pathx.results.files import check_folder, check_own
+from pathx.results.files import check_folder, check_own, replace_own
 
 SCHEMA = "pathx/grid@1"
 RECORDS = "records.jsonl"
@@ -87,8 +89,7 @@ def evaluate(
     names = [name for name in method_names(methods) if grid is None or name not in PATHS]
     others = [] if removal else [contender(n, protocol, **(path if n in PATHS else {})) for n in names]
     files = images_in(list(map(str, images)), out)
-    prepared = prepare(model, device=device, dtype=dtype)
-    prepared.check_exact(exact, note)
+    prepared = prepare(model, device=device, dtype=dtype, exact=exact, note=note)
     if removal or protocol == "grid":
         name = "removal" if removal else "mosaics"
         known = None if folder is None else folder / f"{name}.jsonl"
@@ -120,11 +121,15 @@ def evaluate(
     document = result.document if grid is None else _grid_document(result, cells, others)
     if folder is not None:
         write_csv(folder / "images.csv", result.table)
+        others = [one for one in others if one in result.ran]
+        if grid is not None:
+            first = next(one for one in files if one.name == result.images[0][0])
+            replace_own(folder / "sheet.png", png(_heatmaps(prepared, first, cells, others)))
         if plots.can_plot(note):
             if grid is None:
                 _plot_curves(result, folder)
             else:
-                _plot_grid(result, cells, others, files, folder)
+                _plot_grid(result, cells, others, folder)
         write_json(folder / f"{name}.json", document)
     return document
 
@@ -171,11 +176,8 @@ def _grid_document(result: Evaluation, cells: Grid, others: Sequence[Contender])
     return {"schema": SCHEMA, "grid": found, "best": best, "methods": methods} | {key: evaluated[key] for key in kept}
 
 
-def _plot_grid(
-    result: Evaluation, cells: Grid, others: Sequence[Contender], files: Sequence[ImageFile], folder: Path
-) -> None:
-    """Both measures against width, and the heatmaps of the first image."""
-    ran = result.ran
+def _plot_grid(result: Evaluation, cells: Grid, others: Sequence[Contender], folder: Path) -> None:
+    """Both measures against width."""
 
     def mean(one: Contender, measure: str) -> float:
         areas = result.areas(one, measure).values()
@@ -184,27 +186,23 @@ def _plot_grid(
     panels = {}
     for measure, arrow in MEASURES.items():
         lines = {depth: [mean(one, measure) for one in row] for depth, row in cells.items()}
-        panels[f"{measure} {arrow}"] = lines, {one.title: mean(one, measure) for one in others if one in ran}
+        panels[f"{measure} {arrow}"] = lines, {one.title: mean(one, measure) for one in others}
     plots.plot_grid(folder / "grid", panels, [str(one.settings["width"]) for one in next(iter(cells.values()))])
-    first = next(one for one in files if one.name == result.images[0][0])
-    plots.plot_sheet(folder / "sheet", _sheet(result.prepared, first, cells, [one for one in others if one in ran]))
 
 
-def _sheet(prepared: Prepared, image: ImageFile, cells: Grid, others: Sequence[Contender]) -> dict[str, dict[str, Any]]:
-    """Heatmaps of one image: a row for every depth, and one for the image itself and other methods.
+def _heatmaps(prepared: Prepared, image: ImageFile, cells: Grid, others: Sequence[Contender]) -> Image.Image:
+    """The heatmaps of one image: a row for every depth, and one for the photo and other methods.
 
-    The network is run once for all paths. Raises what is wrong with the image.
+    The network runs once for all paths. Raises what is wrong with the image.
     """
     seen = prepared.see_one(image)
     subject = subject_of(prepared, [seen])
-    region = prepared.model.preprocessing.region(seen.image.width, seen.image.height)
-    left, top, right, bottom = map(round, seen.image.on_pixels(region))
-    photo = seen.image.pixels.crop((left, top, right, bottom))
+    region = seen.image.on_pixels(prepared.model.preprocessing.region(seen.image.width, seen.image.height))
+    photo, label = View(seen.image.pixels, region).tile().photo, prepared.labels[seen.target]
 
-    def draw(one: Contender) -> Image.Image:
-        return pixel_map(one.attribution(subject)[0]).convert("RGB")
+    def panel(one: Contender) -> Panel:
+        return Panel(map_tile(pixel_map(one.attribution(subject)[0]), photo), one.title)
 
-    rows = {"others": {prepared.labels[seen.target]: photo} | {one.title: draw(one) for one in others}}
-    for depth, row in cells.items():
-        rows[f"depth {depth}"] = {f"width {one.settings['width']}": draw(one) for one in row}
-    return rows
+    panels = [panel(one) for row in cells.values() for one in row]
+    more = [Panel(photo, "photo"), *map(panel, others)]
+    return sheet(panels, title=label, more=more, columns=len(next(iter(cells.values()))))

@@ -14,7 +14,6 @@ from pathx.results.files import replace_own
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from PIL import Image
     from torch import Tensor
 
 MISSING = "matplotlib is not installed, so there are no plots: pip install 'pathx-relu[evaluate]'"
@@ -109,30 +108,6 @@ def _shades(count: int) -> list[Any]:
     from matplotlib import colormaps
 
     return [colormaps["viridis"](0.9 * place / max(1, count - 1)) for place in range(count)]
-
-
-def plot_sheet(file: Path, rows: Mapping[str, Mapping[str, Image.Image]]) -> None:
-    """Pictures in a grid, with the name of each row at its left and that of each picture above it."""
-    columns = max(map(len, rows.values()))
-    with _figure(file, columns, len(rows), (1.5, 1.6)) as (_, axes):
-        for axis in axes:
-            axis.set_axis_off()
-        for number, (row, pictures) in enumerate(rows.items()):
-            for axis, (title, picture) in zip(axes[number * columns :], pictures.items(), strict=False):
-                axis.imshow(picture, interpolation="nearest")
-                axis.set_title(title, fontsize=7)
-                axis.set_axis_on()  # a thin frame, as heatmaps are often white at their edges
-                axis.set(xticks=[], yticks=[])
-                for spine in axis.spines.values():
-                    spine.set(color="#bbbbbb", linewidth=0.6)
-            axes[number * columns].text(
-                *(-0.08, 0.5, row),
-                rotation=90,
-                ha="right",
-                va="center",
-                fontsize=8,
-                transform=axes[number * columns].transAxes,
-            )
 
 
 def plot_frequencies(file: Path, title: str, lines: Mapping[str, Sequence[float]], xlabel: str) -> None:

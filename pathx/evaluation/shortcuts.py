@@ -1,11 +1,13 @@
-"""Where a classifier looks when it errs: channels that are on the paths of wrong predictions far more often than on right ones."""
+"""Channels that are on the paths of wrong predictions significantly more often than on those of right ones."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import exp, lgamma, log, sqrt
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathx.evaluation.common import ImagePath
 
 Channel = tuple[int, str, int]
 """The hidden layer, the ReLU's name and the channel."""
@@ -14,32 +16,23 @@ LEVEL = 1.959964
 """Standard errors on each side of an interval of 95 %."""
 
 
-@dataclass(frozen=True)
-class LabelledPath:
-    """What is compared of one image: what was predicted, what it is, and the channels on the path."""
-
-    image: str
-    predicted: str
-    label: str
-    channels: frozenset[Channel]
+SIGNIFICANT = 0.05
+"""The largest corrected probability of chance at which a channel is reported."""
 
 
-def split_by_class(paths: Sequence[LabelledPath]) -> dict[str, tuple[list[LabelledPath], list[LabelledPath]]]:
-    """The paths of right and of wrong predictions, by predicted class, where a class has both."""
-    found = {}
-    for name in sorted({path.predicted for path in paths}):
-        own = [path for path in paths if path.predicted == name]
-        right, wrong = ([path for path in own if (path.label == name) is is_right] for is_right in (True, False))
-        if right and wrong:
-            found[name] = right, wrong
-    return found
+def split_by_class(paths: Sequence[ImagePath]) -> dict[str, tuple[list[ImagePath], list[ImagePath]]]:
+    """By predicted class, the paths of right and of wrong predictions; only classes that have both."""
+    found: dict[str, tuple[list[ImagePath], list[ImagePath]]] = {}
+    for path in sorted(paths, key=lambda path: path.predicted):
+        found.setdefault(path.predicted, ([], []))[0 if path.is_right else 1].append(path)
+    return {name: (right, wrong) for name, (right, wrong) in found.items() if right and wrong}
 
 
-def suspects(paths: Sequence[LabelledPath], *, most: float = 0.05) -> list[dict[str, Any]]:
-    """Channels that are on wrong paths more often than chance would have it, the surest first.
+def suspects(paths: Sequence[ImagePath]) -> list[dict[str, Any]]:
+    """Channels that are on wrong paths more often than by chance, the surest first.
 
     Args:
-        most: the corrected probability of chance that is still told.
+        paths: of images in folders that are named after classes.
     """
     compared = [one for name, own in split_by_class(paths).items() for one in _compare_channels(name, *own)]
     ranked = sorted(
@@ -56,14 +49,14 @@ def suspects(paths: Sequence[LabelledPath], *, most: float = 0.05) -> list[dict[
     found, highest = [], 0.0
     for place, one in enumerate(ranked):
         highest = max(highest, min(1.0, one["chance"] * (len(ranked) - place)))
-        if highest > most:
+        if highest > SIGNIFICANT:
             break
         found.append(one | {"corrected": highest})
     return found
 
 
 def _compare_channels(
-    predicted: str, right: Sequence[LabelledPath], wrong: Sequence[LabelledPath]
+    predicted: str, right: Sequence[ImagePath], wrong: Sequence[ImagePath]
 ) -> Iterator[dict[str, Any]]:
     """All channels on the wrong paths of one predicted class, as common.json has them.
 

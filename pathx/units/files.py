@@ -17,7 +17,7 @@ from pathx.engine.freeze import freeze
 from pathx.engine.units import unit_maps
 from pathx.errors import PathxError, shown
 from pathx.images.read import UserImage, open_image
-from pathx.pipeline import in_batches, tensor_of
+from pathx.pipeline import Note, in_batches, no_notes, once, tensor_of
 from pathx.results.files import UNFIT, created_by, document_bytes, read_document, read_names, replace_folder
 from pathx.results.schema import misfit
 from pathx.units.references import SCHEMA, Channel, Reference, Units
@@ -34,36 +34,24 @@ DRAWN, SHOWN = 24, 8
 _PHOTOS, _MAPS = 8, 32  # how many photos the network runs on at once, and of how many units it is told what they saw
 
 
-class Photos:
-    """Images that references point to, opened when they are needed; of those that are gone each is told once."""
-
-    def __init__(self, note: Any = lambda text: None) -> None:
-        self._note = note
-        self._told: set[str] = set()
-
-    def photo(self, reference: Reference) -> UserImage | None:
-        """The image of a reference, or None where it is not there any more or is another."""
-        try:
-            image = open_image(reference.file)
-            if image.sha256 == reference.sha256:
-                return image
-            self._tell(f"{shown(reference.file)} is not the image any more that units were gathered from")
-        except PathxError as error:
-            self._tell(str(error))
-        return None
-
-    def _tell(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
-            self._note(text)
+def _open_photo(reference: Reference, note: Note) -> UserImage | None:
+    """The image of a reference; None, with a note, if it is gone or has changed."""
+    try:
+        image = open_image(reference.file)
+        if image.sha256 == reference.sha256:
+            return image
+        note(f"{shown(reference.file)} has changed since units were gathered from it")
+    except PathxError as error:
+        note(str(error))
+    return None
 
 
 def crops(
-    prepared: Prepared, references: Sequence[tuple[str, Reference]], photos: Photos
+    prepared: Prepared, references: Sequence[tuple[str, Reference]], note: Note
 ) -> dict[tuple[str, Reference], Image.Image]:
-    """Each reference of a ReLU as a part of its photo, masked by what the unit saw there; those that are gone are left out.
+    """The crop of each reference: the part of its photo in the unit's field, darkened where the unit did not look.
 
-    The network runs once per photo, however many references point to it, and on several photos at once.
+    The network runs once per photo, on several photos at once. References whose photo is gone are left out.
     """
     by_photo: dict[tuple[str, str], list[tuple[str, Reference]]] = {}
     for tensor, reference in dict.fromkeys(references):
@@ -73,7 +61,7 @@ def crops(
         opened = [
             (image.reduce(), tensor_of(image, prepared.model.preprocessing), own)
             for own in batch
-            if (image := photos.photo(own[0][1])) is not None
+            if (image := _open_photo(own[0][1], note)) is not None
         ]
         if opened:
             made |= _cut(opened, prepared)
@@ -100,14 +88,14 @@ def _cut(
 
 
 def save_units(
-    units: Units, folder: Path, prepared: Prepared, *, draw: bool = True, note: Any = lambda text: None
+    units: Units, folder: Path, prepared: Prepared, *, draw: bool = True, note: Note = no_notes
 ) -> list[str]:
     """Write all files of gathered units; returns their names, the document last."""
     device, dtype = str(prepared.device), str(prepared.dtype).removeprefix("torch.")
     names = []
     with replace_folder(folder) as new:
         drawn = _drawn(units) if draw else []
-        parts = crops(prepared, drawn, Photos(note))
+        parts = crops(prepared, drawn, once(note))
         for tensor in units.tensors if parts else ():
             picture = tensor_sheet(units, tensor, parts, prepared.model.preprocessing.input_size)
             if picture is not None:

@@ -12,12 +12,13 @@ from pathx.drawing.page import Panel
 from pathx.drawing.references import strip
 from pathx.errors import shown
 from pathx.explanation import Explanation, Unit
+from pathx.pipeline import Note, no_notes, once
 from pathx.regular import read_regular
-from pathx.units.files import DOCUMENT, Photos, check_same_model, crops, read_units
+from pathx.units.files import DOCUMENT, check_same_model, crops, read_units
 from pathx.units.references import Channel, Units
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from PIL import Image
 
@@ -33,11 +34,11 @@ class Guide:
         folder: what `pathx units` wrote; refused where it is of another model or preprocessing.
     """
 
-    def __init__(self, folder: str | Path, prepared: Prepared, note: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(self, folder: str | Path, prepared: Prepared, note: Note = no_notes) -> None:
         self.folder, self._prepared = Path(folder), prepared
         self.units: Units = read_units(folder)
         check_same_model(self.units, folder, prepared.about, asdict(prepared.model.preprocessing))
-        self._photos = Photos(note)
+        self._note = once(note)
         self._strips: dict[tuple[str, int], Image.Image | None] = {}
 
     @cached_property
@@ -95,6 +96,6 @@ class Guide:
         place = channel.tensor, channel.channel
         if place not in self._strips:
             own = [(channel.tensor, reference) for reference in channel.references[:CROPS]]
-            pictures = crops(self._prepared, own, self._photos)
+            pictures = crops(self._prepared, own, self._note)
             self._strips[place] = strip(list(pictures.values())) if pictures else None
         return self._strips[place]

@@ -297,8 +297,7 @@ def units(
     """
     check_folder(out)
     files = images_in(list(map(str, images)), out)
-    prepared = prepare(model, device=device, dtype=dtype)
-    prepared.check_exact(exact, note)
+    prepared = prepare(model, device=device, dtype=dtype, exact=exact, note=note)
     request = Request(
         depth, width, alpha, skips, importance, by=by, top=top, layers=tuple(layers), channels=tuple(channels)
     )

@@ -100,7 +100,7 @@ def test_a_grid_is_evaluations_with_one_frozen_pass(pathx_: Pathx, monkeypatch: 
     one = ("--methods", "pathx", "--depth", 1, "--width", 4, "--out", "one")
     pathx_("evaluate", "pictures", "--model", "model.pt", *one)
     assert found["grid"][2]["deletion"] == document("one/evaluation.json")["methods"]["pathx"]["deletion"]
-    assert {"grid.png", "grid.svg", "sheet.png", "sheet.svg"} <= {file.name for file in Path("out").iterdir()}
+    assert {"grid.png", "grid.svg", "sheet.png"} <= {file.name for file in Path("out").iterdir()}
     assert "insertion is best at depth" in done.out
 
 

@@ -41,13 +41,10 @@ def test_what_is_not_known_leaves_a_gap(tmp_path: Path) -> None:
     assert all(name in text(tmp_path / "r") for name in ("top", "middle", "bottom", "path map"))
 
 
-def test_grids_places_and_sheets_have_a_cell_for_each(tmp_path: Path) -> None:
+def test_grids_and_places_have_a_cell_for_each(tmp_path: Path) -> None:
     plots.plot_grid(
         tmp_path / "grid", {"insertion": ({"1": [0.1, 0.2], "all": [0.3, 0.4]}, {"random": 0.2})}, ["1", "5"]
     )
     assert all(name in text(tmp_path / "grid") for name in ("depth 1", "depth all", "random"))
     plots.plot_places(tmp_path / "places", "by position", {str(number): [[0.0, 1.0]] for number in range(7)})
     assert text(tmp_path / "places").count("<image") >= 7
-    tile = Image.new("RGB", (4, 4))
-    plots.plot_sheet(tmp_path / "sheet", {"depth 1": {"width 1": tile, "width 5": tile}, "others": {"random": tile}})
-    assert text(tmp_path / "sheet").count("<image") == 3

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pathx.evaluation.shortcuts import LabelledPath, fisher, split_by_class, suspects
+from pathx.evaluation.common import ImagePath
+from pathx.evaluation.shortcuts import fisher, split_by_class, suspects
 
 COUNTS = st.integers(0, 4)
 
@@ -22,16 +23,21 @@ def test_fisher_by_enumeration(a: int, b: int, c: int, d: int) -> None:
     assert fisher(a, b, c, d) == pytest.approx(sum(count >= a for count in ways) / len(ways))
 
 
-def paths(wrong_rate: float, right_rate: float, seed: int = 0, count: int = 60) -> list[LabelledPath]:
+def path(image: str, predicted: str, folder: str, channels: set[int]) -> ImagePath:
+    units = frozenset(("relu", (channel, 0, 0)) for channel in channels)
+    return ImagePath(image, {"prediction": predicted, "folder": folder}, {}, {3: units})
+
+
+def paths(wrong_rate: float, right_rate: float, seed: int = 0, count: int = 60) -> list[ImagePath]:
     """One class with a channel that is on wrong and right paths at two rates, and many that are there at random."""
     draw = random.Random(seed)
     made = []
     for number in range(count):
         right = number % 2 == 0
-        channels = {(3, "relu", channel) for channel in range(1, 40) if draw.random() < 0.4}
+        channels = {channel for channel in range(1, 40) if draw.random() < 0.4}
         if draw.random() < (right_rate if right else wrong_rate):
-            channels.add((3, "relu", 0))
-        made.append(LabelledPath(f"{number}.png", "cat", "cat" if right else "dog", frozenset(channels)))
+            channels.add(0)
+        made.append(path(f"{number}.png", "cat", "cat" if right else "dog", channels))
     return made
 
 
@@ -56,7 +62,7 @@ def test_a_channel_of_right_predictions_is_no_suspect() -> None:
 
 def test_classes_are_compared_with_themselves_only() -> None:
     """A channel that belongs to one class, which errs more often, is not the reason why it errs."""
-    cats = [LabelledPath(f"c{n}", "cat", "cat" if n < 5 else "dog", frozenset({(3, "relu", 7)})) for n in range(40)]
-    dogs = [LabelledPath(f"d{n}", "dog", "dog" if n < 38 else "cat", frozenset()) for n in range(40)]
+    cats = [path(f"c{n}", "cat", "cat" if n < 5 else "dog", {7}) for n in range(40)]
+    dogs = [path(f"d{n}", "dog", "dog" if n < 38 else "cat", set()) for n in range(40)]
     assert suspects([*cats, *dogs]) == []
     assert set(split_by_class([*cats, *dogs])) == {"cat", "dog"} and not split_by_class(dogs[:38])

@@ -150,7 +150,7 @@ def test_references_whose_images_are_gone_or_changed_are_said_and_left_out(pathx
     done = pathx_("explain", "photo.png", *OPTIONS, "--units", units, "--out", "out")
     assert done.status == 0
     assert any(f"photos/{number}.png: " in done.err for number in (1, 2))
-    assert "is not the image any more that units were gathered from" in done.err
+    assert "has changed since units were gathered from it" in done.err
     assert len(done.err.splitlines()) == len(set(done.err.splitlines()))
 
 
