@@ -11,19 +11,11 @@ from PIL import Image
 from support.command_line import Pathx
 from torch import nn
 
-from pathx.cli import run
 from pathx.models.labels import find_labels
 
 
-def called(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        run(arguments)
-    return int(ended.value.code or 0)
-
-
-def test_one_model_as_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert called("models", "squeezenet1_1", "--input-size", "3,64,64") == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_one_model_as_text_and_json(pathx_: Pathx) -> None:
+    lines = pathx_("models", "squeezenet1_1", "--input-size", "3,64,64").out.splitlines()
     assert lines[0] == "squeezenet1_1: pathx, weights bundled, 1.2 M parameters, 1000 labels"
     assert lines[1].startswith("input 3x64x64") and "mean 0.485,0.456,0.406" in lines[1]
     assert lines[2:4] == ["17 hidden layers, exact in a region", ""]
@@ -34,8 +26,7 @@ def test_one_model_as_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     ]
     assert lines[-1].split() == ["17", "1", "features.1", "64x31x31", "61504", "3x3"]
 
-    assert called("models", "squeezenet1_1", "--input-size", "3,64,64", "--format", "json") == 0
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(pathx_("models", "squeezenet1_1", "--input-size", "3,64,64", "--format", "json").out)
     assert (document["hidden_layers"], document["exact"]) == (17, "region")
     assert document["preprocessing"]["input_size"] == [3, 64, 64]
     assert document["layers"][-1] == {
@@ -46,41 +37,36 @@ def test_one_model_as_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert document["layers"][0]["units"] == 4608
 
 
-def test_a_name_is_described_without_its_weights(capsys: pytest.CaptureFixture[str]) -> None:
-    assert called("models", "resnet18") == 0
-    first, second, third, *_ = capsys.readouterr().out.splitlines()
+def test_a_name_is_described_without_its_weights(pathx_: Pathx) -> None:
+    first, second, third, *_ = pathx_("models", "resnet18").out.splitlines()
     assert first.startswith("resnet18: torchvision, weights ") and first.endswith("11.7 M parameters, 1000 labels")
     assert (
         second.startswith("input 3x224x224, resized to 256 (bilinear), mean")
         and third == "17 hidden layers, exact in a region"
     )
-    assert called("models", "resnot18") == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    wrong = pathx_("models", "resnot18")
+    assert (wrong.status, wrong.err.count("\n")) == (2, 1)
 
 
-def test_layers_of_a_file_need_its_input_size_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_layers_of_a_file_need_its_input_size_alone(tmp_path: Path, pathx_: Pathx) -> None:
     file = str(tmp_path / "model.pt")
     network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2)).eval()
     torch.jit.save(torch.jit.script(network), file)
-    assert called("models", file, "--input-size", "1,8,8") == 0
-    assert capsys.readouterr().out.splitlines()[-1].split() == ["1", "1", "1", "4x6x6", "144", "3x3"]
-    assert called("models", file) == 2
-    assert "does not say its input_size" in capsys.readouterr().err
+    *_, last = pathx_("models", file, "--input-size", "1,8,8").out.splitlines()
+    assert last.split() == ["1", "1", "1", "4x6x6", "144", "3x3"]
+    wrong = pathx_("models", file)
+    assert wrong.status == 2 and "does not say its input_size" in wrong.err
 
 
-def test_models_of_timm(capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_of_timm(pathx_: Pathx) -> None:
     pytest.importorskip("timm")
-    assert called("models", "--from", "timm", "resnet1[08]*") == 0
-    rows = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()}
+    listed = pathx_("models", "--from", "timm", "resnet1[08]*").out
+    rows = {line.split()[0]: line.split()[1:] for line in listed.splitlines()}
     assert rows["timm:resnet18"] == ["17", "in", "a", "region", "11.7", "M", "3x224x224", "hub"]
-    assert called("models", "--from", "timm", "resnot*") == 2
-    assert "timm has no model that matches 'resnot*'" in capsys.readouterr().err
-    assert called("models", "squeeze*") == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
-        "model",
-        "squeezenet1_0",
-        "squeezenet1_1",
-    ]
+    wrong = pathx_("models", "--from", "timm", "resnot*")
+    assert wrong.status == 2 and "timm has no model that matches 'resnot*'" in wrong.err
+    squeezed = pathx_("models", "squeeze*").out.splitlines()
+    assert [line.split()[0] for line in squeezed] == ["model", "squeezenet1_0", "squeezenet1_1"]
 
 
 # Labels

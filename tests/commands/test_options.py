@@ -110,7 +110,7 @@ def test_a_settings_file_that_is_wrong_is_one_line(pathx_: Pathx, text: str, mes
         (("--depth", "deep"), "depth 'deep' is not a number of layers; use 1 or more, maps:3, half or all"),
         *(
             (("--width", width), f"width {width} is out of range; use a number from 1, a share such as 5%, or all")
-            for width in ("0", "-3", "--3", "0%", "101%", "nan%", "foo", "²")
+            for width in ("0", "--3", "101%", "²")
         ),
         *((("--alpha", alpha), f"alpha {alpha} is out of range; use 0 or more") for alpha in ("-0.1", "1.5", "nan")),
         (("--alpha", "some"), "--alpha takes a number, not 'some'"),

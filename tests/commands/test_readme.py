@@ -179,14 +179,6 @@ def test_the_site_builds(tmp_path: Path) -> None:
     assert "fonts.googleapis" not in pages and "<script async src=" not in pages
 
 
-def test_the_guide_leads_past_every_room() -> None:
-    rooms = {f"{file.parent.name}/" for file in (ROOT / "pathx").rglob("__init__.py")} - {"pathx/"}
-    guide = PAGES["design.md"]
-    assert [room for room in sorted(rooms) if room not in guide] == []
-    named = re.findall(r"`(pathx/[\w/]+\.py)`", guide)
-    assert named and [name for name in named if not (ROOT / name).exists()] == []
-
-
 def messages() -> list[str]:
     """Every text in the package, with … for what is filled in."""
     found = []

@@ -9,14 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from safetensors.torch import save_file
 from support.command_line import Pathx
 from support.tables import survey
-from torch import nn
 
-from pathx.engine.freeze import network_of
-from pathx.models.catalogue import TABLES, describe_model, hidden_layers, models
+from pathx.models.catalogue import TABLES, describe_model, models
 from pathx.models.named import model_names
 from pathx.models.torchvision import torchvision
 
@@ -99,26 +96,6 @@ def test_models_and_where_their_weights_are(tmp_path: Path, monkeypatch: pytest.
         "input_size": [3, 224, 224],
         "weights": "download",
     }
-
-
-def test_layers_of_a_small_network() -> None:
-    network = nn.Sequential(
-        nn.Conv2d(3, 4, 3, stride=2), nn.ReLU(), nn.Conv2d(4, 5, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(6), nn.ReLU(),
-        nn.Linear(6, 2),
-    )  # fmt: skip
-    network(torch.zeros(1, 3, 15, 11))
-    found = hidden_layers(network_of(network, torch.zeros(1, 3, 15, 11)))
-    tensors = [
-        (layer.layer, *((t.name, t.shape, t.units, t.receptive_field) for t in layer.tensors)) for layer in found
-    ]
-    assert tensors == [
-        (3, ("6", (6,), 6, (11, 15))),
-        (2, ("3", (5, 5, 3), 75, (7, 7))),
-        (1, ("1", (4, 7, 5), 140, (3, 3))),
-    ]
-    vectors = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-    (layer,) = hidden_layers(network_of(vectors, torch.zeros(1, 3)))
-    assert [(tensor.shape, tensor.receptive_field) for tensor in layer.tensors] == [((4,), ())]
 
 
 def test_classes_follow_the_weights_that_are_asked_for(tmp_path: Path) -> None:

@@ -7,9 +7,7 @@ import io
 import os
 import shutil
 import signal
-import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,7 +28,7 @@ from support.command_line import (
     same,
     scripted,
 )
-from support.faults import in_a_child, tree
+from support.faults import in_a_child
 from support.many import lines, photos
 
 import pathx.runs.compute
@@ -311,47 +309,6 @@ def test_a_picture_that_trips_us_costs_a_line(pathx_: Pathx, monkeypatch: pytest
     assert done.status == 1
     assert done.err.startswith("pathx: photos/b/0.png: unexpected ZeroDivisionError: by zero (set PATHX_DEBUG=1 ")
     assert len([line for line in lines("pathx-out") if "error" not in line]) == 3
-
-
-@pytest.fixture
-def small_disk(here: Path) -> Iterator[Path]:
-    """A file system of 2 MB of its own."""
-    folder = here / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
-    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("a small file system can only be mounted by root")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-@pytest.mark.slow
-def test_a_full_disk_ends_the_run_and_can_be_gone_on_from(pathx_: Pathx, small_disk: Path) -> None:
-    arguments = ("explain", photos(40), "--model", scripted(network()), "--out", "disk/o", "--batch-size", 4)
-    done = pathx_(*arguments)
-    assert done.status == 1
-    assert "No space left on device" in done.err or "no space left on device" in done.err
-    assert len(done.err.splitlines()) < 12
-    whole = [file for file in files("disk/o") if file.endswith("path.json")]
-    assert 2 < len(whole) < 38
-    for file in whole:
-        assert set(document(Path("disk/o", file).parent)["files"].values()) | {"path.json"} == FILES
-        for name in ("heatmap.png", "overlay.png"):
-            with Image.open(Path("disk/o", file).with_name(name)) as image:
-                image.load()
-    subprocess.run(["mount", "-o", "remount,size=50m", str(small_disk)], check=True)
-    done = pathx_(*arguments)
-    assert done.status == 0, done.err
-    assert len(lines("disk/o")) == 40
-    assert pathx_(*arguments, "--out", "whole").status == 0
-    assert tree("disk/o") == tree("whole")
-
-
-def test_a_read_only_output_is_refused_before_any_work(pathx_: Pathx, small_disk: Path) -> None:
-    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    done = pathx_("explain", photos(3), "--model", scripted(network()), "--out", "disk/o")
-    message = "cannot write to the output folder disk/o (permission denied): choose another with --out"
-    assert done == Finished(2, "", f"pathx: {message}\n")
 
 
 def test_single_pictures_leave_no_index(pathx_: Pathx) -> None:

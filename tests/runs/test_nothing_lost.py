@@ -13,12 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-from PIL import Image
 from support.command_line import ROOT, Pathx, document, files, network, picture, scripted
 from support.faults import check_nothing_is_half_written, check_nothing_is_left_over, in_a_child, tree
 from support.many import by_name, lines, photos
-
-from pathx.images.read import UserImage
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -36,18 +33,6 @@ def test_fewer_files_are_no_reason_to_remove_any(pathx_: Pathx) -> None:
     assert before and pathx_(*arguments, "--no-pictures").status == 0
     assert {name: Path("pathx-out", name).read_bytes() for name in before} == before
     assert all("heatmap.png" in line["explanations"][0]["files"] for line in lines("pathx-out"))
-
-
-def test_explaining_after_taking_apart_keeps_the_parts(pathx_: Pathx) -> None:
-    arguments = (photos(3), "--model", scripted(network()), *BASE)
-    assert pathx_("decompose", *arguments).status == 0
-    before = files("pathx-out")
-    assert pathx_("explain", *arguments).status == 0
-    assert files("pathx-out") == before
-    other = pathx_("explain", *arguments, "--depth", 1)
-    assert "are replaced, as these settings are others; to keep both, choose another folder with --out" in other.err
-    left = files("pathx-out")
-    assert not [name for name in left if "feature-" in name or "sheet" in name or "decomposition" in name]
 
 
 def test_other_preprocessing_pixels_or_weights_leave_no_class_of_before(pathx_: Pathx) -> None:
@@ -246,19 +231,6 @@ def test_equal_commands_at_once_all_succeed(name: str) -> None:
 
 
 # Memory
-
-
-def test_of_a_large_image_a_small_copy_is_kept() -> None:
-    large = UserImage("x.png", "0", Image.new("RGB", (6000, 3000)))
-    kept = large.reduce()
-    assert (kept.width, kept.height) == (6000, 3000) and kept.pixels.size == (2000, 1000)
-    assert kept.on_pixels((600.0, 300.0, 6000.0, 3000.0)) == (200.0, 100.0, 2000.0, 1000.0)
-
-
-def test_a_long_strip(pathx_: Pathx) -> None:
-    Image.new("RGB", (5_000_000, 1), "red").save("strip.png", compress_level=1)
-    done = pathx_("explain", "strip.png", "--model", scripted(network()), "--target", "cat")
-    assert done.status == 1 and "would become one of 40000000 x 8 for this network: cut" in done.err
 
 
 def test_short_memory_while_files_are_written_is_tried_again(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,8 +87,6 @@ def test_the_files_say_what_the_engine_says(model: LoadedModel, pictures: list[P
         ({"batch_size": 0}, "batch size 0 is out of range; use 1 or more, or auto"),
         ({"batch_size": "many"}, "batch size many is out of range; use 1 or more, or auto"),
         ({"workers": -1}, "workers -1 is out of range; use 0 or more"),
-        ({"skips": "some"}, "skips is 'adjacent' or 'all', not some"),
-        ({"depth": 3}, "depth 3 is out of range: the network has 2 hidden layers; use 1 to 2, half or all"),
     ],
 )
 def test_a_wrong_call_is_raised(
