@@ -95,7 +95,8 @@ def run(arguments: Sequence[str] | None = None) -> None:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "pathx"
         problem = error.format_message().replace("Value error, ", "").rstrip(".")  # type: ignore[attr-defined]
-        print_error(f"{problem}; see {command} --help", error)
+        end = "" if problem.endswith("?") else ";"
+        print_error(f"{problem}{end} see {command} --help", error)
         status = 2
     except BrokenPipeError:  # the reader, such as head, has seen enough
         status = _give_up_stdout()

@@ -192,7 +192,7 @@ def _read_settings(file: str, known: dict[str, _Setting]) -> dict[str, Any]:
     for name in found:
         if name not in known:
             close = get_close_matches(name, known, 1, 0.5)
-            remedy = f"did you mean {close[0]}" if close else f"it takes {', '.join(known)}"
+            remedy = f"did you mean {close[0]}?" if close else f"it takes {', '.join(known)}"
             raise typer.BadParameter(f"{shown(file)} sets {name!r}, which this command does not have: {remedy}")
     return {known[name].name: known[name].from_file(value) for name, value in found.items()}
 

@@ -62,8 +62,9 @@ def _print(document: dict[str, Any], out: str) -> None:
 
 def _print_removal(document: dict[str, Any]) -> None:
     print_paragraph(
-        f"{document['images']} images, {document['model']['name']}: probability of the class "
-        f"{document['before']['mean']:.3f}; without {document['units']:.0f} of {document['of_active']:.0f} active units, chosen by",
+        f"{document['images']} images, {document['model']['name']}: the class has a probability of "
+        f"{document['before']['mean']:.3f}. The table shows it without {document['units']:,.0f} of {document['of_active']:,.0f} "
+        "active units, for several orders of choosing them.",
     )
     say()
     measures = {"removed": "without ↓", "kept": "only them ↑"} if document["keep"] else {"removed": "without ↓"}

@@ -124,7 +124,10 @@ def _search(facts: ModelFacts, text: str, format: str) -> None:
     elif found:
         print_table(("class", "label"), [(str(index), known[index]) for index in found], right={0})
     else:
-        raise PathxError(f"none of the {len(known)} labels has {text!r} in it: {suggest_label(text, known)}")
+        everything = "--labels '' lists them all"
+        raise PathxError(
+            f"none of the {len(known)} labels has {text!r} in it: {suggest_label(text, known, everything)}"
+        )
 
 
 def _shape(sizes: Sequence[int]) -> str:

@@ -43,7 +43,7 @@ def explanation_figure(
     against, towards = ("against", "for") if not view.other else (f"for {view.other}", f"for {view.label}")
     heat = heat_of(explanation, drawing) if heat is None else heat
     panels = [
-        Panel(tile.photo, "photo", ("what the network saw of it",)),
+        Panel(tile.photo, "photo", ("the part that the network saw",)),
         Panel(
             _on_tile(explanation, view, tile, drawing, heat, overlay),
             *caption(explanation, drawing),

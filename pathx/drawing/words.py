@@ -47,7 +47,7 @@ def path_line(explanation: Explanation, label: str, other: str = "") -> str:
     return f"{units_line(explanation)}." if removal is None else removal_line(removal, label, other)
 
 
-LINE = "the white line holds the strongest half of the support, without spots below 3%"
+LINE = "the white line encloses the strongest half of the support, except spots below 3%"
 """What the line on overlays is."""
 
 SAME = 0.05
@@ -62,14 +62,24 @@ def removal_line(removal: Removal, label: str, other: str = "") -> str:
         ahead, before = _ahead(removal, removal.against, label, other), percent(removal.before)
         with_them = f"with them {label} {before} to {percent(removal.against.before)}"
         return f"{without}, {ahead} ({with_them}; {_at_random(removal)})."
+    if _tiny(removal.before) and _tiny(removal.after):
+        return f"{without}, {label} stays below 0.1%, as with them ({_at_random(removal)})."
     verb, change = change_words(removal.before, removal.after)
-    because = {"stays": ": the class has other support", "rises": ": they support other classes more"}
+    they_support = "it supports" if removal.units == 1 else "they support"
+    because = {"stays": ": the class has other support", "rises": f": {they_support} other classes more"}
     beside = f"with them {percent(removal.before)}; {_at_random(removal)}" if verb == "stays" else _at_random(removal)
     return f"{without}, {label} {change} ({beside}){because.get(verb, '')}."
 
 
+def _tiny(probability: float) -> bool:
+    """Whether a probability is printed as 0.0%."""
+    return probability < 0.0005
+
+
 def change_words(before: float, after: float) -> tuple[str, str]:
     """Whether a probability stays, rises or falls, and that with the numbers: `falls from 39.3% to 4.1%`."""
+    if _tiny(before) and _tiny(after):
+        return "stays", "stays below 0.1%"
     if abs(after - before) <= SAME * before:
         return "stays", f"stays at {percent(after)}"
     verb = "rises" if after > before else "falls"
@@ -88,7 +98,7 @@ def brief_removal(removal: Removal | None, label: str, other: str = "") -> str:
 def _at_random(removal: Removal) -> str:
     """The random draws in words, for brackets."""
     if removal.at_random is None:
-        return "there are no others to compare with"
+        return "no other active units to compare with"
     others = (
         "as many others at random"
         if removal.random_units == removal.units

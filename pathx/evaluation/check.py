@@ -170,8 +170,8 @@ def completeness(explanation: Explanation) -> Finding:
     scale = float(attribution.abs().sum()) + abs(explanation.bias) + abs(explanation.score)
     share, limit = (abs(residual) / scale if scale else 0.0), ROUNDING[explanation.attribution.dtype]
     passed = share <= limit
-    added = f"attribution and bias add up to the score {explanation.score:.4g} but for {residual:.1e}"
-    verdict = f"{added}, which is {_ROUNDING_WORDS[passed]}"
+    added = f"attribution and bias add up to the score {explanation.score:.4g}"
+    verdict = f"{added}; the difference of {residual:.1e} is {_ROUNDING_WORDS[passed]}"
     return Finding(passed, verdict, {"residual": residual, "score": explanation.score, "share": share, "limit": limit})
 
 
@@ -232,7 +232,7 @@ def randomisation(
 
     lines = cascade(prepared, maps_of(explanation), maps, progress)
     if not lines:
-        return Finding(None, "the model's weights have no names, so that they cannot be randomised", {})
+        return Finding(None, "the model's weights have no names, so they cannot be randomised", {})
     return judge_cascade(lines)
 
 
@@ -287,14 +287,14 @@ def judge_cascade(lines: Sequence[Mapping[str, Any]]) -> Finding:
             kept[kind] = fmean(values)
     figures = {"layers": list(lines), "runs": RUNS, "kept": kept, "limit": CHANGED}
     if "signed" not in kept:
-        return Finding(None, "randomised models have empty explanations, so that there is nothing to compare", figures)
+        return Finding(None, "randomised models have empty explanations, so there is nothing to compare", figures)
     known = [line for line in lines if line["signed"] is not None]
     top, middle, last = known[0], known[len(known) // 2], known[-1]
     passed = kept["signed"] <= CHANGED
     where = ", ".join(f"{line['signed']:.2f} down to {line['module']}" for line in (middle, last))
     text = (
-        f"with {top['module']} randomised the rank correlation with the explanation is {top['signed']:.2f}, {where}; "
-        f"{kept['signed']:.2f} along the way"
+        f"the rank correlation with the explanation is {top['signed']:.2f} once {top['module']} is randomised, {where}; "
+        f"{kept['signed']:.2f} on average"
     )
     if "path_map" in kept:
         text += f" ({kept['path_map']:.2f} for the path map)"
@@ -346,7 +346,7 @@ def stability(prepared: Prepared, seen: SeenImage, explanation: Explanation, set
         "steady": correlation is not None and min(correlation, units) >= STEADY,
     }
     if correlation is None:
-        return Finding(None, "the explanation is the same everywhere, so that there is nothing to compare", figures)
+        return Finding(None, "the explanation is the same everywhere, so there is nothing to compare", figures)
     steady = "steady" if figures["steady"] else "not steady; compare several depths and widths before trusting details"
     text = f"noise of {NOISE:.0%} leaves {units:.0%} of the units and a rank correlation of {correlation:.2f}"
     return Finding(None, f"{text}: {steady}", figures)
@@ -368,7 +368,7 @@ def removal(prepared: Prepared, seen: SeenImage, explanation: Explanation) -> Fi
             None, "the path has too few units to compare what it predicts with what removing them does", figures
         )
     text = " and ".join(f"{value:.2f} for {kind}" for kind, value in known.items())
-    verdict = f"the rank correlation of predicted effects with those of removing parts of the path one by one is {text}"
+    verdict = f"the rank correlation between the predicted effects and those of removing parts of the path one by one is {text}"
     return Finding(None, verdict, figures)
 
 

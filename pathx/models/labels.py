@@ -78,15 +78,17 @@ def find_labels(text: str, labels: Sequence[str]) -> list[int]:
     return sorted(found, key=lambda index: words.search(_fold(labels[index])) is None)
 
 
-def suggest_label(text: str, labels: Sequence[str]) -> str:
-    """What a user may have meant: labels with that text in them, or else those spelt like it."""
+def suggest_label(text: str, labels: Sequence[str], otherwise: str = "") -> str:
+    """What a user may have meant: labels with that text in them, those spelt like it, or another remedy."""
     holding = [repr(labels[index]) for index in find_labels(text, labels)] if text.strip() else []
     if holding:
         more = f" and {len(holding) - MOST_SUGGESTED} more" if len(holding) > MOST_SUGGESTED else ""
         return f"did you mean {', '.join(holding[:MOST_SUGGESTED])}{more}?"
     by_fold = {_fold(label): label for label in labels}
     near = [repr(by_fold[name]) for name in get_close_matches(_fold(text), list(by_fold), n=3)]
-    return f"did you mean {' or '.join(near)}?" if near else f"give a label or an index from 0 to {len(labels) - 1}"
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    return otherwise or f"give a label or an index from 0 to {len(labels) - 1}"
 
 
 def true_classes(

@@ -125,7 +125,7 @@ def explain_files(
         index = None
         if plan.indexed or pack is not None or ray is not None:
             index = index_of(plan, model, job, store)
-        replaced, why = "" if index is None else index.replaced, "these settings are others"
+        replaced, why = "" if index is None else index.replaced, "the settings differ"
         with closing(_explain(Run(model, job, plan, store, index, stop, say), ray)) as results:
             for result in results:
                 if result.replaced and not replaced and not (index is not None and index.distrusted):
@@ -133,9 +133,9 @@ def explain_files(
                     replaced = (
                         f"results {'of' if earlier else 'with'} {result.replaced} in {shown(result.folder.parent)}"
                     )
-                    why = "that has changed since" if earlier else why
+                    why = "it has changed since" if earlier else why
                 if replaced:
-                    say(f"{replaced} are replaced, as {why}; to keep both, choose another folder with `out`")
+                    say(f"{replaced} are replaced, because {why}; to keep both, choose another folder with `out`")
                 yield result
                 if index is not None and isinstance(result.error, NoRoomError):
                     raise PathxError(

@@ -51,7 +51,12 @@ def test_where_the_units_are_is_said_by_counted_layers() -> None:
             (0.39, 0.74, 0.38),
             (1, 30, 8, 1),
             "Without this one of 30 active units, cat rises from 39.0% to 74.0% (as many others at random: 38.0%): "
-            "they support other classes more.",
+            "it supports other classes more.",
+        ),
+        (
+            (0.00001, 0.00002, 0.00001),
+            (192, 18540, 8, 192),
+            "Without these 192 of 18,540 active units, cat stays below 0.1%, as with them (as many others at random: 0.0%).",
         ),
         (
             (0.9, 0.2, 0.5),
@@ -61,7 +66,7 @@ def test_where_the_units_are_is_said_by_counted_layers() -> None:
         (
             (0.9, 0.2, None),
             (30, 30, 0, 0),
-            "Without these 30 of 30 active units, cat falls from 90.0% to 20.0% (there are no others to compare with).",
+            "Without these 30 of 30 active units, cat falls from 90.0% to 20.0% (no other active units to compare with).",
         ),
     ],
 )
