@@ -168,7 +168,7 @@ def test_nothing_rests_on_an_explanation_that_was_replaced(pathx_: Pathx) -> Non
     again = pathx_("decompose", *apart)
     assert again.documents == first.documents
     replaced = "results with depth 1, width 1 in pathx-out/photos/a/0.png are replaced, "
-    replaced += "as these settings are others; "
+    replaced += "because the settings differ; "
     assert again.err == f"pathx: note: {replaced}to keep both, choose another folder with --out\n"
 
 
