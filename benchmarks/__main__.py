@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 
 from benchmarks import cluster as _cluster  # noqa: F401  its parts
-from benchmarks import counted as _counted  # noqa: F401  its parts
 from benchmarks import folders as _folders  # noqa: F401  its parts
+from benchmarks import work as _work  # noqa: F401  its parts
 from benchmarks.measure import ROOT, THREADS, Effort, Row, limit_memory, machine
 from benchmarks.parts import PARTS
 

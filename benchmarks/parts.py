@@ -12,9 +12,8 @@ from tempfile import TemporaryDirectory
 import torch
 
 import pathx
-from benchmarks.literal import literal_algorithm_1
-from benchmarks.measure import Effort, Row, in_process, interleaved, run_python, seconds
-from benchmarks.subjects import NAMES, network, photo, photos, subject
+from benchmarks.measure import Effort, Row, in_process, interleaved, run_python
+from benchmarks.subjects import NAMES, network, photo, subject
 
 
 @dataclass(frozen=True)
@@ -59,17 +58,6 @@ def _models(effort: Effort) -> tuple[str, ...]:
     return ("resnet18", "squeezenet1_1") if effort.quick else NAMES
 
 
-@part("literal", "Complete path, width 5, VGG-16 with 10 classes, against the literal Algorithm 1")
-def literal(effort: Effort) -> Iterator[Row]:
-    measured = subject("vgg16", classes=10)
-    slow = lambda: literal_algorithm_1(measured.module, measured.images[0], measured.target, "all", 5)  # noqa: E731
-    fast = measured.path(depth="all", width=5)
-    slow(), fast()  # warm
-    rounds = [(seconds(fast), seconds(slow)) for _ in range(min(effort.repeats, 3))]
-    value, reference = (median(times) for times in zip(*rounds, strict=True))
-    yield Row("vgg16, 10 classes", value, "literal Algorithm 1", reference, limit=1 / 10)
-
-
 @part("path", "One image against Saliency; 1000 classes")
 def path(effort: Effort) -> Iterator[Row]:
     for name in _models(effort):
@@ -101,24 +89,6 @@ def first(effort: Effort) -> Iterator[Row]:
     for name in _models(effort):
         runs = [in_process(name, "path", "default", "once")["seconds"] for _ in range(min(effort.repeats, 3))]
         yield Row(name, median(runs))
-
-
-@part("batch", "An image of a batch of 16 against one at a time")
-def batch(effort: Effort) -> Iterator[Row]:
-    images = photos(16)
-    for name in ("squeezenet1_1",) if effort.quick else ("squeezenet1_1", "resnet18"):
-        measured = subject(name)
-        for depth in (3, "all"):
-            settings = {"depth": depth, "width": 5}
-            singles = [measured.path(images[n : n + 1], **settings) for n in range(16)]
-
-            def one_at_a_time(singles: list[Callable[[], object]] = singles) -> None:
-                for call in singles:
-                    call()
-
-            times = interleaved({"": measured.path(images, **settings), "single": one_at_a_time}, effort.repeats)
-            value, reference = times[""] / 16, times["single"] / 16
-            yield Row(f"{name}, depth {depth}, width 5", value, "one at a time", reference, limit=0.8)
 
 
 @part("memory", "Peak memory above the model, complete path, against Saliency; 1000 classes")

@@ -1,4 +1,4 @@
-"""Work, counted and not timed: launches, host transfers, bytes and the largest tensor of one call.
+"""The work that a call gives to a device, counted and not timed: launches, host transfers, bytes, the largest tensor.
 
 What a GPU would be given to do can be counted on a CPU, and a busy machine does not disturb the count: every operation that
 is no view is a launch, and moves the bytes of the tensors that it reads and writes; of a tensor that is read or written by
@@ -7,16 +7,22 @@ index, those of the elements that the indices name.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from benchmarks.measure import Effort, Row
+from benchmarks.parts import part
+from benchmarks.subjects import NAMES, subject
 
 
 @dataclass(frozen=True)
@@ -116,3 +122,39 @@ def _masked(func: Any, args: Iterable[Any]) -> bool:
     _, index = args
     parts = index if isinstance(index, tuple) else (index,)
     return any(isinstance(part, Tensor) and part.dtype == torch.bool for part in parts)
+
+
+MIB = 2**20
+SETTINGS: tuple[tuple[int | str, int, float], ...] = (
+    (3, 5, 1.5),
+    ("all", 5, 2.0),
+    ("all", 64, 4.0),
+    ("all", 1024, 20.0),
+)
+"""Depth, width, and how many times the bytes of Saliency they may move."""
+
+
+@part("work", "Bytes moved in the form that a GPU runs, against Saliency; 1000 classes, counted and not timed")
+def work(effort: Effort) -> Iterator[Row]:
+    for name in ("squeezenet1_1", "resnet18") if effort.quick else NAMES:
+        measured = subject(name, settled=True)
+        saliency = work_of(measured.saliency())
+        layers = measured.layers()
+        yield Row(f"{name}, Saliency", saliency.moved / MIB, unit="MiB", note=_note(saliency))
+        for depth, width, limit in SETTINGS[:3] if effort.quick else SETTINGS:
+            with patch.dict(os.environ, PATHX_DEVICE_FORM="1"):
+                call = measured.path(depth=depth, width=width)
+                call()  # makes the constants of these shapes, once
+                done = work_of(call)
+            what, value = f"{name}, depth {depth}, width {width}", done.moved / MIB
+            per_layer = done.launches / (layers if depth == "all" else int(depth))
+            note = f"{_note(done)}, {per_layer:.0f} launches per layer"
+            yield Row(what, value, "Saliency", saliency.moved / MIB, "MiB", limit, note)
+            if width <= 64:
+                yield Row(
+                    f"{what}, largest tensor", done.largest / MIB, "Saliency", saliency.largest / MIB, "MiB", limit=4.0
+                )
+
+
+def _note(done: Work) -> str:
+    return f"{done.launches} launches, {done.transfers} transfers, largest tensor {done.largest / MIB:.1f} MiB"
