@@ -1,4 +1,4 @@
-"""Packages that are called as the function of their name: `pathx.units(…)`, beside modules such as `pathx.units.files`."""
+"""Packages that can be called: `pathx.units(…)` is a function, and `pathx.units.files` a module."""
 
 from __future__ import annotations
 

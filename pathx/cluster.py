@@ -29,20 +29,21 @@ T = TypeVar("T")
 
 INSTALL = "pip install 'pathx-relu[ray]'"
 AHEAD = 3
-"""Batches that an actor is given at once: one is computed while the next is read and the last one written."""
+"""Batches of an actor at once: one is computed while the next is read and the previous one written."""
 
 KEPT_MILLISECONDS = 60_000
-"""How long a Ray that we started keeps an idle process."""
+"""How long a Ray started by pathx keeps an idle process."""
 
 DIED = "the process that worked on it died every time: explain this image alone"
 
 
 @dataclass(frozen=True)
 class Actors:
-    """How many processes hold the model: at least and at most; None for as many as the cluster has room for.
+    """The number of processes that hold the model.
 
     Args:
-        gpus: of each; a share is fine.
+        least, most: bounds; None for as many as the cluster has room for.
+        gpus: of each process, or a share of one.
     """
 
     least: int = 1
@@ -51,7 +52,7 @@ class Actors:
 
 
 def parse_actors(text: str | None, gpus: str | None = None) -> Actors:
-    """`4` actors, or `1:16` of them as the work asks for; and the GPUs of each."""
+    """Read `4` actors, or `1:16` for one to sixteen, and the GPUs of each."""
     share = 0.0
     if gpus is not None:
         try:
@@ -70,7 +71,7 @@ def parse_actors(text: str | None, gpus: str | None = None) -> Actors:
 
 @dataclass(frozen=True)
 class Stages:
-    """What is done with a batch, in this order. All of it is sent to other processes.
+    """The work on a batch, in this order. All of it is sent to other processes.
 
     Args:
         read: turns a batch into the input of the computation, in a task.
@@ -87,7 +88,7 @@ class Cluster:
     """A Ray that this process is part of.
 
     Args:
-        grows: machines may still join; where no number of actors is asked for, there are as many as Ray finds room for.
+        grows: whether machines may still join; then there are as many actors as fit, unless their number is given.
     """
 
     def __init__(self, ray: Any, actors: Actors, device: str, *, grows: bool) -> None:
@@ -95,20 +96,20 @@ class Cluster:
         cpus, gpus = total.get("CPU", 1.0), total.get("GPU", 0.0)
         self.gpus = actors.gpus or (1.0 if gpus and device in ("auto", "cuda") else 0.0)
         """Of each actor."""
-        # On two cores both compute: reading and writing take a fifth of the time, and not one of the cores.
+        # On two cores both compute, since reading and writing take only a fifth of the time.
         room = int(gpus / self.gpus) if self.gpus else max(int(cpus) - 1, min(int(cpus), 2))
         room = max(actors.least, room, 1)
         self._most = actors.most if actors.most is not None or grows else room
         self._first = room if self._most is None else min(room, self._most)
-        """So many actors are started at once; others, up to the most, when those have started."""
-        # One CPU stays for those who read: a pool that takes all of them starves.
+        """The number of actors that are started first; others follow, up to the most, once these have started."""
+        # One CPU is left for reading: a pool that takes all of them starves.
         self._cpus = min(1.0, max(cpus - 1, 0.5) / (self._most or actors.least))
 
     def outcomes(self, batches: Sequence[Sequence[T]], stages: Stages) -> Iterator[tuple[Sequence[T], Any]]:
         """Batches with their results, as they are done; None for a single image whose process died every time.
 
-        A batch whose process died is tried again while its actor has no other, and then each of its images alone. What a stage
-        raises is raised here.
+        A batch whose process died is tried again as its actor's only batch, and then image by image. Errors of stages are raised
+        here.
         """
         lost = yield from self._once(batches, stages, AHEAD)
         lost = yield from self._once(lost, stages, 1)
@@ -121,14 +122,14 @@ class Cluster:
         """As `outcomes`, without retries; returns the batches that were lost.
 
         Args:
-            ahead: how many batches an actor is given at once.
+            ahead: batches of an actor at once.
         """
         ray, here = self._ray, os.getcwd()
         run = ray.remote(_run_stage_in).options(num_cpus=0.5, max_retries=1)
         start = ray.remote(_Actor).options(num_cpus=self._cpus, num_gpus=self.gpus)
         waiting, lost = deque(batches), list[Sequence[T]]()
-        starting: dict[Any, Any] = {}  # actors, by what is there once they have started
-        load: dict[Any, int] = {}  # actors that have started, with how many batches each has
+        starting: dict[Any, Any] = {}  # actors, by the object that is ready once they have started
+        load: dict[Any, int] = {}  # running actors, with the number of their batches
         pending: dict[Any, tuple[Sequence[T], Any]] = {}
 
         def start_actors(count: int) -> None:
@@ -227,7 +228,7 @@ def _run_stage_in(here: str, work: Callable[[Any], Any], data: bytes) -> bytes:
 
 
 def _run_stage(work: Callable[[Any], Any], data: bytes) -> bytes:
-    """What was sent, after one more stage."""
+    """The value that was sent, after one more stage."""
     value = from_bytes(data)
     if isinstance(value, _Raised):
         return data
@@ -239,7 +240,7 @@ def _run_stage(work: Callable[[Any], Any], data: bytes) -> bytes:
 
 
 def to_bytes(value: Any) -> bytes:
-    """A value as bytes, without networks, and with tensors as plain data: a part of a batch does not bring the batch along.
+    """A value as bytes, without networks, and with tensors as plain data, so that a view does not include its base.
 
     Tensors come back on the CPU, since processes that write have no GPU.
     """
@@ -259,7 +260,7 @@ def to_bytes(value: Any) -> bytes:
 
 
 def from_bytes(data: bytes) -> Any:
-    """What `to_bytes` made bytes of, in a process of the same run."""
+    """The value that `to_bytes` encoded in a process of the same run."""
     return pickle.loads(data)
 
 
@@ -269,12 +270,12 @@ def _no_network() -> None:
 
 @contextmanager
 def join_cluster(address: str, actors: Actors | None, device: str) -> Iterator[Cluster]:
-    """While in here, this process is part of a cluster.
+    """Make this process part of a cluster.
 
     Args:
-        address: `local` starts a Ray of its own on this machine, `auto` joins the one at hand; or where one is.
-        actors: how many processes compute.
-        device: what they are to compute on.
+        address: `local` to start Ray on this machine, `auto` to join the running one, or its address.
+        actors: the number of processes that compute.
+        device: of these processes.
     """
     if "," in device:
         raise PathxError(
@@ -286,13 +287,13 @@ def join_cluster(address: str, actors: Actors | None, device: str) -> Iterator[C
     if ray.is_initialized():
         yield Cluster(ray, actors or Actors(), device, grows=address != "local")
         return
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody is told that it runs
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # what Ray has to say is for its logs, not for the terminal
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # to its logs, not to the terminal
     try:
         options = {"log_to_driver": False, "logging_level": logging.ERROR}
         if address == "local":
             options |= {"include_dashboard": False}
-            # Ray ends processes that have nothing to do for a second, and starts others, which import torch again.
+            # Ray would end processes after an idle second, and new ones would import torch again.
             os.environ.setdefault("RAY_idle_worker_killing_time_threshold_ms", str(KEPT_MILLISECONDS))
         with _silence_stderr(), _keep_signals():
             ray.init(address=address, **options)
@@ -307,11 +308,11 @@ def join_cluster(address: str, actors: Actors | None, device: str) -> Iterator[C
 
 @contextmanager
 def _keep_signals() -> Iterator[None]:
-    """Restore the handler of SIGTERM: Ray replaces it by one whose exit status means something else here."""
+    """Restore the handler of SIGTERM after Ray, whose own exits with a status that means something else here."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
-    except SystemExit as error:  # how Ray ends a process that is told to while it starts
+    except SystemExit as error:  # Ray's way to end a process on SIGTERM while it starts
         raise KeyboardInterrupt(error.code) from None
     finally:
         if threading.current_thread() is threading.main_thread():
@@ -320,7 +321,7 @@ def _keep_signals() -> Iterator[None]:
 
 @contextmanager
 def _silence_stderr() -> Iterator[None]:
-    """Discard what libraries write to stderr past Python: Ray announces there that its log is switched off."""
+    """Discard what C code writes to stderr: Ray announces there that its log is off."""
     kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 2)
     try:

@@ -1,4 +1,4 @@
-"""The map of all layers: where every unit of the upper half of the layers looks, whatever the path keeps of them."""
+"""The map of all layers: where the units of the upper half of the layers look, on the path or not."""
 
 from __future__ import annotations
 
@@ -43,9 +43,8 @@ def layer_maps(
 
 
 def _contributions(frozen: Frozen, targets: list[int]) -> list[tuple[Tensor, float]]:
-    """(B, H, W) what every unit of each layer of maps contributes, spread evenly over the image; the top layer first.
-
-    With the layer's step as a share of the image's side.
+    """Of each layer of maps, the top one first: what its units contribute, spread evenly over the image, (B, H, W), and the
+    distance between its units as a share of the image's side.
     """
     if frozen.parts:
         parts = [_contributions(part, [target]) for part, target in zip(frozen.parts, targets, strict=True)]
@@ -72,7 +71,7 @@ def _contributions(frozen: Frozen, targets: list[int]) -> list[tuple[Tensor, flo
 
 
 def _weighted_sum(layers: Sequence[Tensor], step: float) -> Tensor:
-    """(H, W) the layers of one image, each weighted by its agreement with the first, at whose size it is taken."""
+    """The layers of one image added up, (H, W): each scaled to the size of the first and weighted by its agreement with it."""
     top = layers[0]
     total = torch.zeros_like(top)
     for layer in layers:

@@ -1,4 +1,4 @@
-"""What one does with maps: the path map from the places of units, the plane of an attribution, its centre and its box."""
+"""Maps: the path map from the places of units; the plane of an attribution, its centre and box; overlap; smoothing."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from pathx.explanation import PathLayer, Places
 
 WITHIN = 0.8
-"""Along each axis a box leaves out the same share of the magnitude on both sides, and holds this much."""
+"""The share of the magnitude that a box holds along each axis; the rest is equally divided between its two sides."""
 
 SPOT = 0.05
-"""Overlap is measured on attributions smoothed by this, as a share of the shorter side: twice what overlays are.
+"""Attributions are smoothed by this share of the shorter side before their overlap is measured.
 
-Units that look at one spot read its pixels with different weights; the same spot is meant, not the same grain.
+Units that look at one spot weight its pixels differently; smoothing compares spots instead of pixels.
 """
 
 
@@ -42,7 +42,7 @@ class Place:
 
 
 def plane(attribution: Tensor) -> Tensor:
-    """The values summed over channels, (H, W) in float64, on the CPU; what is no number counts as 0."""
+    """The values summed over channels, (H, W) in float64, on the CPU; NaN and infinite values count as 0."""
     values = attribution.detach().cpu()
     summed = values.sum(0, dtype=torch.float64) if values.dim() == 3 else values.double()
     return summed if summed.sum().isfinite() else plane(values.double().nan_to_num(0.0, 0.0, 0.0))
@@ -84,11 +84,10 @@ def enlarge(parts: Sequence[tuple[Places, Tensor]], size: tuple[int, int], sigma
 
 @lru_cache(maxsize=64)  # the same for every image of a run
 def _spread(pixels: int, count: int, centre: float, step: float, sigma: float) -> Tensor:
-    """How each of `count` places is shared out among the pixels of a line, (pixels, count): all of it, within the image.
+    """The weights that spread `count` places over the pixels of a line, (pixels, count); each column sums to 1.
 
-    By the cubic B-spline, which is what spreading over the cell of one step comes to when it is done four times: smooth,
-    nowhere negative, and it still adds up to a constant where all places are alike. A place outside the image counts at its
-    edge. Of tent, Catmull-Rom, B-spline and Gaussians it is the one that did best (docs/lab/path-map-2026-11.md).
+    They are cubic B-splines: smooth, nowhere negative, and constant in sum where all places are alike. Places outside the
+    image count at its edge. Tents, Catmull-Rom splines and Gaussians did worse (docs/lab/path-map-2026-11.md).
     """
     places = (centre + step * torch.arange(count, dtype=torch.float64)).clamp(0.5, pixels - 0.5)
     apart = (torch.arange(pixels, dtype=torch.float64)[:, None] + 0.5 - places).abs() / max(step, 1)
@@ -111,7 +110,7 @@ def place(attribution: Tensor) -> Place | None:
 
 
 def no_place() -> dict[str, None]:
-    """What JSON has where there is no place."""
+    """The entries of JSON if there is no place."""
     return {"centre": None, "box": None}
 
 

@@ -36,7 +36,7 @@ R = TypeVar("R")
 
 Note = Callable[[str], None]
 Watch = Callable[[int], AbstractContextManager[Callable[[int], None]]]
-"""Shows progress: given how many pieces of work there are, the context of what is called with how many were just done."""
+"""Shows progress: takes the number of items, and yields a function to call with the number just done."""
 
 
 def no_notes(text: str) -> None:
@@ -44,7 +44,7 @@ def no_notes(text: str) -> None:
 
 
 def once(note: Note) -> Note:
-    """Passes every text on to `note` the first time only."""
+    """A note function that passes each text on only once."""
     told: set[str] = set()
 
     def tell(text: str) -> None:
@@ -102,12 +102,12 @@ def read_input(source: ImageFile, preprocessing: Preprocessing) -> Input | Unrea
 
 
 def tensor_of(image: UserImage, preprocessing: Preprocessing) -> Tensor:
-    """The network's input; with the transparency of the image, where the network takes that as a channel."""
+    """The network's input; with the image's transparency if the network takes a fourth channel."""
     return preprocessing(image.for_channels(preprocessing.input_size[0]))
 
 
 def unexpected_error(error: Exception) -> PathxError:
-    """A defect of pathx, reported as the reason why one image failed."""
+    """A defect of pathx, as the reason why one image failed."""
     problem = PathxError(f"unexpected {type(error).__name__}: {error} (set PATHX_DEBUG=1 for the traceback)")
     problem.__cause__ = error
     return problem
@@ -142,7 +142,7 @@ def stay_in_the_background() -> None:
 
 
 class Workers:
-    """A pool of threads, or none. Threads are enough, because decoders, encoders and disks release the interpreter."""
+    """A pool of threads, or the calling thread. Threads are enough: decoders, encoders and disks release the interpreter."""
 
     def __init__(self, executor: ThreadPoolExecutor | None) -> None:
         self._executor = executor
@@ -292,7 +292,7 @@ class Prepared:
                 yield seen
 
     def see_one(self, image: ImageFile) -> SeenImage:
-        """The same of one image. Raises what is wrong with it."""
+        """The same for one image. Raises PathxError if it cannot be used."""
 
         def failed(source: ImageFile, error: PathxError) -> None:
             raise error
@@ -320,9 +320,9 @@ class Prepared:
     def explain_predictions(
         self, inputs: Sequence[Input], settings: Mapping[str, Any], failed: Failed
     ) -> Iterator[tuple[Sequence[Input], Frozen, list[Explanation]]]:
-        """A frozen batch with the path for the predicted class of each image; in parts where memory is short.
+        """A frozen batch and the path to the predicted class of each image; in parts if memory is short.
 
-        Drop a part before asking for the next one: both may not fit into memory.
+        Drop a part before asking for the next: memory may not hold both.
         """
 
         def explain(part: Sequence[Input]) -> tuple[Sequence[Input], list[bool], Frozen, list[Explanation]]:
@@ -346,7 +346,7 @@ class Prepared:
 def prepare(
     model: LoadedModel, *, device: str = "auto", dtype: str = "float32", exact: str | None = None, note: Note = no_notes
 ) -> Prepared:
-    """A model on the device that a name means. The model that was given stays where it is.
+    """Put a model on a device; the model that was given stays where it is.
 
     Args:
         exact: refuse a network whose numbers are less exact; None to accept every network.

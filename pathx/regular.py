@@ -1,4 +1,4 @@
-"""Reading files that others made: regular ones or none at all, so that nothing ever waits for a pipe or a device."""
+"""Reading files from others: regular files only, so that nothing ever waits for a pipe or a device."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pathx.errors import PathxError, reason_of, shown
 
 NOT_REGULAR = "it is not a regular file"
 MARKER = ".pathx.json"
-"""Lists the files that pathx wrote to a folder, where others may lie beside them."""
+"""The file that lists what pathx wrote to a folder which may hold other files."""
 
 
 def path_problem(path: str | Path) -> str | None:
-    """Why no file can ever have this path; None where one can, whether it is there or not."""
+    """Why no file can have this path; None if one can, whether it exists or not."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -33,7 +33,7 @@ def path_problem(path: str | Path) -> str | None:
 
 
 def open_regular(path: str | Path) -> BinaryIO:
-    """A regular file, opened for reading at once; anything else is an OSError."""
+    """Open a regular file for reading, without waiting; anything else is an OSError."""
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     descriptor = os.open(path, flags | getattr(os, "O_NOCTTY", 0))
     try:
@@ -50,7 +50,7 @@ def open_regular(path: str | Path) -> BinaryIO:
 
 @contextmanager
 def file_errors(path: str | Path, *, usage: bool = False) -> Iterator[None]:
-    """What opening and reading a file raises, as a PathxError."""
+    """Turn what opening and reading a file raises into a PathxError."""
     try:
         yield
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
@@ -62,7 +62,7 @@ def file_errors(path: str | Path, *, usage: bool = False) -> Iterator[None]:
 def damage_errors(
     path: str | Path, otherwise: str, remedy: str = "fetch it again", *, usage: bool = False
 ) -> Iterator[None]:
-    """Whatever a decoder raises, as a PathxError.
+    """Turn whatever a decoder raises into a PathxError.
 
     Args:
         otherwise: what the file is if it is not damaged, such as `no video`.
@@ -103,7 +103,7 @@ def begins_as_ours(start: bytes) -> bool:
 
 
 def sha256_of(path: str | Path) -> str:
-    """Of a regular file's bytes, as documents say it of an image. Raises OSError."""
+    """The SHA-256 of a regular file, in hexadecimal digits. Raises OSError."""
     with open_regular(path) as stream:
         left, digest = os.fstat(stream.fileno()).st_size, hashlib.sha256()
         while left > 0 and (block := stream.read(min(left, 1 << 20))):

@@ -1,4 +1,4 @@
-"""Files in stores such as `s3://`, through fsspec: found, opened and fetched as far as the user's own keys allow."""
+"""Files in stores such as `s3://`, read through fsspec with the user's own keys."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ DRIVERS = {
     **dict.fromkeys(("az", "abfs", "abfss"), "adlfs"),
     **dict.fromkeys(("sftp", "ssh"), "paramiko"),
 }
-"""Stores by how their addresses begin, and the package that fsspec needs for each. No file of this machine is among them."""
+"""Schemes of addresses, and the package that fsspec needs for each. None of them reaches local files."""
 
-_WITH_LOGIN = ("sftp", "ssh", "hdfs")  # how these say who asks
-_BLOCK = 4 << 20  # bytes that are read ahead, where a file is read from its beginning to its end
+_WITH_LOGIN = ("sftp", "ssh", "hdfs")  # their addresses may hold a user name
+_BLOCK = 4 << 20  # bytes to read ahead
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "blob_id", "checksum", "mtime", "last_modified", "created")
 
@@ -75,21 +75,21 @@ def store_errors(address: str) -> Iterator[None]:
 
 @contextmanager
 def _reach(address: str) -> Iterator[tuple[Any, str]]:
-    """The file system of an address and the path there, for calls that may fail."""
+    """`store_of`, with what drivers raise meanwhile as a PathxError."""
     system, path = store_of(address)
     with store_errors(address):
         yield system, path
 
 
 def open_stored(address: str) -> BinaryIO:
-    """A file, opened to be read in about its order. Raises PathxError."""
+    """A file, opened for sequential reading. Raises PathxError."""
     with _reach(address) as (system, path):
         stream: BinaryIO = system.open(path, "rb", block_size=_BLOCK)
         return stream
 
 
 def open_anywhere(file: str) -> BinaryIO:
-    """A file here or in a store, opened for reading. Raises PathxError."""
+    """A local file or one in a store, opened for reading. Raises PathxError."""
     if is_stored(file):
         return open_stored(file)
     with file_errors(file):
@@ -97,7 +97,7 @@ def open_anywhere(file: str) -> BinaryIO:
 
 
 def version_anywhere(file: str) -> str:
-    """Changes when a file here or in a store does. Raises PathxError."""
+    """A text that changes when a local file or one in a store does. Raises PathxError."""
     if is_stored(file):
         return stored_version(file)
     with file_errors(file):
@@ -130,7 +130,7 @@ def fetch_part(address: str, start: int, size: int) -> bytes:
 
 
 def version_of(about: dict[str, Any]) -> str:
-    """What changes when a file does, as far as its store tells; else nothing."""
+    """A text that changes when the file does; empty if the store does not tell."""
     known = next((about[key] for key in _VERSIONS if about.get(key) is not None), None)
     known = known.timestamp() if isinstance(known, datetime) else known
     return "" if known is None else f"{about.get('size')}:{known}"
@@ -146,7 +146,7 @@ def stored_matches(pattern: str) -> list[str]:
     """The addresses that a pattern matches, in order. Raises PathxError."""
     with _reach(pattern) as (system, path):
         system.invalidate_cache()
-        found = [one for one in system.glob(path) if "/." in path or "/." not in one]  # as on this machine
+        found = [one for one in system.glob(path) if "/." in path or "/." not in one]  # as for local files
         return sorted(map(system.unstrip_protocol, found))
 
 
@@ -160,7 +160,7 @@ def stored_files(address: str) -> dict[str, str] | None:
         if system.info(path)["type"] != "directory":
             return None
         found = system.find(path, detail=True)
-        system.invalidate_cache()  # which holds as much again
+        system.invalidate_cache()  # it holds another copy of the listing
     root = path.rstrip("/") + "/" if path.strip("/") else path
     return {name[len(root) :]: version_of(about) for name, about in found.items() if name.startswith(root)}
 
@@ -171,7 +171,7 @@ def join_address(address: str | Path, below: str) -> str:
 
 
 class Address(PurePosixPath):
-    """An address to be shown and joined as paths are, which do without its two slashes."""
+    """An address that can be joined and shown like a path, which would lose one of its two slashes."""
 
     def __str__(self) -> str:
         return public_address(re.sub(r"^([a-zA-Z0-9+.-]+):/(?!/)", r"\1://", super().__str__()))

@@ -1,4 +1,4 @@
-"""Is an explanation to be trusted? Its arithmetic, whether it depends on what the model learned, and how steady it is."""
+"""`pathx.check`: an explanation's arithmetic, whether it depends on what the model learned, and how stable it is."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from pathx.results.files import check_folder, created_by
 
 SCHEMA = "pathx/check@1"
 ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-10}
-"""What rounding may leave of completeness, as a share of what is added up."""
+"""The largest rounding error of completeness, as a share of the terms."""
 
 _ROUNDING_WORDS = {True: "rounding", False: "more than rounding: please report this"}
 
 RUNS, DRAWS, NOISE, SEED = 3, 8, 0.01, 0
-"""Randomised networks; noisy images; the noise's deviation as a share of the range of a pixel."""
+"""The number of randomised networks and of noisy images; the noise's deviation as a share of a pixel's range."""
 
 MOST_NUMBERS = 200_000_000
-"""What a path that keeps everything may hold: units times classes. With more, fewer of its layers are checked."""
+"""The most units times classes of a path that keeps everything; of larger paths fewer layers are checked."""
 
 CHANGED, STEADY = 0.3, 0.7
-"""Rank correlation: at most this, on average along the cascade, between a trained and a randomised model; at least this
-under noise, where also this share of the units has to stay."""
+"""Limits of the rank correlation: at most CHANGED between a trained and a randomised model, on average along the cascade; at least
+STEADY under noise, where at least this share of the units must also stay."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Finding:
     """What one check found.
 
     Args:
-        passed: None where the check cannot be made, or says nothing of right and wrong.
-        verdict: in words, with the numbers.
+        passed: None if the check cannot be made, or is only informative.
+        verdict: the outcome in words, with the numbers.
         figures: all numbers.
     """
 
@@ -82,7 +82,7 @@ class Checked:
 
     @property
     def verdict(self) -> str:
-        """What a user should make of it, in one sentence."""
+        """The conclusion for the user, in one sentence."""
         wrong = [name for name, finding in self.findings.items() if finding.passed is False]
         if wrong == ["randomisation"]:
             return (
@@ -176,7 +176,7 @@ def completeness(explanation: Explanation) -> Finding:
 
 
 def unwrapping(prepared: Prepared, seen: SeenImage, depth: int | str) -> Finding:
-    """A path that keeps every unit must be the plain gradient of the logit."""
+    """A path that keeps every unit must equal the gradient of the logit."""
     layers = _affordable(prepared, check_depth(depth, prepared.network))
     everything = {"depth": layers, "width": "all", "alpha": 0.0, "skips": "all"}
     (explanation,) = _explain(prepared.module, seen.input[None], seen.target, everything)
@@ -197,7 +197,7 @@ def unwrapping(prepared: Prepared, seen: SeenImage, depth: int | str) -> Finding
 
 
 def _affordable(prepared: Prepared, depth: int) -> int:
-    """How many of a path's layers can be kept whole; at least one."""
+    """The number of layers that a path can keep whole; at least one."""
     units = [sum(gate.units for gate in layer) for layer in reversed(prepared.network.layers)]
     sums = [sum(units[:count]) * len(prepared.labels) for count in range(1, depth + 1)]
     return max(1, sum(numbers <= MOST_NUMBERS for numbers in sums))
@@ -237,7 +237,7 @@ def randomisation(
 
 
 def maps_of(explanation: Explanation) -> dict[str, Tensor]:
-    """What is compared of an explanation: the pixel map with its signs, its magnitudes, and the path map."""
+    """The maps of an explanation that are compared: the pixel map, its magnitudes, and the path map."""
     signed = plane(explanation.attribution)
     maps = {"signed": signed, "absolute": signed.abs()}
     return maps | ({"path_map": explanation.path_map()} if explanation.mapped else {})
@@ -249,11 +249,11 @@ def cascade(
     maps: Callable[[nn.Module], Mapping[str, Tensor]],
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[dict[str, Any]]:
-    """For every module with weights, from the output down: what randomising it and all above leaves of each map.
+    """For every module with weights, from the output down: each map's correlation after randomising it and all modules above.
 
     Args:
         reference: the maps of the trained model, by name.
-        maps: the same of a randomised one.
+        maps: gives the maps of a randomised model.
     """
     layers = layers_of(prepared.network)
     found: list[dict[str, list[float]]] = [{name: [] for name in reference} for _ in layers]
@@ -275,10 +275,9 @@ def cascade(
 
 
 def judge_cascade(lines: Sequence[Mapping[str, Any]]) -> Finding:
-    """What a cascade says. A map that only changes when the last layers are reached hardly depends on those above.
+    """Judge a cascade by the mean magnitude of the correlation along it.
 
-    The correlation is averaged along the whole cascade, whatever its sign: at the end alone, maps that draw the edges of
-    the image until the first convolution is gone would pass as well.
+    At its end alone, a map that draws the edges of the image until the first convolution is randomised would pass, too.
     """
     kept = {}
     for kind in ("signed", "path_map"):
@@ -304,7 +303,7 @@ def judge_cascade(lines: Sequence[Mapping[str, Any]]) -> Finding:
 
 @contextmanager
 def _restore_after(tensors: Iterable[Tensor]) -> Iterator[None]:
-    """Tensors have the values afterwards that they have now."""
+    """Restore the values of tensors afterwards."""
     before = [(tensor, tensor.detach().clone()) for tensor in tensors]
     try:
         yield
@@ -315,7 +314,7 @@ def _restore_after(tensors: Iterable[Tensor]) -> Iterator[None]:
 
 
 def _shuffle(tensor: Tensor, generator: torch.Generator) -> None:
-    """Put a tensor's values into a random order: their distribution stays, what was learned goes."""
+    """Shuffle a tensor's values: their distribution stays."""
     if tensor.is_floating_point() and tensor.numel() > 1:
         order = torch.randperm(tensor.numel(), generator=generator).to(tensor.device)
         with torch.no_grad():
@@ -353,7 +352,7 @@ def stability(prepared: Prepared, seen: SeenImage, explanation: Explanation, set
 
 
 def removal(prepared: Prepared, seen: SeenImage, explanation: Explanation) -> Finding:
-    """Remove units and channels of the path from the real network one by one: does it lose what the path predicts?"""
+    """Remove units and channels of the path from the real network one by one, and compare with what the path predicts."""
     parts = part_removals(freeze(prepared.module, seen.input[None]), explanation)
     kinds = {f"{kind}s": [part for part in parts if part.kind == kind] for kind in ("channel", "unit")}
     correlations = {
@@ -373,10 +372,10 @@ def removal(prepared: Prepared, seen: SeenImage, explanation: Explanation) -> Fi
 
 
 TIE = 1e-3
-"""Importances that differ by less than this share, relative to 1/classes, may be told apart differently by rounding."""
+"""Rounding may swap importances that differ by less than this share."""
 
 CLOSE = {torch.float32: 1e-3, torch.float64: 1e-8}
-"""How much of the largest value of an attribution may differ between devices."""
+"""The largest difference of attributions between devices, as a share of the largest value."""
 
 
 def device_agreement(prepared: Prepared, seen: SeenImage, settings: dict[str, Any]) -> Finding:
@@ -407,7 +406,7 @@ def device_agreement(prepared: Prepared, seen: SeenImage, settings: dict[str, An
 def _time(
     prepared: Prepared, image: Tensor, target: int, settings: dict[str, Any], timed: bool
 ) -> tuple[Explanation, float | None]:
-    """The explanation, and the median of the seconds that it takes once the network is known."""
+    """The explanation, and the median of its seconds once the network is analysed."""
     times = []
     for _ in range(RUNS + 1 if timed else 1):
         start = perf_counter()
@@ -417,7 +416,7 @@ def _time(
 
 
 def same_layers(here: Explanation, exact: Explanation) -> tuple[int, bool]:
-    """How many layers from the output down keep the same units, and whether the next had to break a tie."""
+    """The number of layers from the output down that keep the same units, and whether the next one is tied."""
     for number, pair in enumerate(zip(here.path, exact.path, strict=True)):
         first, second = ({(unit.tensor, unit.index): unit.importance for unit in layer.units} for layer in pair)
         if first.keys() != second.keys():

@@ -1,7 +1,6 @@
-"""What can be chosen by name: attribution methods, protocols and how ties are broken.
+"""The names of attribution methods, protocols and ways to break ties, with their descriptions.
 
-The command line shows these before PyTorch is loaded, so here are the names and what is said of them. What a name does is
-the function of that name, in `methods` or `protocols`.
+The command line shows these before it loads PyTorch. The functions of these names are in `methods` and `protocols`.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ class Method:
 
     Args:
         name: of its function in `methods`.
-        title: how tables and plots call it.
-        settings: what the function takes beside the subject, with the defaults.
-        captum: Captum is needed.
-        facts: fixed choices, for result files to name.
+        title: its name in tables and plots.
+        settings: the function's other arguments, with the defaults.
+        captum: whether it needs Captum.
+        facts: fixed choices, for result files.
     """
 
     name: str
@@ -73,16 +72,16 @@ ALL = "all"
 """Stands for every method."""
 
 PATHS = ("path_map", "pathx")
-"""The methods that take the settings of a path; the first of them that runs is compared with all others."""
+"""The methods with the settings of a path; the first that runs is compared with all others."""
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """What tells protocols apart.
+    """A protocol.
 
     Args:
-        text: how result files describe it.
-        settings: of methods that the protocol takes otherwise than they are usually taken.
+        text: its description in result files.
+        settings: of methods that it runs with other settings than usual.
     """
 
     text: str
@@ -102,7 +101,7 @@ TIES = {
     "random": f"in random order, drawn from the picture's name; mean of {DRAWS} draws",
     "rows": "row by row, as the published code has it: a map that is flat over large parts gains by it",
 }
-"""In what order pixels of equal value are taken."""
+"""The order of pixels with equal values."""
 
 
 def method_names(asked: Sequence[str]) -> list[str]:
@@ -112,7 +111,7 @@ def method_names(asked: Sequence[str]) -> list[str]:
 
 
 def choose(what: str, name: str, among: Mapping[str, T]) -> T:
-    """What a name stands for."""
+    """Look up a name. Raises PathxError if it is unknown."""
     if name not in among:
         raise PathxError(f"there is no {what} {name!r}: choose {' or '.join(among)}", usage=True)
     return among[name]

@@ -1,7 +1,7 @@
 """An evaluation on Ray: images are read in tasks and measured by a pool of actors that hold the model.
 
-The same code reads and measures as on one machine, in the same batches. Records are written here, in the process that
-started the evaluation, and nowhere else; so either goes on from what the other has found out.
+The code and the batches are those of one machine, and only the process that started the evaluation writes records. So each
+continues what the other began.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pathx.models.preprocessing import Preprocessing
 from pathx.pipeline import Input, Prepared, Unreadable, in_batches, prepare, read_input, usable
 
 Item = tuple[ImageFile, tuple[str, ...]]
-"""An image, and the keys of the records that are known of it."""
+"""An image, and the keys of its known records."""
 
 
 def measure_on_ray(
@@ -49,11 +49,11 @@ def measure_on_ray(
     """As `measure_images`, on a Ray cluster.
 
     Args:
-        load: gives the model; called once in every actor, so it must mean the same on every machine.
-        prepared: the model here, where nothing is measured.
-        address: `local` starts a Ray of its own on this machine, `auto` joins the one at hand; or where one is.
-        actors: how many processes measure.
-        device, dtype: what they compute on and in.
+        load: gives the model; called once in every actor, so it must work on every machine.
+        prepared: the model in this process, which measures nothing.
+        address: `local` to start Ray on this machine, `auto` to join the running one, or its address.
+        actors: the number of processes that measure.
+        device, dtype: of these processes.
     """
     records = records or curve_records(None)
     result = new_evaluation(prepared, contenders, protocol, batch_size)
@@ -88,7 +88,7 @@ def measure_on_ray(
 
 @dataclass(frozen=True)
 class MeasuredBatch:
-    """What became of a batch: of its images that could be used, and why the others could not; and where."""
+    """The outcomes of a batch; its images that could be used, and why the others could not; the device."""
 
     outcomes: Sequence[Outcome] = ()
     images: Sequence[tuple[str, str | None, int]] = ()
@@ -119,6 +119,6 @@ class Measurer:
 
 
 def _read(preprocessing: Preprocessing, batch: Sequence[Item]) -> tuple[list[Input | Unreadable], set[str]]:
-    """What the network is to see of a batch, and the keys of the records that are known of it."""
+    """The inputs of a batch, and the keys of its known records."""
     read = [read_input(source, preprocessing) for source, _ in batch]
     return read, {key for _, keys in batch for key in keys}

@@ -1,4 +1,4 @@
-"""What the paths of many images have in common: how often each unit is on the path, class by class."""
+"""What the paths of a class have in common: how often each unit is on the path of its images."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from pathx.results.schema import PATH_SCHEMA
 SCHEMA = "pathx/common@1"
 GROUPINGS = ("prediction", "folder")
 ENOUGH = 5
-"""Images that a class must have before what its paths share says anything of the class."""
+"""The least number of images from which a class is described."""
 
 Place = tuple[str, tuple[int, ...]]
 """A tensor's name, and an index there: of a unit, of a channel (c,), or of a position (y, x)."""
 
 
 PARTS = {"units": slice(None), "channels": slice(1), "positions": slice(1, None)}
-"""What is counted of a unit's index: all of it, its channel or, in a map, its position. A unit of a vector is a channel."""
+"""The part of a unit's index to count: all of it, its channel or, in a map, its position. A unit of a vector is a channel."""
 
 
 @dataclass(frozen=True)
 class ImagePath:
-    """The units that one image's path holds.
+    """The units on one image's path.
 
     Args:
         image: its file.
-        classes: what it may be grouped by: its predicted class, and the folder it lies in if any.
+        classes: to group by: its predicted class, and its folder if it has one.
         units: by hidden layer.
     """
 
@@ -72,8 +72,8 @@ class Common:
 
     Args:
         by: a member of GROUPINGS.
-        paths: of each class, from the most images to the least.
-        about: what the paths are of, and how they were found: `model`, `settings`.
+        paths: by class, those with most images first.
+        about: the `model` and the `settings` of the paths.
         unread: images or files that could not be used, and why.
     """
 
@@ -104,7 +104,7 @@ class Common:
         return {place: count / total for place, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))}
 
     def overlap(self, first: str, second: str, layers: Iterable[int], part: str) -> float:
-        """How much two classes have in common over some layers: 1 if all shares are the same, 0 if no unit is shared."""
+        """The overlap of two classes over some layers: 1 if all shares are equal, 0 if no unit is shared."""
         least = most = 0.0
         for layer in layers:
             one, other = self.shares(first, layer, part), self.shares(second, layer, part)
@@ -168,7 +168,7 @@ class Common:
 
 
 def _suspects(found: Common) -> list[dict[str, Any]]:
-    """Channels that are on the paths of wrong predictions far more often than on those of right ones."""
+    """Channels that are on the paths of wrong predictions significantly more often than on those of right ones."""
     labelled = [path for paths in found.paths.values() for path in paths if path.classes["folder"] is not None]
     if not split_by_class(labelled):
         raise PathxError(
@@ -204,12 +204,12 @@ def common(
     """Find what the paths of a class have in common; what is returned is common.json.
 
     Args:
-        model: None for folders that `pathx explain` wrote: what is in them says all, the path's settings too.
+        model: None for folders that `pathx explain` wrote, which hold everything, also the path's settings.
         out: folder for common.json and plots; None to write nothing.
-        by: what an image's class is: `prediction`, or its `folder`.
-        threshold: the share of images that makes a unit common.
-        layers, classes: to plot; the path's first and last layers, and the ten classes with most images by default.
-        wrong: also find the channels that go with wrong predictions.
+        by: an image's class is its `prediction` or its `folder`.
+        threshold: the share of images from which a unit is common.
+        layers, classes: to plot; by default the path's first and last layers, and the ten classes with most images.
+        wrong: also find channels that go with wrong predictions.
     """
     if not 0 < threshold <= 1:
         raise PathxError(f"threshold {threshold:g} is out of range; use more than 0, at most 1", usage=True)
@@ -271,7 +271,7 @@ def _plot(found: Common, layers: list[int], classes: list[str], folder: Path) ->
 
 
 def is_finished(place: str | Path) -> bool:
-    """Whether a folder is what `pathx explain` wrote, and not images with such a folder among them."""
+    """Whether `pathx explain` wrote a folder, and it holds no images."""
     if not os.path.isdir(place) or next(Path(place).rglob(PATH), None) is None:
         return False
     return all(found.error is not None for found in find_images([place]))
@@ -280,7 +280,7 @@ def is_finished(place: str | Path) -> bool:
 def gather(
     paths: Iterable[ImagePath], by: str, about: Mapping[str, Any], unread: Mapping[str, str], notes: Sequence[str]
 ) -> Common:
-    """Paths by class. Images that have no class of that kind are left out, and said so."""
+    """Group paths by class. Images without a class are left out, with a note."""
     if by not in GROUPINGS:
         raise PathxError(f"classes are grouped by {' or '.join(GROUPINGS)}, not {by!r}", usage=True)
     groups: dict[str, list[ImagePath]] = {}
@@ -335,7 +335,7 @@ def common_of_images(
 
 
 def common_of_results(folders: Sequence[str | Path], *, by: str = "prediction") -> Common:
-    """The same from what `pathx explain` wrote: the network is not needed."""
+    """The same from the results of `pathx explain`, without the network."""
     unread: dict[str, str] = {}
     kinds: dict[str, dict[str, Any]] = {}
     paths, others, twice, against = [], 0, 0, 0

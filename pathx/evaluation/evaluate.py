@@ -1,4 +1,4 @@
-"""`pathx.evaluate`: images in, a document with its plots out; also for paths of many depths and widths."""
+"""`pathx.evaluate`: from images to a document and plots; also for paths of many depths and widths."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ RECORDS = "records.jsonl"
 WIDTHS: tuple[int | str, ...] = (1, 4, 16, 64, 256, 1024)
 
 Grid = dict[str, list[Contender]]
-"""Depth -> a contender for every width."""
+"""By depth, a contender for every width."""
 
 
 def evaluate(
@@ -69,18 +69,17 @@ def evaluate(
     note: Note = no_notes,
     watch: Watch = no_progress,
 ) -> dict[str, Any]:
-    """Measure how good explanations are; what is returned is the document that is written, evaluation.json by default.
+    """Measure how good explanations are. Returns the document that is written, by default evaluation.json.
 
     Args:
-        out: folder for the document, a table of all images, plots, and the records that a stopped run goes on from.
+        out: folder for the document, a table of all images, plots, and the records from which a stopped run continues.
         methods: by default the path map, GradCAM, Integrated Gradients and a random map; `all` for every method.
-        protocol: `rise` or `paper` for insertion and deletion, `grid` for the grid game; then mosaics.json is returned.
-        grid: depths and widths to measure paths of instead, or `auto`. The path map is measured, or `pathx` where `methods`
-            has that and not `path_map`. What is returned is grid.json.
-        removal: set the path's units to zero in the real network instead, and as many chosen otherwise. What is returned is
-            removal.json.
-        keep: with `removal`, also see what is left with only these units in their layers.
-        measure: measures the images, such as on a cluster.
+        protocol: `rise` or `paper` for insertion and deletion, `grid` for the grid game, which returns mosaics.json.
+        grid: measure paths of these depths and widths, or of `auto`, by their path maps, or by `pathx` if `methods` has it and
+            not `path_map`. Returns grid.json.
+        removal: set the path's units to zero in the real network, and as many chosen otherwise. Returns removal.json.
+        keep: with `removal`, also remove all other units of these layers instead.
+        measure: measures the images, for instance on a cluster.
     """
     path: dict[str, Any] = {"depth": depth, "width": width, "alpha": alpha, "skips": skips, "importance": importance}
     folder = None if out is None else Path(out)
@@ -163,7 +162,7 @@ def _make_grid(
 
 
 def _grid_document(result: Evaluation, cells: Grid, others: Sequence[Contender]) -> dict[str, Any]:
-    """grid.json: what an evaluation says, with a list of cells in the place of the one path."""
+    """grid.json: an evaluation with a list of cells instead of one path."""
     evaluated, ran = result.document, result.ran
     found = [dict(one.settings) | result.figures(one) for row in cells.values() for one in row if one in ran]
     best = {

@@ -1,4 +1,4 @@
-"""Insertion and deletion over many images: every method measured on each, with intervals, and compared image by image."""
+"""Insertion and deletion of every method on many images, with intervals and paired differences."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from pathx.results.files import created_by
 
 SCHEMA = "pathx/evaluation@1"
 MEASURES = {"insertion": "↑", "deletion": "↓"}
-"""What is measured, and whether more or less of it is better."""
+"""What is measured, and whether more or less is better."""
 
 DIFFERENCE = "difference"
-"""Insertion minus deletion: the one figure to compare by, more is better."""
+"""Insertion minus deletion, the one figure to compare by; more is better."""
 
 CANNOT_RUN = (PathxError, RuntimeError, NotImplementedError, AssertionError)
-"""What methods raise on a network that they cannot be applied to."""
+"""Errors of methods that cannot be applied to a network."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A method with its settings. Of two with the same name, such as paths of two widths, the title differs."""
+    """A method with its settings. Contenders of one name, such as paths of two widths, differ in their titles."""
 
     name: str
     title: str
@@ -56,20 +56,20 @@ class Contender:
 
     @property
     def missing(self) -> str | None:
-        """Why it cannot run here, if something is not installed."""
+        """What must be installed before it can run; None if nothing."""
         if METHODS[self.name].captum and captum_is_missing():
             return "it needs Captum: pip install 'pathx-relu[evaluate]'"
         return None
 
 
 def contender(name: str, protocol: str, title: str | None = None, **settings: Any) -> Contender:
-    """A method by name, as a protocol takes it, with some of its settings."""
+    """A method by name, with the settings that a protocol needs and those given."""
     method, ranking = choose("method", name, METHODS), choose("protocol", protocol, PROTOCOLS)
     return Contender(name, title or method.title, {**method.settings, **ranking.settings.get(name, {}), **settings})
 
 
-# Records: `image`, `target`, `insertion` and `deletion` (the probability before the first step and after each), `seconds` that
-# the attribution took, `tied` (the share of pixels whose value others have as well), and `problem`: why there are no figures.
+# Records: `image`, `target`, `insertion` and `deletion` (the probability before the first step and after each), `seconds` of
+# the attribution, `tied` (the share of pixels with a value that others have), and `problem`: why there are no figures.
 
 _NUMBER = (int, float)
 _SHAPE = {"key": str, "image": str, "target": int, "insertion": [_NUMBER], "deletion": [_NUMBER]}
@@ -77,7 +77,7 @@ _SHAPE |= {"seconds": _NUMBER, "tied": _NUMBER, "problem": (str, type(None))}
 
 
 def curve_records(file: Path | None) -> RecordFile:
-    """The curves that a file holds."""
+    """The curves in a file."""
     return RecordFile(file, _SHAPE, lambda line: line["problem"] or len(line["insertion"]) == len(line["deletion"]) > 1)
 
 
@@ -96,7 +96,7 @@ class Evaluation:
         records: of every contender that ran, by title, one record per image.
         not_run: contenders that could not run, by title, and why.
         unread: images that could not be used, by name, and why.
-        device: where it was computed, if not where the model is that is prepared here.
+        device: where it was computed, if not on the device of `prepared`.
     """
 
     prepared: Prepared
@@ -109,14 +109,14 @@ class Evaluation:
     device: str = ""
 
     def take(self, outcome: Outcome, records: RecordFile) -> None:
-        """Add what became of one contender on one batch."""
+        """Add the outcome of one contender on one batch."""
         if outcome.problem is not None:
             self.not_run.setdefault(outcome.title, outcome.problem)
         elif outcome.title not in self.not_run:
             self.records.setdefault(outcome.title, []).extend(records.known[key] for key in outcome.keys)
 
     def close(self, asked: int) -> None:
-        """Leave out the contenders that did not get through all images, of as many as were asked for."""
+        """Leave out the contenders that could not run on all images."""
         self.unread.check_any(self.images, asked)
         for one in self.contenders:
             if one.title in self.not_run:
@@ -126,7 +126,7 @@ class Evaluation:
 
     @property
     def running(self) -> list[Contender]:
-        """The contenders that are not known to be unable to run."""
+        """The contenders that can run, as far as is known."""
         return [one for one in self.contenders if one.title not in self.not_run]
 
     @property
@@ -144,7 +144,7 @@ class Evaluation:
         return [record for record in self.records.get(one.title, ()) if record["problem"] is None]
 
     def areas(self, one: Contender, measure: str) -> dict[str, float]:
-        """A measure, or their difference, of every image that the contender has figures for."""
+        """A measure, or DIFFERENCE, of every image for which the contender has figures."""
         return {record["image"]: areas(record)[measure] for record in self.good(one)}
 
     def curve(self, one: Contender, measure: str) -> Tensor:
@@ -159,7 +159,7 @@ class Evaluation:
         return {**intervals, "tied_pixels": tied, "seconds": seconds}
 
     def comparison(self, first: Contender, second: Contender) -> dict[str, Any]:
-        """The first minus the second, over the images that both have figures for."""
+        """The first minus the second, over the images for which both have figures."""
         result = {}
         for measure in (*MEASURES, DIFFERENCE):
             one, other = self.areas(first, measure), self.areas(second, measure)
@@ -174,7 +174,7 @@ class Evaluation:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader of the figures must know."""
+        """What a reader of the figures should know."""
         notes = [f"{title} was not run: {reason}" for title, reason in self.not_run.items()]
         if self.unread:
             notes.append(f"{len(self.unread)} images could not be used and are left out")
@@ -196,13 +196,13 @@ class Evaluation:
 
     @property
     def classes_of_labels(self) -> dict[str, int | None]:
-        """The class that each label means; None for those that are no class of the model."""
+        """The class that each label means; None if it is no class of the model."""
         labels = {label for _, label, _ in self.images if label is not None}
         return {label: self.prepared.class_of(label) for label in labels}
 
     @property
     def accuracy(self) -> float | None:
-        """The share of labelled images whose predicted class is their label; None without labels of the model."""
+        """The share of labelled images that are predicted as labelled; None if no label is a class of the model."""
         known = self.classes_of_labels
         right = [known[label] == target for _, label, target in self.images if label and known[label] is not None]
         return sum(right) / len(right) if right else None
@@ -259,8 +259,8 @@ def measure_images(
     A contender that cannot run is left out and named, and so is an image that cannot be read.
 
     Args:
-        records: what is known already, and where new records go.
-        progress: called with the number of attributions that were measured just now.
+        records: known records; new ones are added.
+        progress: called with the number of attributions just measured.
     """
     records = records or curve_records(None)
     result = new_evaluation(prepared, contenders, protocol, batch_size)
@@ -279,7 +279,7 @@ def measure_images(
 def new_evaluation(
     prepared: Prepared, contenders: Iterable[Contender], protocol: Protocol, batch_size: int | str
 ) -> Evaluation:
-    """An evaluation of no image so far, whose settings are checked."""
+    """An evaluation without images so far. Raises PathxError for wrong settings."""
     prepared.batch_size(batch_size)
     result = Evaluation(prepared, protocol, tuple(contenders))
     for one in result.contenders:
@@ -294,11 +294,11 @@ def new_evaluation(
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one contender on a batch.
+    """The outcome of one contender on a batch.
 
     Args:
         keys: of the records of the batch's images.
-        records: those of them that are new.
+        records: the new ones among them.
         problem: why it cannot run.
     """
 
@@ -315,8 +315,8 @@ def measure_batch(
     batch: Sequence[SeenImage],
     known: Container[str],
 ) -> Iterator[Outcome]:
-    """Measure contenders on a batch, where there is no record yet."""
-    subjects: dict[tuple[int, ...], Subject] = {}  # contenders that lack the same images share a frozen pass
+    """Measure contenders on the images of a batch that have no records yet."""
+    subjects: dict[tuple[int, ...], Subject] = {}  # contenders without records of the same images share a frozen pass
     for one in contenders:
         keys = tuple(_key(prepared, protocol, one, seen) for seen in batch)
         missing = tuple(place for place, key in enumerate(keys) if key not in known)
@@ -327,7 +327,7 @@ def measure_batch(
         def measure(places: Sequence[int], one: Contender = one, keys: Sequence[str] = keys) -> list[Record]:
             subject = subjects.pop(tuple(places), None) or subject_of(prepared, [batch[place] for place in places])
             records = _measure_contender(protocol, one, subject, [keys[place] for place in places])
-            subjects[tuple(places)] = subject  # not where memory was short
+            subjects[tuple(places)] = subject  # skipped if memory was short
             return records
 
         try:
@@ -349,7 +349,7 @@ def describe_image(seen: SeenImage) -> tuple[str, str | None, int]:
 
 
 def subject_of(prepared: Prepared, batch: Sequence[SeenImage]) -> Subject:
-    """A batch as methods take it."""
+    """A batch in the form that methods take."""
     images = torch.stack([seen.input for seen in batch])
     return Subject(prepared.classifier, images, [seen.target for seen in batch], [seen.source.name for seen in batch])
 

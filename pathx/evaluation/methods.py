@@ -1,7 +1,7 @@
-"""Attribution methods: pathx, those it is compared with, and controls that know nothing of the network.
+"""Attribution methods: pathx, other methods, and controls that ignore the network.
 
-Each function is chosen by its name (`choices.METHODS`), which also has its settings: the keyword arguments.
-Captum computes the methods it has, on the replayed network, where its hooks are right whatever the model's spelling.
+Each function is chosen by its name in `choices.METHODS`, which also has its settings, the keyword arguments. Captum computes
+its methods on the replayed network, where its hooks work however the model is written.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Subject:
 
     Args:
         images: (B, C, H, W) as the network takes them.
-        names: one per image; whatever is random is drawn from them.
+        names: one per image, which seed whatever is random.
     """
 
     classifier: Classifier
@@ -47,7 +47,7 @@ class Subject:
 
     @cached_property
     def frozen(self) -> Frozen:
-        """One forward pass, which serves any number of paths."""
+        """One forward pass for any number of paths."""
         return freeze(self.classifier.module, self.images)
 
 
@@ -76,12 +76,12 @@ def _planes(maps: Tensor, images: Tensor) -> Tensor:
 
 
 def frozen(subject: Subject) -> Tensor:
-    """The input times the weight of the frozen network, every unit kept: completeness at a gradient's cost."""
+    """The input times the weight of the frozen network with every unit kept: complete, at the cost of a gradient."""
     return frozen_gradients(subject.frozen, subject.targets) * subject.images
 
 
 def layer_map(subject: Subject) -> Tensor:
-    """Every unit of the upper half of the layers that are maps, whatever the path keeps of them."""
+    """Every unit in the upper half of the layers of maps, on the path or not."""
     return _planes(torch.stack(layer_maps(subject.frozen, list(enumerate(subject.targets)))), subject.images)
 
 
@@ -89,7 +89,7 @@ def _captum(name: str, model: Any, subject: Subject, *arguments: Any, **options:
     kind = getattr(import_module("captum.attr"), name)
     targets = torch.tensor(subject.targets, device=subject.images.device)
     with warnings.catch_warnings(), torch.enable_grad():
-        # Hooks are set on the replay alone, and gradients are needed: nothing to warn of.
+        # Captum warns of hooks, which only the replay gets, and of gradients, which are needed.
         warnings.filterwarnings("ignore", module=r"captum\.")
         found: Tensor = kind(model, *arguments).attribute(
             subject.images.clone().requires_grad_(), target=targets, **options
@@ -175,14 +175,14 @@ def _gaussian_matrix(size: int, sigma: float) -> Tensor:
 
 
 def random(subject: Subject) -> Tensor:
-    """Noise, the same whenever an image of that name comes."""
+    """Noise, the same for every image of one name."""
     shape = subject.images.shape[1:]
     maps = [torch.rand(shape, generator=generator_of(name)) for name in subject.names]
     return torch.stack(maps).to(subject.images)
 
 
 def edges(subject: Subject) -> Tensor:
-    """How steep each channel is: the length of Sobel's gradient."""
+    """The magnitude of Sobel's gradient in each channel."""
     images = subject.images
     sobel = torch.tensor([[-1.0, 0.0, 1.0], [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]]).to(images)
     padded = torch.nn.functional.pad(images, (1, 1, 1, 1), mode="replicate").flatten(0, 1)[:, None]
@@ -191,5 +191,5 @@ def edges(subject: Subject) -> Tensor:
 
 
 def constant(subject: Subject) -> Tensor:
-    """The same everywhere: whatever this gains is owed to the protocol."""
+    """The same everywhere: whatever this gains is due to the protocol."""
     return torch.ones_like(subject.images)

@@ -1,8 +1,8 @@
-"""The grid game (Böhle et al., 2021): how much of the heat for a class lies in its own quarter of a mosaic.
+"""The grid game (Böhle et al., 2021): how much of the heat for a class lies in its quarter of a mosaic.
 
-A mosaic is two by two images of four different classes, each of which the network is sure of. For each of the four classes in turn,
-a map is good if its positive heat lies in the quarter of that class: 1 at best, 0.25 for a map that knows nothing. It needs no
-annotations, and the network sees no pixels but those of real images.
+A mosaic is two by two images of four different classes, all predicted with confidence. The score of a map for one of the classes is
+the share of its positive heat in the quarter of that class: 1 at best, 0.25 by chance. The game needs no annotations, and changes
+no pixels.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pathx.results.files import created_by
 
 SCHEMA = "pathx/mosaics@1"
 CONFIDENT = 0.5
-"""The probability of the predicted class from which the network is sure of an image."""
+"""The least probability of the predicted class."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ class Mosaic:
         return [seen.target for seen in self.images]
 
     def tensor(self, shrink: bool) -> Tensor:
-        """(C, 2H, 2W), or (C, H, W) with every image at half its size."""
+        """(C, 2H, 2W), or (C, H, W) with images at half their size."""
         inputs = [seen.input for seen in self.images]
         if shrink:
             inputs = [torch.nn.functional.avg_pool2d(one[None], 2)[0] for one in inputs]
@@ -60,7 +60,7 @@ class Mosaic:
 
 
 def make_mosaics(images: Sequence[SeenImage]) -> list[Mosaic]:
-    """As many mosaics as there are images for, each image once, in an order that is drawn from their names."""
+    """As many mosaics as the images suffice for, each image once, in an order drawn from their names."""
     order = torch.randperm(len(images), generator=generator_of(*(seen.source.name for seen in images))).tolist()
     waiting = [images[number] for number in order]
     mosaics: list[Mosaic] = []
@@ -76,7 +76,7 @@ def make_mosaics(images: Sequence[SeenImage]) -> list[Mosaic]:
 
 
 def shares(attribution: Tensor) -> list[float]:
-    """Of maps (4, C, H, W) for the classes of the four quarters, the share of positive heat in the quarter; 0 without any."""
+    """The share of positive heat of each map (4, C, H, W) in the quarter of its class; 0 without any."""
     heat = attribution.double().sum(1).clamp(min=0)
     height, width = heat.shape[1] // 2, heat.shape[2] // 2
     result = []
@@ -100,8 +100,8 @@ def evaluate_mosaics(
     """Play the grid game over many images; what is returned is mosaics.json.
 
     Args:
-        records: a file of what is known already, which is added to.
-        progress: called with the number of methods that were tried on a mosaic just now.
+        records: a file of known records; new ones are added.
+        progress: called with the number of methods just tried on a mosaic.
     """
     unread = Unread()
     seen = list(confident_images(prepared, images, batch_size, unread))
@@ -186,14 +186,14 @@ def play(
 
 
 def _measure(one: Contender, mosaic: Mosaic, subject: Subject) -> Record:
-    """What one method came to on one mosaic: the share of the heat for each class that lies in its quarter."""
+    """The shares of one method on one mosaic."""
     return {"mosaic": mosaic.name, "method": one.name, "shares": shares(one.attribution(subject))}
 
 
 def confident_images(
     prepared: Prepared, images: Sequence[ImageFile], batch_size: int | str, failed: Failed
 ) -> Iterator[SeenImage]:
-    """The images that the network is sure of."""
+    """The images that are predicted with confidence."""
     for batch in prepared.see(images, batch_size, failed):
         with torch.no_grad():
             probabilities = prepared.classifier.probabilities(torch.stack([seen.input for seen in batch]))
@@ -203,7 +203,7 @@ def confident_images(
 
 
 def classifier_of(prepared: Prepared, mosaic: Mosaic) -> tuple[Classifier, bool]:
-    """The network for mosaics of whole images; for shrunk ones where it takes no larger input than its own."""
+    """The network for mosaics of whole images, or of shrunk ones if its input size is fixed."""
     try:
         return Classifier(prepared.module, torch.zeros_like(mosaic.tensor(shrink=False))), False
     except PathxError:

@@ -1,4 +1,4 @@
-"""Plots of what evaluations, grids, common paths and checks found, as PNG and SVG. Needs matplotlib, which is an extra."""
+"""Plots of evaluations, grids, common paths and checks, as PNG and SVG. They need matplotlib, which is an extra."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MISSING = "matplotlib is not installed, so there are no plots: pip install 'pathx-relu[evaluate]'"
 
-# Okabe and Ito's colours, which are told apart with any colour vision. The first is for pathx.
+# Okabe and Ito's colours, which are distinct to any colour vision. The first is for pathx.
 _COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#8c6bb1", "#999999")
 _DASHES = ("-", (0, (6, 2)), (0, (2, 2)), (0, (6, 2, 1, 2)))
 
@@ -28,7 +28,7 @@ def plots_are_missing() -> bool:
 
 
 def can_plot(note: Callable[[str], None]) -> bool:
-    """Whether there can be plots; if not, it is noted."""
+    """Whether matplotlib is installed; if not, a note says so."""
     if plots_are_missing():
         note(MISSING)
     return not plots_are_missing()
@@ -40,7 +40,7 @@ def _figure(file: Path, columns: int, rows: int, size: tuple[float, float]) -> I
     import matplotlib
     from matplotlib.figure import Figure
 
-    # The same figures give the same bytes; text stays text, and dollar signs in labels are no mathematics.
+    # Equal figures give equal bytes; text stays text, and dollar signs in labels do not start formulas.
     plain = {"svg.hashsalt": "pathx", "svg.fonttype": "none", "font.size": 9, "text.parse_math": False}
     with matplotlib.rc_context(cast("dict[Any, Any]", plain)):
         figure = Figure(figsize=(columns * size[0], rows * size[1]), layout="constrained")
@@ -65,7 +65,7 @@ def plot_curves(file: Path, panels: Mapping[str, Mapping[str, tuple[Tensor, floa
 
     Args:
         panels: title -> method -> (curve, area).
-        first: the method to stand out.
+        first: the method to emphasise.
     """
     with _figure(file, len(panels), 1, (5.6, 4.8)) as (_, axes):
         for axis, (title, lines) in zip(axes, panels.items(), strict=True):
@@ -89,7 +89,7 @@ def plot_grid(
 
     Args:
         panels: title -> (depth -> a figure for every width, method -> its figure).
-        widths: what stands at the ticks.
+        widths: the labels of the ticks.
     """
     with _figure(file, len(panels), 1, (5.6, 4.4)) as (figure, axes):
         places = list(range(len(widths)))
@@ -123,7 +123,7 @@ def plot_frequencies(file: Path, title: str, lines: Mapping[str, Sequence[float]
 
 
 def plot_places(file: Path, title: str, maps: Mapping[str, Sequence[Sequence[float]]]) -> None:
-    """How often the path runs through each place of a feature map, a map for each class."""
+    """How often the path passes through each place of a feature map, a map for each class."""
     columns = min(5, len(maps))
     with _figure(file, columns, -(-len(maps) // columns), (2.2, 2.4)) as (figure, axes):
         for axis in axes:

@@ -1,10 +1,9 @@
-"""Insertion and deletion: how the probability of a class moves as pixels come and go in the order an attribution gives.
+"""Insertion and deletion: the probability of a class as pixels are inserted or deleted in the order of an attribution.
 
-Insertion starts from the blurred image and puts the real pixels back, the highest first; deletion starts from the
-image and sets them to zero. Good attributions have a large area under the first curve and a small one under the second.
-A protocol says what is ranked; everything else is the same for all of them. Where an attribution says nothing, because
-pixels tie, their order is drawn at random: taken row by row, even a constant map would gain much by putting back whole parts
-of the image at once.
+Insertion starts from the blurred image and restores its pixels, the highest first; deletion starts from the image and sets
+them to zero. A good attribution has a large area under the first curve and a small one under the second. A protocol says what
+is ranked; the rest is the same for all. Tied pixels come in random order: row by row, even a constant map would gain much by
+restoring whole parts of the image at once.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ BLUR_SIZE, BLUR_SIGMA = 11, 5.0
 
 
 def rise(attribution: Tensor) -> Tensor:
-    """What is ranked, (rankings, H, W): the sum over channels decides; each step changes the same number of pixels."""
+    """(1, H, W) the sum over channels is ranked; each step changes the same number of pixels."""
     return attribution.sum(0, keepdim=True)
 
 
 def paper(attribution: Tensor) -> Tensor:
-    """Each channel is ranked on its own; a step changes, in all channels, every pixel whose turn it is in any of them."""
+    """(C, H, W) each channel is ranked alone; a step changes, in all channels, every pixel whose turn it is in any channel."""
     return attribution
 
 
@@ -40,7 +39,7 @@ RANKED: dict[str, Callable[[Tensor], Tensor]] = {"rise": rise, "paper": paper}
 
 
 def ranks(values: Tensor, first: Tensor) -> Tensor:
-    """The place of each value in falling order, from 0; of equal values the one that is earlier in `first` (H * W,)."""
+    """The rank of each value in falling order, from 0; equal values are ordered by `first` (H * W,)."""
     order = first[values.flatten()[first].argsort(descending=True, stable=True)]
     places = torch.empty_like(order)
     places[order] = torch.arange(len(order), device=order.device)
@@ -48,18 +47,18 @@ def ranks(values: Tensor, first: Tensor) -> Tensor:
 
 
 def tied_share(values: Tensor) -> float:
-    """The share of values (…) that others equal."""
+    """The share of values that are not unique."""
     _, counts = values.unique(return_counts=True)
     return float(counts[counts > 1].sum()) / values.numel()
 
 
 @dataclass(frozen=True)
 class Curves:
-    """What one attribution of one image comes to.
+    """The curves of one attribution of one image.
 
     Args:
         insertion, deletion: the probability before any step and after each.
-        tied: the share of pixels whose value others have as well, so that it does not put them in an order.
+        tied: the share of pixels that the attribution does not order, because others have their value.
     """
 
     insertion: tuple[float, ...]
@@ -74,7 +73,7 @@ class Protocol:
     Args:
         name: a key of PROTOCOLS.
         height, width: of the network's input.
-        step_pixels: how many pixels of a ranking are taken at once.
+        step_pixels: pixels of a ranking per step.
         ties: a key of TIES.
     """
 
@@ -90,7 +89,7 @@ class Protocol:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Everything that the figures depend on, as result files say it."""
+        """Everything that the figures depend on, for result files."""
         return {
             "step_pixels": self.step_pixels,
             "steps": self.steps,
@@ -105,16 +104,16 @@ class Protocol:
     def curves(
         self, classifier: Classifier, images: Tensor, targets: list[int], attribution: Tensor, names: Sequence[str]
     ) -> list[Curves]:
-        """The curves of a batch of images (B, C, H, W) and their attributions, whose steps go through as one batch.
+        """The curves of a batch of images (B, C, H, W) and their attributions.
 
         Args:
-            names: one per image; the order of ties is drawn from them.
+            names: one per image, which seed the order of ties.
         """
         if not len(images):
             return []
         ranked = [RANKED[self.name](one) for one in attribution]
         tied = [sum(map(tied_share, maps)) / len(maps) for maps in ranked]
-        draws = [DRAWS if share and self.ties == "random" else 1 for share in tied]  # without ties, one says it all
+        draws = [DRAWS if share and self.ties == "random" else 1 for share in tied]  # without ties, one is enough
         when = torch.stack([order for one in zip(ranked, names, draws, strict=True) for order in self._orders(*one)])
         of = torch.tensor([place for place, count in enumerate(draws) for _ in range(count)], device=images.device)
         same = self._same(when, of)
@@ -131,7 +130,7 @@ class Protocol:
         return [Curves(*fields) for fields in zip(*found, tied, strict=True)]
 
     def _same(self, when: Tensor, of: Tensor) -> Tensor:
-        """(orders, steps + 1) for every state the number of the first that is the same: draws differ at few steps.
+        """(orders, steps + 1) for every state the number of the first equal one, since draws differ at few steps.
 
         Args:
             when, of: as for `_states`.
@@ -143,12 +142,12 @@ class Protocol:
         differ = [
             torch.bincount(low, minlength=count) - torch.bincount(high, minlength=count)
             for low, high in zip(early, late, strict=True)
-        ]  # summed up, how many pixels have changed in one of the two alone
+        ]  # its cumulative sum counts the pixels that have changed in only one of the two
         alike = torch.stack(differ).cumsum(1).roll(1, 1) == 0
         return torch.where(alike, numbers[first], numbers)
 
     def _orders(self, maps: Tensor, name: str, draws: int) -> Iterator[Tensor]:
-        """The step at which each pixel changes, (H, W), once for each draw of an order for ties."""
+        """The step at which each pixel changes, (H, W), for each draw of an order for ties."""
         pixels = self.height * self.width
         for draw in range(draws):
             first = torch.arange(pixels)
@@ -158,11 +157,11 @@ class Protocol:
             yield torch.stack([ranks(one, order) for one in maps]).amin(0) // self.step_pixels
 
     def _states(self, start: Tensor, finish: Tensor, when: Tensor, of: Tensor, rows: Tensor) -> Tensor:
-        """Some of the states of all orders, by number: one order after the other, `steps + 1` states each.
+        """Some states by their numbers, which count `steps + 1` states of one order after the other.
 
         Args:
             when: (orders, H, W) the step at which each pixel changes.
-            of: (orders,) the image that each order is for.
+            of: (orders,) the image of each order.
         """
         order, step = rows // (self.steps + 1), rows % (self.steps + 1)
         changed = when[order] < step[:, None, None]  # (rows, H, W)
@@ -170,7 +169,7 @@ class Protocol:
 
 
 def _parts(rows: Tensor, size: int) -> list[Tensor]:
-    """Rows in parts of one size, the last filled up with its own last: a network is traced again for every size of batch."""
+    """Rows in parts of one size, the last one padded, since a network is recorded again for every batch size."""
     lacking = -len(rows) % size
     return list(torch.cat([rows, rows[-1:].expand(lacking)]).split(size))
 
@@ -184,7 +183,7 @@ def make_protocol(
     step_pixels: int | None = None,
     ties: str = "random",
 ) -> Protocol:
-    """A protocol by name; a step is one row of the image unless its pixels, or the number of steps, are given."""
+    """A protocol by name. A step has as many pixels as a row of the image, unless its pixels or the number of steps are given."""
     choose("protocol", name, RANKED)
     choose("order of ties", ties, TIES)
     if steps is not None and step_pixels is not None:
@@ -206,7 +205,7 @@ def area(curve: Sequence[float]) -> float:
 
 @cache
 def blur_taps() -> Tensor:
-    """One dimension of the blur: a Gaussian of sigma 5 on 11 places, what falls outside reflected back in."""
+    """One dimension of the blur: a Gaussian of sigma 5 on 11 places, reflected at its ends."""
     reach = int(4 * BLUR_SIGMA + 0.5)  # where the Gaussian is cut off, as scipy does
     offsets = torch.arange(-reach, reach + 1, dtype=torch.float64)
     weights = torch.exp(-0.5 * (offsets / BLUR_SIGMA) ** 2)

@@ -1,4 +1,4 @@
-"""What was measured, image by image, in a file that a later run goes on from; and the other files of a measurement."""
+"""Records of measurements, in a file from which a later run continues; and the other files of a measurement."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from pathx.results.lines import JsonLines
 from pathx.results.schema import misfit
 
 Record = dict[str, Any]
-"""What one measurement came to, as a line of JSON; `key` stands for everything that it depends on."""
+"""The outcome of one measurement, as a line of JSON; `key` identifies everything that it depends on."""
 
 
 def record_key(*parts: Any) -> str:
-    """A short name for everything that goes into a figure."""
+    """A hash of everything that a figure depends on."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
 
 
 class Unread(dict[str, str]):
-    """Images that could not be used, by name, and why; called with each of them.
+    """Images that could not be used, by name, and why. Call it with each of them.
 
     Args:
         progress: called with `steps` for each.
@@ -40,18 +40,18 @@ class Unread(dict[str, str]):
         self._progress(self._steps)
 
     def check_any(self, found: Sized, asked: int) -> None:
-        """Raise if none of as many images as were asked for could be used."""
+        """Raise PathxError if none of the images could be used."""
         if not found:
             raise PathxError(f"none of the {asked} images could be used: {next(iter(self.values()), 'there are none')}")
 
 
 class RecordFile:
-    """Records by their key, as lines of JSON to continue from. Lines are only ever added; the last one of a key counts.
+    """Records by key, as lines of JSON. Lines are only added, and the last one of a key counts.
 
     Args:
-        file: None to keep records in memory alone.
-        shape: of a record, as `misfit` takes it; what is damaged is measured again.
-        is_whole: whether a record of that shape is whole.
+        file: None to keep records in memory only.
+        shape: of a record, for `misfit`; damaged records are measured again.
+        is_whole: whether a record of that shape is complete.
     """
 
     def __init__(self, file: Path | None, shape: Any, is_whole: Callable[[Record], bool] = lambda line: True) -> None:
@@ -81,14 +81,14 @@ class RecordFile:
             raise unwritable(self._lines.file, error) from None
 
     def recall(self, key: str, measure: Callable[[], Record]) -> Record:
-        """The record of a key, measured and added where there is none."""
+        """The record of a key, measured and added if it is new."""
         if key not in self.known:
             self.add([{"key": key, **measure()}])
         return self.known[key]
 
 
 def write_json(file: Path, document: Mapping[str, Any]) -> None:
-    """A document, replaced whole. Bytes of names that are not text are written as JSON would escape them."""
+    """Replace a document. Bytes of file names that are not text are escaped as in JSON."""
     text = json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
     replace_own(file, text.encode(errors="backslashreplace"))
 

@@ -1,7 +1,7 @@
-"""Whether the units of a path carry the decision: they are set to zero in the real network, and so are units chosen otherwise.
+"""Whether the units of a path carry the decision: set them to zero in the real network, and compare with units chosen otherwise.
 
-Every order of units gets as many units of each layer as the path keeps there. They are removed from all layers of the path at
-once, which is what a path claims, and from each layer alone.
+Every order removes as many units of each layer as the path keeps there, from all layers of the path at once and from each layer
+alone.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Decision:
 
     @cached_property
     def paths(self) -> dict[int, Tensor]:
-        """By layer, the units of the path as numbers in the layer, the most important first; only layers that have some."""
+        """The units of the path by layer, as numbers in the layer, the most important first; without empty layers."""
         units = {layer.layer: layer.contributions()[0].cpu() for layer in self.explanation.path}
         return {layer: numbers for layer, numbers in units.items() if len(numbers)}
 
@@ -56,7 +56,7 @@ class Decision:
 
     @cached_property
     def ramp(self) -> list[Frozen]:
-        """The network on the way from a zero input, which is not part of it, to the image."""
+        """The network at steps from a zero input, excluded, to the image."""
         steps = torch.arange(1, INTEGRATION_STEPS + 1).to(self.frozen.images) / INTEGRATION_STEPS
         images = self.frozen.images * steps.reshape(-1, *[1] * (self.frozen.images.dim() - 1))
         return [one for part in images.split(STEPS_AT_ONCE) for one in _freeze(self.module, part)]
@@ -68,18 +68,18 @@ class Decision:
 
 
 def _freeze(module: torch.nn.Module, images: Tensor) -> Sequence[Frozen]:
-    """The network at some images; image by image where it mixes the images of a batch."""
+    """The network at some images; one by one if it mixes the images of a batch."""
     frozen = freeze(module, images)
     return frozen.parts or [frozen]
 
 
 def activations(frozen: Frozen, gates: Sequence[Gate]) -> Tensor:
-    """(B, units) what the activations of a layer put out."""
+    """(B, units) the outputs of a layer's activations."""
     return torch.cat([frozen.activation(gate).flatten(1) for gate in gates], 1)
 
 
 def gradients(frozen: Frozen, gates: Sequence[Gate], target: int) -> Tensor:
-    """(B, units) the gradient of a class's logit by what the activations of a layer put out, in the real network."""
+    """(B, units) the gradient of a class's logit by the outputs of a layer's activations, in the real network."""
     with engine_precision(frozen.images.device), torch.enable_grad():
         outputs = [frozen.activation(gate).detach().clone().requires_grad_() for gate in gates]
         every = [torch.ones(1, *output.shape, dtype=torch.bool, device=output.device) for output in outputs]
@@ -91,7 +91,7 @@ def gradients(frozen: Frozen, gates: Sequence[Gate], target: int) -> Tensor:
 
 
 Order = Callable[[Decision, int], Tensor]
-"""(units,) a value for every unit of a layer of a decision: the highest are removed, of equal ones the lower number."""
+"""Gives a value for every unit of a layer, (units,): the highest are removed, of equal ones the lower number."""
 
 
 def by_activation(decision: Decision, layer: int) -> Tensor:
@@ -104,7 +104,7 @@ def by_gradient(decision: Decision, layer: int) -> Tensor:
 
 
 def by_conductance(decision: Decision, layer: int) -> Tensor:
-    """Captum's: from a zero input to the image, the gradient at the layer times the layer's own step."""
+    """Captum's layer conductance: the gradient at the layer times the layer's change, from a zero input to the image."""
     gates = decision.gates(layer)
     values = torch.cat([activations(frozen, gates) for frozen in (decision.zero, *decision.ramp)])
     slopes = torch.cat([gradients(frozen, gates, decision.explanation.target) for frozen in decision.ramp])
@@ -116,11 +116,11 @@ ORDERS: dict[str, Order] = {
     "gradient_x_activation": by_gradient,
     "layer_conductance": by_conductance,
 }
-"""What the path is compared with, beside units at random."""
+"""The orders that the path is compared with, besides random units."""
 
 
 def chosen_units(decision: Decision) -> dict[str, list[dict[int, Tensor]]]:
-    """By order, the units of each layer that are removed: one choice, and several of random units."""
+    """By order, the units of each layer to remove: one choice, and several of random units."""
     paths = decision.paths
     chosen: dict[str, list[dict[int, Tensor]]] = {OWN: [paths]}
     for name, order in ORDERS.items():
@@ -134,7 +134,7 @@ def chosen_units(decision: Decision) -> dict[str, list[dict[int, Tensor]]]:
 
 
 Figures = dict[str, dict[str, list[float]]]
-"""By `together` or the number of a layer, by order: the probability without the units and, if asked, with only them."""
+"""By `together` or the number of a layer, then by order: the probability without the units and, if asked for, with only them."""
 
 
 def remove(decision: Decision, *, keep: bool) -> Figures:
@@ -162,7 +162,7 @@ def remove(decision: Decision, *, keep: bool) -> Figures:
 
 
 def _probabilities(decision: Decision, runs: Sequence[Mapping[int, Tensor]], keep: bool) -> list[float]:
-    """The probability of the class in each run: without its units, or with only these in their layers."""
+    """The probability of the class in each run: without its units, or with only them in their layers."""
     masks: dict[str, Tensor] = {}
     for layer in decision.paths:
         gates = decision.gates(layer)
@@ -183,8 +183,8 @@ def measure_image(
 ) -> Record:
     """Remove units by every order from the decision for one image (1, …).
 
-    The record has the probability `before`, how many `units` the path has in each layer, how many units of these layers are
-    `active`, and the `figures`.
+    The record has the probability `before`, the number of `units` in each layer of the path, the number of `active` units in these
+    layers, and the `figures`.
     """
     (frozen,) = _freeze(module, image)
     (explanation,) = explain_frozen(frozen, [(0, target)], **settings)
@@ -215,8 +215,8 @@ def evaluate_removal(
     """Measure removal over many images; what is returned is removal.json.
 
     Args:
-        records: a file of what is known already, which is added to.
-        progress: called with the number of images that were done just now.
+        records: a file of known records; new ones are added.
+        progress: called with the number of images just done.
     """
     known, unread, found = RecordFile(records, _SHAPE), Unread(progress), list[Record]()
     about = {"model": prepared.about, "settings": dict(settings), "keep": keep}
@@ -234,11 +234,11 @@ def evaluate_removal(
 
 
 MEASURES = {"removed": "↓", "kept": "↑"}
-"""The probability of the class without the units, and with only them in their layers; whether more or less is better."""
+"""The probability without the units, and with only them in their layers; whether more or less is better."""
 
 
 def summary(found: Sequence[Record]) -> dict[str, Any]:
-    """Means over images with their intervals, and the path minus every other order, image by image."""
+    """Means over images with intervals, and the path minus every other order in pairs."""
     layers = sorted({int(layer) for one in found for layer in one["units"]}, reverse=True)
     alone = {n: [one["figures"][str(n)] for one in found if str(n) in one["figures"]] for n in layers}
     return {

@@ -1,4 +1,4 @@
-"""Archives of images: each image in one is like any other, called `shard-000.tar#KEY`. Nothing is ever unpacked."""
+"""Archives of images. An image in one is called `shard-000.tar#KEY` and used like any other; nothing is unpacked."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from pathx.regular import damage_errors
 from pathx.stores import check_size, fetch_part, is_stored, open_anywhere, version_anywhere
 
 ARCHIVES = frozenset((".tar", ".parquet", ".pq"))
-"""File endings of archives."""
+"""Suffixes of archives."""
 
 _COMPRESSED = re.compile(r"(?is).*\.(tgz|tbz2?|txz|tar\.(gz|bz2|xz|zst|lz4))")
 _MEMBER = re.compile(r"(?is)(.+?\.(?:tar|parquet|pq))#(.+)")
-_LONGEST_PATH, _LONGEST_PART = 1000, 200  # of the folder of results; file systems take 1024 and 255 bytes, or more
-_LONGEST_HEADER = 1 << 20  # bytes that a header of a tar file may claim for a name
-_LONGEST_LABEL = 1 << 16  # bytes of a file beside an image that is searched for its label
-_MOST_PARTS = 1000  # files of a sample; more are photos that are called alike, packed by somebody else
+_LONGEST_PATH, _LONGEST_PART = 1000, 200  # of the folder of results; file systems allow at least 1024 and 255 bytes
+_LONGEST_HEADER = 1 << 20  # bytes of a name in a tar file
+_LONGEST_LABEL = 1 << 16  # bytes of a file that may hold an image's label
+_MOST_PARTS = 1000  # files of a sample; more are photos with similar names
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class Member:
     """An image in an archive, to be used wherever a path is.
 
     Args:
-        place: in a tar file where its bytes begin and how many there are; in a table its row group and its row there.
-        label: the true class, as the archive says it or the folder in it is called.
-        version: of the archive, where that is in a store which tells.
+        place: in a tar file, the offset and number of its bytes; in a table, its row group and its row there.
+        label: the true class, from the archive or the name of the folder in it.
+        version: of the archive, if a store tells it.
     """
 
     archive: str
@@ -65,20 +65,20 @@ class Member:
 
 
 def is_archive(file: str | Path) -> bool:
-    """Whether a file has the ending of an archive."""
+    """Whether a file has the suffix of an archive."""
     return os.path.splitext(file)[1].lower() in ARCHIVES
 
 
 def check_uncompressed(file: str) -> None:
-    """Refuse a compressed archive, in which no image can be reached directly."""
+    """Refuse a compressed archive, whose images cannot be reached directly."""
     if _COMPRESSED.fullmatch(file) is not None:
         raise PathxError(f"{shown(file)} is compressed, and images in it cannot be reached: unpack it to a .tar file")
 
 
 def members_in(archive: str, version: str = "") -> Iterator[Member]:
-    """The images in an archive, in its order, each with a key of its own: a key that comes again gets a number.
+    """The images in an archive, in its order, each with a different key: repeated keys get a number.
 
-    Raises PathxError after those that can be read, where the rest cannot.
+    If a part cannot be read, PathxError is raised after the images before it.
     """
     taken: set[str] = set()
     with open_anywhere(archive) as stream:
@@ -89,18 +89,18 @@ def members_in(archive: str, version: str = "") -> Iterator[Member]:
 
 
 def free_name(name: str, taken: Container[str]) -> str:
-    """The name, or else the first of `name-2`, `name-3`, … that is not taken."""
+    """The first of `name`, `name-2`, `name-3`, … that is not taken."""
     return next(one for one in chain([name], (f"{name}-{number}" for number in count(2))) if one not in taken)
 
 
 def split_member(file: str) -> tuple[str, str] | None:
-    """The archive and the key of `shard-000.tar#KEY`, unless there is a file of that name."""
+    """The archive and the key of `shard-000.tar#KEY`; None for other names, and if there is a file of that name."""
     found = _MEMBER.fullmatch(file)
     return None if found is None or os.path.lexists(file) else (found[1], found[2])
 
 
 def member_of(file: str | Path | Member, *, web: bool = False) -> Member | None:
-    """The image that `shard-000.tar#KEY` means; None where that is no name of one. Raises PathxError.
+    """The image that `shard-000.tar#KEY` names; None for other names. Raises PathxError.
 
     Args:
         web: also look into an archive in a store.
@@ -121,14 +121,14 @@ def member_of(file: str | Path | Member, *, web: bool = False) -> Member | None:
 @lru_cache(maxsize=4)
 def _by_key(archive: str, version: str) -> dict[str, Member]:
     found: dict[str, Member] = {}
-    with suppress(PathxError):  # of a damaged archive, what is before the damage
+    with suppress(PathxError):  # of a damaged archive, the images before the damage
         for member in members_in(archive, version if is_stored(archive) else ""):
             found[member.key] = member
     return found
 
 
 def member_bytes(member: Member, limit: int) -> bytes:
-    """The bytes of an image in an archive, no more of them than `limit`. Raises PathxError."""
+    """The bytes of an image in an archive, at most `limit`. Raises PathxError."""
     archive, (offset, size) = member.archive, member.place
     if not _is_tar(archive):
         return _open_table(archive, member.version or version_anywhere(archive)).at(offset, size)
@@ -153,14 +153,14 @@ def _is_tar(archive: str) -> bool:
     return archive.lower().endswith(".tar")
 
 
-# Tar files, as WebDataset makes them: read once from end to end. A file of a sample is (extension, offset, size).
+# Tar files, such as those of WebDataset, are read once from end to end. A file of a sample is (extension, offset, size).
 
 
 def _tar_rows(stream: BinaryIO, file: str) -> Iterator[Row]:
-    """The images in a tar file, in its order. PathxError at the end, where not all of it can be read.
+    """The images in a tar file, in its order. Raises PathxError at the end if some of it cannot be read.
 
-    Files in a row whose names are the same up to the first dot are one sample, called by that name. Its image is the
-    only one in it, or the only one that is not called like `mask.png`; where that leaves several, each counts by its whole name.
+    Consecutive files with the same name up to the first dot are one sample of that name. Its image is the only one in it, or
+    the only one without a second dot (`mask.png`). If there are several, each is an image with its whole name.
     """
     key, sample = "", list[tuple[str, int, int]]()
     problem: PathxError | None = None
@@ -172,13 +172,13 @@ def _tar_rows(stream: BinaryIO, file: str) -> Iterator[Row]:
                     "holds links or other things that are no files but called like images: pack the images themselves"
                 )
                 problem = PathxError(f"{shown(file)} {text}")
-            elif place is not None and stem and extension:  # hidden files, such as those that a Mac adds, have no stem
+            elif place is not None and stem and extension:  # hidden files, as a Mac adds them, have no stem
                 own = os.path.join(os.path.dirname(name), stem)
                 if own != key or len(sample) > _MOST_PARTS:
                     yield from _sample_rows(stream, key, sample)
                     key, sample = own, []
                 sample.append((extension, *place))
-    except PathxError as error:  # the sample before it is whole
+    except PathxError as error:  # the sample before it is complete
         problem = error
     yield from _sample_rows(stream, key, sample)
     if problem is not None:
@@ -195,7 +195,7 @@ def _sample_rows(stream: BinaryIO, key: str, sample: list[tuple[str, int, int]])
 
 
 def _label(stream: BinaryIO, sample: list[tuple[str, int, int]]) -> str | None:
-    """What `.cls` says, or the entry `label` or `cls` of `.json`."""
+    """The content of `.cls`, or the entry `label` or `cls` of `.json`."""
     for extension, offset, size in sample:
         if extension not in ("cls", "json") or size > _LONGEST_LABEL:
             continue
@@ -213,7 +213,7 @@ def _label(stream: BinaryIO, sample: list[tuple[str, int, int]]) -> str | None:
 
 
 def tar_files(stream: BinaryIO, file: str) -> Iterator[tuple[str, tuple[int, int] | None]]:
-    """Names and places of the files in a tar file; no place for links, devices and files with holes."""
+    """Names and places of the files in a tar file; the place is None for links, devices and sparse files."""
     end = stream.seek(0, os.SEEK_END)
     stream.seek(0)
     with (
@@ -221,9 +221,9 @@ def tar_files(stream: BinaryIO, file: str) -> Iterator[tuple[str, tuple[int, int
         tarfile.open(fileobj=cast("BinaryIO", _Bounded(stream)), mode="r:") as archive,
     ):
         while (found := archive.next()) is not None:
-            archive.members.clear()  # type: ignore[attr-defined]  # it would remember them all
+            archive.members.clear()  # type: ignore[attr-defined]  # it would keep all of them
             archive.pax_headers = {}
-            if found.size < 0 or archive.offset <= found.offset:  # the next one would be this one again, for ever
+            if found.size < 0 or archive.offset <= found.offset:  # would repeat this file for ever
                 raise tarfile.ReadError("a file of negative size")
             if found.isdir():
                 continue
@@ -237,7 +237,7 @@ def tar_files(stream: BinaryIO, file: str) -> Iterator[tuple[str, tuple[int, int
 
 
 class _Bounded:
-    """A stream for `tarfile`, which reads a name of any length that a header claims."""
+    """A stream for `tarfile`, which would read a name of any length that a header claims."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream

@@ -1,4 +1,4 @@
-"""Find the images that a user means by files, folders, patterns and lists, and name the place of their results."""
+"""Find the images that files, folders, patterns and lists lead to, and name the folders of their results."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _IMAGES = (
     (rb"II\*\0|MM\0\*", "tif"),
     (rb"P[1-6]\s", "ppm"),
 )
-"""What images begin with."""
+"""The first bytes of images."""
 
 _DOCUMENTS = "path|run|decomposition|contrast|evaluation|grid|common|check|units"
-_OURS = re.compile(rf"({_DOCUMENTS})(\..*)?\.json")  # what tells a folder of results, if its schema is one of pathx
+_OURS = re.compile(rf"({_DOCUMENTS})(\..*)?\.json")  # in a folder of results, if the schema is pathx's
 
 
 @dataclass(frozen=True)
 class PipedImage:
-    """The bytes of an image that came on standard input, and what it is called."""
+    """The bytes of an image from standard input, and its name."""
 
     file: str
     data: bytes = field(repr=False)
@@ -53,12 +53,12 @@ class ImageFile:
     """An image, or an input that leads to none.
 
     Args:
-        file: the path or address as the user gave it, or that of the folder with the rest behind; of a frame, with its number.
-        name: where its results go below an output folder: relative, never climbing, and never another image's.
-        error: why there is no image, such as for a folder without any.
-        read_from: where it is, if not at `file`: in an archive, on standard input, at an address with secrets in it.
-        version: changes when the image does, where a store tells that without reading it; else nothing.
-        label: the name of the folder it lies in, where that may be its class (see `images_in`).
+        file: the path or address as the user gave it, or below the folder that the user gave; of a frame, with its number.
+        name: the folder of its results below the output folder: relative, never above it, and different for every image.
+        error: why there is no image, such as for an empty folder.
+        read_from: where it is, if not at `file`: in an archive, on standard input, at an address with secrets.
+        version: changes when the image does, if a store tells that without reading it; otherwise empty.
+        label: the name of the image's folder, if that may be its class (see `images_in`).
     """
 
     file: str
@@ -86,21 +86,19 @@ def find_images(
     An input is an image, a folder, a pattern such as `photos/**/*.jpg`, an archive (`.tar`, `.parquet`) or an image in one
     (`shard.tar#KEY`), an `https://` or `s3://` address, a `.txt` file with a path per line, or `-` for an image or
     paths on standard input.
-    Paths in lists may be all of that but addresses, which are fetched only where a user gives them; they are relative to the
-    current folder.
+    Paths in lists are relative to the current folder and may be all of that but addresses, which only a user may give.
 
-    Folders are searched with all that is below them. Hidden files are left out, and so are results: the folder `out`, folders
-    that pathx wrote a `run.json` or `path.json` to, and folders called like an image (`cat.png/`). Symbolic links are
-    followed; a folder that several lead to is searched once, loops or not. A folder without images but with archives
-    stands for these.
+    Folders are searched recursively, without hidden files and without results: the folder `out`, folders to which pathx
+    wrote a `run.json` or `path.json`, and folders named like an image (`cat.png/`). Symbolic links are followed, and each
+    folder is searched once. A folder with archives but no images stands for the archives.
 
     Args:
-        every: of videos, animations and files of several pages take each so many-th frame, each an image of its own.
+        every: take every so-many-th frame of videos, animations and files of several pages as an image.
     """
     found: dict[str, ImageFile] = {}
     owners: dict[
         str, str
-    ] = {}  # by place of results: the absolute path, to tell the same image from another of its name
+    ] = {}  # by folder of results, the absolute path of the image: another one needs another folder
     roots = list(_expand_inputs([os.fspath(one) for one in inputs], stdin))
     parts = [split_member(root) or (root, None) for root in roots if isinstance(root, str)]
     names = relative_names([address_name(place) if is_address(place) else place for place, _ in parts])
@@ -126,10 +124,10 @@ def _without_secrets(image: ImageFile) -> ImageFile:
 
 
 def relative_names(files: Sequence[str]) -> list[str]:
-    """Where each image's results go below the output folder; two images never share a place.
+    """The folder of each image's results below the output folder, different for all images.
 
-    A relative path stays as it was given. Of an absolute one, or one that climbs (`..`), the file's name is taken, with
-    as many of its parents as it takes to tell it from others of that name, and a number where there are no more.
+    A relative path stays as it is. Of an absolute path, or one with `..`, the folder is the file's name, with as many of its
+    parents as make it unique, and a number if they do not.
     """
     paths = [PurePath(file) for file in files]
     whole = {path: PurePath(os.path.abspath(path)).parts[1:] for path in paths if path.anchor or ".." in path.parts}
@@ -147,7 +145,7 @@ def relative_names(files: Sequence[str]) -> list[str]:
 
 
 def _expand_inputs(inputs: Sequence[str], stdin: BinaryIO | None) -> Iterator[str | ImageFile]:
-    """Files and folders, with lists and patterns expanded; a path that does not exist stays, and fails when it is opened."""
+    """Files and folders, with lists and patterns expanded. A path that does not exist stays, and fails when it is opened."""
     for one in inputs:
         if one != "-" and not (one.lower().endswith(".txt") and os.path.isfile(one)):
             yield from _expand_pattern(one)
@@ -176,7 +174,7 @@ def _expand_inputs(inputs: Sequence[str], stdin: BinaryIO | None) -> Iterator[st
 
 
 def _parse_list(data: bytes) -> list[str]:
-    """The paths of a list: one per line, or ended by null characters as `find -print0` does."""
+    """The paths in a list: one per line, or separated by null characters, as from `find -print0`."""
     data = data.removeprefix(b"\xef\xbb\xbf")
     lines = data.split(b"\0") if b"\0" in data else [line.removesuffix(b"\r") for line in data.split(b"\n")]
     return [os.fsdecode(line) for line in lines if line.strip()]
@@ -193,7 +191,7 @@ def _expand_pattern(path: str) -> Sequence[str | ImageFile]:
 
 
 def _images(found: ImageFile, every: int | None, key: str | None) -> Iterator[ImageFile]:
-    """An image, its frames, or the images in an archive; with a key, only that image of the archive."""
+    """The image itself, its frames, or the images in an archive; with a key, only that image."""
     if found.error is not None or not is_archive(found.file):
         yield from _frames(found, every)
         return
@@ -214,7 +212,7 @@ def _images(found: ImageFile, every: int | None, key: str | None) -> Iterator[Im
 
 
 def _frames(found: ImageFile, every: int | None) -> Iterator[ImageFile]:
-    """An image, or its frames."""
+    """The image itself, or its frames."""
     try:
         check_uncompressed(found.file)
         frames = None if every is None or found.error is not None else count_frames(found.file)
@@ -245,7 +243,7 @@ def _search(root: str, out: str | Path | None, suffixes: frozenset[str]) -> list
         return [("", None, "")]
     found.sort(key=lambda one: PurePath(one[0]).parts)
     if any(error is None and not is_archive(_join(root, path)) for path, error, _ in found):
-        found = [one for one in found if one[1] is not None or not is_archive(one[0])]  # copies, or labels
+        found = [one for one in found if one[1] is not None or not is_archive(one[0])]  # archives of copies or labels
     if not found:
         listed = ", ".join(kind for _, kind in _IMAGES)
         problem = f"{root} holds no images: pathx looks for {listed} files, hidden ones and results aside"
@@ -264,12 +262,12 @@ def _suffix(name: str) -> str:
 
 
 def _is_searched(folder: str) -> bool:
-    """Whether a folder is neither hidden nor called like an image, as those of results are."""
+    """Whether a folder is neither hidden nor named like an image, as folders of results are."""
     return not folder.startswith(".") and _suffix(folder) not in SUFFIXES | VIDEOS | ARCHIVES
 
 
 def _search_store(root: str, out: str | Path | None, suffixes: frozenset[str]) -> list[_Below]:
-    """The files below a folder in a store; the same are left out as in a local folder."""
+    """The files below a folder in a store, by the rules for local folders."""
     files = stored_files(root)
     if files is None:
         return [("", None, stored_version(root))]
@@ -289,7 +287,7 @@ def _search_store(root: str, out: str | Path | None, suffixes: frozenset[str]) -
 
 
 def _walk(root: str, out: str | Path | None, suffixes: frozenset[str]) -> Iterator[_Below]:
-    """The files below a folder. Links come last, so that a folder that can be reached without them keeps its own name."""
+    """The files below a folder. Links come last, so that folders have their real names if possible."""
     results = _identity(out) if out is not None else None
     seen, unreadable = set(), list[OSError]()
     starts = [root]
@@ -332,10 +330,10 @@ def _results_in(folder: str) -> frozenset[str]:
 
 
 def images_in(places: Sequence[str | Path], out: str | Path | None = None) -> list[ImageFile]:
-    """The images that folders, patterns, lists and files lead to, labelled; the folder `out` is left out.
+    """The images that folders, patterns, lists and files lead to, except in the folder `out`, labelled by their folders.
 
-    An image right below a folder that the user named has no label. Where not one of them is there, the call was wrong.
-    Else those that are not are in the list with their error.
+    An image directly in a folder that the user named has no label. Missing images are in the list with their error; if all
+    are missing, that is raised.
     """
     named = {os.path.abspath(place) for place in places}
     images = []

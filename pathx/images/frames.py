@@ -1,4 +1,4 @@
-"""Frames of videos, animations and files of several pages: each is an image like any other, called `clip.mp4#frame=30`."""
+"""Frames of videos, animations and files of several pages: images with names such as `clip.mp4#frame=30`."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ PAGED = ("GIF", "PNG", "WEBP", "TIFF")
 
 _IMAGES = "jpg jpeg jpe jfif png apng gif webp bmp dib tif tiff ppm pgm pbm pnm"
 SUFFIXES = frozenset(f".{kind}" for kind in _IMAGES.split())
-"""File endings of images in folders and archives. A file that is named by itself may be called anything."""
+"""Suffixes of images in folders and archives. A file that the user names may have any."""
 
 _KINDS = "mp4 m4v mov mkv webm avi mpg mpeg ts mts m2ts ogv flv wmv 3gp"
 VIDEOS = frozenset(f".{kind}" for kind in _KINDS.split())
-"""File endings of videos in folders."""
+"""Suffixes of videos in folders."""
 
 INSTALL = "pip install 'pathx-relu[video]'"
 
-_CONTAINERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpeg,mpegts,ogg,flv,asf"  # none that leads to other files
-_FAR = 250  # frames: decoding up to one further away takes longer than a jump
+_CONTAINERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpeg,mpegts,ogg,flv,asf"  # none of them leads to other files
+_FAR = 250  # frames: beyond this distance a jump is faster than decoding
 _STARTS = (b"GIF8", b"\x89PNG", b"RIFF", b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _FRAME = re.compile(r"(?s)(.+)#frame=(\d{1,12})")
 
@@ -64,20 +64,20 @@ class Frame:
 
 
 def frame_of(file: str | Path) -> Frame | None:
-    """What `clip.mp4#frame=30` means, unless there is a file of that name."""
+    """The frame that `clip.mp4#frame=30` names; None for other names, and if there is a file of that name."""
     found = _FRAME.fullmatch(os.fspath(file))
     return None if found is None or os.path.lexists(file) else Frame(found[1], int(found[2]))
 
 
 def is_video(file: str | Path) -> bool:
-    """Whether a file is called like a video."""
+    """Whether a file has the suffix of a video."""
     return os.path.splitext(file)[1].lower() in VIDEOS
 
 
 def count_frames(file: str) -> int | None:
-    """How many frames a file holds; None where it is a single image, or nothing that holds frames.
+    """The number of frames in a file; None if it is a single image or holds no frames.
 
-    Raises PathxError for a video without any, and where videos cannot be read here.
+    Raises PathxError for a video without frames, and if PyAV is missing.
     """
     try:
         with open_regular(file) as stream:
@@ -86,28 +86,28 @@ def count_frames(file: str) -> int | None:
                 return pages if pages is not None and pages > 1 else None
         return len(_times(file, version_anywhere(file))) if is_video(file) else None
     except OSError:
-        return None  # is said when it is opened
+        return None  # reported when it is opened
 
 
 def frame_image(frame: Frame, limit: int) -> Image.Image:
     """The pixels of a frame, as Pillow opens it. Raises PathxError, OSError and whatever decoders raise.
 
     Args:
-        limit: more pixels are not decoded.
+        limit: the most pixels to decode.
     """
     key = frame.file, version_anywhere(frame.file)
-    frames, _OPEN.frames = _OPEN.frames if _OPEN.key == key else None, None  # the last file is let go of first
+    frames, _OPEN.frames = _OPEN.frames if _OPEN.key == key else None, None  # closes the previous file first
     if frames is None:
         with open_regular(frame.file) as stream:
             paged = _is_paged(stream) or not is_video(frame.file)
         frames = _Pages(frame.file) if paged else _Video(*key)
     image = frames.at(frame.number, limit)
-    _OPEN.key, _OPEN.frames = key, frames  # after an error the next frame starts afresh: a damaged one costs itself
+    _OPEN.key, _OPEN.frames = key, frames  # not after an error: the next frame starts afresh
     return image
 
 
 class _Open(local):
-    """What a thread reads frames from: they mostly come in order, and most files cannot be entered just anywhere."""
+    """The file that a thread reads frames from: they mostly come in order, and few formats allow access to any frame."""
 
     key: tuple[str, str] | None = None
     frames: _Pages | _Video | None = None
@@ -124,14 +124,14 @@ class _Pages:
         self._image = Image.open(self._stream, formats=PAGED)
 
     def at(self, number: int, limit: int) -> Image.Image:
-        if number < self._image.tell():  # Pillow loses its way back through an animated PNG
+        if number < self._image.tell():  # Pillow cannot seek backwards in an animated PNG
             self._image = Image.open(self._stream, formats=PAGED)
-        self._check(limit)  # an animation is decoded on the way
+        self._check(limit)  # seeking decodes an animation
         try:
             self._image.seek(number)
         except EOFError:
             raise _no_frame(self._file, number, _pages(self._stream) or 1) from None
-        self._check(limit)  # pages have sizes of their own
+        self._check(limit)  # pages differ in size
         self._image.load()
         return self._image
 
@@ -157,7 +157,7 @@ class _Video:
         if not self._next <= number <= self._next + _FAR:
             self._jump(number)
         frame = self._find(number)
-        if frame is None:  # some containers land behind the place that was asked for
+        if frame is None:  # some containers seek too far
             self._jump(max(0, number - _FAR))
             frame = self._find(number)
         if frame is None:
@@ -167,14 +167,14 @@ class _Video:
     def _jump(self, number: int) -> None:
         if number > 0 and self._timed:
             self._container.seek(self._times[number], stream=self._stream, backward=True)
-        else:  # not all containers find back to where they began
+        else:  # not all containers can seek to their start
             self._container.close()
             self._container, self._stream = _open_video(self._file)
             number = 0
         self._decoded, self._next = self._frames(), number
 
     def _find(self, number: int) -> Any:
-        """Decode up to a frame; None where it does not come."""
+        """Decode up to a frame; None if it is missing."""
         time = self._times[number]
         for frame in self._decoded:
             self._next += not self._timed
@@ -191,14 +191,14 @@ class _Video:
             try:
                 yield from packet.decode()
             except damage:
-                continue  # costs the frames in it; those that are wanted are told by their times
+                continue  # loses its frames; the times of the others tell which they are
 
 
 @lru_cache(maxsize=4)
 def _times(file: str, version: str) -> array[int] | range:
-    """When each frame is shown, without decoding any: eight bytes each, so that hours of video fit.
+    """The time of each frame, without decoding any; eight bytes each, so that hours of video fit into memory.
 
-    Only their numbers where the file does not say.
+    If the file has no times, the frames' numbers.
     """
     container, stream = _open_video(file)
     times, timed = array("q"), True
@@ -217,7 +217,7 @@ def _times(file: str, version: str) -> array[int] | range:
 
 
 def _open_video(file: str) -> tuple[Any, Any]:
-    """A video's container and its first stream of images. Nothing that the file names is opened besides it."""
+    """A video's container and its first stream of images. No other file that it names is opened."""
     try:
         av = import_module("av")
     except ImportError:
@@ -255,19 +255,19 @@ def _no_frame(file: str, number: int, count: int) -> PathxError:
 
 
 def _is_paged(stream: Any) -> bool:
-    """Whether a file begins like an image that may hold several, whatever it is called."""
+    """Whether the content of a file begins like an image format that may hold several frames."""
     stream.seek(0)
     start: bytes = stream.read(12)
     return start.startswith(_STARTS) and start[8:] != b"AVI "
 
 
 def _pages(stream: Any) -> int | None:
-    """How many frames an image file holds, as far as it can be followed; None where it is none of these images."""
+    """The number of frames in an image file up to any damage; None for other files."""
     stream.seek(0)
     number = 0
     try:
         with Image.open(stream, formats=PAGED) as image:
-            with suppress(Exception):  # the end is damaged: what comes before it is not
+            with suppress(Exception):  # the end may be damaged, so count from the start
                 return int(getattr(image, "n_frames", 1))
             try:
                 for number in count(1):
@@ -275,7 +275,7 @@ def _pages(stream: Any) -> int | None:
             except EOFError:
                 return number
             except Exception:
-                return number + 1  # the one that cannot be read fails by itself
+                return number + 1  # the damaged frame will fail when it is read
     except Exception:
         return None
     return None

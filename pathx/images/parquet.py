@@ -1,4 +1,4 @@
-"""Parquet files that others made, read a few rows at a time: what a page expands to is checked before it is; images in them."""
+"""Images in Parquet files, read a few rows at a time; no page is expanded before its size is checked."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from pathx.regular import damage_errors
 
 INSTALL = "pip install 'pathx-relu[parquet]'"
 HELD = 32 << 20
-"""Bytes that are decoded at once, about."""
+"""Approximate number of bytes that are decoded at once."""
 
-_KEPT = 4 * HELD  # bytes of rows, as several threads read side by side
-_SMALL, _RATIO = 16 << 20, 16  # a page may say that it expands to so many bytes, and so many times its own size
-_FEW_ROWS, _BYTES_PER_ROW = 10_000, 16  # a file may have so many rows, and one for so many bytes
-_LONGEST = 4096  # characters of a key or a label: thousands of rows may share it
+_KEPT = 4 * HELD  # bytes of rows, since several threads read at once
+_SMALL, _RATIO = 16 << 20, 16  # a page may expand to this many bytes plus this many times its size
+_FEW_ROWS, _BYTES_PER_ROW = 10_000, 16  # a file may have this many rows, plus one for this many bytes
+_LONGEST = 4096  # characters of a key or a label
 
 IMAGES = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "photo")
-"""What columns of images are called."""
+"""Names of columns of images."""
 
 Row = tuple[str, tuple[int, int], str | None]
-"""The key of an image, its place (see `Member` of `archives.py`), and its label where the file says it."""
+"""The key of an image, its place (see `Member` in `archives.py`), and its label if the file has it."""
 
 
 class Parquet:
-    """A Parquet file. Raises ImportError without pyarrow, and anything where the file is damaged."""
+    """A Parquet file. Raises ImportError without pyarrow, and anything if the file is damaged."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -43,7 +43,7 @@ class Parquet:
             raise ValueError(f"it says that it has {sum(self.groups)} rows, too many for its size")
 
     def batches(self, group: int, columns: Sequence[str], most: int) -> Iterator[Any]:
-        """Record batches of no more rows than `most`, nor than fit: a value may be as large as a page, and be repeated."""
+        """Record batches of at most `most` rows, and no more than fit: a value may be as large as a page, and repeated."""
         largest = max((size for column in columns for size in self._pages(group, column)), default=0)
         rows = max(1, min(most, HELD // max(1, largest)))
         yield from self.file.iter_batches(rows, [group], list(columns))
@@ -52,7 +52,7 @@ class Parquet:
         return self.file.metadata.row_group(number)
 
     def _pages(self, group: int, name: str) -> Iterator[int]:
-        """How many bytes each page of a column says that it expands to."""
+        """The number of bytes that each page of a column claims to expand to."""
         for number in range(self._group(group).num_columns):
             chunk = self._group(group).column(number)
             if not f"{chunk.path_in_schema}.".startswith(f"{name}."):
@@ -73,7 +73,7 @@ class Parquet:
 
 
 def _read_struct(stream: BinaryIO) -> dict[int, Any]:
-    """A struct of Thrift's compact protocol, as headers of pages are: its fields by number. IndexError where it is cut short."""
+    """The fields, by number, of a struct in Thrift's compact protocol, such as the header of a page. IndexError if cut short."""
     fields: dict[int, Any] = {}
     number = 0
     while (head := stream.read(1)[0]) != 0:
@@ -108,9 +108,9 @@ def _read_varint(stream: BinaryIO) -> int:
 
 
 class ImageTable(Parquet):
-    """The images of a Parquet file. PathxError where it cannot be read.
+    """The images in a Parquet file. Raises PathxError if it cannot be read.
 
-    An image is called as the column `__key__` or `key` says, or else as the path beside its bytes, or by its row.
+    The key of an image is in the column `__key__` or `key`, or else the path beside its bytes, or its row.
     """
 
     def __init__(self, stream: BinaryIO, file: str) -> None:
@@ -168,20 +168,20 @@ class ImageTable(Parquet):
                     yield key or f"row-{number:06d}", (group, row), label
 
     def _describe(self, batch: Any) -> Iterator[tuple[str | None, str | None]]:
-        """The key and the label of every row, where it has them."""
+        """The key and the label of every row; None if it has none."""
         columns = [_values(batch, name) for name in (self._key, self._label)]
         for key, label in zip(*columns, strict=True):
             known = isinstance(label, int) and 0 <= label < len(self._names)
             yield _text(key), self._names[label] if known else _text(label)
 
     def at(self, group: int, row: int) -> bytes:
-        """The bytes of an image. Whoever reads images in about their order decodes each once."""
+        """The bytes of an image. Reading in approximate order decodes each image once."""
         with self._lock, self._damage():
             if group != self._at or row < (self._recent[0][0] if self._recent else 0):
                 self._decoded, self._at, self._next = self.batches(group, [self._bytes], 64), group, 0
                 self._recent.clear()
             while row >= self._next:
-                batch: Any = next(self._decoded)  # a row that is not there is damage
+                batch: Any = next(self._decoded)  # a missing row is damage
                 self._recent.append((self._next, batch))
                 self._next += batch.num_rows
                 while len(self._recent) > 1 and sum(one.nbytes for _, one in self._recent) > _KEPT:
@@ -194,7 +194,7 @@ class ImageTable(Parquet):
 
 
 def _values(batch: Any, column: str | None) -> list[Any]:
-    """Of every row, the value of a column or of a field in it (`image.path`)."""
+    """The values of a column or of a field in it (`image.path`)."""
     if column is None or column in batch.schema.names:
         return [None] * batch.num_rows if column is None else batch.column(column).to_pylist()
     name, _, inner = column.rpartition(".")
@@ -207,7 +207,7 @@ def _text(value: Any) -> str | None:
 
 
 def _class_names(metadata: dict[bytes, bytes] | None, label: str | None) -> list[str]:
-    """What the numbers of labels mean, where the datasets library wrote that down."""
+    """The names of the labels' numbers, if the datasets library wrote them."""
     try:
         names = json.loads((metadata or {})[b"huggingface"])["info"]["features"][label]["names"]
         return [str(name) for name in names]

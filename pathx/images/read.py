@@ -1,4 +1,4 @@
-"""Reading an image as the user sees it: upright, in RGB, whole, or refused with one line that says why."""
+"""Reading an image as the user sees it: upright and in RGB. An image that cannot be read whole is refused in one line."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from pathx.regular import damage_errors, file_errors, read_regular
 from pathx.stores import check_size, fetch_stored, is_stored
 
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM")
-"""The formats that are read, recognised by content and never by the file's name. Pillow's other decoders are not used."""
+"""The supported formats, recognised by content and never by name. Pillow's other decoders are not used."""
 
 PIXEL_LIMIT = 89_478_485
-"""More pixels are refused before they are decoded: where Pillow starts to warn, 256 MB as RGB."""
+"""The most pixels that are decoded: where Pillow starts to warn, 256 MB as RGB."""
 
 KEPT_PIXELS = 4_000_000
-"""Of larger images a smaller copy is kept to draw on, once the network's input is made."""
+"""Larger images are reduced to draw on, once the network's input is made."""
 
 BYTE_LIMIT = 1 << 30
-"""Larger files are refused unread. Even uncompressed, an image within PIXEL_LIMIT is smaller."""
+"""Largest file that is read. Even uncompressed, an image within PIXEL_LIMIT is smaller."""
 
-# We refuse what Pillow warns about, or mend it. A filter for good, as catch_warnings is not safe among threads.
+# We refuse or mend what Pillow warns about. The filter stays, because catch_warnings is not thread-safe.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
 _UPRIGHT = {  # EXIF orientation -> what brings the stored pixels upright
@@ -57,13 +57,13 @@ class UserImage:
     """An image, decoded and upright.
 
     Args:
-        file: the path as the user gave it; of an address, what may be written down.
-        sha256: of the very bytes that were decoded; of a frame, see `Frame.sha256`.
-        pixels: RGB; transparency is laid on white.
-        layer: RGBA, where the file has transparency: for networks that take it as a channel.
-        notes: what a user should know about how it was read, such as `animated: first frame used`.
-        full: (width, height) of the file, where `pixels` are a smaller copy.
-        label: the true class, as an archive says it that it is from.
+        file: the path as the user gave it; of an address, the public part.
+        sha256: of the bytes that were decoded; of a frame, see `Frame.sha256`.
+        pixels: RGB, transparency on white.
+        layer: RGBA if the file has transparency, for networks of four channels.
+        notes: how it was read, such as `animated: first frame used`.
+        full: (width, height) in the file, if `pixels` are a reduced copy.
+        label: the true class, if the image's archive says it.
     """
 
     file: str
@@ -83,41 +83,41 @@ class UserImage:
         return (self.full or self.pixels.size)[1]
 
     def for_channels(self, channels: int) -> Image.Image:
-        """The pixels for a network: with transparency, where it takes that as a fourth channel."""
+        """The pixels for a network; with transparency if it takes a fourth channel."""
         return self.layer if self.layer is not None and channels == 4 else self.pixels
 
     def reduce(self) -> UserImage:
-        """With no more pixels than are needed to draw on."""
+        """The image with no more pixels than drawing needs."""
         times = math.ceil(math.sqrt(self.pixels.width * self.pixels.height / KEPT_PIXELS))
         if times <= 1:
             return self if self.layer is None else replace(self, layer=None)
         return replace(self, pixels=self.pixels.reduce(times), layer=None, full=self.full or self.pixels.size)
 
     def on_pixels(self, box: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
-        """A box in pixels of the file, in those of `pixels`."""
+        """A box in pixels of the file, converted to `pixels`."""
         across, down = self.pixels.width / self.width, self.pixels.height / self.height
         return box[0] * across, box[1] * down, box[2] * across, box[3] * down
 
 
 def open_image(path: str | Path) -> UserImage:
-    """Read one image file; whatever is wrong with it is a PathxError."""
+    """Read one image file. Raises PathxError for whatever is wrong with it."""
     with decode_image(path) as image:
         return image
 
 
 @contextmanager
 def decode_image(path: str | Path | Member | PipedImage, *, web: bool = False) -> Iterator[UserImage]:
-    """A decoded image, for as long as the context lasts. All threads together decode a bounded number of pixels.
+    """A decoded image, while the context lasts: all threads together decode a bounded number of pixels.
 
-    Whatever is wrong with the file is a PathxError.
+    Raises PathxError for whatever is wrong with the file.
 
     Args:
-        web: also fetch it, where a user gave an address. Never for one that stands in a document.
+        web: fetch an address. Only for addresses from a user, never for those in a document.
     """
     source = _find_source(path, web)
     name, label = str(source), source.label if isinstance(source, Member) else None
     if isinstance(source, Frame):
-        sha256, pixels = source.sha256, PIXEL_LIMIT // 4  # how large it is shows only when it is reached
+        sha256, pixels = source.sha256, PIXEL_LIMIT // 4  # an estimate, since the size is known only once it is decoded
     else:
         with _damage(name), Image.open(io.BytesIO(data := _read_source(source, web)), formats=FORMATS) as stored:
             sha256, pixels = hashlib.sha256(data).hexdigest(), stored.width * stored.height
@@ -138,13 +138,13 @@ def decode_image(path: str | Path | Member | PipedImage, *, web: bool = False) -
 
 
 def sha256_of_image(path: str | Path | Member | PipedImage) -> str:
-    """What `UserImage.sha256` would be, without decoding it. Raises PathxError."""
+    """`UserImage.sha256` without decoding the image. Raises PathxError."""
     source = _find_source(path, web=True)
     return source.sha256 if isinstance(source, Frame) else hashlib.sha256(_read_source(source, web=True)).hexdigest()
 
 
 def _find_source(path: str | Path | Member | PipedImage, web: bool) -> str | Member | PipedImage | Frame:
-    """What a path means: a file, an address, an image in an archive, a frame."""
+    """What a path names: a file, an address, an image in an archive, or a frame."""
     if isinstance(path, PipedImage):
         return path
     return member_of(path, web=web) or frame_of(os.fspath(path)) or os.fspath(path)
@@ -168,7 +168,7 @@ def _read_source(source: str | Member | PipedImage, web: bool) -> bytes:
 
 @contextmanager
 def _damage(path: str | Path) -> Iterator[None]:
-    """What decoders raise, as a PathxError."""
+    """Turn what decoders raise into a PathxError."""
     with damage_errors(path, "cut short", "fetch it again or save it again"):
         try:
             yield
@@ -184,7 +184,7 @@ def _damage(path: str | Path) -> Iterator[None]:
 
 
 class _Room:
-    """Bounds how many pixels are decoded at once. An image larger than the bound waits until it is alone."""
+    """Bounds the number of pixels that are decoded at once. A larger image waits until no other is decoded."""
 
     def __init__(self, pixels: int) -> None:
         self._pixels, self._taken, self._changed = pixels, 0, Condition()
@@ -223,7 +223,7 @@ def _read_file(path: str) -> bytes:
 
 
 def _upright(stored: Image.Image, notes: list[str]) -> tuple[Image.Image, Image.Image | None]:
-    """RGB with transparency laid on white; and RGBA, where there is any."""
+    """RGB with transparency on white; and RGBA if there is transparency."""
     image = _in_8_bits(stored, notes)
     layer = image.convert("RGBA") if image.has_transparency_data else None
     laid = image if layer is None else Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
@@ -234,23 +234,23 @@ def _upright(stored: Image.Image, notes: list[str]) -> tuple[Image.Image, Image.
 
 
 def _turn(image: Image.Image, notes: list[str]) -> Image.Transpose | None:
-    # Not ImageOps.exif_transpose: it also rewrites the EXIF block, and trips over one that is broken.
+    # Not ImageOps.exif_transpose, which rewrites the EXIF block and fails if it is broken.
     try:
         return _UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
-    except Exception:  # a broken EXIF block raises anything, and does not make the pixels worse
+    except Exception:  # a broken EXIF block raises anything, but the pixels are fine
         notes.append("EXIF data is broken: taken as upright")
         return None
 
 
 def _in_8_bits(image: Image.Image, notes: list[str]) -> Image.Image:
     if image.mode == "CMYK" and image.format in ("JPEG", "MPO") and "adobe" not in image.info:
-        # Adobe stores CMYK inverted and marks it. Pillow takes every CMYK JPEG for one of Adobe's.
+        # Adobe stores CMYK inverted, with a mark. Pillow inverts every CMYK JPEG.
         image = ImageChops.invert(image)
     elif image.mode.startswith("I;16"):
         image = _to_8_bit(image, 0, 2 ** _tag(image, _BITS_PER_SAMPLE, 16) - 1)
     elif image.mode == "I" and image.format in ("PNG", "PPM"):  # PNG of 16 bits in older releases of Pillow
         image = _to_8_bit(image, 0, 2**16 - 1)
-    elif image.mode in ("I", "F"):  # nothing in the file says which values are black and white
+    elif image.mode in ("I", "F"):  # the file does not say which values are black and white
         image = _stretch(image, notes)
     return image
 
@@ -279,7 +279,7 @@ def _to_8_bit(image: Image.Image, low: float, high: float) -> Image.Image:
     if _tag(image, _PHOTOMETRIC, 1) == _WHITE_IS_ZERO:
         low, high = high, low
     scale = 255 / (high - low) if high != low else 0.0
-    offset = 0.5 - low * scale  # Pillow cuts the fraction off
+    offset = 0.5 - low * scale  # Pillow truncates
     return image.convert("F").point(lambda value: value * scale + offset).convert("L")
 
 
@@ -289,12 +289,12 @@ def _tag(image: Image.Image, tag: int, default: int) -> int:
 
 
 def _left_out(image: Image.Image) -> list[str]:
-    """What to say of further frames."""
+    """A note about further frames, if there are any."""
     if image.format not in PAGED:
         return []
     try:
         several = bool(getattr(image, "is_animated", False))
-    except Exception:  # what is broken comes after the frame that we use
+    except Exception:  # the damage comes after the frame that we use
         several = True
     text = "several pages: first one used" if image.format == "TIFF" else "animated: first frame used"
     return [text] if several else []

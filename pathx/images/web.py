@@ -1,4 +1,4 @@
-"""Images at `https://` addresses: fetched whole, within a size and a time, or refused with one line that says why."""
+"""Images at `https://` addresses, fetched within limits of size and time."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from urllib.parse import quote, urlsplit, urlunsplit
 from pathx.errors import PathxError, address_hash, harmless, reason_of, shown
 
 SIZE_LIMIT = 64 << 20
-"""More bytes than this are not fetched."""
+"""Largest image, in bytes."""
 
 TIME_LIMIT = 30.0
-"""Seconds for all of it: finding the server, redirects, and the last byte."""
+"""Seconds for all of it, from finding the server to the last byte."""
 
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 def is_address(file: str | os.PathLike[str]) -> bool:
-    """Whether a user means an address on the web, of whatever kind, rather than a file."""
+    """Whether a name is an address of any scheme, and not a file."""
     return _ADDRESS.match(os.fspath(file)) is not None and not os.path.lexists(file)
 
 
 def address_name(address: str) -> str:
-    """Where the results of an image on the web go below the output folder: host and path; a query counts by its hash."""
+    """The folder of results of an image on the web, below the output folder: host, path, and the hash of a query."""
     try:
         parts = urlsplit(address)
-    except ValueError:  # is said when it is fetched
+    except ValueError:  # reported when it is fetched
         parts = urlsplit(re.sub(r"[\[\]]", "_", address))
     steps = [parts.netloc.rpartition("@")[2], *parts.path.split("/")]
     safe = [re.sub(r"[^\w.%+-]", "_", step) for step in steps if step not in ("", ".", "..")]
@@ -43,7 +43,7 @@ def address_name(address: str) -> str:
 
 
 def fetch(address: str, *, size: int = SIZE_LIMIT, seconds: float = TIME_LIMIT) -> bytes:
-    """What is at an `https://` address. Whatever is wrong with it is a PathxError."""
+    """The bytes at an `https://` address. Raises PathxError for whatever is wrong."""
     _check(address, address)
     answer: Future[bytes] = Future()
 
@@ -53,7 +53,7 @@ def fetch(address: str, *, size: int = SIZE_LIMIT, seconds: float = TIME_LIMIT) 
         except Exception as error:
             answer.set_exception(error)
 
-    # A thread of its own: a lookup of a name knows no time limit, and a server may send a byte now and then for ever.
+    # In another thread: name lookup has no time limit, and a server may send single bytes for ever.
     Thread(target=attempt, daemon=True).start()
     try:
         return answer.result(seconds)
@@ -70,7 +70,7 @@ def fetch(address: str, *, size: int = SIZE_LIMIT, seconds: float = TIME_LIMIT) 
 
 
 def _fetch_all(address: str, size: int, seconds: float) -> bytes:
-    opener = urllib.request.OpenerDirector()  # no more than this: build_opener would also read files and FTP
+    opener = urllib.request.OpenerDirector()  # build_opener would also read files and FTP
     for handler in (
         urllib.request.ProxyHandler(),
         urllib.request.HTTPSHandler(context=ssl.create_default_context()),
@@ -91,7 +91,7 @@ def _fetch_all(address: str, size: int, seconds: float) -> bytes:
 
 
 def _encode(address: str) -> str:
-    """An address as servers take it: umlauts and blanks, which browsers show, by their numbers."""
+    """An address as servers accept it: special characters and spaces are encoded."""
     parts = urlsplit(address)
     host = parts.netloc if parts.netloc.isascii() else parts.netloc.encode("idna").decode()
     path, query = (quote(part, safe="/%:;=&?@!$'()*+,~") for part in (parts.path, parts.query))
@@ -99,7 +99,7 @@ def _encode(address: str) -> str:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows a server to another `https://` address and to nothing else."""
+    """Follows redirects to `https://` addresses only."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         _check(newurl, req.full_url)

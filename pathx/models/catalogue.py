@@ -1,7 +1,7 @@
-"""What there is to explain: the models of torchvision and timm at a glance, and the hidden layers of one network.
+"""What pathx can explain: tables of torchvision's and timm's models, and the hidden layers of one network.
 
-Tracing takes minutes to hours, so tables in data/ hold what it gave for one release of each library: torchvision.json, which
-`python -m support.tables` of the tests writes again, and timm.json, which `python -m support.timm_networks` does.
+Tracing all models takes minutes to hours, so the tables in data/ hold the outcome for one release of each library. The tests'
+`python -m support.tables` writes torchvision.json again, and `python -m support.timm_networks` timm.json.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class CatalogueEntry:
     """A classifier of torchvision or timm.
 
     Args:
-        hidden_layers: None where the model is refused.
-        exact: "region" where its numbers hold in a whole region around an image (ReLU networks), "image" where they hold at it
-            alone; None where the model is refused.
+        hidden_layers: None if the model is refused.
+        exact: "region" if its numbers hold in a whole region around an image (ReLU networks), "image" if they hold at the image
+            alone; None if the model is refused.
         refused: why, such as `mul in stages.3`, or None.
-        input_size: (channels, height, width) that its default weights are made for.
-        weights: `bundled`, `cached`, `download` or `hub` (Hugging Face's): where its default weights are.
+        input_size: (channels, height, width) that its default weights expect.
+        weights: where its default weights are: `bundled`, `cached`, `download` or `hub` (Hugging Face's).
     """
 
     name: str
@@ -55,7 +55,7 @@ class HiddenTensor:
     """The units of one activation.
 
     Args:
-        receptive_field: (width, height) in pixels that a unit sees at most; empty where the input is no image.
+        receptive_field: the largest (width, height) in pixels that a unit sees; empty if the input is no image.
     """
 
     name: str
@@ -81,11 +81,11 @@ class HiddenLayer:
 
 
 def models(pattern: str | None = None, *, source: str = "torchvision", refused: bool = False) -> list[CatalogueEntry]:
-    """The models of torchvision or timm that pathx explains, by name, as the table has them of one release of the library.
+    """The models of one release of torchvision or timm that pathx explains, by name.
 
     Args:
         pattern: such as `resnet*`.
-        refused: also those that it does not explain.
+        refused: also list those that it does not explain.
     """
     known = json.loads(TABLES[source].read_text())["models"]
     names = [name for name in known if fnmatch(name, pattern or "*")]
@@ -110,13 +110,13 @@ def _whereabouts(name: str, file: str) -> str:
 
 @dataclass(frozen=True, repr=False)
 class ModelFacts:
-    """What a user may want to know of a model before explaining it.
+    """What a user may want to know about a model before explaining it.
 
     Args:
         source: where it comes from: `torchvision`, `timm`, `file`, …
-        weights: which they are, or for a name of torchvision where its default weights are.
+        weights: their name, or for a name of torchvision where its default weights are.
         preprocessing: None for a file that does not say it.
-        exact: "region" where the numbers hold in a whole region around an image (ReLU networks), "image" where they hold at it
+        exact: "region" if the numbers hold in a whole region around an image (ReLU networks), "image" if they hold at the image
             alone.
         layers: from the output to the input.
     """
@@ -146,7 +146,7 @@ def describe_model(
     """The preprocessing, labels and hidden layers of a model from any source.
 
     Args:
-        weights: as for `load_model`. A name needs none, and none are fetched: only the classes may depend on them.
+        weights: as for `load_model`. Nothing is downloaded for a name, since only the classes may depend on the weights.
     """
     name, source = str(name_or_file), source_of(name_or_file)
     fetched = weights is None and source in ("timm", "transformers", "torchvision") and not os.path.isdir(name)

@@ -20,10 +20,10 @@ from pathx.models.files import kind_of
 from pathx.regular import damage_errors, sha256_of
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "state_dict_ema", "model_ema", "ema", "ema_state_dict", "net")
-"""What trainers call the state dict inside a checkpoint; earlier ones win."""
+"""Names that trainers give the state dict inside a checkpoint; earlier ones win."""
 
 _PREFIXES = ("module.", "_orig_mod.", "model.", "net.")
-"""What wrappers such as DataParallel, torch.compile and Lightning put in front of every key."""
+"""Prefixes of keys from DataParallel, torch.compile, Lightning and other wrappers."""
 
 _SMALL = 1 << 20  # bytes
 
@@ -39,10 +39,10 @@ def read_state(file: Path) -> Mapping[str, Tensor]:
         raise PathxError(f"{file} is not a state dict: give a .safetensors or .pth file", usage=True)
     try:
         with warnings.catch_warnings(), safe_globals([argparse.Namespace]):
-            # Namespace: the arguments of a training script, which many save beside the weights; plain data.
+            # Namespace: the arguments of a training script, which many save with the weights; plain data.
             warnings.simplefilter("ignore")  # about old formats, which load all the same
             checkpoint = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever a damaged or hostile pickle makes of torch's restricted unpickler
+    except Exception as error:  # torch's restricted unpickler raises anything on a damaged or hostile pickle
         problem = "is damaged or holds more than tensors, and running the pickle is never safe"
         raise PathxError(f"{file} {problem}: save model.state_dict(), best as safetensors", usage=True) from error
     return state_of(checkpoint, str(file))
@@ -78,13 +78,13 @@ def state_of(checkpoint: Any, source: str) -> Mapping[str, Tensor]:
 
 
 def _repeats(tensor: Tensor) -> bool:
-    """Whether a tensor shows the same bytes again and again, and would take far more memory than they do."""
+    """Whether a tensor repeats the same bytes, so that a copy would take far more memory."""
     claimed = tensor.numel() * tensor.element_size()
     return claimed > _SMALL and tensor.layout == torch.strided and claimed > tensor.untyped_storage().nbytes()
 
 
 def select_state(state: Mapping[str, Tensor], module: nn.Module) -> Mapping[str, Tensor]:
-    """The part of a checkpoint that is the module's, where a trainer saved it among others (Lightning's `self.net`)."""
+    """The module's part of a checkpoint, if a trainer saved it among others (Lightning's `self.net`)."""
     wanted = {key for key in module.state_dict() if not key.endswith("num_batches_tracked")}
     if not wanted or wanted <= set(state):
         return state
@@ -100,9 +100,9 @@ def select_state(state: Mapping[str, Tensor], module: nn.Module) -> Mapping[str,
 
 
 def fill(module: nn.Module, state: Mapping[str, Tensor], name: str, source: str) -> None:
-    """Put the weights of a checkpoint into a module, or say which do not fit."""
+    """Load the weights of a checkpoint into a module. Raises PathxError for those that do not fit."""
     weights = OrderedDict((key, _in_single_precision(key, value, source)) for key, value in state.items())
-    # Versions of the modules, for those that read older files. A file that does not say has today's.
+    # Modules with a version read older files differently; a file without versions has the current ones.
     vars(weights)["_metadata"] = getattr(state, "_metadata", None) or vars(module.state_dict())["_metadata"]
     try:
         missing, unexpected = module.load_state_dict(weights, strict=False, assign=True)
@@ -126,11 +126,11 @@ def fill(module: nn.Module, state: Mapping[str, Tensor], name: str, source: str)
 
 
 def load_weights(module: nn.Module, weights: str | None, name: str, own: str) -> tuple[str, str]:
-    """Put the weights of a file into a module, or the part of them that is the module's; what they are called, and SHA-256.
+    """Load the module's part of a file of weights into it. Returns the name of the weights and their SHA-256.
 
     Args:
-        weights: the file; None or `none` for those that the module has.
-        own: what these are called.
+        weights: the file; None or `none` for the weights that the module has.
+        own: the name of these.
     """
     if weights is None or weights == "none":
         return weights or own, sha256_of_state(module.state_dict())
@@ -154,10 +154,10 @@ def _shape(tensor: Tensor) -> str:
 
 
 def sha256_of_state(state: Mapping[str, Any]) -> str:
-    """Of weights that came from no file."""
+    """The SHA-256 of weights that came from no file."""
     digest = hashlib.sha256()
     for name in sorted(state):
-        if not isinstance(state[name], Tensor):  # of a quantised module, or whatever a module's get_extra_state gives
+        if not isinstance(state[name], Tensor):  # from a quantised module or a module's get_extra_state
             digest.update(f"{name} {state[name]!r}\n".encode())
             continue
         tensor = state[name].detach().contiguous()
@@ -168,7 +168,7 @@ def sha256_of_state(state: Mapping[str, Any]) -> str:
 
 @contextmanager
 def fixed_seed() -> Iterator[None]:
-    """Weights that are left to chance are the same every time, and the caller's random numbers stay as they were."""
+    """Draw the same random weights every time, and leave the caller's random state as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield

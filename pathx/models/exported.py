@@ -1,10 +1,9 @@
 """torch.export archives, rebuilt before torch sees them.
 
 torch's own loader unpickles sample inputs and constants, evaluates symbolic sizes and guards as Python, imports modules
-that a file names and writes names from the file into code that it runs. So nothing is handed on as it is: the archive
-is read with one reader, the graph is checked name by name, weights and constants are taken as plain tensors, and torch
-loads a fresh archive that holds nothing else. Sample inputs, guards, stack traces and every other record are left
-behind.
+that a file names and writes names from the file into code that it runs. So pathx reads the archive with one reader,
+checks every name in the graph, takes weights and constants as plain tensors, and lets torch load a fresh archive that
+holds nothing else: no sample inputs, guards, stack traces or other records.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _COMPILED = "data/aotinductor/"
 
 
 def load_export(archive: Archive) -> tuple[nn.Module, str]:
-    """The network of a torch.export archive and the sidecar in it; raises anything where the file is damaged or unsafe."""
+    """The network of a torch.export archive and the sidecar in it; raises anything if the file is damaged or unsafe."""
     load_pt2 = export_reader()
     fresh = rebuild_archive(archive)
     with _silent("torch.export"), _silent("torch._export"):
@@ -46,7 +45,7 @@ def load_export(archive: Archive) -> tuple[nn.Module, str]:
 
 
 def rebuild_archive(archive: Archive) -> bytes:
-    """A fresh archive with the checked graph, the weights and the constants of a file, and nothing else."""
+    """A fresh archive with only the checked graph, the weights and the constants of a file."""
     if any(name.startswith(_COMPILED) for name in archive.names):
         raise Unsafe("it is compiled, and compiled code cannot be checked")
     graph = _check_program(parse_json(archive.read(_GRAPH)))
@@ -93,7 +92,7 @@ def _copy_tensors(archive: Archive, folder: str, config: str, write: Callable[[s
 
 
 def _tensor_meta(meta: Any, content: bytes) -> Any:
-    """What the file says of a tensor, if the tensor's own bytes bear it out."""
+    """The description of a tensor, if the tensor has that many bytes."""
     _check(meta, "tensor_meta")
     sizes = [size["as_int"] for size in meta["sizes"]]
     if not content and math.prod(sizes) > 0:  # torch would make zeros of that size out of nothing
@@ -107,7 +106,7 @@ def _tensor_meta(meta: Any, content: bytes) -> Any:
 
 
 def _check_program(program: Any) -> dict[str, Any]:
-    """The program of an export with every name in it checked, and without what a network does not need."""
+    """The program of an export, every name in it checked, reduced to what a network needs."""
     module = _as_mapping(program, "graph_module")
     for node in _nodes(module["graph"]):
         node["metadata"] = {key: str(text) for key, text in node["metadata"].items() if key == "nn_module_stack"}
@@ -135,7 +134,7 @@ _FACTS = ("opset_version", "range_constraints", "schema_version", "torch_version
 
 
 def _nodes(graph: Any) -> Iterator[dict[str, Any]]:
-    """The nodes of a graph and of the graphs that its nodes hold."""
+    """The nodes of a graph and of the graphs inside its nodes."""
     for node in _as_mapping({"graph": graph}, "graph")["nodes"]:
         yield node
         for given in node["inputs"]:
@@ -144,7 +143,7 @@ def _nodes(graph: Any) -> Iterator[dict[str, Any]]:
 
 
 def _check(value: Any, key: str) -> None:
-    """Walk a part of the program: what stands under a key must be what that key is for."""
+    """Check a part of the program: every text by the rule for the key that it stands under."""
     if isinstance(value, dict):
         for name, part in value.items():
             _dotted_name(name)
@@ -162,7 +161,7 @@ def _check(value: Any, key: str) -> None:
 
 
 def _dotted_name(name: Any) -> str:
-    """The name of a parameter or a module, or other plain text, which torch writes into code, inside quotes if at all."""
+    """The name of a parameter or module, or other plain text; torch writes it into code only inside quotes."""
     if not isinstance(name, str) or not re.fullmatch(r"[^\"'\\\x00-\x1f]*", name):
         raise Unsafe(f"{_clip_text(name)} is not plain text")
     return name
@@ -215,7 +214,7 @@ def _expression(text: str) -> None:
             raise ValueError
         nodes = list(ast.walk(ast.parse(text, mode="eval")))
         texts = sum(isinstance(node, ast.Constant) and isinstance(node.value, str) for node in nodes)
-        names = re.findall(r"\b(?:Symbol|Float)\((['\"])[^'\"]*\1[,)]", text)  # where else, a text could be multiplied
+        names = re.findall(r"\b(?:Symbol|Float)\((['\"])[^'\"]*\1[,)]", text)  # elsewhere a text could be multiplied
         allowed = texts == len(names) and all(map(_is_arithmetic, nodes))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         allowed = False
@@ -248,12 +247,12 @@ def _is_arithmetic(node: ast.AST) -> bool:
 
 
 def _is_small(exponent: ast.AST) -> bool:
-    """Whether a power or a shift stays within what a size may be: its exponent is a number of two digits."""
+    """Whether a power or a shift stays small: its exponent is a number of two digits."""
     return re.fullmatch(r"(Integer\(|Float\()?-?[\d.]{1,3}\)?", ast.unparse(exponent)) is not None
 
 
 def _tree(text: Any) -> str:
-    """How arguments or results are nested: tuples, lists and dictionaries by name. torch would import other types."""
+    """The nesting of arguments or results: tuples, lists and dictionaries. torch would import other types."""
     protocol, spec = parse_json(text)
     return json.dumps([int(protocol), _check_tree(spec)])
 
@@ -274,7 +273,7 @@ _RULES: dict[str, Callable[[str], Any]] = {
     **dict.fromkeys(("target", "as_operator"), _operation),
     **dict.fromkeys(("name", "as_name", "user_input_name", "verifiers"), _identifier),
     "expr_str": _expression,
-    # Checked on their own, or texts that torch passes on as arguments and writes with their quotes:
+    # Checked elsewhere, or passed on by torch as quoted arguments:
     **dict.fromkeys(("in_spec", "out_spec", "as_string", "as_strings", "nn_module_stack"), lambda text: None),
 }
 

@@ -1,6 +1,6 @@
 """Networks that the user's own Python code builds: `file.py:build` or `package.module:build`.
 
-The code is run as it is, with all rights of the user: that is what it is given for.
+The code runs as it is, with all rights of the user.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from pathx.models.preprocessing import EXAMPLE, complete, sidecar_beside
 from pathx.regular import sha256_of
 
 BESIDE = "pathx.json"
-"""What describes the networks of a folder of code."""
+"""The sidecar for all networks in a folder of code."""
 
 
 def load_python(
     text: str, weights: str | None, arguments: Mapping[str, Any], options: Mapping[str, Any]
 ) -> LoadedModel:
-    """The network that a function, a class or a module of the user's gives.
+    """The network that a function, a class or a module of the user's code gives.
 
     Args:
-        weights: a state dict or a trainer's checkpoint; None for the weights that the code itself leaves in the network;
-            `none` for the same, with random numbers that are the same every time.
+        weights: a state dict or a trainer's checkpoint; None for the weights that the code gives the network; `none` for
+            the same with a fixed seed.
         arguments: for the function, by name.
     """
     place, _, attribute = text.rpartition(":")
@@ -59,16 +59,16 @@ def load_python(
         above = 0 if is_path else max(0, place.count(".") - (file.name != "__init__.py"))
         root = file.parents[above]  # the folder of the file, or that of its outermost package
         origin |= made_of({os.path.realpath(file), *(one for one in read if _is_own(one, root))}, arguments)
-    module.eval()  # in two steps, as code of one's own may return nothing
+    module.eval()  # in two steps, since the user's own eval() may return nothing
     module.cpu()
     return LoadedModel(module, name, shown, sha256, preprocessing, description.get("labels", ()), origin)
 
 
 @contextmanager
 def _as_a_script_would(folder: Path) -> Iterator[None]:
-    """Imports find what lies beside the code, and what the code prints does not mix with results."""
+    """Let imports find modules beside the code, and send what the code prints to stderr."""
     entry = os.path.abspath(folder)
-    for modules in _BESIDE.values():  # another folder's `layers` is not this one's
+    for modules in _BESIDE.values():  # other folders may have modules of the same names
         for name in modules:
             sys.modules.pop(name, None)
     sys.modules.update(_BESIDE.setdefault(entry, {}))
@@ -88,7 +88,7 @@ def _as_a_script_would(folder: Path) -> Iterator[None]:
 
 
 _BESIDE: dict[str, dict[str, ModuleType]] = {}
-"""By folder: the modules that code in it imported from there."""
+"""By folder: the modules that code in it has imported from that folder."""
 
 
 def _lies_below(module: ModuleType, folder: str) -> bool:
@@ -97,15 +97,15 @@ def _lies_below(module: ModuleType, folder: str) -> bool:
 
 
 _reads: list[set[str]] = []
-"""Where the files go that are opened for reading at the moment."""
+"""The sets to which files are added when they are opened for reading."""
 
 _read_before: dict[str, set[str]] = {}
-"""By what was loaded: the files that its code has read in this process."""
+"""By name of the model: the files that its code has read in this process."""
 
 
 @contextmanager
 def _note_files_read(text: str) -> Iterator[set[str]]:
-    """The files that Python code opens for reading meanwhile; those of modules by their sources."""
+    """Collect the files that Python code opens for reading; for compiled modules, their sources."""
     _listen()
     read = _read_before.setdefault(text, set())  # modules are imported once in a process
     _reads.append(read)
@@ -120,16 +120,16 @@ def _listen() -> None:
     def on_event(event: str, given: tuple[Any, ...]) -> None:
         if event == "open" and _reads and isinstance(given[0], str) and not given[2] & (os.O_WRONLY | os.O_RDWR):
             file = os.path.realpath(given[0])
-            with suppress(ValueError):  # what is no compiled module
+            with suppress(ValueError):  # not a compiled module
                 file = importlib.util.source_from_cache(file)
             for read in _reads:
                 read.add(file)
 
-    sys.addaudithook(on_event)  # there is no way to take one away
+    sys.addaudithook(on_event)  # hooks cannot be removed
 
 
 def _is_own(file: str, root: Path) -> bool:
-    """Whether a file that code has read belongs to it: neither to an installed package nor to a cache."""
+    """Whether a file that code has read belongs to it, and not to an installed package or a cache."""
     for folder in {root.resolve(), Path().resolve()}:
         if Path(file).is_relative_to(folder) and "site-packages" not in file:
             return os.path.isfile(file) and not any(part[0] == "." for part in Path(file).relative_to(folder).parts)
@@ -138,7 +138,7 @@ def _is_own(file: str, root: Path) -> bool:
 
 @contextmanager
 def _processes_print_to_stderr() -> Iterator[None]:
-    """What the code prints without Python's help, or lets another program print, goes to stderr as well."""
+    """Send to stderr what C code or other programs print, too."""
     try:
         before = os.dup(1)
         os.dup2(2, 1)
@@ -172,7 +172,7 @@ def _import(place: str) -> ModuleType:
         raise PathxError(f"{place} needs {error.name}, which is not installed: install it", usage=True) from error
     except (Exception, SystemExit) as error:
         if "operator torchvision::" in str(error) and "pathx.models.torchvision" not in sys.modules:
-            importlib.import_module("pathx.models.torchvision")  # which knows how to import it all the same
+            importlib.import_module("pathx.models.torchvision")  # imports it in spite of that
             return _import(place)
         raise _failure(f"importing {place}", error) from error
 

@@ -1,7 +1,7 @@
 """Model files: what a file is by its content, TorchScript files as networks, and which operations files may name.
 
-No pickle is ever executed, and no file is seen by two readers that could disagree about it. What a TorchScript file
-computes is up to the file, but it reaches for no other.
+No pickle is ever run, and each file is read by one reader alone, since two might disagree. A TorchScript file may compute
+anything, but it cannot reach other files.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from pathx.regular import file_errors, open_regular, path_problem
 EMBEDDED = "pathx.json"
 """The sidecar inside a model file."""
 
-_EXPANDED, _TIMES = 16 << 20, 4  # bytes that records may expand to: so many, and so many times those of the file
+_EXPANDED, _TIMES = 16 << 20, 4  # records may expand to this many bytes plus this many times the size of the file
 
 
 class Unsafe(Exception):
-    """What a file holds that would run code, or that no file of a plain network holds."""
+    """A file would run code, or holds what no file of a plain network holds."""
 
 
 class Archive:
-    """The records of a file as torch's own reader sees them; no other reader ever looks at it.
+    """The records of a file as torch's own reader sees them.
 
-    Raises RuntimeError, OSError and others where that reader finds no sound archive.
+    Raises RuntimeError, OSError and others if that reader finds no valid archive.
     """
 
     def __init__(self, stream: IO[bytes]) -> None:
@@ -52,8 +52,8 @@ class Archive:
             raise Unsafe("expands to far more than its size, as no file that torch writes does")
 
     def read(self, name: str) -> bytes:
-        """A record, no larger than its file but for a little text."""
-        if name not in self.names:  # the reader itself does not mind upper and lower case
+        """A record; one that claims to be much larger than the file is refused."""
+        if name not in self.names:  # the reader ignores case
             raise Unsafe(f"it has no {name}")
         if self._size(name) > _EXPANDED + self._room:
             raise Unsafe(f"{name} claims to be larger than the file")
@@ -62,7 +62,7 @@ class Archive:
 
 
 def kind_of(path: Path) -> str:
-    """What a file is, by its content: torchscript, export, old export, pickle, safetensors, onnx or unknown."""
+    """The kind of a file, by its content: torchscript, export, old export, pickle, safetensors, onnx or unknown."""
     if path_problem(path) is None and not os.path.exists(path):
         raise PathxError(f"there is no model file {path}: check the path, or give a torchvision name", usage=True)
     try:
@@ -83,7 +83,7 @@ def _kind(stream: IO[bytes]) -> str:
             archive.check_sizes()
         except Unsafe:
             raise
-        except Exception:  # RuntimeError mostly; OSError where damage sends the reader beyond the file; and others
+        except Exception:  # mostly RuntimeError; OSError if damage leads beyond the end of the file; and others
             return "unknown"
         return _kind_of_archive(archive.names)
     if start.startswith(b"\x80"):
@@ -140,7 +140,7 @@ def load_network(path: Path) -> tuple[nn.Module, str]:
         raise
     except Unsafe as error:
         raise PathxError(_UNSAFE[kind].format(path, error), usage=True) from error
-    except Exception as error:  # a RuntimeError mostly, and whatever damage inside makes of torch's readers
+    except Exception as error:  # mostly RuntimeError, but damage makes torch's readers raise anything
         problem = f"{path} cannot be loaded by torch {torch.__version__} ({reason_of(error)}): save it again with this version"
         if "required keyword attribute 'value' is undefined" in str(
             error
@@ -165,15 +165,15 @@ def _load_torchscript(path: Path, archive: Archive) -> tuple[nn.Module, str]:
 
 
 # The program in a TorchScript file. torch runs parts of a file while it loads it: `__setstate__` and default values. So the text
-# may have neither, but for plain literals; that is the one thing that is read off the text, with patterns that a line must match as
-# a whole. Everything else is read off torch's own compiled graphs, which are complete once the file is loaded.
+# may hold no `__setstate__`, and only plain literals as default values; patterns that must match a whole line check that. All
+# other checks read torch's own compiled graphs, which are complete once the file is loaded.
 
 _TEXT = r"\"[^\"\\\n()\[\]]*\""
 _LITERAL = rf"(?:[ \w.,\[\]+-]|{_TEXT})"  # without round brackets, so that nothing is called
 _NUMBER = r"[ \de.,+-]|True|False|None"
 _TUPLE = rf"(?:{_NUMBER}|[()\[\]]|{_TEXT})"  # without names
 _TYPE = r"[ \w.,\[\]]"
-_DEFAULTS = {  # words behind which torch evaluates values (a digit may stand before them), and how a plain file goes on
+_DEFAULTS = {  # words after which torch evaluates values (a digit may precede them), and what follows in a plain file
     word: (re.compile(rf"(?<![A-Za-z_]){word}(?!\w)"), re.compile(word + pattern, re.ASCII))
     for word, pattern in {
         "def": rf" \w+\(((?:{_LITERAL}|[:=\n]|=\((?:{_NUMBER})*\)|=torch\.device\({_TEXT}\))*)\) ->",
@@ -181,13 +181,13 @@ _DEFAULTS = {  # words behind which torch evaluates values (a digit may stand be
         "NamedTuple": rf"\):\n((?:  \w+ : {_TYPE}+(?: = {_LITERAL}+)?\n)+)(?=\S|\Z)",
     }.items()
 }
-_NATIVE_CLASS = re.compile(rb"[.\n]classes[.\n]")  # objects of torch.classes are made by C++ code of their own
+_NATIVE_CLASS = re.compile(rb"[.\n]classes[.\n]")  # C++ code makes the objects of torch.classes
 
 
 def _check_text(archive: Archive) -> None:
     """Raise Unsafe if loading a TorchScript archive would run a part of it."""
     for name in archive.names:
-        lower = name.lower()  # torch's reader does not mind upper and lower case
+        lower = name.lower()  # torch's reader ignores case
         if lower == "model.json":
             raise Unsafe("it has the layout of an early version of torch")
         if lower.endswith(".pkl") and _NATIVE_CLASS.search(archive.read(name)):
@@ -204,12 +204,12 @@ def _check_text(archive: Archive) -> None:
 
 
 def _ends(found: re.Match[str] | None) -> bool:
-    """Whether a plain value was found, and no bracket in it goes on behind it."""
+    """Whether a plain value was found whose brackets are all closed."""
     return found is not None and all(found[1].count(pair[0]) == found[1].count(pair[1]) for pair in ("[]", "()"))
 
 
 def _check_graphs(unit: Any) -> None:
-    """Raise Unsafe if a loaded program names what no model file may; its warnings are taken out.
+    """Raise Unsafe if a loaded program names a forbidden operation; remove its warnings.
 
     Args:
         unit: the `torch._C.CompilationUnit` that the file was loaded into.
@@ -232,10 +232,9 @@ def _nodes(block: Any) -> Iterator[Any]:
             yield from _nodes(inner)
 
 
-# Which operations a model file may name: those that pathx has rules for, and those listed here. Everything else is refused by
-# name before anything of the file runs: printing, files, profilers, random seeds, other processes, and what looks beyond the
-# memory of a tensor. An operation that is listed here without a rule computes from tensors or sizes and does nothing else;
-# whether it can be explained is for the engine to say.
+# A model file may name the operations that pathx has rules for and those listed here. Everything else is refused by name before
+# any part of the file runs: printing, files, profilers, random seeds, other processes, and access beyond the memory of a tensor.
+# The operations listed here only compute from tensors or sizes; the engine decides whether it can explain them.
 
 
 def check_operations(names: Iterable[str]) -> None:
@@ -295,7 +294,7 @@ _TENSORS = _words(
     vstack zeros
     """
 )
-"""Functions of tensors that torch takes apart into others, or that pathx has no rule for (yet)."""
+"""Functions of tensors that torch decomposes into others, or that pathx has no rule for."""
 
 _VALUES = _words(
     """

@@ -1,6 +1,6 @@
-"""Networks of timm and of transformers, by name or from a folder, with the preprocessing and labels they come with.
+"""Networks of timm and transformers, by name or from a folder, with their preprocessing and labels.
 
-Weights come from the cache of the Hugging Face hub or are downloaded there, always as safetensors; code of a repository
+Weights come from the cache of the Hugging Face hub, or are downloaded to it, always as safetensors. Code from a repository
 is never run.
 """
 
@@ -33,7 +33,7 @@ SAFETENSORS = "model.safetensors"
 
 
 def library(name: str) -> Any:
-    """An optional library, or one line that says how to install it."""
+    """Import an optional library. If it is missing, a PathxError says how to install it."""
     try:
         with quietly():
             import_module("pathx.models.torchvision")  # most of them import torchvision, which may need help
@@ -47,10 +47,10 @@ def library(name: str) -> Any:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """What a library prints and warns of meanwhile does not mix with results."""
+    """Keep a library from mixing text and warnings with results."""
     log = logging.getLogger("huggingface_hub")
     before = log.level
-    log.setLevel(logging.ERROR)  # it tells of every attempt to reach the hub
+    log.setLevel(logging.ERROR)  # it logs every attempt to reach the hub
     try:
         with redirect_stdout(sys.stderr), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -66,7 +66,7 @@ def load_timm(text: str, weights: str | None, arguments: Mapping[str, Any], opti
     """A network of timm.
 
     Args:
-        text: such as `timm:resnet50.a1_in1k`; without the part behind the dot timm's default weights.
+        text: such as `timm:resnet50.a1_in1k`; without the part after the dot, timm's default weights.
         weights: a file, `none` for untrained, or None for timm's own.
         arguments: for `timm.create_model`.
     """
@@ -102,7 +102,7 @@ def _check_timm_name(timm: Any, name: str) -> None:
 
 
 def _timm_network(timm: Any, name: str, arguments: Mapping[str, Any]) -> Any:
-    """A network of timm with weights left to chance, the same every time."""
+    """A network of timm with the same random weights every time."""
     try:
         with quietly(), fixed_seed():
             return timm.create_model(name, pretrained=False, **arguments).eval()
@@ -113,7 +113,7 @@ def _timm_network(timm: Any, name: str, arguments: Mapping[str, Any]) -> Any:
 def _with_classes_of(
     timm: Any, name: str, arguments: Mapping[str, Any], module: Any, state: Mapping[str, Tensor]
 ) -> Any:
-    """The network, or another with as many classes as a checkpoint has."""
+    """The network, or one with as many classes as a checkpoint has."""
     heads = module.pretrained_cfg.get("classifier") or ()
     for head in [heads] if isinstance(heads, str) else heads:
         found = select_state(state, module).get(f"{head}.weight")
@@ -127,7 +127,7 @@ _FULL_IMAGENET = 10_000
 
 
 def _timm_weights(name: str, module: Any) -> tuple[Path, dict[str, str]]:
-    """The file of timm's own weights, from the hub's cache or the hub, and where it is from."""
+    """The file of timm's own weights, and its repository and revision."""
     repository, classes = module.pretrained_cfg.get("hf_hub_id") or "", module.pretrained_cfg.get("num_classes", 0)
     if not repository:
         raise PathxError(
@@ -150,7 +150,7 @@ def _timm_weights(name: str, module: Any) -> tuple[Path, dict[str, str]]:
 
 
 def _rename_keys(state: Mapping[str, Tensor], module: Any) -> Mapping[str, Tensor]:
-    """The weights with the keys of today's timm, where those in the file are older."""
+    """The weights with the keys of the installed timm, which may differ from those in the file."""
     clean = getattr(sys.modules[type(module).__module__], "checkpoint_filter_fn", None)
     if clean is None or set(state) == set(module.state_dict()):
         return state
@@ -167,11 +167,11 @@ _FAILURES = {
     "Gated|[Gg]ated repo|401 Client": "is gated, private or missing on the hub: check the name, then `hf auth login`",
     "(Repository|Revision)NotFound|valid model identifier|404 Client": "is not on the hub, and no such folder: check the name",
 }
-"""What libraries of hubs say, and what to say instead."""
+"""Errors of the hub's libraries, and what to say instead."""
 
 
 def _failure(name: str, error: Exception, *, local: bool = False, architecture: str = "") -> PathxError:
-    """What is wrong with a model of a hub or in a folder."""
+    """What is wrong with a model on the hub or in a folder."""
     kind, text = type(error).__name__, str(error)
     for pattern, problem in _FAILURES.items():
         if re.search(pattern, f"{kind}: {text}"):
@@ -184,7 +184,7 @@ def _failure(name: str, error: Exception, *, local: bool = False, architecture: 
 
 
 def timm_preprocessing(config: Mapping[str, Any]) -> Preprocessing:
-    """The preprocessing that timm builds from a configuration of its data."""
+    """The preprocessing that timm's configuration of the data asks for."""
     size, crop, mode = tuple(config["input_size"]), config["crop_pct"] or 0.875, config["crop_mode"] or "center"
     for key in config.keys() - {"input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode"}:
         raise _unsupported_preprocessing(f"{key} {config[key]}")
@@ -203,7 +203,7 @@ def _unsupported_preprocessing(what: str) -> PathxError:
 
 
 def _prepare(theirs: Callable[[], Preprocessing], options: Mapping[str, Any]) -> Preprocessing:
-    """A network's own preprocessing with what the call changes; what the call says alone where that is not followed."""
+    """A network's own preprocessing with the changes of the call; if it is not supported, the call must give all of it."""
     try:
         return adapt(theirs(), options)
     except Exception:
@@ -246,7 +246,7 @@ def load_transformers(
                 settings = {"use_safetensors": True, "trust_remote_code": False, "dtype": torch.float32}
                 module, info = maker.from_pretrained(name, config=config, output_loading_info=True, **settings)
                 if missing := [*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])]:
-                    # transformers would leave that part of the classifier to chance
+                    # transformers would give that part random weights
                     kind = architecture or "its config.json does not say what it is"
                     problem = f"{name} is no whole image classifier ({kind}), its weights lack {', '.join(missing[:3])}"
                     remedy = "give one that was trained as a classifier, or wrap it with one in `model` file.py:build"
@@ -278,13 +278,13 @@ _ELSEWHERE = ("checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg
 
 
 def _check_config(transformers: Any, name: str) -> str:
-    """Refuse a config.json that leads to other files, addresses or code, or to a network that no memory holds.
+    """Refuse a config.json that leads to other files, addresses or code, or to a network larger than any memory.
 
-    Returns: the class of the network that was saved, or "" where it does not say.
+    Returns: the class of the network that was saved, or "" if the file does not say.
     """
     file = _find_config(transformers, name)
     if file is None:
-        return ""  # which transformers then says in words of its own
+        return ""  # transformers will report it
     try:
         config = parse_json(read_regular(file, _LARGEST_CONFIG))
     except (OSError, ValueError) as error:
@@ -314,12 +314,12 @@ _NAMES = ("architecture", "attn_implementation", "_attn_implementation", "expert
 
 
 def _shards(name: str) -> list[str]:
-    """The files that the weights in a folder are said to be in, where they are in several."""
+    """The files that hold the weights in a folder, if there are several."""
     try:
         listed = parse_json(read_regular(os.path.join(name, f"{SAFETENSORS}.index.json"), _LARGEST_INDEX))["weight_map"]
         return sorted({str(file) for file in listed.values()})
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return []  # there is none; or it is damaged, which transformers says
+        return []  # there is no index, or a damaged one, which transformers will report
 
 
 def _whole_numbers(value: Any) -> Iterator[int]:
@@ -330,21 +330,21 @@ def _whole_numbers(value: Any) -> Iterator[int]:
 
 
 def _find_config(transformers: Any, name: str) -> Path | None:
-    """The config.json of a model, from its folder or the hub's cache; None where there is none."""
+    """The config.json of a model, from its folder or the hub's cache; None if there is none."""
     with quietly():
         found = transformers.utils.cached_file(name, "config.json", _raise_exceptions_for_missing_entries=False)
     return Path(found) if found else None
 
 
 def _processor_of(transformers: Any, name: str, config: Any) -> Preprocessing:
-    """What the image processor of a model does, as transformers reads it."""
+    """The preprocessing of a model's image processor, as transformers reads it."""
     try:
         with quietly():
             processor = transformers.AutoImageProcessor.from_pretrained(name, trust_remote_code=False)
         return preprocessing_of(processor, int(getattr(config, "num_channels", None) or 3))
     except PathxError:
         raise
-    except Exception as error:  # of transformers, for a file that is missing, damaged or of another kind
+    except Exception as error:  # a file that is missing, damaged or of another kind
         problem = f"the preprocessor_config.json of {name} cannot be read ({reason_of(error)})"
         raise PathxError(f"{problem}: give `input_size`, `mean` and `std`", usage=True) from error
 
@@ -356,21 +356,21 @@ _PROCESSORS: dict[str, set[str]] = {
     "ConvNext": {"crop_pct"},
     "EfficientNet": {"rescale_offset", "include_top"},
 }
-"""Image processors that resize, crop, rescale and normalise and do nothing else, with keys that are theirs alone."""
+"""Image processors that only resize, crop, rescale and normalise, and the keys that each has besides `_KEYS`."""
 _KEYS = {
     *("do_resize", "size", "resample", "do_center_crop", "crop_size"),
     *("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std"),
 }
 _HARMLESS = {
     *("image_processor_type", "feature_extractor_type", "processor_class", "transformers_version", "default_to_square"),
-    *("do_convert_rgb", "data_format"),  # images always come in the colours of the network, and channels first
+    *("do_convert_rgb", "data_format"),  # images always have the network's channels, and have them first
 }
 
 
 def preprocessing_of(processor: Any, channels: int = 3) -> Preprocessing:
-    """The preprocessing that an image processor of transformers does."""
+    """The preprocessing of an image processor of transformers."""
     if hasattr(processor, "data_config"):
-        return timm_preprocessing(processor.data_config)  # of a network that timm built
+        return timm_preprocessing(processor.data_config)  # timm built this network
     kind = re.sub("ImageProcessor(Fast|Pil)?$", "", type(processor).__name__)
     if kind not in _PROCESSORS:
         raise _unsupported_preprocessing(type(processor).__name__)
@@ -414,7 +414,7 @@ def _geometry(kind: str, said: Mapping[str, Any], channels: int) -> dict[str, An
 
 
 def _mean_and_std(said: Mapping[str, Any], channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The mean and deviation of pixels of 0 to 1 that give what a processor makes of pixels of 0 to 255."""
+    """Mean and deviation for pixels from 0 to 1 that do what a processor does to pixels from 0 to 255."""
     whole, normalized = said["rescale_factor"] * 255 if said.get("do_rescale") else 255, said.get("do_normalize")
     offset = 1.0 if said.get("do_rescale") and said.get("rescale_offset") else 0.0
     mean, std = (

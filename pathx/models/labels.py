@@ -1,4 +1,4 @@
-"""Classes by name: labels, the targets that a user asks for, and the folder names that they get."""
+"""Classes by name: labels, the targets that a user asks for, and names of folders."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from pathx.errors import PathxError, parse_json
 from pathx.regular import read_regular
 
 MOST_SUGGESTED = 8
-"""Labels that an error names at most."""
+"""The largest number of labels in an error."""
 
-_DEVICES = re.compile(r"con|prn|aux|nul|com\d|lpt\d")  # names that Windows keeps for itself
+_DEVICES = re.compile(r"con|prn|aux|nul|com\d|lpt\d")  # names that Windows reserves
 _LARGEST = 1 << 26
-"""Bytes of a file of labels that are read at most; those of a million classes take less."""
+"""Largest file of labels, in bytes; a million classes take less."""
 
 
 @dataclass(frozen=True)
 class Targets:
-    """The classes to explain in every image: each an index, or `range(K)` for the K best; none for the best alone."""
+    """The classes to explain in every image: indices, or `range(K)` for the K best; none for the best alone."""
 
     wanted: tuple[int | range, ...] = ()
 
@@ -34,7 +34,7 @@ class Targets:
 
         Args:
             ranking: the image's classes from best to worst.
-            truth: its true class, where that is known: explained as well if the best one is, and is another.
+            truth: its true class, if known: also explained if the best class is explained and differs from it.
         """
         chosen: dict[int, None] = {}
         for want in self.wanted or (range(1),):
@@ -52,7 +52,7 @@ def parse_targets(texts: Sequence[str], labels: Sequence[str]) -> Targets:
 def resolve_target(text: str, labels: Sequence[str]) -> int:
     """The class that an index or a label means. An integer in range is always an index.
 
-    Case and the choice of space, `_` or `-` do not matter, unless they tell two labels apart.
+    Case does not matter, nor whether words are joined by space, `_` or `-`, unless two labels differ in that alone.
     """
     text = text.strip()
     is_index = re.fullmatch(r"[+-]?\d+", text, re.ASCII) is not None
@@ -71,7 +71,7 @@ def resolve_target(text: str, labels: Sequence[str]) -> int:
 
 
 def find_labels(text: str, labels: Sequence[str]) -> list[int]:
-    """The classes with a text in their label: those first that have it as a word."""
+    """The classes whose label contains a text; those first that contain it as a word."""
     wanted = _fold(text)
     words = re.compile(rf"\b{re.escape(wanted)}\b")
     found = [index for index, label in enumerate(labels) if wanted in _fold(label)]
@@ -79,7 +79,7 @@ def find_labels(text: str, labels: Sequence[str]) -> list[int]:
 
 
 def suggest_label(text: str, labels: Sequence[str], otherwise: str = "") -> str:
-    """What a user may have meant: labels with that text in them, those spelt like it, or another remedy."""
+    """What a user may have meant: labels that contain the text, or those of similar spelling; otherwise another remedy."""
     holding = [repr(labels[index]) for index in find_labels(text, labels)] if text.strip() else []
     if holding:
         more = f" and {len(holding) - MOST_SUGGESTED} more" if len(holding) > MOST_SUGGESTED else ""
@@ -94,10 +94,10 @@ def suggest_label(text: str, labels: Sequence[str], otherwise: str = "") -> str:
 def true_classes(
     label: str | None, file: str | Path | None, labels: Sequence[str], archived: str | None = None
 ) -> list[int]:
-    """The true class of an image: as the user says, or else as its folder is called. Several where they share a label.
+    """The true class of an image, from the user or else from the name of its folder; several if they share a label.
 
     Args:
-        archived: what the archive that it is in says, by label or number; goes instead of the folder.
+        archived: the label or number in the image's archive, which replaces the name of the folder.
     """
     if label is not None:
         return [resolve_target(label, labels)]
@@ -109,17 +109,17 @@ def true_classes(
     return [index for index, known in enumerate(labels) if _fold(known) == folder]
 
 
-@lru_cache(maxsize=1 << 16)  # a run asks for those of all classes with every image
+@lru_cache(maxsize=1 << 16)  # a run asks for all classes with every image
 def slug(label: str) -> str:
-    """The label as a file name: `tiger cat` gives `tiger-cat`. Spellings that a file system may not tell apart are one."""
+    """The label as a file name: `tiger-cat` for `tiger cat`. Labels that a file system may confuse have one slug."""
     words = re.sub(r"[\W_]+", "-", _one_spelling(label)).strip("-")
     words = words.encode()[:120].decode(errors="ignore").strip("-")
     return f"class-{words}".rstrip("-") if not words or _DEVICES.fullmatch(words) else words
 
 
 def _one_spelling(text: str) -> str:
-    """Without the difference between upper and lower case, composed and decomposed, wide and narrow characters."""
-    for _ in range(2):  # folding can undo the normal form, and the other way round
+    """The text without differences of case, of composed and decomposed, wide and narrow characters."""
+    for _ in range(2):  # folding can undo the normal form, and vice versa
         text = unicodedata.normalize("NFKC", text.casefold())
     return text
 
@@ -131,7 +131,7 @@ def target_slug(index: int, labels: Sequence[str]) -> str:
 
 @lru_cache(maxsize=8)
 def _slugs(labels: tuple[str, ...]) -> tuple[str, ...]:
-    """A folder name for every class, no two the same whatever the labels."""
+    """A folder name for every class, each different, whatever the labels."""
     own = [slug(label) for label in labels]
     shared = {name for name, count in Counter(own).items() if count > 1}
     taken = set(own)
@@ -139,7 +139,7 @@ def _slugs(labels: tuple[str, ...]) -> tuple[str, ...]:
     for index, name in enumerate(own):
         if name in shared:
             name = f"{name}-{index}"
-            while name in taken:  # the slug of another class looks just like this
+            while name in taken:  # another class has this slug
                 name = f"{name}-{index}"
             taken.add(name)
         names.append(name)
@@ -169,7 +169,7 @@ def parse_labels(value: object, source: str) -> tuple[str, ...]:
         if set(value) != set(keys):
             raise PathxError(f'the labels in {source} must have the keys "0" to "{len(value) - 1}"', usage=True)
         value = [value[key] for key in keys]
-        # {"0": ["n01440764", "tench"], ...}: the way ImageNet's class index is commonly passed around
+        # {"0": ["n01440764", "tench"], ...}: the common form of ImageNet's class index
         value = [label[-1] if isinstance(label, list) and label else label for label in value]
     if not isinstance(value, (list, tuple)) or not value:
         raise PathxError(f'the labels in {source} must be a list such as ["cat", "dog"]', usage=True)

@@ -1,8 +1,8 @@
-"""`load_model`: a model by name or file, with the preprocessing and the labels that belong to it.
+"""`load_model`: a model by name or file, with its preprocessing and labels.
 
-No pickle is ever executed: state dicts come from safetensors or through `weights_only=True`, and torch.export archives
-are rebuilt from their tensors and their checked graph. TorchScript files are programs all the same. Each source has a
-module of its own, which is imported when a model comes from there.
+No pickle is ever run: state dicts come from safetensors or through `weights_only=True`, and torch.export archives are
+rebuilt from their tensors and their checked graph. TorchScript files are programs. Each source has a module, which is
+imported when a model comes from there.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class LoadedModel:
         module: in eval mode, on the CPU.
         name: torchvision's name, or the file's.
         weights: `bundled`, torchvision's name such as `IMAGENET1K_V1`, `none`, or the name of the file they are from.
-        sha256: of the file; of the weights themselves where a library supplied them or there is no file.
-        labels: one per class, or empty for a file that brings none; see `labels_for`.
+        sha256: of the file, or of the weights if a library supplied them or there is no file.
+        labels: one per class, or empty if the model has none; see `labels_for`.
         origin: where the weights came from: `source`, `name` and, where the source has one, `revision`; `preprocessing`, the
             torchvision weights whose preprocessing is used for those of a file; `made_of`, see the function of that name.
-        notes: what was taken for granted, and a user may know better.
+        notes: assumptions that the user may want to correct.
     """
 
     module: nn.Module
@@ -69,7 +69,7 @@ class LoadedModel:
         return resolve_target(label, self.labels)
 
     def read_images(self, images: Any) -> tuple[Tensor, list[tuple[Any, ...]]]:
-        """The network's inputs (B, …), and of each image the photo and the region that the network sees of it.
+        """The network's inputs (B, …), and for each image the photo and the region of it that the network sees.
 
         Args:
             images: an image as Pillow opens it, the path of one, or a list of these.
@@ -93,12 +93,12 @@ class LoadedModel:
 
     @property
     def identity(self) -> dict[str, str]:
-        """What tells this network from every other one, beside its preprocessing and labels."""
+        """What identifies the network, apart from preprocessing and labels."""
         about = {"name": self.name, "weights": self.weights, "sha256": self.sha256}
         return about | {key: value for key, value in self.origin.items() if key == "made_of"}
 
     def labels_for(self, classes: int) -> tuple[str, ...]:
-        """One label per class of a network with that many outputs; one logit means two classes."""
+        """The labels of a network with that many outputs; one logit means two classes."""
         if not self.labels:
             return ("negative", "positive") if classes == 1 else tuple(f"class {index}" for index in range(classes))
         expected = 2 if classes == 1 else classes
@@ -108,17 +108,17 @@ class LoadedModel:
         return self.labels
 
     def on(self, device: torch.device) -> nn.Module:
-        """The network on a device: itself on the CPU, elsewhere a copy."""
+        """The network on a device: itself on the CPU, otherwise a copy."""
         if device.type == "cpu":
             return self.module
         twin = _copy_of(self.module)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of gradients that copies of TorchScript's weights have not got
+            warnings.simplefilter("ignore")  # about gradients of TorchScript's weights
             return twin.to(device)
 
 
 def _copy_of(module: nn.Module) -> nn.Module:
-    """A copy with tensors of its own, those included that were computed from others, as weight normalisation does."""
+    """A deep copy, which also copies tensors that were computed from others, as by weight normalisation."""
     held = [value for part in module.modules() for value in vars(part).values() if isinstance(value, Tensor)]
     try:
         return copy.deepcopy(module, {id(one): one.detach().clone() for one in held if one.grad_fn is not None})
@@ -169,14 +169,14 @@ def load_model(
 
 
 Loader = Callable[[str, str | None, Mapping[str, Any], Mapping[str, Any]], LoadedModel]
-"""Takes a name, the weights, arguments for the function that builds the network, and what the call says besides."""
+"""Takes a name, the weights, arguments for the function that builds the network, and the options of the call."""
 
 SOURCES = {"timm": "hubs", "transformers": "hubs", "python": "factories", "torchvision": "named", "file": "load"}
-"""Where models come from, and the module with the loader: `load_timm` and so on."""
+"""The sources of models, and the modules with their loaders: `load_timm` and so on."""
 
 
 def source_of(name_or_file: str | Path) -> str:
-    """Which of the sources is meant. Names of torchvision win over files called the same."""
+    """The source that a name means. Names of torchvision win over files of the same name."""
     text = str(name_or_file)
     if text.startswith("timm:"):
         return "timm"
@@ -224,11 +224,11 @@ def load_file(name: str, weights: str | None, arguments: Mapping[str, Any], opti
 
 
 def made_of(files: Iterable[str | Path] = (), arguments: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """For `origin`: a hash of what a network was made of beside its weights; nothing where there is nothing else.
+    """A hash of what a network was made from besides its weights, for `origin`; empty if there is nothing.
 
     Args:
-        files: code, configuration, data beside a file. Their names do not matter: machines have them in other places.
-        arguments: of the function that built it.
+        files: code, configuration, external data. Their names do not count, since machines have them in different places.
+        arguments: of the function that built the network.
     """
     everything = [sorted({sha256_of(file) for file in files}), dict(arguments or {})]
     data = json.dumps(everything, sort_keys=True, default=repr).encode()

@@ -1,7 +1,7 @@
-"""Classifiers by name: the one that comes with pathx, and torchvision's, with any weights that fit.
+"""Classifiers by name: the bundled one, and torchvision's, with any weights that fit.
 
-SqueezeNet 1.1 for the 1000 classes of ImageNet comes with pathx. Its architecture is written out here, with torchvision's names
-for all modules, because importing torchvision takes as long as importing torch.
+SqueezeNet 1.1 for ImageNet's 1000 classes comes with pathx. Its architecture is written out here, with torchvision's names of
+modules, because importing torchvision takes as long as importing torch.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _DATA = Path(__file__).parent / "data"
 WEIGHTS = _DATA / f"{DEFAULT_MODEL}.safetensors"
 _PREPROCESSING = Preprocessing((3, 224, 224), (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 256, "bilinear")
 
-# Auxiliary heads serve training only: the networks are built without them and checkpoints may bring them or not.
+# Auxiliary heads serve training only: networks are built without them, and checkpoints may have them.
 _AUXILIARY_HEADS = {"googlenet": ("aux1.", "aux2."), "inception_v3": ("AuxLogits.",)}
 
-# torchvision's own DenseNet files still have the keys of a time when names of modules could hold dots.
+# torchvision's DenseNet files have keys from a time when names of modules could contain dots.
 _DENSENET_KEY = re.compile(r"(denselayer\d+\.(?:norm|conv))\.([12]\.)")
 
 
@@ -55,9 +55,9 @@ def load_torchvision(
     """The bundled network, or a torchvision model.
 
     Args:
-        weights: `bundled`, torchvision's name for its own, a file, `NAME=FILE` for a file with weights that torchvision has
-            under that name, or `none`; None for the bundled ones where there are any, otherwise for torchvision's default.
-        options: what the call says about preprocessing and labels, which wins over torchvision.
+        weights: `bundled`, a name of torchvision's, a file, `NAME=FILE` for a file whose images are prepared as for the weights
+            of that name, or `none`; None for the bundled weights if there are any, otherwise torchvision's default.
+        options: preprocessing and labels from the call, which win over torchvision's.
     """
     name = as_name(text)
     if name == DEFAULT_MODEL and (weights or "bundled").strip().lower() == "bundled":
@@ -161,9 +161,9 @@ def _halve() -> nn.MaxPool2d:
 
 
 def _file_and_recipe(choice: str, available: Any) -> tuple[Path, Any, bool]:
-    """The file that a choice of weights means, whose preprocessing is for it, and whether that is known or the default.
+    """The file that a choice of weights means, the weights whose preprocessing it needs, and whether that is known or assumed.
 
-    A file says nothing about the images it was trained on, unless it still has the name that torchvision gave it.
+    It is known only if the user says it or the file still has torchvision's name.
     """
     name, _, rest = choice.partition("=")
     member = name.strip().removeprefix(f"{available.__name__}.").upper()
@@ -175,7 +175,7 @@ def _file_and_recipe(choice: str, available: Any) -> tuple[Path, Any, bool]:
 
 
 def _doubt(file: Path, recipe: Any, available: Any) -> list[str]:
-    """What to say of a file whose preprocessing was taken from one of several recipes that differ."""
+    """A note on a file whose preprocessing is assumed, if torchvision's weights differ in theirs."""
     used = _preprocessing(recipe)
     others = [one.name for one in available if _preprocessing(one) != used]
     if not others:
@@ -217,11 +217,13 @@ def _build(name: str, preprocessing: Preprocessing, *, transform_input: bool, **
 
 
 class no_initialisation(TorchFunctionMode):
-    """Skips the random initialisation of weights that a checkpoint will replace. (torch.device("meta") would skip more,
-    but RegNet computes its widths with tensors.)"""
+    """Skips the random initialisation of weights that a checkpoint will replace.
+
+    torch.device("meta") would skip more, but RegNet computes its widths with tensors.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _DRAWN:  # trunc_normal_ draws again and again until it likes the values
+        if func in _DRAWN:  # trunc_normal_ repeats its draws until all values are in range
             tensor = args[0] if args else kwargs["tensor"]
             tensor.detach().zero_()
             return tensor
@@ -260,7 +262,7 @@ def _build_trained(name: str, recipe: Any, state: Mapping[str, Tensor], source: 
 
 
 def _head(module: nn.Module) -> tuple[str, int]:
-    """The layer that gives the logits (in torchvision's models the last one with weights) and the number of classes."""
+    """The name of the layer that gives the logits, torchvision's last one with weights, and the number of classes."""
     layers = [(name, layer) for name, layer in module.named_modules() if isinstance(layer, (nn.Linear, nn.Conv2d))]
     name, layer = layers[-1]
     return name, layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels
@@ -269,7 +271,7 @@ def _head(module: nn.Module) -> tuple[str, int]:
 def _download(name: str, weights: Any) -> Mapping[str, Tensor]:
     """torchvision's own weights, from its cache or its server."""
     show = sys.stderr.isatty()
-    notes = sys.stderr if show else io.StringIO()  # torch announces a download on stdout, even without progress
+    notes = sys.stderr if show else io.StringIO()  # torch announces a download on stdout
     try:
         with redirect_stdout(notes), redirect_stderr(notes):
             state = weights.get_state_dict(progress=show, check_hash=True, map_location="cpu", weights_only=True)

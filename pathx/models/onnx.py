@@ -1,7 +1,7 @@
 """ONNX files as networks: a module per node of the graph, and one torch function per operator (`onnx_operators.py`).
 
-Written out here because the converter that others use (onnx2torch 1.5) knows none of the versions that torch's own
-exporter writes today: it converted 0 of 18 exports of ten torchvision models. `docs/networks.md` has the operators.
+The usual converter (onnx2torch 1.5) knows none of the versions that torch's own exporter writes today: it converted 0 of
+18 exports of ten torchvision models. `docs/models.md` lists the operators.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _refusal(kind: str, name: str, problem: object) -> PathxError:
 
 
 class OnnxNode(nn.Module):
-    """One node of the graph: a module, so that layers and refusals bear its name."""
+    """One node of the graph: a module, so that layers and refusals have its name."""
 
     def __init__(
         self, kind: str, name: str, attributes: Mapping[str, Any], inputs: Sequence[str], outputs: Sequence[str]
@@ -49,9 +49,9 @@ class OnnxNode(nn.Module):
 
 
 class OnnxNetwork(nn.Module):
-    """A network that runs the nodes of an ONNX graph one after the other; its weights are buffers.
+    """A network that runs the nodes of an ONNX graph in order; its weights are buffers.
 
-    Of several results, by name, the logits are told as those of any other model are.
+    It returns several results by name, and the engine finds the logits among them.
     """
 
     def __init__(self, nodes: Sequence[OnnxNode], constants: Mapping[str, Tensor], source: str, *results: str) -> None:
@@ -62,7 +62,7 @@ class OnnxNetwork(nn.Module):
             self.register_buffer(self.weights[name], tensor)
         for node in nodes:
             name = re.sub(r"[./]", "_", node.name.strip("/")) or "node"
-            while hasattr(self, name):  # exporters leave names out, or give one twice
+            while hasattr(self, name):  # exporters omit or repeat names
                 name += "_"
             self.add_module(name, node)
         last_use = {name: number for number, node in enumerate(nodes) for name in node.inputs if name not in results}
@@ -82,10 +82,10 @@ class OnnxNetwork(nn.Module):
 def load_onnx(
     path: Path, input_size: Sequence[int] | None = None
 ) -> tuple[nn.Module, tuple[int, ...] | None, list[Path]]:
-    """The network in an ONNX file, the (channels, height, width) of its input, and the files beside it with some of its tensors.
+    """The network in an ONNX file, the (channels, height, width) of its input, and the files beside it that hold tensors.
 
     Args:
-        input_size: what to try the network with where the file does not say.
+        input_size: for a trial run, if the file does not say it.
     """
     onnx = library("onnx")
     helper = onnx.external_data_helper
@@ -102,7 +102,7 @@ def load_onnx(
 
 
 def _network(onnx: Any, model: Any, path: Path) -> tuple[OnnxNetwork, list[int]]:
-    """The network, and the shape of its input with 0 for sides that the file leaves open."""
+    """The network, and the shape of its input with 0 for sides that the file does not fix."""
     graph = model.graph
     versions = {item.domain or "ai.onnx": item.version for item in model.opset_import}
     opset = versions.get("ai.onnx", 1)
@@ -136,7 +136,7 @@ def _kind(node: Any) -> str:
 
 
 def _node(onnx: Any, node: Any, opset: int, context: Any) -> OnnxNode:
-    """A node with all its attributes, those that are left out as its version of the operator has them by default."""
+    """A node with all its attributes; omitted ones have the default of the file's opset."""
     kind, name = _kind(node), node.name or (node.output[0] if node.output else "")
     operator, schema = OPERATORS[kind], onnx.defs.get_schema(kind, opset, "")
     try:
@@ -175,14 +175,14 @@ def _tensor(onnx: Any, proto: Any) -> Tensor:
 
 
 def _try(path: Path, model: Any, network: OnnxNetwork, shape: Sequence[int]) -> None:
-    """Run the network once, and refuse it where onnxruntime is installed and gives other numbers."""
+    """Run the network once. Refuse it if onnxruntime is installed and gives other numbers."""
     image = torch.randn(*shape, generator=torch.Generator().manual_seed(0))
     try:
         with torch.no_grad():
             found = network(image)
     except PathxError:
         raise
-    except Exception as error:  # of torch, for shapes that do not go together
+    except Exception as error:  # torch's, for shapes that do not fit together
         problem = f"{path} cannot be run on an input of {'x'.join(map(str, shape))} ({reason_of(error)})"
         raise PathxError(f"{problem}: check the input size, or export it again", usage=True) from error
     mine = found if isinstance(found, dict) else {network.results[0]: found}
@@ -191,15 +191,15 @@ def _try(path: Path, model: Any, network: OnnxNetwork, shape: Sequence[int]) -> 
         other, tolerance = torch.from_numpy(theirs), 0.03 if half or theirs.dtype == "float16" else 1e-3
         same = other.shape == mine[name].shape
         if same and not other.is_floating_point():
-            continue  # such as the best class, which rounding may change
+            continue  # such as the best class, which may change by rounding
         largest = float(other.nan_to_num(0.0, 0.0, 0.0).abs().max()) if other.numel() else 0.0
-        limit = max(tolerance * largest, 1e-6)  # onnxruntime's sigmoid is that far off, for one
+        limit = max(tolerance * largest, 1e-6)  # onnxruntime's sigmoid alone is off by that much
         if not (same and torch.allclose(mine[name].float(), other.float(), tolerance, limit, equal_nan=True)):
             raise PathxError(f"{path} gives another {name} in onnxruntime than in pathx: {_ADVICE}", usage=True)
 
 
 def _run_onnxruntime(model: Any, source: str, image: Tensor, results: list[str]) -> dict[str, Any]:
-    """What onnxruntime makes of a model; nothing where it is not installed, or cannot run it."""
+    """The results of onnxruntime; empty if it is not installed or cannot run the model."""
     try:
         onnxruntime = import_module("onnxruntime")
         options = onnxruntime.SessionOptions()
@@ -209,5 +209,5 @@ def _run_onnxruntime(model: Any, source: str, image: Tensor, results: list[str])
         kind = {"tensor(float16)": torch.float16, "tensor(double)": torch.float64}.get(session.get_inputs()[0].type)
         made = session.run(results, {source: image.to(kind or torch.float32).numpy()})
         return dict(zip(results, made, strict=True))
-    except Exception:  # it has no type of its own; a model of 2 GiB cannot be handed over
+    except Exception:  # it has no error type of its own; models of 2 GiB cannot be passed
         return {}

@@ -1,4 +1,4 @@
-"""ONNX's operators as torch functions, with every attribute followed or refused by name."""
+"""ONNX's operators as torch functions; every attribute is followed, or refused by name."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ import torch.nn.functional as F
 from torch import Tensor
 
 REAL = (1, 10, 11, 16)
-"""ONNX's numbers for float32, float16, double and bfloat16: all are computed in the precision of the engine."""
+"""ONNX's numbers for float32, float16, double and bfloat16; the engine computes all of them in its own precision."""
 
 _TYPES = {**dict.fromkeys(REAL, torch.float32), 6: torch.int32, 7: torch.int64, 9: torch.bool}
 
 
 @dataclass(frozen=True)
 class Operator:
-    """How an operator is computed, and which attributes that follows."""
+    """How an operator is computed."""
 
     run: Callable[..., Any]
-    """Takes a node's inputs (tensors, or None where one is left out) and, by keyword, the attributes that it follows."""
+    """Takes a node's inputs (None for one that is omitted) and, by keyword, the attributes that it follows."""
     follows: frozenset[str]
     ignores: frozenset[str]
-    """Attributes that change nothing about the first result."""
+    """Attributes that do not change the first result."""
     only: Mapping[str, tuple[Any, ...]]
-    """Attributes of which these values alone are converted."""
+    """Attributes that may have these values only."""
     results: int
-    """Results that a node may have; those that are not computed must not be used."""
+    """Largest number of results of a node; those that are not computed must not be used."""
 
 
 OPERATORS: dict[str, Operator] = {}
@@ -39,7 +39,7 @@ OPERATORS: dict[str, Operator] = {}
 def operator(
     name: str, *, ignores: str = "", windows: bool = False, results: int = 1, **only: tuple[Any, ...]
 ) -> Callable[..., Any]:
-    """Register a function; its keyword arguments are the attributes that it follows, with those of windows if it has any."""
+    """Register a function. Its keyword arguments are the attributes that it follows; `windows` adds those of `_lay_windows`."""
 
     def register(run: Callable[..., Any]) -> Callable[..., Any]:
         follows = _keywords(run) | (_keywords(_lay_windows) if windows else set())
@@ -55,7 +55,7 @@ def _keywords(function: Callable[..., Any]) -> frozenset[str]:
 
 
 class NotConverted(Exception):
-    """What about a node is not converted, found out where it is run."""
+    """What about a node cannot be converted."""
 
 
 def _numbers(value: Any) -> list[int]:
@@ -64,7 +64,7 @@ def _numbers(value: Any) -> list[int]:
 
 
 def _along(function: Callable[[Tensor, int], Tensor], x: Tensor, axis: int, opset: int) -> Tensor:
-    """A softmax along an axis, and up to opset 12 along all that follow it too."""
+    """A softmax along an axis, up to opset 12 along all axes from there on."""
     if opset >= 13 or axis % x.dim() == x.dim() - 1:
         return function(x, axis)
     return function(x.flatten(axis), -1).reshape(x.shape)
@@ -105,7 +105,7 @@ def _leave(x: Tensor, ratio: Tensor | None = None, training: Tensor | None = Non
 def _lay_windows(
     x: Tensor, kernel: Any, value: float, *, strides: Any = None, dilations: Any = None, pads: Any = None, auto_pad: str
 ) -> tuple[Tensor, list[int], list[int], list[int]]:
-    """The input with padding that differs from side to side laid on; steps, what padding is left to torch, dilations."""
+    """The input, padded if its padding is asymmetric; strides; the padding that is left to torch; dilations."""
     sides = len(kernel)
     steps, spread = strides or [1] * sides, dilations or [1] * sides
     if auto_pad != "NOTSET" and any(pads or ()):
@@ -232,7 +232,7 @@ def _slice(x: Tensor, *given: Any, starts: Any = None, ends: Any = None, axes: A
             x = x[(slice(None),) * (axis % x.dim()) + (part,)]
         elif step == -1 and len(numbers) == x.shape[axis]:
             x = x.flip(axis)
-        else:  # as the older exporter writes padding; torch has no such slices
+        else:  # the older exporter writes padding so; torch has no such slices
             x = x.index_select(axis, torch.tensor(numbers, dtype=torch.int64, device=x.device))
     return x
 
@@ -264,7 +264,7 @@ def _pad(x: Tensor, *given: Any, mode: str, pads: Any = None, value: float = 0.0
     return F.pad(x, flat[:inner], _MODES[mode])
 
 
-# Of `Resize`, what is the same in torch for some sizes only is not left to torch.
+# torch's own resizing agrees with ONNX's for some sizes only.
 _PLACES: dict[str, Callable[[Tensor, int, int, Tensor], Tensor]] = {
     "asymmetric": lambda at, length, new, scale: at / scale,
     "half_pixel": lambda at, length, new, scale: (at + 0.5) / scale - 0.5,
@@ -382,7 +382,7 @@ _LINES: dict[str, Any] = {
     "Mod": lambda a, b, *, fmod: torch.fmod(a, b) if fmod else torch.remainder(a, b),
     "Max": lambda *parts: reduce(torch.maximum, parts),
     "Min": lambda *parts: reduce(torch.minimum, parts),
-    # Units. Those that are not piecewise linear are converted too: the engine says what it makes of them.
+    # Activations
     "LeakyRelu": lambda x, *, alpha: F.leaky_relu(x, alpha),
     "ThresholdedRelu": lambda x, *, alpha: F.threshold(x, alpha, 0.0),
     "HardSigmoid": lambda x, *, alpha, beta: (x * alpha + beta).clamp(0, 1),
@@ -438,7 +438,7 @@ _LINES: dict[str, Any] = {
         lambda x, scale, bias, *, num_groups, epsilon: F.group_norm(x, num_groups, scale, bias, epsilon),
         {"stash_type": (1,)},
     ),
-    # Without axes it is the absolute value, which no exporter writes.
+    # Without axes it would be the absolute value, which no exporter writes.
     "ReduceL2": (
         partial(_reduce, lambda x, axes, keepdim: x.norm(dim=axes, keepdim=keepdim)),
         {"noop_with_empty_axes": (0,)},

@@ -1,6 +1,6 @@
 """From an image to the network's input, and back to the part of the image that the network saw.
 
-What a model does not say about that itself is in its sidecar, a JSON file beside it, or in the call.
+A sidecar, a JSON file beside a model, says what the model itself does not.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 _MOST_PIXELS = 2**26
 """A strip of 1 x 5000 pixels resized to a shorter side of 256 would be an image of 256 x 1 280 000."""
 _LARGEST_INPUT = 2**30
-"""Bytes of one input at most. The maps inside a network are many times as large as its input."""
+"""Largest input, in bytes. The maps inside a network are many times as large as its input."""
 _LONGEST_SIDE = 2**24
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Resize, centre crop, scale to 0..1 and normalise, bit for bit as torchvision's classification presets do.
+    """Resize, centre crop, scale to 0..1 and normalise, with the same bits as torchvision's classification presets.
 
     Args:
         input_size: (channels, height, width) of the network's input; 1 channel is grey, 3 RGB, 4 RGBA.
-        mean: one value per channel, or one for all, of pixels scaled to 0..1; `std` likewise.
+        mean: of pixels scaled to 0..1, one value per channel or one for all; `std` likewise.
         resize: the shorter side of the image before the crop; None for the smallest size that covers the input.
         interpolation: `bilinear`, `bicubic`, `nearest`, `box`, `hamming` or `lanczos`.
-        squash: both sides are resized to `resize`, or to the input's, whatever the image's proportions.
-        floor_crop: a crop starts at the whole pixel above the middle, as transformers does it, not at the nearest.
+        squash: resize both sides to `resize`, or to the input's sides, whatever the image's proportions.
+        floor_crop: round the start of the crop down, as transformers does, not to the nearest pixel.
     """
 
     input_size: tuple[int, int, int]
@@ -88,9 +88,9 @@ class Preprocessing:
         return values.sub_(torch.tensor(self.mean).view(-1, 1, 1)).div_(torch.tensor(self.std).view(-1, 1, 1))
 
     def region(self, width: int, height: int) -> tuple[float, float, float, float]:
-        """The part (left, top, right, bottom) of an upright image of that size that the network sees, in its pixels.
+        """The part (left, top, right, bottom) that the network sees of an upright image of that size, in the image's pixels.
 
-        It reaches beyond the image where the network sees padding.
+        It extends beyond the image if the network sees padding.
         """
         new_width, new_height = self._resized_size(width, height)
         left, top, right, bottom = self._box(new_width, new_height)
@@ -108,7 +108,7 @@ class Preprocessing:
         return int(high * width / height), high
 
     def _box(self, width: int, height: int) -> tuple[int, int, int, int]:
-        """The crop (left, top, right, bottom) from a resized image of that size; negative where it is padded."""
+        """The crop (left, top, right, bottom) from a resized image of that size; negative in the padding."""
         _, rows, columns = self.input_size
         left, top = self._start(width, columns), self._start(height, rows)
         return left, top, left + columns, top + rows
@@ -129,7 +129,7 @@ class Preprocessing:
 
 
 def _in_mode(image: Image.Image, mode: str) -> Image.Image:
-    if image.mode.startswith("I;16"):  # 16 bits per pixel, which Pillow would clip to 255 rather than scale
+    if image.mode.startswith("I;16"):  # 16 bits per pixel, which Pillow would clip to 255
         image = image.convert("I").point(lambda value: value * (1 / 256)).convert("L")
     return image if image.mode == mode else image.convert(mode)
 
@@ -139,7 +139,7 @@ def _is_count(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    """Whether a value is a number that a float can hold: JSON's may be of any length, or infinite as 1e400 is."""
+    """Whether a value is a number that a float can hold; those of JSON may be larger, such as 1e400."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
@@ -149,10 +149,10 @@ def _wrong(name: str, wanted: str, given: object) -> PathxError:
 
 
 def _clip_text(given: object) -> str:
-    """A value as it may stand in a message, cut where it is long."""
+    """A value as text for a message, cut if it is long."""
     try:
         text = repr(given) if isinstance(given, str) else str(given)
-    except ValueError:  # an integer of more digits than Python writes
+    except ValueError:  # an integer with more digits than Python converts
         return "such a long number"
     text = " ".join(text.split())
     return text if len(text) <= 80 else f"{text[:80]}…"
@@ -164,11 +164,11 @@ EXAMPLE = '{"input_size": [3, 32, 32], "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5
 _EXAMPLES = {"input_size": [3, 32, 32], "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}
 _KEYS = ("input_size", "mean", "std", "labels", "resize", "interpolation")
 _LARGEST = 1 << 26
-"""Bytes of a sidecar that are read at most; labels of a million classes are smaller."""
+"""Largest sidecar, in bytes; labels of a million classes are smaller."""
 
 
 def sidecar_beside(path: Path, *others: Path) -> dict[str, Any]:
-    """What the sidecar of model.pt says, checked: of model.pt.json, model.json or the others, the first that is there."""
+    """The checked content of the sidecar of model.pt: the first of model.pt.json, model.json and the others that exists."""
     for sidecar in (path.with_name(path.name + ".json"), path.with_suffix(".json"), *others):
         if os.path.isfile(sidecar) and sidecar != path:
             try:
@@ -181,7 +181,7 @@ def sidecar_beside(path: Path, *others: Path) -> dict[str, Any]:
 
 
 def read_sidecar(text: str, source: str) -> dict[str, Any]:
-    """What the text of a sidecar says, checked; the source is named in errors."""
+    """The checked content of a sidecar's text; errors name the source."""
     if not text:
         return {}
     try:
@@ -197,7 +197,7 @@ def read_sidecar(text: str, source: str) -> dict[str, Any]:
 
 
 def check_values(values: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """The values of a sidecar or of the call, with lists as tuples, after a look at their types."""
+    """The values of a sidecar or of the call, with lists as tuples, after a check of their types."""
     found = dict(values)
     for key, example in _EXAMPLES.items():
         value = found.get(key)
@@ -214,7 +214,7 @@ def check_values(values: Mapping[str, Any], source: str) -> dict[str, Any]:
 
 
 def complete(description: Mapping[str, Any], source: str, remedy: str) -> Preprocessing:
-    """The preprocessing that a description gives, or an error that says what it lacks."""
+    """The preprocessing in a description. Raises PathxError for what it lacks."""
     if lacking := [key for key in ("input_size", "mean", "std") if key not in description]:
         raise PathxError(f"{source} does not say its {', '.join(lacking)}: {remedy}", usage=True)
     try:
@@ -224,10 +224,10 @@ def complete(description: Mapping[str, Any], source: str, remedy: str) -> Prepro
 
 
 def adapt(preprocessing: Preprocessing, options: Mapping[str, Any]) -> Preprocessing:
-    """A model's own preprocessing with what the call changes."""
+    """A model's own preprocessing with the changes of the call."""
     changes = _without_labels(options)
     if changes.get("input_size", preprocessing.input_size) != preprocessing.input_size:
-        changes["resize"] = None  # that of the model belongs to its own input size
+        changes["resize"] = None  # the model's belongs to its own input size
     return replace(preprocessing, **changes)
 
 

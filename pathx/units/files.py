@@ -1,4 +1,4 @@
-"""The files of gathered units: contact sheets, tensors, and last units.json; and reading them back."""
+"""The files of gathered units: contact sheets, tensors and units.json, written and read."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 DOCUMENT, TENSORS = "units.json", "tensors.safetensors"
 DRAWN, SHOWN = 24, 8
-"""Channels per sheet, the strongest; and references of each."""
+"""The strongest channels on a sheet, and references of each."""
 
-_PHOTOS, _MAPS = 8, 32  # how many photos the network runs on at once, and of how many units it is told what they saw
+_PHOTOS, _MAPS = 8, 32  # photos per forward pass, and units per computation of what they saw
 
 
 def _open_photo(reference: Reference, note: Note) -> UserImage | None:
@@ -71,14 +71,16 @@ def crops(
 def _cut(
     photos: Sequence[tuple[UserImage, Tensor, Sequence[tuple[str, Reference]]]], prepared: Prepared
 ) -> dict[tuple[str, Reference], Image.Image]:
-    """The crops of a few photos, each with what the network sees of it and the references that point to it."""
+    """The crops of a few photos, each given with its input and the references to it."""
     inputs = torch.stack([tensor for _, tensor, _ in photos]).to(prepared.device, prepared.dtype)
     region = prepared.model.preprocessing.region
     regions = [image.on_pixels(region(image.width, image.height)) for image, _, _ in photos]
     frozen, (height, width) = freeze(prepared.module, inputs), inputs.shape[-2:]
     wanted = [(number, *one) for number, (_, _, own) in enumerate(photos) for one in own]
     made = {}
-    for tensor in dict.fromkeys(name for _, name, _ in wanted):  # units of one ReLU have windows of one size: quicker
+    for tensor in dict.fromkeys(
+        name for _, name, _ in wanted
+    ):  # units of one activation have windows of one size, which is faster
         for part in in_batches([entry for entry in wanted if entry[1] == tensor], _MAPS):
             maps = unit_maps(frozen, [(number, tensor, reference.index) for number, _, reference in part])
             for (number, _, reference), saw in zip(part, maps, strict=True):
@@ -90,7 +92,7 @@ def _cut(
 def save_units(
     units: Units, folder: Path, prepared: Prepared, *, draw: bool = True, note: Note = no_notes
 ) -> list[str]:
-    """Write all files of gathered units; returns their names, the document last."""
+    """Write all files of gathered units. Returns their names, the document last."""
     device, dtype = str(prepared.device), str(prepared.dtype).removeprefix("torch.")
     names = []
     with replace_folder(folder) as new:
@@ -109,7 +111,7 @@ def save_units(
 
 
 def sheet_name(units: Units, tensor: str) -> str:
-    """`layer-17.png`; where a layer has several ReLUs, their places are counted."""
+    """`layer-17.png`; if the layer has several activations, with a number."""
     layer = units.layers[tensor]
     alike = [name for name, number in units.layers.items() if number == layer]
     return f"layer-{layer}.png" if len(alike) == 1 else f"layer-{layer}-{alike.index(tensor) + 1}.png"
@@ -128,10 +130,10 @@ def _drawn(units: Units) -> list[tuple[str, Reference]]:
 def tensor_sheet(
     units: Units, tensor: str, parts: Mapping[tuple[str, Reference], Image.Image], size: Sequence[int]
 ) -> Image.Image | None:
-    """The strongest channels of a ReLU, with crops of what they look for; None where it has none.
+    """The strongest channels of an activation with crops of what they look for; None if it has none.
 
     Args:
-        parts: the crops, as `crops` makes them.
+        parts: the crops, from `crops`.
         size: (C, H, W) of the model's input.
     """
     rows = []
@@ -190,7 +192,7 @@ _SHAPE = {
 
 
 def read_units(folder: str | Path) -> Units:
-    """What was gathered into a folder, with the names that a names.json there gives to channels."""
+    """The gathered units in a folder, with the names of channels in its names.json."""
     file = Path(folder) / DOCUMENT
     if not os.path.exists(file):
         raise PathxError(
@@ -215,7 +217,7 @@ def read_units(folder: str | Path) -> Units:
 def check_same_model(
     units: Units, folder: str | Path, model: Mapping[str, Any], preprocessing: Mapping[str, Any]
 ) -> None:
-    """Refuse units of another model, or of the same one that saw its images in another way."""
+    """Refuse units of another model, or of the same model with other preprocessing."""
     theirs = units.about["model"]
     if any(theirs.get(key) != model.get(key) for key in ("sha256", "made_of")):
         which = f"{theirs['name']}, weights {theirs['weights']}"

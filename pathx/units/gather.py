@@ -1,6 +1,6 @@
 """One pass over many images: for every channel of some hidden layers, where it mattered most, and for which classes.
 
-What is held does not grow with the number of images: a list of the best places per channel, as tensors, and counts.
+Memory does not grow with the number of images: there are tensors of each channel's best places, and counts.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from pathx.explanation import Explanation, LayerTensor
 
 MEASURES = ("contribution", "activation")
 NOBODY = -1
-"""The number of the image where a list has no entry yet."""
+"""The number of the image in an empty entry."""
 
 
 @dataclass(eq=False)
 class Channels:
-    """What was seen so far of the channels of one ReLU; a unit of a vector is a channel of its own.
+    """What is known so far of the channels of one activation; a unit of a vector is a channel.
 
     Args:
-        values: (channels, top) the best values by fall, -inf where there are none.
-        images: (channels, top) the number of the image each was seen in; among equals the lower number comes first.
-        units: (channels, top) where in the channel, as a flat index.
-        classes: (channels, top) what was predicted for that image.
-        paths: (channels, classes) on how many images' paths the channel was, by predicted class.
+        values: (channels, top) the best values in falling order, -inf in empty entries.
+        images: (channels, top) the number of the image of each; of equal values the lower number comes first.
+        units: (channels, top) the unit in the channel, as a flat index.
+        classes: (channels, top) the predicted class of that image.
+        paths: (channels, classes) the number of images whose path the channel is on, by predicted class.
         shares: (channels,) the sum of the channel's shares of its layer's contributions, by magnitude.
         totals: (channels,) the sum of the mean activations of all images.
     """
@@ -90,7 +90,7 @@ class Channels:
         return tuple(int(place) for place in torch.unravel_index(torch.tensor(flat), self.tensor.shape))
 
     def offer(self, values: Tensor, images: Tensor, units: Tensor, classes: Tensor) -> None:
-        """Take new entries, (channels, n) each, in among the best."""
+        """Insert new entries, (channels, n) each, among the best."""
         offered = {"values": values, "images": images, "units": units, "classes": classes}
         joined = {
             name: torch.cat([getattr(self, name), new.to(getattr(self, name))], 1) for name, new in offered.items()
@@ -102,7 +102,7 @@ class Channels:
             setattr(self, name, both.gather(1, best))
 
     def add(self, other: Channels) -> None:
-        """Take in what was seen of the same channels in other images."""
+        """Add what is known of the same channels in other images."""
         self.offer(other.values, other.images, other.units, other.classes)
         for name in ("paths", "shares", "totals"):
             getattr(self, name).add_(getattr(other, name))
@@ -110,14 +110,14 @@ class Channels:
 
 @dataclass(eq=False)
 class Gathered:
-    """All that a pass over images has seen so far.
+    """What a pass over images has gathered so far.
 
     Args:
         by: a member of MEASURES.
         channels: by the name of the activation, layers from the output down.
         count: how many images were seen.
-        position: how many images of its list the pass has behind it, those that could not be used included.
-        hashes: of the images that are references by now, by their numbers in the folder.
+        position: the number of images in its list that the pass has done, including those that could not be used.
+        hashes: of the images that are references, by their numbers in the folder.
         failed: images that could not be used, and why.
     """
 
@@ -130,7 +130,7 @@ class Gathered:
 
     @classmethod
     def empty(cls, layers: Mapping[int, Sequence[LayerTensor]], *, by: str, top: int, classes: int) -> Gathered:
-        """Nothing seen yet, of the ReLUs of some hidden layers."""
+        """An empty state for the activations of some hidden layers."""
         if by not in MEASURES:
             raise PathxError(f"units are ranked by {' or '.join(MEASURES)}, not {by!r}", usage=True)
         if top < 1:
@@ -139,7 +139,7 @@ class Gathered:
         return cls(by, {tensor.name: Channels.empty(tensor, layer, top, classes) for layer, tensor in tensors})
 
     def see(self, frozen: Frozen, explanations: Sequence[Explanation], images: Mapping[int, str]) -> None:
-        """Take in a batch.
+        """Add a batch.
 
         Args:
             explanations: of the predicted class of each image.
@@ -169,7 +169,7 @@ class Gathered:
         self._keep_hashes(images)
 
     def add(self, other: Gathered) -> None:
-        """Take in another pass, over other images of the same folder."""
+        """Add a pass over other images of the same folder."""
         for name, own in self.channels.items():
             own.add(other.channels[name])
         self.count += other.count
@@ -182,10 +182,10 @@ class Gathered:
         self.hashes = {number: digest for number, digest in {**self.hashes, **more}.items() if number in used}
 
     def to_bytes(self, key: str) -> bytes:
-        """All of it as a file, to be read back by `read`.
+        """The content of a file for `read`.
 
         Args:
-            key: the same for passes that would see the same.
+            key: equal for passes that would gather the same.
         """
         parts = ((name, own, part) for name, own in self.channels.items() for part in own.NAMES)
         tensors = {f"{name}.{part}": getattr(own, part).contiguous() for name, own, part in parts}
@@ -198,7 +198,7 @@ class Gathered:
         return save(tensors, {"key": key, "facts": json.dumps(facts)})
 
     def read(self, file: Path, key: str) -> Gathered | None:
-        """What a pass of the same kind left in a file; None where that is not there, damaged or of other images."""
+        """What an equal pass left in a file; None if that is missing, damaged or from another pass."""
         if not file.is_file():
             return None
         try:

@@ -1,4 +1,4 @@
-"""References beside explanations: what the strongest units of a path look for elsewhere."""
+"""References beside explanations: what the strongest units of a path look for in other images."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ STRONGEST, CROPS = 3, 3
 
 
 class Guide:
-    """What was gathered of a model's units, to be shown with its explanations.
+    """Gathered units, to be shown with explanations of the same model.
 
     Args:
-        folder: what `pathx units` wrote; refused where it is of another model or preprocessing.
+        folder: written by `pathx units`; refused if it is of another model or preprocessing.
     """
 
     def __init__(self, folder: str | Path, prepared: Prepared, note: Note = no_notes) -> None:
@@ -43,35 +43,35 @@ class Guide:
 
     @cached_property
     def key(self) -> str:
-        """The same where the same would be shown."""
+        """Equal for guides that would show the same."""
         names = repr(sorted((place, one.given) for place, one in self.units.channels.items() if one.given))
         return hashlib.sha256(read_regular(self.folder / DOCUMENT) + names.encode()).hexdigest()
 
     @property
     def nothing(self) -> str:
-        """What is said where no unit of a path has references."""
+        """The message if no unit of a path has references."""
         return f"{shown(self.folder)} has no references of these units: gather units over images of this class"
 
-    def strongest(self, explanation: Explanation, count: int = STRONGEST) -> list[tuple[Unit, Channel]]:
-        """The units of a path with the largest shares of their layers that have references, one of each channel."""
+    def strongest(self, explanation: Explanation) -> list[tuple[Unit, Channel]]:
+        """The units of a path with the largest shares of their layers and with references, one of each channel."""
         ranked: list[tuple[float, Unit]] = []
         for layer in explanation.path:
             total = sum(abs(unit.contribution) for unit in layer.units)
             ranked += [(abs(unit.contribution) / total, unit) for unit in layer.units if total]
         ranked.sort(key=lambda entry: -entry[0])  # stable: equal ones stay from the output down
-        return self._first((unit for _, unit in ranked), count)
+        return self._first(unit for _, unit in ranked)
 
-    def _first(self, units: Iterable[Unit], count: int = STRONGEST) -> list[tuple[Unit, Channel]]:
-        """The first few of some units that have references, one of each channel."""
+    def _first(self, units: Iterable[Unit]) -> list[tuple[Unit, Channel]]:
+        """The first units that have references, one of each channel."""
         found: dict[tuple[str, int], tuple[Unit, Channel]] = {}
         for unit in units:
             channel = self.units.of(unit.tensor, unit.index)
             if channel is not None and channel.references:
                 found.setdefault((channel.tensor, channel.channel), (unit, channel))
-        return list(found.values())[:count]
+        return list(found.values())[:STRONGEST]
 
     def words(self, unit: Unit) -> str:
-        """What a unit's channel looks for, in words; empty where it was not gathered."""
+        """What a unit's channel looks for, in words; empty if it was not gathered."""
         channel = self.units.of(unit.tensor, unit.index)
         return channel.words if channel is not None and channel.references else ""
 
@@ -80,7 +80,7 @@ class Guide:
         return self._panels(self.strongest(explanation))
 
     def panels_of(self, units: Iterable[Unit]) -> list[Panel]:
-        """The same of units by themselves, the first few that have references, one of each channel."""
+        """The same for a list of units: the first that have references, one of each channel."""
         return self._panels(self._first(units))
 
     def _panels(self, units: Iterable[tuple[Unit, Channel]]) -> list[Panel]:

@@ -1,4 +1,4 @@
-"""What was gathered, as people read it: the references of every channel, in which classes they are, and units.json."""
+"""Gathered units for people: the references of every channel, their classes, and units.json."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCHEMA = "pathx/units@1"
 
 @dataclass(frozen=True)
 class Reference:
-    """One image in which a channel mattered, and where.
+    """An image in which a channel mattered, and the place there.
 
     Args:
         file: the image, as the user named it.
@@ -26,7 +26,7 @@ class Reference:
         receptive_field: (left, top, right, bottom) in pixels of the model's input.
         value: its contribution to the predicted class, or its activation.
         label: the predicted class.
-        folder: the image's own label, where its folder is named after one.
+        folder: the image's label, from the name of its folder.
     """
 
     file: str
@@ -40,13 +40,13 @@ class Reference:
 
 @dataclass(frozen=True)
 class Channel:
-    """What one channel of a ReLU looks for.
+    """What one channel of an activation looks for.
 
     Args:
         references: by falling value.
-        images: on how many images' paths the channel was.
-        share: its mean share of its layer's contributions there, by magnitude; 0 where it was on none.
-        classes: how often for which predicted class, the most frequent first.
+        images: the number of images whose path the channel is on.
+        share: its mean share of its layer's contributions there, by magnitude; 0 if it is on no path.
+        classes: the predicted classes of these images and their counts, the most frequent first.
         mean: its mean activation over all images.
         given: what people call it, from names.json.
     """
@@ -67,7 +67,7 @@ class Channel:
 
     @cached_property
     def counts(self) -> list[tuple[str, int]]:
-        """The classes among the references, the most frequent first; among equals by name."""
+        """The classes of the references, the most frequent first, then by name."""
         found = Counter(reference.label for reference in self.references)
         return sorted(found.items(), key=lambda item: (-item[1], item[0]))
 
@@ -85,7 +85,7 @@ class Channel:
 
     @property
     def entropy(self) -> float:
-        """Of the classes among the references, in bits: 0 where all are of one class."""
+        """The entropy of the references' classes, in bits: 0 if there is one class."""
         total = len(self.references)
         return max(0.0, -sum(count / total * math.log2(count / total) for _, count in self.counts))
 
@@ -113,11 +113,11 @@ class Units:
     """What the channels of some hidden layers look for, over a folder of images.
 
     Args:
-        about: what it depends on: `model`, `preprocessing`, `settings`.
+        about: the `model`, `preprocessing` and `settings`.
         tensors: every activation by name, layers from the output down.
-        layers: which hidden layer each is of.
-        channels: by ReLU and number.
-        images: how many were seen.
+        layers: the hidden layer of each.
+        channels: by activation and number.
+        images: the number of images.
         failed: images that could not be used, and why.
     """
 
@@ -134,12 +134,12 @@ class Units:
         return None if known is None or not index else self.channels.get((tensor, int(index[known.channel_dim])))
 
     def strongest(self, tensor: str) -> list[Channel]:
-        """The channels of a ReLU that were on paths, by what they carried in all."""
+        """The channels of an activation that are on paths, by their total share."""
         own = [channel for (name, _), channel in self.channels.items() if name == tensor and channel.references]
         return sorted(own, key=lambda channel: (-channel.images * channel.share, channel.channel))
 
     def named(self, names: Mapping[str, str]) -> Units:
-        """The same with the names that people gave, by `tensor[channel]`."""
+        """The same with names for channels, by `tensor[channel]`."""
         channels = {
             place: replace(channel, given=names.get(channel_key(*place), ""))
             for place, channel in self.channels.items()

@@ -1,4 +1,4 @@
-"""`pathx.units`: what the channels of a network look for, found in a folder of images, with restarts and shards."""
+"""`pathx.units`: what the channels of a network look for in a folder of images, with restarts and shards."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from pathx.units.references import Channel, Reference, Units
 
 STATE = "units{}.safetensors"
 SAVE_EVERY = 20.0
-"""Seconds between two states of a pass that are written; what comes after the last one is done again."""
+"""Seconds between states of a pass that are written. A stopped pass loses what came after the last one."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Request:
         by: what makes a channel matter: `contribution` to the predicted class along the path, or `activation`.
         top: references per channel.
         layers: hidden layers by number; those of the path by default.
-        channels: of each ReLU, the channels to tell of; all by default.
+        channels: the channels of each activation to describe; all by default.
     """
 
     depth: int | str = DEPTH
@@ -65,10 +65,10 @@ class Pass:
     """One pass over the images of a folder, or over one shard of them.
 
     Args:
-        images: all images of the folder, in order; references are told by their places in it.
-        out: where the state is kept, so that a pass that was stopped goes on.
-        shard: which part of the images to see.
-        progress: called with the number of images that were seen just now.
+        images: all images of the folder, in order; their places number the references.
+        out: folder for the state, from which a stopped pass continues.
+        shard: the part of the images to see.
+        progress: called with the number of images just seen.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Pass:
         self.key = self._key()
 
     def _gates(self) -> dict[int, list[Gate]]:
-        """The ReLUs to gather, by layer."""
+        """The activations to gather, by layer."""
         network = self.prepared.network
         reach = check_depth(self.request.depth, network)
         on_path = range(network.depth - reach + 1, network.depth + 1)
@@ -109,13 +109,13 @@ class Pass:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What the outcome depends on, beside the images."""
+        """What the outcome depends on besides the images."""
         settings = {**asdict(self.request), "layers": list(self.gates), "channels": list(self.request.channels)}
         preprocessing = asdict(self.prepared.model.preprocessing)
         return {"model": self.prepared.about, "preprocessing": preprocessing, "settings": settings}
 
     def _key(self) -> str:
-        """The same for passes that would see the same."""
+        """Equal for passes that would gather the same."""
         files = []
         for image in self.images:
             try:
@@ -135,7 +135,7 @@ class Pass:
         return self.out / STATE.format("" if shard is None else f".{shard.number}-of-{shard.count}")
 
     def run(self) -> Gathered:
-        """See the images that are left, and keep the state in a file on the way."""
+        """See the remaining images, and save the state on the way."""
         state = self._join_shards() or self._read(self.shard) or self.empty()
         mine = [image for image in self.images if self.shard is None or self.shard.holds(image.name)]
         self.progress(state.position)
@@ -170,7 +170,7 @@ class Pass:
         return self.empty().read(self.state_file(shard), self.key)
 
     def _join_shards(self) -> Gathered | None:
-        """The states of all shards together, where all of them are there and at their ends; None elsewhere."""
+        """The joined states of all shards; None unless all of them are there and complete."""
         for count in _shard_counts(self.out) if self.shard is None else ():
             whole = self.empty()
             for part in filter(None, map(self._read, _shards(count))):
@@ -180,12 +180,12 @@ class Pass:
         return None
 
     def done(self) -> None:
-        """Remove the states, once the results are written, as far as they can be removed."""
+        """Remove the states after the results are written."""
         shards = [shard for count in _shard_counts(self.out) for shard in _shards(count)]
         remove(self.out, [self.state_file(shard).name for shard in (*shards, None)])
 
     def units(self, state: Gathered) -> Units:
-        """What was gathered, as people read it."""
+        """The gathered units for people."""
         channels = {}
         layers = {gate.name: layer for layer, gates in self.gates.items() for gate in gates}
         tensors = {own.tensor.name: own.tensor for own in state.channels.values()}
@@ -233,7 +233,7 @@ def _shards(count: int) -> list[Shard]:
 
 
 def _shard_counts(out: Path) -> list[int]:
-    """How many shards the states in a folder were made by, where there could be one of each."""
+    """The numbers of shards for which a folder has all states."""
     named = (re.fullmatch(STATE.format(r"\.[1-9]\d{0,8}-of-([1-9]\d{0,8})"), file.name) for file in out.glob("units.*"))
     counts = Counter(int(found[1]) for found in named if found)
     return sorted(count for count, files in counts.items() if files == count)
@@ -244,8 +244,8 @@ class FoundUnits:
     """What a pass over images found.
 
     Args:
-        units: None where only a shard of the images was seen.
-        files: what was written.
+        units: None after one shard of the images.
+        files: names of the written files.
         failed: images that could not be used, and why.
     """
 
@@ -285,14 +285,14 @@ def units(
 ) -> FoundUnits:
     """Find the images and places where each channel of a network matters most, and write them to a folder.
 
-    A pass that was stopped goes on where it was.
+    A stopped pass continues where it was.
 
     Args:
         by: what makes a channel matter: `contribution` to the predicted class along the path, or `activation`.
         top: references per channel.
         layers: hidden layers by number; those of the path by default.
         channels: of each activation, the channels to tell of; all by default.
-        shard: see one part of the images only; a call without it joins them.
+        shard: see one part of the images only; a call without it joins all parts.
         draw: also write a contact sheet per activation.
     """
     check_folder(out)
