@@ -17,6 +17,7 @@ from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
 from pathx.engine.ablate import part_removals
 from pathx.engine.explain import explain_frozen
 from pathx.engine.freeze import freeze
+from pathx.engine.linear import frozen_gradients
 from pathx.engine.network import Network
 from pathx.engine.record.model import named_tensors, unwrap
 from pathx.engine.settings import check_depth
@@ -176,21 +177,24 @@ def completeness(explanation: Explanation) -> Finding:
 
 
 def unwrapping(prepared: Prepared, seen: SeenImage, depth: int | str) -> Finding:
-    """A path that keeps every unit must equal the gradient of the logit."""
+    """A path that keeps every unit must have the gradient of the logit in the frozen network (a ReLU network: its own)."""
     layers = _affordable(prepared, check_depth(depth, prepared.network))
     everything = {"depth": layers, "width": "all", "alpha": 0.0, "skips": "all"}
     (explanation,) = _explain(prepared.module, seen.input[None], seen.target, everything)
-    with torch.enable_grad():
-        image = seen.input[None].clone().requires_grad_()
-        (gradient,) = torch.autograd.grad(prepared.classifier(image)[0, seen.target], image)
+    if explanation.exact == "region":
+        known = "the plain gradient"
+        with torch.enable_grad():
+            image = seen.input[None].clone().requires_grad_()
+            (gradient,) = torch.autograd.grad(prepared.classifier(image)[0, seen.target], image)
+    else:
+        known = "the frozen network's gradient"
+        gradient = frozen_gradients(freeze(prepared.module, seen.input[None]), [seen.target])
     largest = float(gradient.abs().max())
     difference = float((explanation.weight - gradient[0]).abs().max())
     share, limit = (difference / largest if largest else difference), 100 * ROUNDING[prepared.dtype]
     passed = share <= limit
     where = "the top layer" if layers == 1 else f"{layers} layers"
-    kept = (
-        f"a path that keeps every unit of {where} differs from the plain gradient by {share:.1e} of its largest value"
-    )
+    kept = f"a path that keeps every unit of {where} differs from {known} by {share:.1e} of its largest value"
     verdict = f"{kept}, which is {_ROUNDING_WORDS[passed]}"
     figures = {"depth": layers, "difference": difference, "largest": largest, "share": share, "limit": limit}
     return Finding(passed, verdict, figures)

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import torch
 from support.command_line import Pathx
-from support.measured import document
+from support.measured import document, save
 from torch import Tensor, nn
 
+import pathx
 from pathx.engine.explain import explain_frozen
 from pathx.engine.freeze import Frozen
 from pathx.engine.replay import Classifier
@@ -40,6 +41,30 @@ def test_the_model_is_not_randomised_itself(pathx_: Pathx) -> None:
     close = json.loads(first.out, parse_float=lambda text: pytest.approx(float(text), rel=1e-3, abs=1e-6))
     assert json.loads(again.out) == close
     assert Path("model.pt").read_bytes() == before
+
+
+class Gated(nn.Module):
+    """Gates, a norm and attention over channels: linear at one image only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3, stride=2), nn.Conv2d(8, 8, 3)
+        self.norm, self.squeeze, self.last = nn.GroupNorm(2, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.gelu(self.norm(self.second(nn.functional.silu(self.first(x)))))
+        x = x * torch.sigmoid(self.squeeze(x.mean((2, 3))))[:, :, None, None]
+        return self.last(x.mean((2, 3)))
+
+
+def test_numbers_that_are_exact_at_the_image_alone_are_right_there() -> None:
+    """The gradient of such a model differs from its frozen network's: the check must not ask for it."""
+    torch.manual_seed(0)
+    save(Gated())
+    found = pathx.check(pathx.load_model("model.pt"), "pictures/cat/0.png", dtype="float64")
+    arithmetic = {name: found.findings[name].passed for name in ("completeness", "unwrapping", "device")}
+    assert arithmetic == {"completeness": True, "unwrapping": True, "device": True}
+    assert "the frozen network's gradient" in found.findings["unwrapping"].verdict
 
 
 def test_a_verdict_says_what_noise_does(pathx_: Pathx) -> None:
