@@ -179,7 +179,7 @@ def test_a_model_whose_output_is_not_finite_says_so(pathx_: Pathx) -> None:
 
 
 # The paper's table, insertion and deletion: the paper's figures are of the whole test set; ours of its first 500 pictures,
-# whose insertion lies low by chance (docs/evaluation.md compares them with the rest of the test set).
+# whose insertion lies low by chance (docs/lab compares them with the rest of the test set).
 PAPER = {
     "pathx": (0.833, 0.239),
     "saliency": (0.518, 0.198),
