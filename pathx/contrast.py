@@ -109,10 +109,9 @@ class Contrast:
         labels: Sequence[str] | None = None,
         drawing: Drawing | None = None,
     ) -> Image.Image:
-        """A sheet: each class, and the differences, in one colour scale.
+        """A sheet: each class, and the differences, in one colour scale. Other arguments are those of `Explanation.figure`.
 
         Args:
-            photo, region, drawing: as for `Explanation.figure`.
             labels: of the classes; by default as the model's labels call them, or their numbers.
         """
         from pathx.drawing.figure import contrast_sheet

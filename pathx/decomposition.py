@@ -126,11 +126,7 @@ class Decomposition:
         label: str | None = None,
         drawing: Drawing | None = None,
     ) -> Image.Image:
-        """A sheet: the whole path, and each feature that is drawn, in one colour scale.
-
-        Args:
-            photo, region, label, drawing: as for `Explanation.figure`.
-        """
+        """A sheet of the whole path and each drawn feature, in one colour scale. Takes the arguments of `Explanation.figure`."""
         from pathx.drawing.figure import decomposition_sheet
         from pathx.drawing.render import Drawing
         from pathx.drawing.view import View
@@ -157,10 +153,9 @@ def decompose(
     exact: str = EXACT,
     importance: str = IMPORTANCE,
 ) -> list[Decomposition]:
-    """Split the decision for each of a batch of images into features.
+    """Split the decision for each of a batch of images into features. Other arguments are those of `pathx.explain`.
 
     Args:
-        model, images, target, depth, width, alpha, skips, exact, importance: as for `pathx.explain`.
         from_layer: the layer whose units are grouped into features, counted from the input; the top one by default.
         features: how many to draw at most, the strongest; by default all with a share of at least 1%.
     """

@@ -416,11 +416,7 @@ class Explanation:
         return enlarge(parts, size, smoothing)
 
     def decompose(self, *, from_layer: int | None = None, features: int | None = None) -> Decomposition:
-        """This decision split into features; runs the model once more on the image.
-
-        Args:
-            from_layer, features: as for `pathx.decompose`.
-        """
+        """This decision split into features, with the arguments of `pathx.decompose`; runs the model once more on the image."""
         from pathx.decomposition import decompose
 
         if self.against is not None:
@@ -468,7 +464,8 @@ class Explanation:
         """The photo, the path map on it and the pixel map, with what to know in words. Notebooks show it by themselves.
 
         Args:
-            photo, region: as for `overlay`.
+            photo: as for `overlay`.
+            region: as for `overlay`.
             label: of the explained class; by default as the model's labels call it, or its number.
         """
         from pathx.drawing.figure import explanation_figure
@@ -492,7 +489,9 @@ class Explanation:
 
         Args:
             file: where to write the page, such as `report.html`.
-            photo, region, label: as for `figure`.
+            photo: as for `figure`.
+            region: as for `figure`.
+            label: as for `figure`.
             name: what the page calls the image.
         """
         from pathx.report.saved import explanation_report

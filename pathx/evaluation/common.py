@@ -208,7 +208,8 @@ def common(
         out: folder for common.json and plots; None to write nothing.
         by: an image's class is its `prediction` or its `folder`.
         threshold: the share of images from which a unit is common.
-        layers, classes: to plot; by default the path's first and last layers, and the ten classes with most images.
+        layers: to plot; by default the first and the last of the path.
+        classes: to plot; by default the ten with most images.
         wrong: also find channels that go with wrong predictions.
     """
     if not 0 < threshold <= 1:
