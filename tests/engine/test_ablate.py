@@ -10,38 +10,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.branching import fire
-from support.small import images, network, seeded
+from support.small import RELUS, by_hand, images, network, seeded, zeroed
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 import pathx
 from pathx import PathxError
 from pathx.engine.freeze import freeze
-
-RELUS = {"1": (5, 8, 8), "3": (6, 6, 6), "6": (12,)}
-
-
-def by_hand(model: nn.Module, inputs: Tensor, edits: dict[str, Callable[[Tensor], Tensor]]) -> Tensor:
-    """The model's own logits with the outputs of some of its modules changed."""
-    hooks = [
-        model.get_submodule(name).register_forward_hook(lambda module, args, out, edit=edit: edit(out.clone()))
-        for name, edit in edits.items()
-    ]
-    try:
-        with torch.no_grad():
-            return model(inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def zeroed(*indices: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
-    def edit(out: Tensor) -> Tensor:
-        for index in indices:
-            out[(slice(None), *index)] = 0
-        return out
-
-    return edit
 
 
 @st.composite

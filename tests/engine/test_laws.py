@@ -7,7 +7,7 @@ another. `support/reference.py` does the same slowly, from the definitions.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from support import reference
 from support.cases import CLOSE, Case, assert_equals_reference, cases
 from support.drawn_networks import SEEDS, networks, tiny_networks
+from support.modules import state_of
 from support.networks import FLOAT, Network, worked_example
 from support.reference import Reference
 from support.twins import frozen_weight
@@ -36,7 +37,7 @@ def test_laws_of_an_explanation(case: Case, seed: int) -> None:
     expected = case.reference()
     model, images = lived_in(case.network, seed), case.images.clone()
     answers = case.network.module()(images).detach()
-    before = dict(everything_about(model))
+    before = state_of(model)
     explanations = pathx.explain(model, case.images, **case.options, removal=True)
     assert torch.equal(case.images, images) and not case.images.requires_grad
     assert len(explanations) == len(expected)
@@ -49,7 +50,7 @@ def test_laws_of_an_explanation(case: Case, seed: int) -> None:
         law_11_the_answer_is_the_models(found, case.network, answers[number])
         law_12_fields(found, literal)
     law_13_removal(case, model, explanations)
-    assert dict(everything_about(model)) == before  # law 7
+    assert state_of(model) == before  # law 7
 
 
 def assert_settings_are_said(found: Explanation, case: Case, number: int) -> None:
@@ -263,30 +264,6 @@ def test_law_6_loading_invariance(load: Callable[[nn.Module, Tensor], nn.Module]
 # --- Law 7 ------------------------------------------------------------------------------------------------------------
 
 
-def everything_about(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """All that an explanation could disturb."""
-    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        yield f"{name}: identity", id(tensor)
-        yield f"{name}: version", tensor._version
-        yield f"{name}: value", tensor.detach().flatten().tolist()
-        yield f"{name}: requires_grad", tensor.requires_grad
-        yield f"{name}: grad", None if tensor.grad is None else (id(tensor.grad), tensor.grad.flatten().tolist())
-        yield f"{name}: hooks", len(tensor._backward_hooks or ())
-    for name, module in model.named_modules():
-        yield f"{name}: mode", module.training
-        yield f"{name}: inplace", getattr(module, "inplace", None)
-        yield f"{name}: class", type(module)
-        yield f"{name}: attributes", sorted(vars(module))
-        yield f"{name}: own forward", vars(module).get("forward")
-        for attribute, hooks in vars(module).items():
-            if attribute.endswith("_hooks"):
-                yield f"{name}: {attribute}", list(hooks)
-    of_all_modules = vars(torch.nn.modules.module).items()
-    yield "global hooks", [len(held) for name, held in sorted(of_all_modules) if name.startswith("_global_") and held]
-    yield "grad mode", (torch.is_grad_enabled(), torch.is_inference_mode_enabled())
-    yield "defaults", (torch.get_default_dtype(), torch.get_num_threads(), torch.get_rng_state().tolist())
-
-
 def lived_in(network: Network, seed: int) -> nn.Module:
     """A model with a past: gradients here and there, frozen parameters, a user's hooks, some modules training."""
     model = network.module()
@@ -313,10 +290,10 @@ WRONG: list[dict[str, Any]] = [
 @given(network=networks(), seed=SEEDS)
 def test_law_7_also_after_an_error(wrong: dict[str, Any], network: Network, seed: int) -> None:
     model, images = lived_in(network, seed), network.images(2, seed)
-    before = dict(everything_about(model))
+    before = state_of(model)
     with pytest.raises(PathxError):
         pathx.explain(model, images, **{"depth": 1, **wrong})
-    assert dict(everything_about(model)) == before
+    assert state_of(model) == before
 
 
 # --- Law 8: the paper's worked example ---------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from support.pulled import fixed, pictures
 from torch import Tensor, nn
 
 from pathx.engine.freeze import freeze
-from pathx.engine.replay import Replay
 
 aten = torch.ops.aten
 
@@ -93,24 +92,3 @@ def test_the_logits_are_found_among_other_things(name: str) -> None:
     with torch.no_grad():
         expected = model.head(F.relu(model.body(images)))
         assert torch.equal(freeze(model, images).logits, expected)
-
-
-TWICE: dict[str, Callable[[Tensor], Tensor]] = {
-    "read by another": lambda h: F.relu(h) + h,
-    "read by the logits": lambda h: torch.cat([F.relu(h), h], 1),
-    "given": lambda h: F.relu(h.view(2, 12)),
-}
-
-
-@pytest.mark.parametrize("double", [True, False])
-@pytest.mark.parametrize("name", TWICE)
-def test_what_others_read_is_not_overwritten(name: str, double: bool) -> None:
-    """Neither in the model's own run, nor in one of more precision, nor in a replay."""
-    model = Model(lambda m, x: TWICE[name](m.body(x)).flatten(1) * 2, body=nn.Linear(12, 12))
-    images = pictures(2, 12).to(torch.float64 if double else torch.float32)
-    frozen = freeze(model, images)
-    with torch.no_grad():
-        replayed = Replay(model, images)(images)
-        expected = model.to(images.dtype)(images)
-    torch.testing.assert_close(frozen.logits, expected)
-    torch.testing.assert_close(replayed, expected)

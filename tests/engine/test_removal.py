@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.small import images, network
+from support.small import by_hand, images, network
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -22,18 +22,13 @@ LAYERS = {1: "1", 2: "3", 3: "6"}
 """The ReLUs of `network` by their layers."""
 
 
-def probabilities_by_hand(model: nn.Module, image: Tensor, units: dict[str, Tensor]) -> Tensor:
-    """The model's own probabilities with units of its modules, by flat numbers, set to zero."""
-    hooks = [
-        model.get_submodule(name).register_forward_hook(lambda _, args, out, numbers=numbers: without(out, numbers))
+def logits_without(model: nn.Module, image: Tensor, units: dict[str, Tensor]) -> Tensor:
+    """The model's own logits with units of its modules, by flat numbers, set to zero."""
+    zero = {
+        name: lambda out, numbers=numbers: out.flatten().index_fill(0, numbers, 0).reshape(out.shape)
         for name, numbers in units.items()
-    ]
-    try:
-        with torch.no_grad():
-            return model(image[None])[0].double().softmax(0)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    }
+    return by_hand(model, image[None], zero)[0]
 
 
 def active_units(model: nn.Sequential, image: Tensor) -> dict[int, set[int]]:
@@ -64,7 +59,7 @@ def test_removal_is_what_hooks_on_the_model_do(seed: int, depth: int, width: int
         random = []
         for run in range(1 + DRAWS):
             units = {LAYERS[layer]: several[run] for layer, several in draws.items()}
-            after = float(probabilities_by_hand(model, inputs[number], units)[one.target])
+            after = float(logits_without(model, inputs[number], units).softmax(0)[one.target])
             for layer, several in draws.items():
                 drawn = several[run].tolist()
                 assert len({*drawn}) == len(drawn)
@@ -134,21 +129,6 @@ def test_a_path_that_keeps_everything_has_nothing_to_draw_from() -> None:
     assert found.units == found.of_active
 
 
-def logits_by_hand(model: nn.Module, image: Tensor, units: dict[str, Tensor]) -> Tensor:
-    found: list[Tensor] = []
-    last = list(model.children())[-1].register_forward_hook(lambda _, args, out: found.append(out[0]))
-    probabilities_by_hand(model, image, units)
-    last.remove()
-    return found[0]
-
-
-def without(value: Tensor, numbers: Tensor) -> Tensor:
-    """One image's value with units by their flat numbers set to zero."""
-    flat = value.flatten().clone()
-    flat[numbers] = 0
-    return flat.reshape(value.shape)
-
-
 def test_parts_of_a_path_are_removed_alone() -> None:
     """Predicted is what they contribute; measured what the model's own logit loses, by hooks."""
     model, inputs = network(), images(2, 11)
@@ -167,7 +147,7 @@ def test_parts_of_a_path_are_removed_alone() -> None:
             assert part.predicted == pytest.approx(sum(unit.contribution for unit in units))
             shape = layer.tensors[0].shape
             numbers = torch.tensor([int(torch.arange(math.prod(shape)).reshape(shape)[unit.index]) for unit in units])
-            after = logits_by_hand(model, inputs[number], {LAYERS[part.layer]: numbers})
+            after = logits_without(model, inputs[number], {LAYERS[part.layer]: numbers})
             assert part.measured == pytest.approx(float(one.logits[one.target] - after[one.target]), abs=1e-12)
             assert part.after == pytest.approx(float(after.softmax(0)[one.target]))
         channels = {

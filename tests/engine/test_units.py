@@ -5,13 +5,11 @@ from __future__ import annotations
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.small import images, network
+from support.small import RELUS, images, network
 from torch.testing import assert_close
 
 from pathx.engine.freeze import freeze
 from pathx.engine.units import unit_maps
-
-RELUS = {"1": (5, 8, 8), "3": (6, 6, 6), "6": (12,)}
 
 
 @st.composite

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 from PIL import Image, ImageChops
-from support.command_line import Pathx, network, picture, scripted
+from support.command_line import Pathx, files, network, picture, scripted
 from support.reports import data_of, results
-from support.small import files
 
 from pathx.report.build import report
 from pathx.report.collect import References

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from support.command_line import files
 from support.saved import explained, numbers
-from support.small import files, loaded
+from support.small import loaded
 
 from pathx.drawing.render import Drawing
 from pathx.models.load import LoadedModel

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from support.command_line import files
 from support.saved import run
-from support.small import files, picture
+from support.small import picture
 
 from pathx.drawing.render import Drawing
 from pathx.errors import PathxError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -74,3 +74,31 @@ def assert_gradient(model: nn.Module, images: Tensor, target: int = 1, **toleran
 
 def mlp(function: Callable[[Any, Tensor], Any], **parts: nn.Module) -> nn.Module:
     return Model(function, a=nn.Linear(5, 6), b=nn.Linear(6, 3), **parts).eval()
+
+
+def state_of(model: nn.Module) -> dict[str, Any]:
+    """All that an explanation could disturb: law 7."""
+    return dict(_facts(model))
+
+
+def _facts(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        yield f"{name}: identity", id(tensor)
+        yield f"{name}: version", tensor._version
+        yield f"{name}: value", tensor.detach().flatten().tolist()
+        yield f"{name}: requires_grad", tensor.requires_grad
+        yield f"{name}: grad", None if tensor.grad is None else (id(tensor.grad), tensor.grad.flatten().tolist())
+        yield f"{name}: hooks", len(tensor._backward_hooks or ())
+    for name, module in model.named_modules():
+        yield f"{name}: mode", module.training
+        yield f"{name}: inplace", getattr(module, "inplace", None)
+        yield f"{name}: class", type(module)
+        yield f"{name}: attributes", sorted(vars(module))
+        yield f"{name}: own forward", vars(module).get("forward")
+        for attribute, hooks in vars(module).items():
+            if attribute.endswith("_hooks"):
+                yield f"{name}: {attribute}", list(hooks)
+    of_all_modules = vars(torch.nn.modules.module).items()
+    yield "global hooks", [len(held) for name, held in sorted(of_all_modules) if name.startswith("_global_") and held]
+    yield "grad mode", (torch.is_grad_enabled(), torch.is_inference_mode_enabled())
+    yield "defaults", (torch.get_default_dtype(), torch.get_num_threads(), torch.get_rng_state().tolist())

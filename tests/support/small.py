@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -26,6 +27,35 @@ def network(seed: int = 0, classes: int = 4) -> nn.Module:
         return nn.Sequential(*layers, nn.Linear(216, 12), nn.ReLU(), nn.Linear(12, classes)).eval().double()
 
 
+RELUS = {"1": (5, 8, 8), "3": (6, 6, 6), "6": (12,)}
+"""The shapes of its hidden layers, by the names of their ReLUs."""
+
+
+def by_hand(model: nn.Module, inputs: Tensor, edits: dict[str, Callable[[Tensor], Tensor]]) -> Tensor:
+    """The model's own logits with the outputs of some of its modules changed."""
+    hooks = [
+        model.get_submodule(name).register_forward_hook(lambda module, args, out, edit=edit: edit(out.clone()))
+        for name, edit in edits.items()
+    ]
+    try:
+        with torch.no_grad():
+            return model(inputs)  # type: ignore[no-any-return]
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def zeroed(*indices: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
+    """Sets units, or channels, of a map to zero."""
+
+    def edit(out: Tensor) -> Tensor:
+        for index in indices:
+            out[(slice(None), *index)] = 0
+        return out
+
+    return edit
+
+
 def images(count: int = 1, seed: int = 0) -> Tensor:
     return torch.randn(count, 3, 10, 10, generator=seeded(seed), dtype=torch.float64)
 
@@ -40,7 +70,3 @@ def picture(file: Path, size: tuple[int, int] = (14, 12), seed: int = 0) -> Path
     file.parent.mkdir(parents=True, exist_ok=True)
     Image.frombytes("RGB", size, bytes(pixels.tolist())).save(file)
     return file
-
-
-def files(folder: Path) -> set[str]:
-    return {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}

@@ -179,15 +179,6 @@ def test_nothing_of_a_run_waits_for_the_garbage_collector(fails: bool) -> None:
         gc.enable()
 
 
-def test_inputs_of_other_strides() -> None:
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3)).eval()
-    images = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
-    last = images.to(memory_format=torch.channels_last)
-    turned = images.transpose(2, 3).contiguous().transpose(2, 3)
-    for given_ in (images, last, turned, images, last, turned, images[:1].expand(2, -1, -1, -1)):
-        assert_the_models_own(model, given_)
-
-
 # Law 7: what a model writes
 
 
