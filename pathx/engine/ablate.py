@@ -397,8 +397,8 @@ def _choose(
     wanted: list[tuple[int | slice, UnitPlace]] = [(slice(None), place) for place in units]
     for image, explanation in enumerate(paths):
         wanted += [(image, unit) for layer in explanation.path for unit in layer.units]
-    for number, unit in wanted:
-        name, index = (unit.tensor, unit.index) if isinstance(unit, Unit) else unit
+
+    def name_layer(name: str) -> None:
         if name not in layers:
             near = [other for other in layers if name.split(".")[-1] in other][:3] or list(layers)[-3:]
             raise PathxError(
@@ -407,6 +407,13 @@ def _choose(
         if name not in masks:
             for gate in layers[name]:
                 masks[gate.name] = torch.zeros(count, *gate.shape, dtype=torch.bool, device=frozen.images.device)
+
+    for explanation in paths:
+        for layer in explanation.path:  # also those that keep no unit
+            name_layer(layer.tensors[0].name)
+    for number, unit in wanted:
+        name, index = (unit.tensor, unit.index) if isinstance(unit, Unit) else unit
+        name_layer(name)
         shape = masks[name].shape[1:]
         if len(index) > len(shape) or not all(0 <= at < size for at, size in zip(index, shape, strict=False)):
             place, size = ",".join(map(str, index)), " x ".join(map(str, shape))

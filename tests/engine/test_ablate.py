@@ -101,6 +101,19 @@ def test_a_layer_of_several_maps_is_kept_as_one() -> None:
     assert [one.units for one in made] == [124, 124]
 
 
+def test_a_path_without_units_changes_nothing() -> None:
+    """Where no unit sends anything to any class; only those of the path stay: none."""
+    model, inputs = network(), images(2)
+    with torch.no_grad():
+        model[-1].weight.zero_()  # type: ignore[index, union-attr, operator]
+    paths = pathx.explain(model, inputs, depth=1)
+    assert not any(layer.units for path in paths for layer in path.path)
+    for keep in (False, True):
+        for made in pathx.ablate(model, inputs, path=paths, keep=keep):
+            assert made.units == (12 if keep else 0)
+            assert_close(made.after, made.before)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
