@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pathx.decomposition import LEAST_SHARE
 from pathx.drawing.page import Bar, Panel, sheet
-from pathx.drawing.render import Drawing, Overlay, pixel_map, shared_scale
+from pathx.drawing.render import Drawing, pixel_map, shared_scale
 from pathx.drawing.view import View, field_boxes, heat_of, map_tile, unit_boxes, used_ends, with_inset
 from pathx.drawing.words import LINE, brief_removal, count_of, path_line, percent, settings_line
 from pathx.explanation import Explanation
@@ -22,55 +22,29 @@ MAPS = (
 )
 
 
-def explanation_figure(
-    explanation: Explanation,
-    view: View,
-    drawing: Drawing,
-    *,
-    heat: Tensor | None = None,
-    overlay: Overlay | None = None,
-    pixels: Image.Image | None = None,
-) -> Image.Image:
-    """One explanation on a page that needs nothing beside it.
-
-    Args:
-        heat, pixels: what `heat_of` and `pixel_map` give of the explanation, where that is known.
-        overlay: the heat on the view's photo, where that is drawn already.
-    """
-    tile = view.tile()
-    exact = map_tile(pixels or pixel_map(explanation.attribution, drawing), tile.photo)
+def explanation_figure(explanation: Explanation, view: View, drawing: Drawing) -> Image.Image:
+    """One explanation on a page that needs nothing beside it."""
+    tile, heat = view.tile(), heat_of(explanation, drawing)
+    exact = map_tile(pixel_map(explanation.attribution, drawing), tile.photo)
     ImageDraw.Draw(exact).rectangle((0, 0, exact.width - 1, exact.height - 1), outline="#cccccc")
-    against, towards = ("against", "for") if not view.other else (f"for {view.other}", f"for {view.label}")
-    heat = heat_of(explanation, drawing) if heat is None else heat
+    ends = (f"for {view.other}", f"for {view.label}") if view.other else ("against", "for")
     panels = [
         Panel(tile.photo, "photo", ("the part that the network saw",)),
         Panel(
-            _on_tile(explanation, view, tile, drawing, heat, overlay),
+            tile.overlay(heat, drawing, boxes=unit_boxes(explanation)),
             *caption(explanation, drawing),
-            bar=Bar(drawing.colours, against, towards, ends=used_ends([heat])),
+            bar=Bar(drawing.colours, *ends, ends=used_ends([heat])),
         ),
         Panel(
             exact,
             "pixel map",
             ("exact values",),
-            bar=Bar(drawing.colours, against, towards, exact=True, ends=used_ends([plane(explanation.attribution)])),
+            bar=Bar(drawing.colours, *ends, exact=True, ends=used_ends([plane(explanation.attribution)])),
         ),
     ]
     probability = explanation.probability if view.probability is None else view.probability
     title = f"{view.label}, {percent(probability)}" if not view.other else f"why {view.label} and not {view.other}"
     return sheet(panels, title=title, more=view.more, words=words(explanation, view))
-
-
-def _on_tile(
-    explanation: Explanation, view: View, tile: View, drawing: Drawing, heat: Tensor, overlay: Overlay | None
-) -> Image.Image:
-    """The heat on what the network saw: where the tile has the photo's own pixels, the very part of the overlay."""
-    boxes = unit_boxes(explanation)
-    if tile.photo.size == view.seen_size:
-        overlay = overlay or view.draw(heat, drawing, boxes=boxes)
-        if overlay.crop.size == tile.photo.size:  # unless the photo is so large that it is not shown as it is
-            return overlay.crop
-    return tile.overlay(heat, drawing, boxes=boxes)
 
 
 def words(explanation: Explanation, view: View) -> list[str]:

@@ -95,7 +95,7 @@ def sheet(
     if words:
         canvas.space(_GAP * 0.4)
     if bar is not None:
-        canvas.bar(bar, inner)
+        canvas.bar(bar, _MARGIN, inner, _TEXT, longest=240)
     return canvas.draw()
 
 
@@ -131,49 +131,32 @@ class _Canvas:
             self.y = top
             self.paste(panel.image, left)
             self.y = top + height + 8
+            if panel.bar is not None:
+                self.bar(panel.bar, left, max(panel.image.width, _NARROWEST), _TEXT - 2)
             if any(other.bar for other in panels):
-                self.small_bar(panel, left)
+                self.y = top + height + 8 + _TEXT * _LEADING
             self.text(panel.caption, _TEXT + 1, _INK, left, cell)
             for detail in panel.details:
                 self.text(detail, _TEXT - 1, _GREY, left, cell)
             lowest = max(lowest, self.y)
         self.y = lowest + _GAP * 0.8
 
-    def small_bar(self, panel: Panel, left: float) -> None:
-        """A strip as wide as the panel's picture, with its ends named; where there is none, the room for it."""
-        if panel.bar is not None:
-            room = max(panel.image.width, _NARROWEST)
-            against, towards = (wrap(end, _TEXT - 2, room / 3, 1)[0] for end in panel.bar.names)
-            ends = [width(end, _TEXT - 2) + 6 for end in (against, towards)]
-            length = round(room - sum(ends))
-            self.write(against, _TEXT - 2, _GREY, left)
-            self.write(towards, _TEXT - 2, _GREY, left + ends[0] + length + 6)
-            self.space(4)
-            self.paste(panel.bar.strip(length, 9), left + ends[0])
-            self.space(-4)
-        self.space(_TEXT * _LEADING)
-
-    def bar(self, bar: Bar, inner: float) -> None:
-        """The strip with its ends named beside it and its numbers beneath, as wide as the room allows."""
-        length = 240
-        room = (inner - length) / 2 - 24
-        if room < 90:  # no room beside it: the names go above
-            self.text(" | ".join(bar.names), _TEXT, _INK, _MARGIN, inner)
-            start = float(_MARGIN)
-        else:
-            (against, *_), (towards, *_) = (wrap(end, _TEXT, room, 1) for end in bar.names)
-            self.write(against, _TEXT, _INK, _MARGIN)
-            start = _MARGIN + width(against, _TEXT) + 10
-            self.write(towards, _TEXT, _INK, start + length + 10)
+    def bar(self, bar: Bar, left: float, room: float, size: int, longest: float = math.inf) -> None:
+        """The strip with its ends named beside it, as long as there is room."""
+        against, towards = (wrap(end, size, room / 3, 1)[0] for end in bar.names)
+        start = left + width(against, size) + 8
+        length = round(min(longest, left + room - width(towards, size) - 8 - start))
+        self.write(against, size, _INK, left)
+        self.write(towards, size, _INK, start + length + 8)
         self.space(3)
-        self.paste(bar.strip(length, 14), start)
-        self.space(17)
-        low, high = bar.ends
-        for value in (low, 0.0, high) if low * high else (low, high):
-            number = "" if bar.scale is None else f"{bar.scale:.2g}"
-            text, share = f"{value:+.0f}"[0] + number if value else "0", (value - low) / (high - low)
-            self.write(text, _TEXT - 2, _GREY, start + share * (length - width(text, _TEXT - 2)))
-        self.space(_TEXT * _LEADING)
+        self.paste(bar.strip(length, size - 3), start)
+        self.space(size + 2)
+        if bar.scale is not None:
+            low, high = bar.ends
+            for value in (low, 0.0, high) if low * high else (low, high):
+                text, share = f"{value * bar.scale:+.2g}" if value else "0", (value - low) / (high - low)
+                self.write(text, size - 2, _GREY, start + share * (length - width(text, size - 2)))
+            self.space(size * _LEADING)
 
     def draw(self) -> Image.Image:
         page = Image.new("RGB", (self.width, round(self.y) + _MARGIN // 2), _PAPER)

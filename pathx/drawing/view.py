@@ -102,12 +102,6 @@ class View:
             min(self.photo.height, max(round(bottom), round(top) + 1)),
         )
 
-    @property
-    def seen_size(self) -> tuple[int, int]:
-        """(width, height) of what the network saw of the photo, in its pixels."""
-        left, top, right, bottom = self._box
-        return right - left, bottom - top
-
     def tile(self) -> View:
         """What the network saw of the photo, in the size that sheets have it."""
         (left, top, right, bottom), box = self.region, self._box

@@ -18,8 +18,9 @@ from pathx.report.collect import Collected, ExplanationFiles, collect
 from pathx.report.explanation import path_map, path_overlay, whole
 from pathx.report.measures import Shown, atlas_page, measure_page, page_title
 from pathx.report.page import Report, encode_jpeg, is_page, page
-from pathx.report.saved import NetworkDataOf, Photo, channels_of, explanation_page, find_photo, write_network_data
+from pathx.report.saved import NetworkDataOf, channels_of, explanation_page, write_network_data
 from pathx.results.files import MARKER_SCHEMA, REPORT, channel_key, document_bytes, foreign, own_files, replace_folder
+from pathx.results.saved import Photo, find_photo
 
 _THUMBNAIL = 300
 """Pixels on the longer side of a small picture."""
@@ -75,7 +76,7 @@ def _gallery_file(results: Sequence[str | Path], out: str | Path | None) -> Path
 def _write_single(found: Collected, out: str | Path | None, note: Note) -> Path:
     (one,) = found.explanations
     one = replace(one, notes=(*one.notes, *found.problems))
-    made, notes = explanation_page(one, found, find_photo(one))
+    made, notes = explanation_page(one, found, find_photo(one.document, one.folder))
     for text in (text for text in notes if text not in found.problems):
         note(f"{shown(one.folder)}: {text}")
     return Report(made).save(out or one.folder / REPORT)
@@ -114,7 +115,7 @@ def _write_gallery(found: Collected, file: Path, note: Note, advance: Callable[[
         ours = {"schema": MARKER_SCHEMA, "files": sorted(PurePath(image.thumbnail).name for image in images)}
         new.put(f"{base}thumbnails/{MARKER}", document_bytes(ours))  # small pictures are no photos to explain
         for number, image in enumerate(images):
-            picture, problem = photo = find_photo(image.best)
+            opened, problem = photo = find_photo(image.best.document, image.best.folder)
             try:
                 for name, made in _pages(image, photo, _around(images, number, file), found):
                     new.put(name, made.encode())
@@ -122,13 +123,14 @@ def _write_gallery(found: Collected, file: Path, note: Note, advance: Callable[[
                 problems.append(str(error))
                 note(str(error))
                 continue
-            if picture is not None:
+            if opened is not None:
+                picture = opened.pixels
                 document, values = image.best.document, path_map(image.best.document)
                 small = picture if values is None else path_overlay(document, values, picture).crop
                 new.put(image.thumbnail, encode_jpeg(small, _THUMBNAIL))
             else:
                 note(problem)
-            rows.append(_row(image, picture is not None))
+            rows.append(_row(image, opened is not None))
             advance(1)
         with_links = partial(atlas_page, shown=_channels_shown(images))
         others = [(measure_page, *one) for one in found.measures] + [(with_links, *one) for one in found.units]

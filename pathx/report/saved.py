@@ -19,9 +19,9 @@ from pathx.drawing.view import Region, View
 from pathx.engine.ablate import part_removals
 from pathx.engine.freeze import Frozen, freeze
 from pathx.engine.units import unit_maps
-from pathx.errors import PathxError, shown
+from pathx.errors import PathxError
 from pathx.explanation import Explanation, LayerTensor, Unit
-from pathx.images.read import UserImage, open_image
+from pathx.images.read import UserImage
 from pathx.maps import smooth
 from pathx.regular import read_regular
 from pathx.report.collect import Collected, ExplanationFiles
@@ -29,6 +29,7 @@ from pathx.report.explanation import NetworkData, channel_of, explanation_data
 from pathx.report.page import Report, encode_png, encode_small, page, read_picture
 from pathx.results.explanation import ResultSubject, path_document
 from pathx.results.files import FILES, PATH, REPORT_DATA, document_bytes, read_document, replace_file, understood
+from pathx.results.saved import Photo
 from pathx.results.schema import misfit
 
 _SHEET_SIDE, _FEATURE_SIDE = 1100, 340
@@ -39,9 +40,6 @@ MOST_UNITS = 40
 _MAP_SIDE = 112
 
 _SHAPE = {"path": str, "unit_maps": dict, "effects": [dict]}
-
-Photo = tuple[Image.Image | None, str]
-"""A photo as it is today, or None and why it cannot be shown."""
 
 NetworkDataOf = Callable[[ExplanationFiles], NetworkData | None]
 
@@ -63,21 +61,6 @@ def _hash(folder: Path) -> str:
     return hashlib.sha256(read_regular(folder / PATH)).hexdigest()
 
 
-def find_photo(found: ExplanationFiles) -> Photo:
-    """The photo that a document names, where it is still the same: as it is named, or from a folder above the results."""
-    about = found.document["image"]
-    problem = f"the photo {shown(about['file'])} is not where it was; the page is without it"
-    for place in (Path(), *found.folder.resolve().parents):
-        try:
-            opened = open_image(place / about["file"])
-        except (PathxError, ValueError):
-            continue
-        if opened.sha256 == about["sha256"]:
-            return opened.pixels, ""
-        problem = f"the photo {shown(about['file'])} has changed since; the page is without it"
-    return None, problem
-
-
 def explanation_page(
     found: ExplanationFiles,
     beside: Collected,
@@ -95,7 +78,7 @@ def explanation_page(
     """
     document, folder = found.document, found.folder
     with understood(folder / PATH):
-        picture, problem = photo
+        opened, problem = photo
         notes = [*found.notes, *([problem] if problem else [])]
         more = {
             "features": _beside(folder / "decomposition.json", notes, partial(_features, folder)),
@@ -107,7 +90,7 @@ def explanation_page(
         }
         data = explanation_data(
             document,
-            picture,
+            None if opened is None else opened.pixels,
             _read_network_data(found),
             notes,
             read_picture(folder / FILES["heatmap"]),

@@ -14,7 +14,7 @@ from safetensors.torch import save as safetensors_bytes
 from pathx.drawing.figure import explanation_figure
 from pathx.drawing.page import Panel
 from pathx.drawing.render import Drawing, pixel_map, png
-from pathx.drawing.view import View, heat_of, unit_boxes
+from pathx.drawing.view import View
 from pathx.errors import PathxError, shown
 from pathx.images.read import UserImage
 from pathx.results.files import FILES, PATH, SETTINGS, Kind, ResultFiles, created_by, is_finite
@@ -118,10 +118,11 @@ def explanation_files(explanation: Explanation, subject: ResultSubject, more: tu
 
 def pictures(explanation: Explanation, view: View, drawing: Drawing) -> dict[str, bytes]:
     """figure.png, heatmap.png and overlay.png."""
-    heat, pixels = heat_of(explanation, drawing), pixel_map(explanation.attribution, drawing)
-    overlay = view.draw(heat, drawing, boxes=unit_boxes(explanation))
-    figure = explanation_figure(explanation, view, drawing, heat=heat, overlay=overlay, pixels=pixels)
-    drawn = {"figure": figure, "heatmap": pixels.convert("RGB"), "overlay": overlay.full}
+    drawn = {
+        "figure": explanation_figure(explanation, view, drawing),
+        "heatmap": pixel_map(explanation.attribution, drawing).convert("RGB"),
+        "overlay": view.overlay(explanation, drawing),
+    }
     return {FILES[name]: png(picture) for name, picture in drawn.items()}
 
 

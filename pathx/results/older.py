@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pathx.errors import PathxError
+from pathx.errors import PathxError, shown
 from pathx.results.files import (
     CONTRAST,
     CONTRAST_PICTURE,
@@ -24,8 +24,6 @@ from pathx.results.files import (
     read_document,
     replace_folder,
 )
-
-EARLIER = "an earlier version of the image"
 
 Document = dict[str, Any]
 
@@ -71,7 +69,7 @@ _OURS = (DECOMPOSITION, PATH, SHEET, *FILES.values(), REPORT, REPORT_DATA)
 
 
 def remove_others(folder: Path, path: Document) -> str:
-    """How results were made that are to go, as those of a path.json take their place.
+    """How results were made that are to go, such as `with depth 3`, as those of a path.json take their place.
 
     In its own folder those made in another way are replaced when it is written. Those of other questions, which are other
     classes or pairs of classes, stay whatever their settings; they are removed here only if they are of another image, model
@@ -82,9 +80,9 @@ def remove_others(folder: Path, path: Document) -> str:
         old = None if place.is_symlink() else _older(place / PATH)
         if old is None or old["schema"] != path["schema"]:
             continue
-        differences = (_other_settings(old, path) if place == folder else []) or _other_subject(old, path)
-        replaced = replaced or ", ".join(differences)
-        if differences and place != folder:
+        different = (_other_settings(old, path) if place == folder else "") or _other_subject(old, path)
+        replaced = replaced or (different and f"{different} in {shown(folder.parent)}")
+        if different and place != folder:
             with replace_folder(place) as new:
                 new.commit([*_OURS, *_feature_files(place)])
                 _remove_empty_features(place)
@@ -93,20 +91,21 @@ def remove_others(folder: Path, path: Document) -> str:
     return replaced
 
 
-def _other_settings(old: Document, new: Document) -> list[str]:
+def _other_settings(old: Document, new: Document) -> str:
     """The settings of an older document that are others now."""
     about = [f"{key} {old.get(key)}" for key in SETTINGS if old.get(key) != new[key]]
     before = old["created_by"]["dtype"]
-    return about + ([f"dtype {before}"] if before != new["created_by"]["dtype"] else [])
+    about += [f"dtype {before}"] if before != new["created_by"]["dtype"] else []
+    return f"with {', '.join(about)}" if about else ""
 
 
-def _other_subject(old: Document, new: Document) -> list[str]:
+def _other_subject(old: Document, new: Document) -> str:
     """Whether an older document is of another model, of other pixels, or of other preprocessing."""
     if old["model"]["sha256"] != new["model"]["sha256"]:
-        return [f"model {old['model']['name']}"]
+        return f"with model {old['model']['name']}"
     if old["image"]["sha256"] != new["image"]["sha256"]:
-        return [EARLIER]
-    return [] if old.get("preprocessing") == new["preprocessing"] else ["other preprocessing"]
+        return "of an earlier version of the image"
+    return "" if old.get("preprocessing") == new["preprocessing"] else "with other preprocessing"
 
 
 def describe_the_same(old: Document, new: Document) -> bool:

@@ -12,7 +12,6 @@ from pathx.drawing.figure import comparison_sheet, contrast_sheet, decomposition
 from pathx.drawing.render import Drawing, png
 from pathx.drawing.view import View
 from pathx.errors import PathxError, shown
-from pathx.images.read import UserImage, open_image
 from pathx.models.labels import slug
 from pathx.results.decomposition import decomposition_pictures, feature_folders
 from pathx.results.explanation import pictures
@@ -29,10 +28,8 @@ from pathx.results.files import (
     replace_folder,
     understood,
 )
-from pathx.results.saved import Saved, read_contrast, read_decomposition, read_explanation
+from pathx.results.saved import Saved, find_photo, read_contrast, read_decomposition, read_explanation
 from pathx.results.store import Result, State
-
-_PHOTOS_KEPT = 8  # results of one photo lie side by side
 
 
 def redraw(folder: str | Path, drawing: Drawing | None = None) -> Iterator[Result]:
@@ -81,7 +78,6 @@ class _Redrawer:
     drawing: Drawing
     done: set[Path] = field(default_factory=set)
     met: list[Saved] = field(default_factory=list)
-    photos: dict[str, tuple[UserImage | None, str]] = field(default_factory=dict)
 
     def decomposition(self, folder: Path) -> Result:
         document = read_document(folder / DECOMPOSITION)
@@ -145,28 +141,16 @@ class _Redrawer:
                 yield Result.failure(str(root), error)
 
     def _view(self, saved: Saved) -> tuple[View, tuple[str, ...]]:
-        """What to draw on: the photo, as long as it is where it was and the same; else plain grey."""
-        image, target = saved.document["image"], saved.document["target"]
-        label, probability = target["label"], target["probability"]
-        other = saved.document.get("against", {}).get("label", "")
-        source = f"{PurePath(image['file']).name}, {saved.document['model']['name']}"
-        if image["sha256"] not in self.photos:
-            try:
-                opened = open_image(image["file"]).reduce()
-                same = opened.sha256 == image["sha256"]
-                note = "" if same else f"{shown(image['file'])} has changed since; drawn without it"
-                self.photos[image["sha256"]] = (opened if same else None, note)
-            except PathxError:
-                note = f"{shown(image['file'])} is not there any more; drawn without it"
-                self.photos[image["sha256"]] = (None, note)
-        photo, note = self.photos[image["sha256"]]
-        for older in list(self.photos)[:-_PHOTOS_KEPT]:
-            del self.photos[older]
+        """What to draw on: the photo, as long as it is the same; else plain grey, and a note."""
+        document, (photo, problem) = saved.document, find_photo(saved.document, saved.folder)
+        view = View.of(saved.explanation)
         if photo is not None:
-            return View(photo.pixels, photo.on_pixels(saved.region), label, source, probability, other), ()
-        return replace(View.of(saved.explanation, label=label), source=source, probability=probability, other=other), (
-            note,
-        )
+            photo = photo.reduce()
+            view = View(photo.pixels, photo.on_pixels(tuple(document["region"])))
+        source = f"{PurePath(document['image']['file']).name}, {document['model']['name']}"
+        about = {"label": document["target"]["label"], "other": document.get("against", {}).get("label", "")}
+        view = replace(view, **about, source=source, probability=document["target"]["probability"])
+        return view, (problem,) if problem else ()
 
     def _write(self, folder: Path, contents: dict[str, bytes]) -> None:
         with replace_folder(folder) as new:

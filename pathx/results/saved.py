@@ -15,6 +15,7 @@ from pathx.contrast import Contrast
 from pathx.decomposition import Decomposition, Feature
 from pathx.errors import PathxError, parse_json, shown
 from pathx.explanation import Effect, Explanation, PathLayer, Removal, Unit
+from pathx.images.read import UserImage, open_image
 from pathx.maps import Place
 from pathx.results.files import FILES, PATH, SETTINGS, read_document
 
@@ -26,12 +27,30 @@ class Saved:
     Args:
         explanation: of its logits only those of the classes that it is about are known; the others are NaN.
         document: what path.json says.
-        region: what the network saw of the photo.
     """
 
+    folder: Path
     explanation: Explanation
     document: dict[str, Any]
-    region: tuple[float, float, float, float]
+
+
+Photo = tuple[UserImage | None, str]
+"""A photo as it is today, or None and why it cannot be shown."""
+
+
+def find_photo(document: dict[str, Any], folder: Path) -> Photo:
+    """The photo that a document in a folder names, as it is named or from a folder above."""
+    about = document["image"]
+    problem = f"the photo {shown(about['file'])} is not where it was and is left out"
+    for place in (Path(), *folder.resolve().parents):
+        try:
+            opened = open_image(place / about["file"])
+        except (PathxError, ValueError):
+            continue
+        if opened.sha256 == about["sha256"]:
+            return opened, ""
+        problem = f"the photo {shown(about['file'])} has changed since and is left out"
+    return None, problem
 
 
 def read_explanation(folder: Path) -> Saved:
@@ -46,7 +65,7 @@ def read_explanation(folder: Path) -> Saved:
             attribution, weight = tensors.get_tensor("attribution"), tensors.get_tensor("weight")
             bias = float(tensors.get_tensor("bias"))
             layer_map = tensors.get_tensor("layer_map") if "layer_map" in tensors.keys() else None  # noqa: SIM118
-        same = all(about[key] == document[key] for key in ("image", "model", "target", *SETTINGS))
+        same = all(about[key] == document[key] for key in ("image", "region", "model", "target", *SETTINGS))
         target = document["target"]
         logits = torch.full((document["model"]["classes"],), torch.nan)
         other = document.get("against")
@@ -67,12 +86,11 @@ def read_explanation(folder: Path) -> Saved:
             layer_map=layer_map,
             **{key: document[key] for key in SETTINGS},
         )
-        left, top, right, bottom = about["region"]
     except (SafetensorError, OSError, LookupError, TypeError, ValueError, RuntimeError, MemoryError) as error:
         raise PathxError(f"{shown(file)} cannot be read ({type(error).__name__}): make it again") from None
     if not same:
         raise PathxError(f"{shown(file)} is of another explanation than {PATH} beside it: make it again")
-    return Saved(explanation, document, (left, top, right, bottom))
+    return Saved(folder, explanation, document)
 
 
 def read_decomposition(folder: Path, document: dict[str, Any]) -> tuple[Decomposition, Saved]:

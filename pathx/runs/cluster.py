@@ -6,7 +6,7 @@ other was stopped. The index is written here, in the process that started the ru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -53,7 +53,7 @@ class OnRay:
     actors: Actors | None = None
     documents: bool = True
 
-    def explain(self, run: Run, index: Index, items: Sequence[Item]) -> Iterator[Result]:
+    def explain(self, run: Run, index: Index, items: Sequence[Item]) -> Generator[Result]:
         """The results of images that are to be done."""
         settings = run.job.settings
         read, write = partial(_read, run.model.preprocessing), partial(_write, run.store, self.documents)

@@ -144,7 +144,7 @@ class Index:
         others = others or (["other preprocessing"] if old.get("preprocessing") != new["preprocessing"] else [])
         lines = (self._known.get((self._key[0], name)) for name in self._record["images"])
         count = sum(line is not None and line["run"] == old.get("run") for line in lines)
-        return f"results of {count} images with {', '.join(others)}" if count and others else ""
+        return f"of {count} images with {', '.join(others)}" if count and others else ""
 
     def line_of(self, name: str) -> Line | None:
         """What an earlier run of the same kind wrote of an image that it did, in whichever shard."""

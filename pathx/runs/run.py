@@ -22,7 +22,6 @@ from pathx.images.find import ImageFile, PipedImage, find_images
 from pathx.models.load import LoadedModel
 from pathx.pipeline import Input, Note, in_batches, no_notes, once, read_input, start_workers
 from pathx.results.files import NoRoomError, check_folder
-from pathx.results.older import EARLIER
 from pathx.results.store import Result, ResultStore, State, result_store
 from pathx.runs.compute import Computed, Computer, Item, Job, Read, Settings, unfinished_batches
 from pathx.runs.index import Index, Shard, merge_if_finished
@@ -116,7 +115,7 @@ def explain_files(
         stop: when asked, the run ends after what has been computed is written, with KeyboardInterrupt.
         note: is told what a user should know of the run, such as that memory was short.
     """
-    job, stop, say = Job(targets, settings or Settings(), decompose), stop or Stop(), once(note)
+    job, stop, note = Job(targets, settings or Settings(), decompose), stop or Stop(), once(note)
     plan = files if isinstance(files, Plan) else Plan.of(files, out)
     job.check()
     check_folder(out)
@@ -125,55 +124,46 @@ def explain_files(
         index = None
         if plan.indexed or pack is not None or ray is not None:
             index = index_of(plan, model, job, store)
-        replaced, why = "" if index is None else index.replaced, "the settings differ"
-        with closing(_explain(Run(model, job, plan, store, index, stop, say), ray)) as results:
-            for result in results:
-                if result.replaced and not replaced and not (index is not None and index.distrusted):
-                    earlier = result.replaced == EARLIER
-                    replaced = (
-                        f"results {'of' if earlier else 'with'} {result.replaced} in {shown(result.folder.parent)}"
-                    )
-                    why = "it has changed since" if earlier else why
-                if replaced:
-                    say(f"{replaced} are replaced, because {why}; to keep both, choose another folder with `out`")
-                yield result
-                if index is not None and isinstance(result.error, NoRoomError):
-                    raise PathxError(
-                        "stopped, as nothing more can be written: make room, then run it again to continue"
-                    )
+        run, done = Run(model, job, plan, store, index, stop, note), set[str]()
+        here = job.settings if ray is None else replace(job.settings, device="cpu")
+        computer = Computer(model, replace(job, settings=here), note)
+        with commit_at_end(store, index):
+            if index is not None and not plan.overwrite:
+                for source, results in _kept_images(run, index, computer):
+                    stop.check()
+                    done.add(source.name)
+                    yield from results
+            items = [(image, image.name not in done) for image in plan.images]
+            if ray is None or index is None or len(done) == len(items):
+                made = _explain_here(run, computer, items)
+            else:
+                made = ray.explain(run, index, items)
+            with closing(made):
+                replaced = "" if index is None else index.replaced
+                for result in made:
+                    if index is None or not index.distrusted:
+                        replaced = replaced or result.replaced
+                    if replaced:
+                        note(f"results {replaced} are replaced; to keep both, choose another folder with `out`")
+                    yield result
+                    if index is not None and isinstance(result.error, NoRoomError):
+                        room = "make room, then run it again to continue"
+                        raise PathxError(f"stopped, as nothing more can be written: {room}")
+        if index is not None and not index.begun and (done or plan.shard is not None):  # there was nothing to do
+            index.begin()
+        if index is not None and index.begun:
+            index.finish(complete=not stop.asked)
     stop.check()
     if plan.shard is not None and merge_if_finished(out):
         note(f"all shards have finished and are merged: {shown(out)}")
 
 
-def _explain(run: Run, ray: OnRay | None) -> Generator[Result]:
-    """The results of a run: first those that an earlier one has written, then the others as they are done.
+def _explain_here(run: Run, computer: Computer, items: Sequence[Item]) -> Generator[Result]:
+    """The results of images that are to be done: images are read ahead of the network, and results written behind it.
 
     All images of a batch are computed if one is not done: the last digits of a result depend on how many images it is computed
     with and on its place among them. So a run that goes on writes, to the byte, what it would have written undisturbed.
     """
-    job, index, done = run.job, run.index, set[str]()
-    here = job.settings if ray is None else replace(job.settings, device="cpu")
-    computer = Computer(run.model, replace(job, settings=here), run.note)
-    with commit_at_end(run.store, index):
-        if index is not None and not run.plan.overwrite:
-            for source, results in _kept_images(run, index, computer):
-                run.stop.check()
-                done.add(source.name)
-                yield from results
-        items = [(image, image.name not in done) for image in run.plan.images]
-        if ray is None or index is None:
-            yield from _explain_here(run, computer, items)
-        elif len(done) < len(items):
-            yield from ray.explain(run, index, items)
-    if index is not None and not index.begun and (done or run.plan.shard is not None):  # there was nothing to do
-        index.begin()
-    if index is not None and index.begun:
-        index.finish(complete=not run.stop.asked)
-
-
-def _explain_here(run: Run, computer: Computer, items: Sequence[Item]) -> Iterator[Result]:
-    """The results of images that are to be done: images are read ahead of the network, and results written behind it."""
     index, behind = run.index, deque[Future[list[Result]]]()
 
     def read(item: Item) -> Read:

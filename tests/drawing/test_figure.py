@@ -16,7 +16,6 @@ import pathx
 from pathx import Drawing, Explanation
 from pathx.drawing.colours import HEATS
 from pathx.drawing.figure import caption, comparison_sheet, explanation_figure, words
-from pathx.drawing.render import pixel_map
 from pathx.drawing.view import View
 from pathx.drawing.words import removal_line
 from pathx.maps import smooth
@@ -55,22 +54,6 @@ def test_a_probability_that_the_explanation_cannot_know_is_given() -> None:
     title = (0, 0, 400, 60)
     one, other = explanation_figure(unknown, view, Drawing()), explanation_figure(known, shown, Drawing())
     assert ImageChops.difference(one.crop(title), other.crop(title)).getbbox() is None
-
-
-def test_the_overlay_is_drawn_once_where_the_photo_has_the_size_of_a_tile() -> None:
-    (made,) = pathx.explain(network(), images(), depth=2)
-    photo = Image.merge("RGB", [Image.effect_noise((420, 340), 60) for _ in range(3)])
-    for show in (False, True):
-        drawing = Drawing(show_units=show)
-        view = View.of(made, photo, (50.25, 10.0, 370.5, 330.25))
-        overlay = view.draw(made, drawing)
-        figure = explanation_figure(made, view, drawing)
-        tiles = [figure.crop((left, 68, left + 320, 68 + 320)) for left in (24, 24 + 340 + 20)]
-        assert overlay.crop.size == (320, 320) and overlay.full.size == photo.size
-        assert tiles[0].tobytes() == photo.crop((50, 10, 370, 330)).tobytes()
-        assert tiles[1].tobytes() == overlay.crop.tobytes()
-        again = explanation_figure(made, view, drawing, overlay=overlay, pixels=pixel_map(made.attribution, drawing))
-        assert again.tobytes() == figure.tobytes()
 
 
 def explained(**options: object) -> Explanation:

@@ -48,10 +48,10 @@ def test_without_the_photo_it_is_drawn_on_grey(tmp_path: Path) -> None:
     photo = tmp_path / "photo.png"
     picture(photo, seed=5)
     results = list(redraw(folder))
-    assert all(not r.failed and r.notes == (f"{photo} has changed since; drawn without it",) for r in results)
+    assert all(not r.failed and r.notes == (f"the photo {photo} has changed since and is left out",) for r in results)
     photo.unlink()
     results = list(redraw(folder))
-    assert all(not r.failed and "is not there any more" in r.notes[0] for r in results)
+    assert all(not r.failed and "is not where it was" in r.notes[0] for r in results)
     with Image.open(folder / "photo.png/cat/overlay.png") as shown:
         assert shown.size == (520, 520)
 

@@ -148,7 +148,7 @@ def test_decompositions_go_on_as_well(pathx_: Pathx) -> None:
     for line in lines("pathx-out"):
         assert all(set(made["files"]) == files(Path("pathx-out", made["folder"])) for made in line["explanations"])
     other = pathx_(*arguments, "--features", 1)  # all of them, as that is another way to decompose
-    replaced = "results of 3 images with features None are replaced, because the settings differ; "
+    replaced = "results of 3 images with features None are replaced; "
     assert other.err == f"pathx: note: {replaced}to keep both, choose another folder with --out\n"
     assert pathx_("explain", *arguments[1:]).err == ""
     assert sorted(line["command"] for line in lines("pathx-out")) == ["decompose"] * 3 + ["explain"] * 3
@@ -167,8 +167,7 @@ def test_nothing_rests_on_an_explanation_that_was_replaced(pathx_: Pathx) -> Non
         assert not Path("pathx-out", made["folder"]).parent.joinpath("contrast.json").exists()
     again = pathx_("decompose", *apart)
     assert again.documents == first.documents
-    replaced = "results with depth 1, width 1 in pathx-out/photos/a/0.png are replaced, "
-    replaced += "because the settings differ; "
+    replaced = "results with depth 1, width 1 in pathx-out/photos/a/0.png are replaced; "
     assert again.err == f"pathx: note: {replaced}to keep both, choose another folder with --out\n"
 
 

@@ -42,16 +42,11 @@ def test_other_preprocessing_pixels_or_weights_leave_no_class_of_before(pathx_: 
     assert pathx_(*arguments, "--target", "cat").err == ""
     assert pathx_(*arguments, "--target", "dog").err == ""
     other = pathx_(*arguments, "--target", "cat", "--mean", "0.2")
-    assert (
-        "note: results with other preprocessing in pathx-out/photo.png are replaced, because the settings" in other.err
-    )
+    assert "note: results with other preprocessing in pathx-out/photo.png are replaced" in other.err
     assert os.listdir("pathx-out/photo.png") == ["cat"]
     picture(seed=5)
     again = pathx_(*arguments, "--target", "dog", "--mean", "0.2")
-    assert (
-        "note: results of an earlier version of the image in pathx-out/photo.png are replaced, because it has"
-        in again.err
-    )
+    assert "note: results of an earlier version of the image in pathx-out/photo.png are replaced" in again.err
     assert os.listdir("pathx-out/photo.png") == ["dog"]
     changed = network()
     torch.nn.init.ones_(next(changed.parameters()))
