@@ -95,12 +95,6 @@ class Contrast:
         pairs = (_pair(first, other, difference) for other, difference in zip(others, made, strict=True))
         return Contrast(tuple(explanations), tuple(pairs), reason)
 
-    def scale(self, drawing: Drawing) -> float:
-        """The one colour scale of all that is shown."""
-        from pathx.drawing.figure import contrast_scale
-
-        return contrast_scale(self, drawing)
-
     def figure(
         self,
         photo: Image.Image | None = None,

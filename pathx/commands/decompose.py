@@ -49,7 +49,7 @@ def decompose(
 def _print_decomposition(known: Guide | None, done: Result, first: bool) -> None:
     """The features, how they add up, where the files are."""
     from pathx.drawing.figure import decomposition_remarks
-    from pathx.results.decomposition import feature_folders
+    from pathx.results.documents import feature_folders
 
     made = done.decomposition
     if first:

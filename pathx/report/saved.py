@@ -27,7 +27,7 @@ from pathx.regular import read_regular
 from pathx.report.collect import Collected, ExplanationFiles
 from pathx.report.explanation import NetworkData, channel_of, explanation_data
 from pathx.report.page import Report, encode_png, encode_small, page, read_picture
-from pathx.results.explanation import ResultSubject, path_document
+from pathx.results.documents import ResultSubject, path_document
 from pathx.results.files import FILES, PATH, REPORT_DATA, document_bytes, read_document, replace_file, understood
 from pathx.results.saved import Photo
 from pathx.results.schema import misfit

@@ -8,13 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 
-from pathx.drawing.figure import comparison_sheet, contrast_sheet, decomposition_scale
+from pathx.drawing.figure import comparison_sheet, contrast_scale, contrast_sheet, decomposition_scale
 from pathx.drawing.render import Drawing, png
 from pathx.drawing.view import View
 from pathx.errors import PathxError, shown
 from pathx.models.labels import slug
-from pathx.results.decomposition import decomposition_pictures, feature_folders
-from pathx.results.explanation import pictures
+from pathx.results.documents import decomposition_pictures, feature_folders, pictures
 from pathx.results.files import (
     CONTRAST,
     CONTRAST_PICTURE,
@@ -102,7 +101,7 @@ class _Redrawer:
         labels = [target["label"] for target in document["targets"]]
         probabilities = [target["probability"] for target in document["targets"]]
         drawn = contrast_sheet(made, view, labels, probabilities, self.drawing)
-        document["colour_scale"] = made.scale(self.drawing)
+        document["colour_scale"] = contrast_scale(made, self.drawing)
         self._write(folder, {CONTRAST_PICTURE: png(drawn), CONTRAST: document_bytes(document)})
         return _sheet_result(folder, (CONTRAST_PICTURE,), notes)
 

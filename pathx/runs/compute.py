@@ -25,8 +25,7 @@ from pathx.layers import layer_maps
 from pathx.models.labels import parse_targets, resolve_target, true_classes
 from pathx.models.load import LoadedModel
 from pathx.pipeline import Input, Note, Unreadable, in_batches, no_notes, prepare
-from pathx.results.decomposition import ReferencePanels
-from pathx.results.explanation import ResultSubject
+from pathx.results.documents import ReferencePanels, ResultSubject
 from pathx.results.files import SETTINGS
 
 if TYPE_CHECKING:

@@ -18,9 +18,7 @@ from pathx.explanation import Explanation
 from pathx.images.find import ImageFile
 from pathx.models.labels import target_slug
 from pathx.pipeline import unexpected_error
-from pathx.results.contrast import contrast_files
-from pathx.results.decomposition import decomposition_files
-from pathx.results.explanation import explanation_files
+from pathx.results.documents import contrast_files, decomposition_files, explanation_files
 from pathx.results.files import Kind, ResultFiles, document_bytes
 from pathx.results.lines import Line
 from pathx.results.packs import failed_line

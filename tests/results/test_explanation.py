@@ -23,7 +23,7 @@ from pathx import PathxError
 from pathx.drawing.render import pixel_map
 from pathx.explanation import Edges, Explanation, LayerTensor, PathLayer, Unit
 from pathx.images.read import UserImage
-from pathx.results.explanation import ResultSubject, explanation_files, path_document
+from pathx.results.documents import ResultSubject, explanation_files, path_document
 from pathx.results.files import NoRoomError
 from pathx.results.older import replace_results
 from pathx.results.saved import read_explanation
@@ -95,7 +95,7 @@ def test_the_document_lists_the_strongest_edges_by_position(monkeypatch: pytest.
         {"to_layer": 3, "values": [[0, 1, -4.0], [1, 1, 2.0], [0, 0, 1.0]]},
     ]
     assert layer["edges_share"] == 1.0
-    monkeypatch.setattr("pathx.results.explanation.MOST_EDGES", 2)  # the strongest, and their share
+    monkeypatch.setattr("pathx.results.documents.MOST_EDGES", 2)  # the strongest, and their share
     layer = document(with_edges(torch.tensor([[0.0, 1.0, -4.0], [-3.0, 0.0, 2.0], [0.0, 0.0, 0.0]])))["layers"][1]
     assert layer["edges"] == [{"to_layer": None, "values": [[1, 0, -3.0]]}, {"to_layer": 3, "values": [[0, 1, -4.0]]}]
     assert layer["edges_share"] == 0.7

@@ -1,29 +1,51 @@
-"""The files of one explanation: three pictures, on request the tensors, and path.json."""
+"""The files of explanations, decompositions and contrasts: pictures, on request tensors, and the document that is written last."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors.torch import save as safetensors_bytes
 
-from pathx.drawing.figure import explanation_figure
+from pathx.contrast import Contrast, Pair
+from pathx.decomposition import ALIKE, Decomposition, Feature
+from pathx.drawing.figure import (
+    contrast_scale,
+    contrast_sheet,
+    decomposition_scale,
+    decomposition_sheet,
+    explanation_figure,
+    feature_heat,
+)
 from pathx.drawing.page import Panel
 from pathx.drawing.render import Drawing, pixel_map, png
 from pathx.drawing.view import View
 from pathx.errors import PathxError, shown
+from pathx.explanation import Explanation, PathLayer, Unit
 from pathx.images.read import UserImage
-from pathx.results.files import FILES, PATH, SETTINGS, Kind, ResultFiles, created_by, is_finite
+from pathx.maps import SPOT, Place, no_place
+from pathx.results.files import (
+    CONTRAST,
+    CONTRAST_PICTURE,
+    DECOMPOSITION,
+    FILES,
+    PATH,
+    SETTINGS,
+    SHEET,
+    Kind,
+    ResultFiles,
+    created_by,
+    is_finite,
+)
 from pathx.results.schema import PATH_SCHEMA
 
-if TYPE_CHECKING:
-    from pathx.explanation import Explanation, PathLayer, Unit
-
 TENSORS_SCHEMA = "pathx/tensors@1"
+DECOMPOSITION_SCHEMA, CONTRAST_SCHEMA = "pathx/decomposition@2", "pathx/contrast@1"
 MOST_EDGES = 1000  # that path.json lists of a layer
 
 
@@ -236,3 +258,179 @@ def _tensors(explanation: Explanation, document: dict[str, Any]) -> bytes:
         for layer, listed in zip(explanation.path, document["layers"], strict=True)
     ]
     return safetensors_bytes(tensors, metadata={"pathx": json.dumps(about, allow_nan=False)})
+
+
+# Decompositions
+
+
+@dataclass(frozen=True)
+class ReferencePanels:
+    """What units look for elsewhere, as further pictures: in the figure of the whole path, and in the sheet."""
+
+    whole: tuple[Panel, ...] = ()
+    sheet: tuple[Panel, ...] = ()
+
+
+def decomposition_files(
+    made: Decomposition, subject: ResultSubject, references: ReferencePanels | None = None
+) -> ResultFiles:
+    """The files of one decomposition: those of the whole explanation, in `feature-01`, … those of each feature that is drawn,
+    and decomposition.json.
+
+    Args:
+        references: what its units look for elsewhere, where that is known.
+    """
+    known = references or ReferencePanels()
+    whole = explanation_files(made.whole, subject, known.whole)
+    document, path, contents = _decomposition_document(made, subject), whole.document, whole.contents
+    if subject.draw:
+        contents |= decomposition_pictures(made, subject.view(made.whole, known.sheet), subject.drawing)
+    if subject.save_tensors:
+        contents |= {f"{name}/{FILES['tensors']}": _feature_tensors(one) for name, one in _folders(made).items()}
+    for entry in document["features"]:
+        entry["files"] = {key: name for key, name in FILES.items() if f"{entry['folder']}/{name}" in contents}
+    document["files"] = {**({"sheet": SHEET} if SHEET in contents else {}), "path": PATH, **path["files"]}
+    return ResultFiles(Kind.decomposition, {PATH: path, DECOMPOSITION: document}, contents)
+
+
+def decomposition_pictures(made: Decomposition, view: View, drawing: Drawing) -> dict[str, bytes]:
+    """The sheet, and of each feature that is drawn its overlay, in one colour scale."""
+    tile, scale = view.tile(), decomposition_scale(made, drawing)
+    pictures = {SHEET: decomposition_sheet(made, view, drawing)}
+    for name, one in _folders(made).items():
+        pictures[f"{name}/{FILES['overlay']}"] = tile.overlay(feature_heat(one, drawing), drawing, scale=scale)
+    return {name: png(picture) for name, picture in pictures.items()}
+
+
+def _folders(made: Decomposition) -> dict[str, Feature]:
+    """The features that are drawn, by the names of their folders."""
+    return {f"feature-{one.number:02}": one for one in made.drawn}
+
+
+def feature_folders(document: dict[str, Any]) -> list[str]:
+    """Where the features are, for people to read."""
+    names = [f"{entry['folder']}/" for entry in document["features"] if entry["files"]]
+    return [f"{names[0]} to {names[-1]}"] if len(names) > 1 else names
+
+
+def _decomposition_document(made: Decomposition, subject: ResultSubject) -> dict[str, Any]:
+    """What decomposition.json says: schema `pathx/decomposition@2`."""
+    whole = made.whole
+    feature_of = {position: one.number for one in made.features for position in one.units}
+    names = {one.number: name for name, one in _folders(made).items()}
+    return subject.document(
+        DECOMPOSITION_SCHEMA,
+        whole,
+        {"target": subject.target(whole, whole.target)},
+        layer=made.layer,
+        below_alpha=made.below_alpha,
+        contribution=made.contribution,
+        score=whole.score,
+        features=[
+            {
+                "feature": one.number,
+                "folder": names.get(one.number),
+                "contribution": one.contribution,
+                "share": one.share,
+                **(one.place.document() if one.place else no_place()),
+                "units": [position + 1 for position in one.units],
+                "channels": _channels(made, one),
+                "files": {},
+            }
+            for one in made.features
+        ],
+        units=[
+            {
+                "unit": position + 1,
+                "feature": feature_of[position],
+                **unit_document(unit),
+                "score": path.score,
+                "bias": path.bias,
+            }
+            for position, (unit, path) in enumerate(zip(made.units, made.paths, strict=True))
+        ],
+        grouping={"alike": ALIKE, "linkage": "complete", "smoothing": SPOT},
+        colour_scale=decomposition_scale(made, subject.drawing),
+        files={},
+    )
+
+
+def _channels(made: Decomposition, feature: Feature) -> list[dict[str, Any]]:
+    """The channels that a feature's units belong to, with how many units and what they send, the strongest first."""
+    return [
+        {
+            "tensor": tensor,
+            "channel": channel,
+            "units": len(units),
+            "contribution": math.fsum(unit.contribution for unit in units),
+        }
+        for (tensor, channel), units in made.channels(feature).items()
+    ]
+
+
+def _feature_tensors(feature: Feature) -> bytes:
+    """`attribution`, as one input, and `path_map`, (H, W) in float64, where the input is an image."""
+    tensors = {"attribution": feature.attribution.detach().cpu().contiguous()}
+    if feature.path_map is not None:
+        tensors["path_map"] = feature.path_map
+    return safetensors_bytes(tensors)
+
+
+# Contrasts
+
+
+def contrast_files(
+    contrast: Contrast, subject: ResultSubject, folders: Sequence[str], between: Sequence[str]
+) -> ResultFiles:
+    """The files of one contrast.
+
+    Args:
+        folders: where the explanation of each class is, beside contrast.json.
+        between: where that of the first against each other is.
+    """
+    first, drawing = contrast.explanations[0], subject.drawing
+    targets = [
+        {
+            **subject.target(explanation, explanation.target),
+            "score": explanation.score,
+            "bias": explanation.bias,
+            "attribution_sum": float(explanation.attribution.detach().cpu().double().sum()),
+            "folder": place,
+        }
+        for explanation, place in zip(contrast.explanations, folders, strict=True)
+    ]
+    document = subject.document(
+        CONTRAST_SCHEMA,
+        first,
+        {"reason": contrast.reason or None},
+        targets=targets,
+        pairs=[
+            {"first": targets[0]["index"], "second": target["index"], **_pair_document(pair), "folder": place}
+            for pair, target, place in zip(contrast.pairs, targets[1:], between, strict=True)
+        ],
+        colour_scale=contrast_scale(contrast, drawing),
+        files={"contrast": CONTRAST_PICTURE} if subject.draw else {},
+    )
+    contents = {}
+    if subject.draw:
+        labels, probabilities = zip(*((target["label"], target["probability"]) for target in targets), strict=True)
+        contents[CONTRAST_PICTURE] = png(contrast_sheet(contrast, subject.view(first), labels, probabilities, drawing))
+    return ResultFiles(Kind.contrast, {CONTRAST: document}, contents)
+
+
+def _pair_document(pair: Pair) -> dict[str, Any]:
+    return {
+        "logit": pair.logit,
+        "score": pair.score,
+        "share": pair.share,
+        "bias": pair.bias,
+        "attribution_sum": float(pair.attribution.detach().cpu().double().sum()),
+        "overlap": pair.overlap,
+        "for_first": _side(*pair.first),
+        "for_second": _side(*pair.second),
+        "shared_units": [{"layer": layer, "units": units} for layer, units in pair.shared_units.items()],
+    }
+
+
+def _side(amount: float, place: Place | None) -> dict[str, Any]:
+    return {"sum": amount, **(place.document() if place else no_place())}
