@@ -13,6 +13,7 @@ from support.small import images, network
 
 import pathx
 from pathx import Contrast, Drawing, Explanation, PathxError
+from pathx.drawing.figure import contrast_scale
 from pathx.drawing.render import shared_scale
 from pathx.maps import smooth
 
@@ -66,10 +67,10 @@ def test_all_that_is_shown_is_in_one_scale() -> None:
     made = Contrast.of(explained(0, 0, 1, 2))
     shown = [*made.explanations, *made.pairs]
     own = [shared_scale([smooth(one.attribution, 0.1)], 95) for one in shown]
-    assert made.scale(Drawing(smoothing=0.1, percentile=95, heat="pixels")) == pytest.approx(max(own))
+    assert contrast_scale(made, Drawing(smoothing=0.1, percentile=95, heat="pixels")) == pytest.approx(max(own))
     between = [pair.difference for pair in made.pairs if pair.difference is not None]
     own = [shared_scale([smooth(one.path_map(), 0.1)], 95) for one in (*made.explanations, *between)]
-    assert made.scale(Drawing(smoothing=0.1, percentile=95)) == pytest.approx(max(own))
+    assert contrast_scale(made, Drawing(smoothing=0.1, percentile=95)) == pytest.approx(max(own))
 
 
 def test_a_class_against_itself_is_nothing() -> None:
@@ -83,7 +84,7 @@ def test_a_class_against_itself_is_nothing() -> None:
 def test_a_picture_that_says_nothing_can_be_drawn() -> None:
     black = torch.zeros(2, 3, 10, 10, dtype=torch.float64)
     made = Contrast.of(pathx.explain(network(), black, target=[0, 1]))
-    assert made.pairs[0].overlap == 0 and math.isfinite(made.scale(Drawing()))
+    assert made.pairs[0].overlap == 0 and math.isfinite(contrast_scale(made, Drawing()))
     data = made._repr_png_()
     assert data is not None and data.startswith(b"\x89PNG")
 

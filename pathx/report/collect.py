@@ -18,11 +18,10 @@ from pathx.report.explanation import path_map
 from pathx.report.page import encode_small
 from pathx.results.files import UNFIT, channel_key, read_document, read_names
 from pathx.results.lines import JsonLines
-from pathx.results.schema import PATH_SCHEMA, PATH_SHAPE, misfit
+from pathx.results.schema import PATH_SCHEMA, misfit, shape_of
 
 MEASURES = ("evaluation.json", "grid.json", "common.json")
 MOST_CHANNELS, _CROPS, _SIDE = 32, 3, 72
-_NEEDED = {**PATH_SHAPE, "region": [(int, float)], "input": [int]}
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +114,7 @@ def _add(made: Collected, file: Path) -> None:
 
 
 def _explanation(file: Path, document: dict[str, Any]) -> ExplanationFiles:
-    wrong = misfit(document, _NEEDED) or (None if document["layers"] else "it has no layers")
+    wrong = misfit(document, shape_of("path")) or (None if document["layers"] else "it has no layers")
     if wrong is None:
         try:
             path_map(document)

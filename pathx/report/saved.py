@@ -30,7 +30,7 @@ from pathx.report.page import Report, encode_png, encode_small, page, read_pictu
 from pathx.results.documents import ResultSubject, path_document
 from pathx.results.files import FILES, PATH, REPORT_DATA, document_bytes, read_document, replace_file, understood
 from pathx.results.saved import Photo
-from pathx.results.schema import misfit
+from pathx.results.schema import misfit, shape_of
 
 _SHEET_SIDE, _FEATURE_SIDE = 1100, 340
 
@@ -38,8 +38,6 @@ MOST_UNITS = 40
 """Units whose own map a page holds."""
 
 _MAP_SIDE = 112
-
-_SHAPE = {"path": str, "unit_maps": dict, "effects": [dict]}
 
 NetworkDataOf = Callable[[ExplanationFiles], NetworkData | None]
 
@@ -53,7 +51,7 @@ def write_network_data(found: ExplanationFiles, data: NetworkData) -> None:
 def _read_network_data(found: ExplanationFiles) -> NetworkData | None:
     """What report.json says; None where it is missing, damaged, or of another path.json."""
     document = _beside(found.folder / REPORT_DATA, [], dict)
-    same = misfit(document, _SHAPE) is None and document["path"] == _hash(found.folder)
+    same = misfit(document, shape_of("report")) is None and document["path"] == _hash(found.folder)
     return document if same else None
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from pathx.errors import PathxError, parse_json, reason_of, shown
 from pathx.regular import MARKER, open_regular, path_problem, read_regular, written_by_pathx
-from pathx.results.schema import PATH_SCHEMA, misfit, path_misfit
+from pathx.results.schema import PATH_SCHEMA, misfit, path_misfit, shape_of
 from pathx.stores import is_stored
 
 try:
@@ -235,7 +235,6 @@ _version = lru_cache(version)  # which looks through the installed packages ever
 
 NAMES = "names.json"
 NAMES_SCHEMA = "pathx/names@1"
-_NAMES_SHAPE = {"schema": str, "model": {"sha256": str}, "names": dict}
 _LONGEST_NAME = 80
 
 
@@ -255,7 +254,7 @@ def read_names(folders: Iterable[Path], sha256: str) -> dict[str, str]:
     for folder in folders:
         with suppress(PathxError, OSError):
             document = read_document(folder / NAMES) if (folder / NAMES).is_file() else {}
-            ours = misfit(document, _NAMES_SHAPE) is None and document["schema"] == NAMES_SCHEMA
+            ours = misfit(document, shape_of("names")) is None and document["schema"] == NAMES_SCHEMA
             if ours and document["model"]["sha256"] == sha256:
                 given = {str(key): str(name)[:_LONGEST_NAME] for key, name in document["names"].items() if name}
                 names = {**given, **names}

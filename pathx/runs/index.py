@@ -22,7 +22,7 @@ from pathx.regular import read_regular, written_by_pathx
 from pathx.results.files import Kind, foreign, hold, is_held, read_document, replace_file, replace_folder
 from pathx.results.lines import JsonLines, Line, lines_bytes
 from pathx.results.packs import change_results, unpack
-from pathx.results.schema import LINE_SHAPE, RUN_SHAPE, misfit
+from pathx.results.schema import misfit, shape_of
 from pathx.results.store import Result, ResultStore, State, files_of, result_store, results_of
 
 if TYPE_CHECKING:
@@ -425,12 +425,12 @@ def _read_record(file: Path) -> dict[str, Any]:
         record = read_document(file)
     except PathxError:
         return {}
-    return record if misfit(record, RUN_SHAPE) is None else {}
+    return record if misfit(record, shape_of("run")) is None else {}
 
 
 def _record(file: Path) -> dict[str, Any]:
     content = _read_record(file)
-    if "command" not in content or "images" not in content:
+    if not content:
         raise PathxError(f"{shown(file)} is damaged: run that shard again")
     return content
 
@@ -457,7 +457,7 @@ def _latest(lines: Iterable[Line]) -> dict[tuple[str, str], Line]:
     """The last line of each image, in the order of these; what is no line of an index is left out."""
     latest: dict[tuple[str, str], Line] = {}
     for line in lines:
-        if misfit(line, LINE_SHAPE) is None:
+        if misfit(line, shape_of("index")) is None:
             latest.pop(_key(line), None)
             latest[_key(line)] = line
     return latest

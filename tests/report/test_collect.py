@@ -25,7 +25,7 @@ def test_a_newer_schema_is_shown_and_said(tmp_path: Path) -> None:
 def test_a_document_of_an_earlier_version_is_to_be_made_again(tmp_path: Path) -> None:
     folder = results(tmp_path)
     changed(folder, input=None)
-    with pytest.raises(PathxError, match=r"has no input.: explain the image again"):
+    with pytest.raises(PathxError, match=r"has no input.: make it again"):
         report([folder])
 
 

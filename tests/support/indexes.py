@@ -11,7 +11,8 @@ from pathx.runs.index import Index, Shard
 
 
 def index(out: Path, *names: str, run: str = "r1", shard: Shard | None = None, command: str = "explain") -> Index:
-    return Index(ResultStore(out), shard, {"command": command, "run": run}, names)
+    record = {"command": command, "run": run, "model": {}, "preprocessing": {}, "settings": {}}
+    return Index(ResultStore(out), shard, record, names)
 
 
 def line(out: Path, name: str, **more: Any) -> dict[str, Any]:

@@ -63,8 +63,8 @@ _DATA = '<script type="application/json" id="data">'
 def changed(folder: Path, **changes: Any) -> None:
     """The one path.json below a folder with other contents; None takes a key out."""
     file, document = only_document(folder)
-    document |= changes
-    file.write_text(json.dumps({key: value for key, value in document.items() if value is not None}))
+    gone = {key for key, value in changes.items() if value is None}
+    file.write_text(json.dumps({key: value for key, value in (document | changes).items() if key not in gone}))
 
 
 def reported(folder: Path, **options: Any) -> tuple[dict[str, Any], list[str]]:
