@@ -13,7 +13,7 @@ from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
 import typer
 from typer.core import TyperCommand
 
-from pathx.commands.options import PANELS, RUN, Option, parse
+from pathx.commands.options import PANELS, RUN, Option, number_or_text, parse
 from pathx.commands.output import keep_stdout_for_results, print_errors
 from pathx.errors import PathxError, shown
 from pathx.regular import read_regular
@@ -95,6 +95,8 @@ class _Setting:
         name = self.keys[0] if self.option.rare else self.names[0]
         if self.option.choices and text not in self.option.choices:
             raise PathxError(f"{name} takes {' or '.join(self.option.choices)}, not {text!r}", usage=True)
+        if self.annotation == int | str:
+            return number_or_text(text)
         for number, words in ((int, "a whole number"), (float, "a number")):
             if self.kind is number:
                 return parse(text, number, f"{name} takes {words}, not {text!r}")

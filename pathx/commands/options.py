@@ -87,15 +87,9 @@ def parse_model_args(text: str) -> dict[str, Any]:
     return arguments
 
 
-def parse_depth(text: str) -> int | str:
-    """--depth: a number, or what the library makes of maps:N, half or all."""
-    problem = f"depth {text!r} is not a number of layers; use 1 or more, maps:3, half or all"
-    return text if re.fullmatch(r"all|half|maps:[1-9]\d*", text) else parse(text, int, problem)
-
-
-def parse_width(text: str) -> int | str:
-    """--width: a number, or what the library makes of a share or all."""
-    return int(text) if re.fullmatch(r"[+-]?\d+", text) else text
+def number_or_text(text: str) -> int | str:
+    """A number; or what the library makes of another text, such as `half`, `5%` or `auto`."""
+    return int(text) if re.fullmatch(r"[+-]?\d{1,18}", text) else text
 
 
 def parse_grid(text: str) -> Grid:
@@ -105,7 +99,7 @@ def parse_grid(text: str) -> Grid:
     depths, slash, widths = text.partition("/")
     if not slash or not depths or not widths:
         raise PathxError(f"--grid takes depths/widths such as 1,3,all/16,64, or auto, not {text!r}", usage=True)
-    return list(map(parse_depth, depths.split(","))), list(map(parse_width, widths.split(",")))
+    return list(map(number_or_text, depths.split(","))), list(map(number_or_text, widths.split(",")))
 
 
 def parse_numbers(option: str, text: str) -> list[float]:
@@ -118,19 +112,6 @@ def parse_size(text: str) -> list[int]:
     """--input-size."""
     problem = f"--input-size takes channels,height,width such as 3,224,224, not {text!r}"
     return [parse(part, int, problem) for part in re.split("[,x]", text)]
-
-
-def parse_batch_size(text: str) -> int | str:
-    """--batch-size: a number, or auto."""
-    return text if text == "auto" else parse(text, int, f"--batch-size takes a number of images or auto, not {text!r}")
-
-
-def parse_every(text: str) -> int:
-    """--every: the step from frame to frame."""
-    step = parse(text, int, f"--every takes a whole number, not {text!r}")
-    if step < 1:
-        raise PathxError(f"--every takes 1 or more, not {step}: 10 is every tenth frame", usage=True)
-    return step
 
 
 def parse_folder(text: str) -> str:
@@ -194,7 +175,7 @@ SHARD = option(
     parse=parse_shard,
     panel=RUN,
 )
-BATCH_SIZE = option("auto", "Images explained at once.", "N|auto", parse=parse_batch_size, panel=RUN)
+BATCH_SIZE = option("auto", "Images explained at once.", "N|auto", panel=RUN)
 NO_PICTURES = option(False, "Write JSON only.", panel=PICTURES)
 FORMAT = option("text", "Text for people, or JSON documents.", choices=("text", "json"), panel=RESULTS)
 QUIET = option(False, "Print only errors and JSON.", names=("--quiet", "-q"), panel=RESULTS)
@@ -293,11 +274,8 @@ class PathOptions:
         "Hidden layers on the path, from the output down: a number, maps:N for the N topmost layers of feature maps and "
         "all above them, half or all.",
         "N|maps:N|half|all",
-        parse=parse_depth,
     )
-    width: int | str = option(
-        WIDTH, "Units kept per layer at most: a number, a share such as 5%, or all.", "K|P%|all", parse=parse_width
-    )
+    width: int | str = option(WIDTH, "Units kept per layer at most: a number, a share such as 5%, or all.", "K|P%|all")
     alpha: float | None = option(
         None, "Importance that a unit must exceed to be kept. [default: 1/classes; 0 with --importance effect]", "A"
     )
@@ -407,7 +385,6 @@ class ResultOptions:
         "Take every Nth frame of videos, animations and files of several pages, starting with the first.",
         "N",
         panel=PICTURES,
-        parse=parse_every,
     )
     truth: str | None = option(
         None,

@@ -95,6 +95,8 @@ def find_images(
     Args:
         every: take every so-many-th frame of videos, animations and files of several pages as an image.
     """
+    if every is not None and every < 1:
+        raise PathxError(f"`every` takes 1 or more, not {every}: 10 is every tenth frame", usage=True)
     found: dict[str, ImageFile] = {}
     owners: dict[
         str, str

@@ -107,7 +107,7 @@ def test_a_settings_file_that_is_wrong_is_one_line(pathx_: Pathx, text: str, mes
     [
         (("--depth", 5), "depth 5 is out of range: the network has 4 hidden layers; use 1 to 4, half or all"),
         (("--depth", 0), "depth 0 is out of range: the network has 4 hidden layers; use 1 to 4, half or all"),
-        (("--depth", "deep"), "depth 'deep' is not a number of layers; use 1 or more, maps:3, half or all"),
+        (("--depth", "deep"), "depth deep is out of range: the network has 4 hidden layers; use 1 to 4, half or all"),
         *(
             (("--width", width), f"width {width} is out of range; use a number from 1, a share such as 5%, or all")
             for width in ("0", "--3", "101%", "²")
@@ -121,7 +121,7 @@ def test_a_settings_file_that_is_wrong_is_one_line(pathx_: Pathx, text: str, mes
         (("--target", "top:4"), "target 'top:4' must be top:K with K from 1 to 3"),
         (("--device", "tpu"), "device 'tpu' is unknown; use auto, cpu, cuda, cuda:1 or mps"),
         (("--batch-size", 0), "batch size 0 is out of range; use 1 or more, or auto"),
-        (("--batch-size", "many"), "--batch-size takes a number of images or auto, not 'many'"),
+        (("--batch-size", "many"), "batch size many is out of range; use 1 or more, or auto"),
         (("--input-size", "3,8"), "model.pt: input_size must be three whole numbers above 0 (channels, height, width)"),
         (("--input-size", "3,inf,8"), "--input-size takes channels,height,width such as 3,224,224, not '3,inf,8'"),
         (("--input-size", "3,16,16"), "the model cannot run on an input of shape (1, 3, 16, 16): "),
