@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pathx.errors import PathxError
@@ -83,3 +84,11 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+class CallablePackage(ModuleType):
+    """A package that is called as the function of its name: `pathx.units(…)`, beside modules such as `pathx.units.files`."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        name = self.__name__.rpartition(".")[2]
+        return getattr(import_module(_HOME_OF[name]), name)(*arguments, **options)

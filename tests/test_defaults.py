@@ -44,6 +44,11 @@ DEFAULTS = {**PATH, "exact": EXACT}
 COMMANDS = get_command(app).commands  # type: ignore[attr-defined]
 
 
+def function_of(command: str) -> Callable[..., object]:
+    function = getattr(pathx, command)
+    return getattr(import_module(pathx._HOME_OF[command]), command) if isinstance(function, ModuleType) else function
+
+
 @pytest.mark.parametrize(
     "name",
     [name for name in COMMANDS if name in ("explain", "decompose", "ablate", "units", "common", "check", "evaluate")],
@@ -51,19 +56,16 @@ COMMANDS = get_command(app).commands  # type: ignore[attr-defined]
 def test_every_command_and_the_function_of_its_name_have_these_defaults(name: str) -> None:
     options = {one.name: one.default for one in COMMANDS[name].params if one.name in DEFAULTS}
     assert options == {**DEFAULTS, "width": str(WIDTH)} and vars(PathOptions()) == DEFAULTS
-    function = vars(import_module(pathx.units.home))[name] if name == "units" else getattr(pathx, name)
-    taken = {one.name: one.default for one in signature(function).parameters.values() if one.name in DEFAULTS}
+    taken = {one.name: one.default for one in signature(function_of(name)).parameters.values() if one.name in DEFAULTS}
     assert taken == ({} if name == "ablate" else DEFAULTS)  # which takes a path that was found
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_what_a_command_and_its_functions_both_take_has_one_default(name: str) -> None:
-    function = getattr(pathx, name)
     functions = [Settings, Drawing] if name == "explain" else [Drawing] if name == "redraw" else []
-    functions += [getattr(import_module(function.home), name) if isinstance(function, ModuleType) else function]
     given = {one.name: one.default for one in COMMANDS[name].params if one.param_type_name == "option"}
     given |= vars(DrawingOptions())
-    for taken in functions:
+    for taken in (function_of(name), *functions):
         for one in signature(taken).parameters.values():
             if one.name in given and one.name not in ("model", "out", "removal"):  # which Python names, or asks for
                 assert str(given[one.name] or "") == str(one.default or ""), one

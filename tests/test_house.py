@@ -21,7 +21,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "pathx"
 DATA = {"explanation", "decomposition", "contrast"}
 """What people hold in their hands."""
 
-EVERYBODY = {"errors", "regular", "stores", "defaults", "callable"}
+EVERYBODY = {"errors", "regular", "stores", "defaults"}
 """What every room may import; the engine knows no files, and takes `errors` alone."""
 
 MAY_IMPORT: dict[str, set[str]] = {

@@ -51,7 +51,7 @@ def _print_decomposition(known: Guide | None, done: Result, first: bool) -> None
     from pathx.drawing.figure import decomposition_remarks
     from pathx.results.documents import feature_folders
 
-    made = done.decomposition
+    made = done.made
     if first:
         print_image(done.file, done.predictions)
     print_target(done.document, made.whole)

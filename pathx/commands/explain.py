@@ -53,7 +53,7 @@ def _print_explanation(known: Guide | None, done: Result, first: bool) -> None:
     """What a person wants to see: the predictions (once per image), the path, where the files are."""
     from pathx.results.files import read_names
 
-    explanation, document = done.explanation, done.document
+    explanation, document = done.made, done.document
     if first:
         print_image(done.file, done.predictions)
     print_target(document, explanation)

@@ -250,7 +250,7 @@ def print_contrast(result: Result) -> None:
     labels = [target["label"] for target in document["targets"]]
     if document["reason"]:
         print_paragraph(document["reason"])
-    for label, pair in zip(labels[1:], result.contrast.pairs, strict=True):
+    for label, pair in zip(labels[1:], result.made.pairs, strict=True):
         if pair.difference is not None:
             print_paragraph(f"why {labels[0]} and not {label}: {path_line(pair.difference, labels[0], label)}")
     between = [f"{pair['folder']}{os.sep}" for pair in document["pairs"] if pair["folder"]]

@@ -1,5 +1,7 @@
 """Models by name or file, with the preprocessing and the labels that belong to them."""
 
-from pathx.callable import make_callable
+import sys
 
-make_callable(__name__, "pathx.models.catalogue")
+from pathx import CallablePackage
+
+sys.modules[__name__].__class__ = CallablePackage

@@ -1,5 +1,7 @@
 """Interactive reports: results as pages that open with a double click, offline."""
 
-from pathx.callable import make_callable
+import sys
 
-make_callable(__name__, "pathx.report.build")
+from pathx import CallablePackage
+
+sys.modules[__name__].__class__ = CallablePackage

@@ -22,7 +22,7 @@ from datetime import datetime
 from enum import Enum
 from pathlib import Path, PurePath
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pathx.errors import PathxError, shown
 from pathx.regular import open_regular, path_problem, read_regular
@@ -41,11 +41,6 @@ from pathx.results.lines import Line
 from pathx.results.older import remove_others, replace_results
 from pathx.results.packs import ShardWriter, packed_bytes
 from pathx.stores import Address, fetch_part, is_stored, join_address, open_stored, store_errors, store_of
-
-if TYPE_CHECKING:
-    from pathx.contrast import Contrast
-    from pathx.decomposition import Decomposition
-    from pathx.explanation import Explanation
 
 LINES_EVERY = 5.0
 """Seconds after which lines of an index go to an address, in a file of their own."""
@@ -86,7 +81,7 @@ class Result:
     folder: Path = Path()
     document: dict[str, Any] = field(default_factory=dict)
     files: tuple[str, ...] = ()
-    made: Explanation | Decomposition | Contrast | None = None
+    made: Any = None
     predictions: tuple[tuple[str, float], ...] = ()
     truth: str | None = None
     notes: tuple[str, ...] = ()
@@ -105,28 +100,6 @@ class Result:
     @property
     def failed(self) -> bool:
         return self.state is State.failed
-
-    @property
-    def explanation(self) -> Explanation:
-        """What was made, where that is an explanation."""
-        return self._require(Kind.explanation)  # type: ignore[return-value]
-
-    @property
-    def decomposition(self) -> Decomposition:
-        """What was made, where that is a decomposition."""
-        return self._require(Kind.decomposition)  # type: ignore[return-value]
-
-    @property
-    def contrast(self) -> Contrast:
-        """What was made, where that is a contrast."""
-        return self._require(Kind.contrast)  # type: ignore[return-value]
-
-    def _require(self, kind: Kind) -> Explanation | Decomposition | Contrast:
-        if self.kind is not kind or self.made is None:
-            raise AttributeError(
-                f"this is a {self.kind.name} that is {self.state.value}: there is no {kind.name} in it"
-            )
-        return self.made
 
 
 def result_store(out: str | Path, pack: str | None = None) -> ResultStore:

@@ -323,12 +323,13 @@ class Computer:
 
     def logits(self, one: Input) -> list[float]:
         """What the network says of an image, for every class."""
-        found: list[float] = class_logits(self._freeze([one]).logits)[0].tolist()
+        found: list[float] = class_logits(freeze(self._prepared.module, self._prepared.stack([one])).logits)[0].tolist()
         return found
 
     def _explain(self, inputs: Sequence[Input]) -> list[Computed]:
         """What is to be written of a batch; an image whose numbers cannot be explained costs itself alone."""
-        frozen = self._freeze(inputs)
+        frozen = freeze(self._prepared.module, self._prepared.stack(inputs))
+        check_exact(frozen.network, self._job.settings.exact, self._note)
         try:
             return explain_batch(self._prepared.model, frozen, inputs, self._job, self._note)
         except PathxError as error:
@@ -337,11 +338,6 @@ class Computer:
             if len(inputs) == 1:
                 return [Computed(error=error)]
         return [outcome for one in inputs for outcome in self._explain([one])]
-
-    def _freeze(self, batch: Sequence[Input]) -> Frozen:
-        frozen = freeze(self._prepared.module, self._prepared.stack(batch))
-        check_exact(frozen.network, self._job.settings.exact, self._note)
-        return frozen
 
     def _takes_several(self, batch: Sequence[Input]) -> bool:
         """Whether a network runs on several images at once; a file may have been traced or exported for one."""

@@ -1,5 +1,7 @@
 """What a unit looks for: the images and places where a channel matters most, gathered over a folder."""
 
-from pathx.callable import make_callable
+import sys
 
-make_callable(__name__, "pathx.units.units")
+from pathx import CallablePackage
+
+sys.modules[__name__].__class__ = CallablePackage

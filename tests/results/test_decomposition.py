@@ -33,7 +33,7 @@ def test_a_folder_per_feature_and_a_document_that_tells_the_same(tmp_path: Path)
     done = decomposed(tmp_path, width=4, save_tensors=True)
     document = json.loads((done.folder / "decomposition.json").read_text())
     assert document == done.document
-    made = done.decomposition
+    made = done.made
     assert " ".join(document) == (
         "schema image model target depth width alpha skips importance layer below_alpha contribution score features units "
         "grouping colour_scale files region settings preprocessing created_by"

@@ -57,9 +57,9 @@ def test_results_come_in_the_order_of_the_pictures(model: LoadedModel, pictures:
         if result.state is State.done:
             assert result.folder.parent == tmp_path / "out" / Path(result.file).name
             assert json.loads((result.folder / "path.json").read_text()) == result.document
-            assert result.document["depth"] == result.explanation.depth == 1
+            assert result.document["depth"] == result.made.depth == 1
             assert sum(probability for _, probability in result.predictions) == pytest.approx(1)
-    assert next(r for r in results if r.state is State.done).explanation.target == 2
+    assert next(r for r in results if r.state is State.done).made.target == 2
     assert list(explain_files(model, [], tmp_path / "none")) == []
     assert not (tmp_path / "none").exists()
 
@@ -71,11 +71,11 @@ def test_the_files_say_what_the_engine_says(model: LoadedModel, pictures: list[P
     with Image.open(pictures[0]) as image:
         inputs = model.preprocessing(image)[None].double()
     (expected,) = pathx.explain(model.module, inputs, depth="all", width=3, alpha=0.25)
-    for layer, like in zip(done.explanation.path, expected.path, strict=True):
+    for layer, like in zip(done.made.path, expected.path, strict=True):
         assert [(u.tensor, u.index) for u in layer.units] == [(u.tensor, u.index) for u in like.units]
         assert [u.weight for u in layer.units] == pytest.approx([u.weight for u in like.units])
-    assert torch.allclose(done.explanation.attribution, expected.attribution, rtol=1e-9)
-    assert done.explanation.attribution.dtype == torch.float64
+    assert torch.allclose(done.made.attribution, expected.attribution, rtol=1e-9)
+    assert done.made.attribution.dtype == torch.float64
     assert done.document["linear_model"]["score"] == pytest.approx(expected.score)
     assert done.predictions[0][0] == done.document["target"]["label"] == model.labels[expected.target]
 
