@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
-from torch import Tensor
 
 from pathx.engine.explain import explain
 from pathx.errors import PathxError
@@ -26,9 +25,6 @@ class Pair:
 
     Args:
         difference: the explanation of the first class against the other: one path, and the linear model of the difference.
-            None where it could not be computed; the rest is then the first linear model minus the other, whose paths hold
-            different units, so that their difference may contradict that of the logits.
-        attribution: positive where a pixel adds more to the first class.
         logit: of the first class minus that of the other.
         overlap: the cosine between the attributions of the two classes, smoothed to spots.
         first: where the image supports the first class more, and how much; the place is None where nowhere.
@@ -36,10 +32,7 @@ class Pair:
         shared_units: for each layer, how many units are on the paths of both classes.
     """
 
-    difference: Explanation | None
-    attribution: Tensor
-    score: float
-    bias: float
+    difference: Explanation
     logit: float
     overlap: float
     first: tuple[float, Place | None]
@@ -47,12 +40,12 @@ class Pair:
     shared_units: dict[int, int]
 
     def __repr__(self) -> str:
-        return f"<Pair: {self.score:+.4g} of a difference of {self.logit:+.4g} between the logits>"
+        return f"<Pair: {self.difference.score:+.4g} of a difference of {self.logit:+.4g} between the logits>"
 
     @property
     def share(self) -> float | None:
         """What the path carries of the difference between the logits; below 0 where it points the other way."""
-        return self.score / self.logit if self.logit else None
+        return self.difference.score / self.logit if self.logit else None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -79,8 +72,7 @@ class Contrast:
         """Compare the first of an image's explanations with each of the others.
 
         Args:
-            differences: the first class explained against each other; by default computed, where the explanations know
-                their model and image.
+            differences: the first class explained against each other; by default the model is run once more.
         """
         several = isinstance(explanations, Sequence)
         if not several or len(explanations) < 2 or not all(isinstance(one, Explanation) for one in explanations):
@@ -91,8 +83,7 @@ class Contrast:
             raise PathxError("a contrast needs explanations of one depth, from one model", usage=True)
         first, *others = explanations
         known = _differences(first, others) if differences is None else differences
-        made: Sequence[Explanation | None] = known or [None] * len(others)
-        pairs = (_pair(first, other, difference) for other, difference in zip(others, made, strict=True))
+        pairs = (_pair(first, other, difference) for other, difference in zip(others, known, strict=True))
         return Contrast(tuple(explanations), tuple(pairs), reason)
 
     def figure(
@@ -124,24 +115,21 @@ class Contrast:
 
 
 def _differences(first: Explanation, others: Sequence[Explanation]) -> list[Explanation]:
-    """The first class against each other, from the model itself; none where the explanations do not know it."""
+    """The first class against each other, from the model itself."""
     origin = first.origin
-    if origin is None or any(other.target == first.target for other in others):
-        return []
+    if origin is None:
+        raise PathxError("these explanations keep no model to contrast them with: give `differences`", usage=True)
     images = torch.stack([origin.image] * len(others))
     against = [other.target for other in others]
     return explain(origin.model, images, target=first.target, against=against, **first.settings)
 
 
-def _pair(first: Explanation, second: Explanation, difference: Explanation | None) -> Pair:
-    attribution = first.attribution - second.attribution if difference is None else difference.attribution
+def _pair(first: Explanation, second: Explanation, difference: Explanation) -> Pair:
+    attribution = difference.attribution
     seen = plane(attribution) if attribution.dim() == 3 else attribution.detach().cpu().double()
     towards, away = seen.clamp(min=0), (-seen).clamp(min=0)
     return Pair(
         difference=difference,
-        attribution=attribution,
-        score=first.score - second.score if difference is None else difference.score,
-        bias=first.bias - second.bias if difference is None else difference.bias,
         logit=float(first.logits.flatten()[first.target]) - float(second.logits.flatten()[second.target]),
         overlap=float(overlaps([first.attribution, second.attribution])[0, 1]),
         first=(float(towards.sum()), place(towards)),

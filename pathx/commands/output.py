@@ -251,9 +251,8 @@ def print_contrast(result: Result) -> None:
     if document["reason"]:
         print_paragraph(document["reason"])
     for label, pair in zip(labels[1:], result.made.pairs, strict=True):
-        if pair.difference is not None:
-            print_paragraph(f"why {labels[0]} and not {label}: {path_line(pair.difference, labels[0], label)}")
-    between = [f"{pair['folder']}{os.sep}" for pair in document["pairs"] if pair["folder"]]
+        print_paragraph(f"why {labels[0]} and not {label}: {path_line(pair.difference, labels[0], label)}")
+    between = [f"{pair['folder']}{os.sep}" for pair in document["pairs"]]
     print_files(result, [*between, *document["files"].values(), "contrast.json"])
 
 

@@ -167,8 +167,7 @@ def contrast_sheet(
         panels.append(Panel(picture, label, (said,)))
     for label, values, pair in zip(labels[1:], differences, made.pairs, strict=False):
         one, other = drawing.colours.split("-")
-        removal = None if pair.difference is None else pair.difference.removal
-        said = brief_removal(removal, labels[0], label)
+        said = brief_removal(pair.difference.removal, labels[0], label)
         details = (f"{one}: for {labels[0]}; {other}: for {label}", *([said] if said else []))
         panels.append(Panel(tile.overlay(values, drawing, scale=scale), f"why {labels[0]} and not {label}", details))
     bar = _bar(drawing, scale, [*heats, *differences])
@@ -186,12 +185,8 @@ def contrast_scale(made: Contrast, drawing: Drawing) -> float:
 
 def _contrast_heats(made: Contrast, drawing: Drawing) -> tuple[list[Tensor], list[Tensor]]:
     """What is shown of each class, and of the first against each other."""
-    first, *others = heats = [heat_of(one, drawing) for one in made.explanations[: made.MOST_SHOWN]]
-    differences = [
-        first - other if pair.difference is None else heat_of(pair.difference, drawing)
-        for other, pair in zip(others, made.pairs, strict=False)
-    ]
-    return heats, differences
+    heats = [heat_of(one, drawing) for one in made.explanations[: made.MOST_SHOWN]]
+    return heats, [heat_of(pair.difference, drawing) for pair in made.pairs[: made.MOST_SHOWN - 1]]
 
 
 def comparison_sheet(explanations: Sequence[Explanation], view: View, drawing: Drawing) -> Image.Image:

@@ -421,10 +421,10 @@ def contrast_files(
 def _pair_document(pair: Pair) -> dict[str, Any]:
     return {
         "logit": pair.logit,
-        "score": pair.score,
+        "score": pair.difference.score,
         "share": pair.share,
-        "bias": pair.bias,
-        "attribution_sum": float(pair.attribution.detach().cpu().double().sum()),
+        "bias": pair.difference.bias,
+        "attribution_sum": float(pair.difference.attribution.detach().cpu().double().sum()),
         "overlap": pair.overlap,
         "for_first": _side(*pair.first),
         "for_second": _side(*pair.second),

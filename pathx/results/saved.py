@@ -156,8 +156,7 @@ def read_contrast(folder: Path, document: dict[str, Any]) -> tuple[Contrast, lis
         same = all(saved.document[key] == document[key] for key in ("image", "model", *SETTINGS))
         if not same or saved.explanation.score != target["score"]:
             raise PathxError(f"{shown(folder)} holds explanations of different runs: run pathx explain again")
-    places = [pair["folder"] for pair in document["pairs"] if pair.get("folder")]
-    differences = [read_explanation(folder / place).explanation for place in places]
+    differences = [read_explanation(folder / pair["folder"]).explanation for pair in document["pairs"]]
     explanations = [saved.explanation for saved in several]
     return Contrast.of(explanations, differences=differences, reason=document["reason"] or ""), several
 
