@@ -177,13 +177,15 @@ def _lines(value: Any, end: str) -> str:
 
     Python's own encoder gives every number of a table a line where it indents: twice the bytes, and slower.
     """
-    deeper = f"{end}  "
+    deeper, entries = f"{end}  ", []
     if isinstance(value, dict) and value:
-        entries = [f"{_encoded(str(key))}: {_lines(item, deeper)}" for key, item in value.items()]
+        for key, item in value.items():
+            entries.append(f"{_encoded(str(key))}: {_lines(item, deeper)}")
         return f"{{{deeper}{f',{deeper}'.join(entries)}{end}}}"
     if isinstance(value, list) and not _is_row(value):
-        rows = [_encoded(item) if _is_row(item) else _lines(item, deeper) for item in value]
-        return f"[{deeper}{f',{deeper}'.join(rows)}{end}]"
+        for item in value:
+            entries.append(_encoded(item) if _is_row(item) else _lines(item, deeper))
+        return f"[{deeper}{f',{deeper}'.join(entries)}{end}]"
     return _encoded(value)
 
 
