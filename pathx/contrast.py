@@ -118,7 +118,10 @@ def _differences(first: Explanation, others: Sequence[Explanation]) -> list[Expl
     """The first class against each other, from the model itself."""
     origin = first.origin
     if origin is None:
-        raise PathxError("these explanations keep no model to contrast them with: give `differences`", usage=True)
+        raise PathxError(
+            "these explanations keep no model to contrast them with: give their differences, or explain again",
+            usage=True,
+        )
     images = torch.stack([origin.image] * len(others))
     against = [other.target for other in others]
     return explain(origin.model, images, target=first.target, against=against, **first.settings)
