@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields, is_dataclass
 from functools import partial
+from operator import is_not
 from threading import RLock, get_ident
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -126,9 +127,7 @@ def eval_mode(modules: list[tuple[str, nn.Module]], convert: Callable[[Tensor, s
         for module in training:
             module.training = True
         for _, module, store, before in held:
-            if len(store) != len(before) or any(
-                name not in store or store[name] is not tensor for name, tensor in before.items()
-            ):
+            if [*store.keys()] != [*before] or any(map(is_not, store.values(), before.values())):
                 if isinstance(store, dict):
                     store.clear()
                 for name, tensor in before.items():
@@ -290,7 +289,7 @@ class _FunctionMode(TorchFunctionMode):
                 raise PathxError(
                     "the model replaces a tensor's memory (.data = …); write into the tensor instead", usage=True
                 )
-            self.mode.writes.remember_memory(args[0])
+            self.mode.log.remember_memory(args[0])
             func(*args)
             return self.mode.rebind(*args)
         other = FUNCTIONS[func](*args, **(kwargs or {})) if func in FUNCTIONS else None
@@ -365,7 +364,7 @@ def raise_interrupt(error: BaseException) -> None:
 def _error_without_mode(mode: Recorder) -> Exception | None:
     """The error of a run without the mode, under which TorchScript and exported programs lose the message."""
     for tensor in mode.model.buffers():
-        mode.writes.remember(tensor)
+        mode.log.remember(tensor)
     try:
         with torch.no_grad():
             mode.model(mode.images)

@@ -13,12 +13,11 @@ leaves the known way, and new steps are added there.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from threading import RLock
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 import torch
@@ -136,14 +135,17 @@ class _AliasedWrite(Exception):
 
 
 class _Entry(ref):  # type: ignore[type-arg]
-    """What is known of a tensor that an operation made, by weak reference: its id is unique only while it lives."""
+    """What is known of a tensor, by weak reference: its id is unique only while it lives."""
 
-    __slots__ = ("memory", "names", "value", "writes")
+    __slots__ = ("computed", "depends", "names", "value", "writes")
 
-    value: Value | None  # what it holds; None if that does not depend on the image
-    memory: int
-    writes: int  # how often its memory had been written when it was made
-    names: frozenset[str]  # of a constant: the model's tensors that it was computed from
+    depends: bool  # on the image
+    value: Value | None  # that it holds; None for a constant that nothing on the way from the image has read
+    computed: Tensor | None  # of a constant that was read: what is computed with in its place
+    names: (
+        frozenset[str] | None
+    )  # of a constant: the model's tensors that it was computed from; None if it is from outside
+    writes: int  # how many writes there had been, to any memory, when this was so
 
 
 class Recorder(DispatchMode):
@@ -166,22 +168,25 @@ class Recorder(DispatchMode):
         super().__init__()
         self.model, self.modules, self.images, self.functional = model, modules, images.detach().clone(), functional
         self.stopped: BaseException | None = None  # an error that foreign code must not swallow
-        self.device, self.dtype, self.forms, self.on_operation = images.device, images.dtype, forms, on_operation
+        self.device, self.dtype, self.on_operation = images.device, images.dtype, on_operation
+        self.forms = {id(op): form for op, form in forms.items()}  # the hash of operations is slow
         self.finder = ModuleFinder(model, modules, run.__code__)
         # The walk through the tree
         self.step, self.steps = _ROOT, list[Step]()
         self.learned = 0  # how many of the steps `on_operation` and the next have seen: only new steps ask for that
         self.by_expression: dict[Hashable, Step] = {}
         # Tensors
-        self.writes = WriteLog()
+        self.log = WriteLog()
         self.names: dict[int, frozenset[str]] = {}  # of parameters and buffers, by id
-        self.tensors: dict[Value, Tensor] = {}  # saved
-        self.saved_on: dict[int, list[Value]] = {}  # the saved values by their memory
         self.entries: dict[int, _Entry] = {}  # by the ids of tensors
-        self.constants: dict[int, _Constant] = {}  # by the ids of tensors
-        self.writes_to: Counter[int] = Counter()  # how often memory was written
+        self.outside: list[Tensor] = []  # tensors that no operation made: the model's, and others
+        self.model_memory: list[int] = []  # their memory, but for the last ones
+        self.tensors: dict[Value, Tensor] = {}  # saved
+        self.saved_on: dict[int, list[Value]] = {}  # the saved values by their memory, but for the last ones,
+        self.saved_since: list[Value] = []  # which were saved since there was a write
+        self.writes = 0
+        self.last_write: dict[int, int] = {}  # by memory, the number of the last write to it
         self.image_memory: set[int] = set()  # of constants that were written with what depends on the image
-        self.model_memory: set[int] = set()  # of tensors that no operation made
         image = self._take((str(images.device), images.shape, images.dtype), self._new_value, self.images)
         self._bind(self.images, image.outputs[0])
 
@@ -231,58 +236,56 @@ class Recorder(DispatchMode):
 
     # --- Tensors ---
 
-    def _entry(self, tensor: Tensor) -> _Entry | None:
-        entry = self.entries.get(id(tensor))
-        return entry if entry is not None and entry() is tensor else None
-
-    def _bind(self, tensor: Tensor, value: Value | None, names: frozenset[str] = frozenset()) -> None:
+    def _bind(self, tensor: Tensor, value: Value | None, names: frozenset[str] | None = None) -> _Entry:
         """From now on `tensor` holds `value`, or a constant."""
         if tensor.layout is not torch.strided:
             self._check(tensor)
         entry = self.entries[id(tensor)] = _Entry(tensor)
-        entry.value, entry.names, entry.memory = value, names, memory_of(tensor)
-        entry.writes = self.writes_to.get(entry.memory, 0)
+        entry.depends, entry.value, entry.computed = value is not None, value, None
+        entry.names, entry.writes = names, self.writes
+        return entry
+
+    def _entry(self, tensor: Tensor) -> _Entry:
+        entry = self.entries.get(id(tensor))
+        if entry is not None and entry() is tensor:
+            return entry
+        names = self.names.get(id(tensor))
+        if names is None:  # parameters and buffers were checked before the model ran
+            name = self.all_names.get(id(tensor))
+            check_tensor(tensor, name)
+            names = None if name is None else frozenset([name])
+        self.outside.append(tensor)
+        return self._bind(tensor, None, names)
 
     def _value(self, tensor: Tensor) -> tuple[Value, Tensor]:
         """The value that a tensor holds, and what to compute with in its place."""
-        entry = self.entries.get(id(tensor))
-        if entry is None or entry.value is None or entry() is not tensor:
-            constant = self.constants.get(id(tensor))
-            if constant is None or constant.writes != self.writes_to.get(constant.memory, 0):
-                constant = self._constant(tensor)
-            return constant.value, constant.computed
-        if entry.writes != self.writes_to.get(entry.memory, 0):
-            raise _AliasedWrite
-        return entry.value, tensor
-
-    def _constant(self, tensor: Tensor) -> _Constant:
-        names, memory = self._names_of(tensor)
-        computed = self._convert(tensor)
-        step = self._take((names, computed.shape, computed.dtype), self._new_value, computed, names)
-        (value,) = step.outputs
-        assert value is not None
-        constant = _Constant(tensor, computed, value, memory, self.writes_to.get(memory, 0))
-        self.constants[id(tensor)] = constant
-        self._save(value, computed, memory if computed is tensor else memory_of(computed))
-        return constant
-
-    def _names_of(self, tensor: Tensor) -> tuple[frozenset[str] | None, int]:
-        """The model's tensors that a constant was computed from, None if it came from outside of torch; and its memory."""
         entry = self._entry(tensor)
-        names: frozenset[str] | None
-        if entry is not None:
-            names, memory = entry.names, entry.memory
+        is_stale = entry.writes != self.writes and self.last_write.get(memory_of(tensor), 0) > entry.writes
+        if entry.depends:
+            if is_stale:
+                raise _AliasedWrite
+            computed = tensor
+        elif entry.computed is None or is_stale:
+            computed = self._read_constant(tensor, entry)
         else:
-            memory = memory_of(tensor)
-            self.model_memory.add(memory)
-            names = self.names.get(id(tensor))
-            if names is None:  # parameters and buffers were checked before the model ran
-                name = self.all_names.get(id(tensor))
-                check_tensor(tensor, name)
-                names = None if name is None else frozenset([name])
-        if memory in self.image_memory:
+            computed = entry.computed
+        assert entry.value is not None
+        return entry.value, computed
+
+    def _read_constant(self, tensor: Tensor, entry: _Entry) -> Tensor:
+        self._check_not_written(tensor)
+        computed: Tensor = self._convert(tensor)
+        (entry.value,) = self._take(
+            (entry.names, computed.shape, computed.dtype), self._new_value, computed, entry.names
+        ).outputs
+        entry.computed, entry.writes = computed, self.writes
+        assert entry.value is not None
+        self._save(entry.value, computed)
+        return computed
+
+    def _check_not_written(self, constant: Tensor) -> None:
+        if self.image_memory and memory_of(constant) in self.image_memory:
             raise _AliasedWrite
-        return names, memory
 
     def convert_parameter(self, tensor: Tensor, path: str, name: str) -> Tensor:
         """What is computed with in place of a parameter or buffer of the model."""
@@ -295,12 +298,10 @@ class Recorder(DispatchMode):
 
     def rebind(self, tensor: Tensor, other: Tensor) -> None:
         """`tensor` was given the memory of another (`tensor.data = other`)."""
-        self.constants.pop(id(tensor), None)
-        entry = self._entry(other)
-        if entry is None:
-            self.entries.pop(id(tensor), None)
-        else:
-            self._bind(tensor, None if entry.value is None else self._value(other)[0], entry.names)
+        self.entries.pop(id(tensor), None)
+        if id(other) in self.entries:
+            entry = self._entry(other)
+            self._bind(tensor, self._value(other)[0] if entry.depends else None, entry.names)
 
     def _check(self, tensor: Tensor) -> None:
         """Refuse a computed tensor that the engine cannot compute with, and name the module."""
@@ -314,12 +315,15 @@ class Recorder(DispatchMode):
         dtype = self.dtype if tensor.is_floating_point() else tensor.dtype
         return tensor.to(self.device if tensor.dim() else tensor.device, dtype)  # scalars go with tensors anywhere
 
-    def _save(self, value: Value, tensor: Tensor, memory: int) -> None:
+    def _save(self, value: Value, tensor: Tensor) -> None:
         self.tensors[value] = tensor
-        self.saved_on.setdefault(memory, []).append(value)
+        self.saved_since.append(value)
 
     def _copy_saved(self, memory: int) -> None:
         """Copy what is saved on memory that is about to be written."""
+        for value in self.saved_since:
+            self.saved_on.setdefault(memory_of(self.tensors[value]), []).append(value)
+        self.saved_since.clear()
         for value in self.saved_on.pop(memory, ()):
             self.tensors[value] = self.tensors[value].clone()
 
@@ -352,24 +356,25 @@ class Recorder(DispatchMode):
         if isinstance(arg, (list, tuple)):
             return any(map(self._depends_on_image, arg))
         entry = self.entries.get(id(arg))
-        return entry is not None and entry.value is not None and entry() is arg
+        return entry is not None and entry.depends and entry() is arg
 
     def _run_constant(self, func: Any, traits: _Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operation on constants."""
         if traits.is_random:
             self.on_operation(Node(0, func, (), {}, (), self.finder.find()), ())
-        known = [self._names_of(tensor)[0] for tensor in _tensors_in((*args, *kwargs.values()))]
+        names: list[frozenset[str] | None] = []
+        for tensor in _tensors_in((*args, *kwargs.values())):
+            self._check_not_written(tensor)
+            names.append(self._entry(tensor).names)
         converted = tuple(map(self._convert_argument, args))  # also refuses numbers from outside of torch
         if traits.writes:
             self._prepare_write(traits, args, kwargs)
         if not traits.is_mutable:
             args, kwargs = converted, {name: self._convert_argument(arg) for name, arg in kwargs.items()}
         out = func(*args, **kwargs)
-        if None not in known:  # otherwise what it makes came from outside of torch, too
-            names = frozenset[str]().union(*(names for names in known if names))
-            for tensor in _tensors_in(out if isinstance(out, (tuple, list)) else (out,)):
-                if not traits.is_mutable or self._entry(tensor) is not None:
-                    self._bind(tensor, None, names)
+        union = None if None in names else frozenset[str]().union(*(one for one in names if one))
+        for tensor in _tensors_in(out if isinstance(out, (tuple, list)) else (out,)):
+            self._bind(tensor, None, union)
         return out
 
     def _convert_argument(self, arg: Any) -> Any:
@@ -402,18 +407,14 @@ class Recorder(DispatchMode):
             if traits.out_of_place is None or args[0] is not given[0]:
                 raise _AliasedWrite  # it writes to an argument in a way of its own, or in another precision
             op = traits.out_of_place
-            changes_shape = (
-                torch.Tag.inplace_view in func.tags
-            )  # the other operation is then a view, which costs nothing
-            made = [op(*args, **kwargs)] if changes_shape else args[:1]
+            made = [op(*args, **kwargs)] if traits.changes_shape else args[:1]  # a view costs nothing
             step = self._take_call(op, recorded, recorded_kwargs, key, made)
             self._save_needed(step, tensors)  # before they are written over
-            entry = self._entry(given[0])
-            if entry is None or entry.value is None:
+            if not self._entry(given[0]).depends:
                 self.image_memory.add(memory_of(given[0]))
         if traits.writes:
             self._prepare_write(traits, given, options)
-        form = self.forms.get(func) if self.forms else None
+        form = self.forms.get(id(func))
         out = None if form is None else form(*args, **kwargs)
         out = func(*args, **kwargs) if out is None else out
         several = isinstance(out, (tuple, list))
@@ -421,8 +422,7 @@ class Recorder(DispatchMode):
             one if getattr(one, "dtype", None) is self.dtype else self._convert(one)
             for one in (out if several else (out,))
         ]
-        if step is None:
-            step = self._take_call(op, recorded, recorded_kwargs, key, made)
+        step = step or self._take_call(op, recorded, recorded_kwargs, key, made)
         for value, tensor in zip(step.outputs, made, strict=True):
             if isinstance(tensor, Tensor):
                 self._bind(tensor, value)
@@ -446,7 +446,7 @@ class Recorder(DispatchMode):
         """Save what the rule of a call asks for, as far as it is among `tensors`."""
         for value in step.saved:
             if value not in self.tensors and value in tensors:
-                self._save(value, tensors[value], memory_of(tensors[value]))
+                self._save(value, tensors[value])
 
     def _resolve_all(
         self, given: Iterable[Any], tensors: dict[Value, Tensor]
@@ -483,25 +483,27 @@ class Recorder(DispatchMode):
     def _prepare_write(self, traits: _Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before an operation writes: remember what the model's tensors hold, and copy what is saved there."""
         if traits.resets_memory:
-            self.writes.remember_memory(args[0])
-            self.constants.pop(id(args[0]), None)
+            self.log.remember_memory(args[0])
+            self.entries.pop(id(args[0]), None)
             return
+        self.model_memory.extend(map(memory_of, self.outside[len(self.model_memory) :]))
         for tensor in _written_tensors(traits, args, kwargs):
             memory = memory_of(tensor)
             if memory in self.model_memory:
-                self.writes.remember(tensor)
+                self.log.remember(tensor)
             self._copy_saved(memory)
-            self.writes_to[memory] += 1
+            self.writes += 1
+            self.last_write[memory] = self.writes
 
     # --- The end ---
 
     def finish(self) -> None:
         """The model has returned or failed: undo what it wrote."""
-        for memory in self.writes.memory:  # what is undone must stay in what is saved
+        for memory in self.log.memory:  # what is undone must stay in what is saved
             self._copy_saved(memory)
-        if self.writes.resets:
+        if self.log.resets:
             self.tensors = {value: tensor.detach() for value, tensor in self.tensors.items()}
-        self.writes.undo()
+        self.log.undo()
 
     def recording(self, outputs: Any) -> Recording:
         """The recording of a model that returned `outputs`."""
@@ -539,16 +541,6 @@ class Recorder(DispatchMode):
 def _names(path: str, name: str) -> frozenset[str]:
     """The name of a module's tensor; one object for each, which is quick to compare."""
     return frozenset([f"{path}.{name}" if path else name])
-
-
-class _Constant(NamedTuple):
-    """A tensor that does not depend on the image, as it was read: in place of it `computed` is computed with."""
-
-    tensor: Tensor  # its id stands for it
-    computed: Tensor
-    value: Value
-    memory: int
-    writes: int  # how often the memory had been written
 
 
 _EXACT = frozenset([int, type(None), torch.layout, torch.memory_format])
@@ -602,6 +594,7 @@ class _Traits:
         written: positions and names of the arguments that it writes to, by its schema.
         hidden_writes: which arguments it writes to without its schema saying so.
         writes: it writes to any.
+        changes_shape: it makes another view of the tensor itself, in place.
         resets_memory: it gives a tensor other memory.
     """
 
@@ -615,6 +608,7 @@ class _Traits:
     written: tuple[tuple[int, str], ...]
     hidden_writes: Callable[..., Any] | None
     writes: bool
+    changes_shape: bool
     resets_memory: bool
 
 
@@ -640,6 +634,7 @@ def _traits_of(func: Any) -> _Traits:
         written=tuple(written),
         hidden_writes=HIDDEN_WRITES.get(func),
         writes=schema.is_mutable or func in HIDDEN_WRITES,
+        changes_shape=torch.Tag.inplace_view in func.tags,
         resets_memory=func.overloadpacket in MEMORY_RESETS,
     )
     return traits
