@@ -236,7 +236,7 @@ class Recorder(DispatchMode):
 
     # --- Tensors ---
 
-    def _bind(self, tensor: Tensor, value: Value | None, names: frozenset[str] | None = None) -> _Entry:
+    def _bind(self, tensor: Tensor, value: Value | None, names: frozenset[str] | None = frozenset()) -> _Entry:
         """From now on `tensor` holds `value`, or a constant."""
         if tensor.layout is not torch.strided:
             self._check(tensor)
