@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from pathx.compat import safe_globals
 from pathx.errors import PathxError
@@ -157,7 +158,10 @@ def sha256_of_state(state: Mapping[str, Any]) -> str:
     """The SHA-256 of weights that came from no file."""
     digest = hashlib.sha256()
     for name in sorted(state):
-        if not isinstance(state[name], Tensor):  # from a quantised module or a module's get_extra_state
+        without_values = is_lazy(state[name]) or getattr(state[name], "is_meta", False)  # the engine refuses these
+        if without_values or not isinstance(
+            state[name], Tensor
+        ):  # from a quantised module or a module's get_extra_state
             digest.update(f"{name} {state[name]!r}\n".encode())
             continue
         tensor = state[name].detach().contiguous()

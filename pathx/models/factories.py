@@ -60,7 +60,8 @@ def load_python(
         root = file.parents[above]  # the folder of the file, or that of its outermost package
         origin |= made_of({os.path.realpath(file), *(one for one in read if _is_own(one, root))}, arguments)
     module.eval()  # in two steps, since the user's own eval() may return nothing
-    module.cpu()
+    with suppress(NotImplementedError):  # on the meta device, which the engine refuses
+        module.cpu()
     return LoadedModel(module, name, shown, sha256, preprocessing, description.get("labels", ()), origin)
 
 

@@ -105,9 +105,13 @@ def _timm_network(timm: Any, name: str, arguments: Mapping[str, Any]) -> Any:
     """A network of timm with the same random weights every time."""
     try:
         with quietly(), fixed_seed():
-            return timm.create_model(name, pretrained=False, **arguments).eval()
+            module = timm.create_model(name, pretrained=False, **arguments).eval()
     except Exception as error:
         raise PathxError(f"timm cannot build {name} ({reason_of(error)}): check `arguments`", usage=True) from error
+    if not hasattr(module, "num_classes"):
+        problem = f"with these arguments timm's {name} is an encoder without a classifier ({type(module).__name__})"
+        raise PathxError(f"{problem}: leave features_only out of `arguments`", usage=True)
+    return module
 
 
 def _with_classes_of(

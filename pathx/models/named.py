@@ -193,6 +193,8 @@ def _check_name(name: str) -> None:
     names = model_names()
     if name in names:
         return
+    if name.startswith("quantized_") and (original := name.removeprefix("quantized_")) in names:
+        raise PathxError(f"{name} is quantised: explain {original}, the network it was made from", usage=True)
     if name in torchvision.models.list_models():
         kind = torchvision.models.get_model_builder(name).__module__.split(".")[2].replace("_", " ")
         raise PathxError(

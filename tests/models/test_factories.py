@@ -216,6 +216,23 @@ def test_a_forward_that_fails_is_told_apart(fault: str, status: int, message: st
     assert (done.status, done.out, done.err.count("\n")) == (status, "", 1) and message in done.err
 
 
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        ("def build():\n    with torch.device('meta'): return Net()", "holds no numbers (it is on the meta device)"),
+        (
+            "def build(): return nn.Sequential(nn.LazyConv2d(4, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(3))",
+            "has no shape yet",
+        ),
+    ],
+)
+def test_networks_without_weights_are_refused_in_one_line(build: str, message: str, pathx_: Pathx) -> None:
+    Path("nets/empty.py").write_text(f"import torch\nfrom net import Net\nfrom torch import nn\n{build}\n")
+    done = pathx_("explain", picture(), "--model", "nets/empty.py:build")
+    assert (done.status, done.out) == (2, "") and message in done.err.splitlines()[-1]
+    assert not Path("pathx-out").exists() or not any(Path("pathx-out").rglob("path.json"))
+
+
 def test_classes_of_ones_own_may_give_nothing_and_keep_what_they_like() -> None:
     """`eval` returns nothing; quantised modules keep what is no tensor beside their weights."""
     Path("nets/odd.py").write_text(

@@ -87,6 +87,8 @@ def test_timm_with_a_file(here: Path, pathx_: Pathx) -> None:
     seven = pathx_("models", "timm:resnet18", "--model-args", '{"width": 8}')
     assert seven.status == 2
     assert "timm cannot build resnet18" in seven.err
+    features = refusal("timm:resnet18", weights="none", arguments={"features_only": True})
+    assert "timm's resnet18 is an encoder without a classifier" in features
 
 
 def test_timm_names_and_weights_that_are_not_there(cache: Path) -> None:

@@ -84,6 +84,8 @@ def test_names_are_forgiving_and_near_misses_are_suggested() -> None:
     for name, kind in [("fcn_resnet50", "segmentation"), ("ssd300_vgg16", "detection"), ("raft_small", "optical flow")]:
         message = f"{name} is one of torchvision's {kind} models, and pathx explains classifiers of single images: wrap it in a"
         assert refusal(name).startswith(message)
+    quantised = "quantized_resnet18 is quantised: explain resnet18, the network it was made from"
+    assert refusal("quantized_resnet18") == quantised
     assert refusal("resnet50", weights="V3") == (
         "resnet50 has no weights called 'V3', nor is that a file: give one of IMAGENET1K_V1, IMAGENET1K_V2, DEFAULT, "
         "none, or a state dict (.safetensors or .pth)"
