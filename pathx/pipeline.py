@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from pathx.engine.device import in_parts, resolve_batch_size, resolve_device, resolve_dtype
+from pathx.engine.device import in_parts, is_out_of_memory, resolve_batch_size, resolve_device, resolve_dtype
 from pathx.engine.explain import explain_frozen
 from pathx.engine.freeze import Frozen, freeze
 from pathx.engine.network import Network
@@ -322,25 +322,30 @@ class Prepared:
     ) -> Iterator[tuple[Sequence[Input], Frozen, list[Explanation]]]:
         """A frozen batch and the path to the predicted class of each image; in parts if memory is short.
 
-        Drop a part before asking for the next: memory may not hold both.
+        Images that cannot be explained are passed to `failed`. Drop a part before asking for the next: memory may not hold both.
         """
 
-        def explain(part: Sequence[Input]) -> tuple[Sequence[Input], list[bool], Frozen, list[Explanation]]:
+        def explain(part: Sequence[Input]) -> tuple[Sequence[Input], Frozen, list[Explanation] | PathxError]:
             frozen = freeze(self.module, self.stack(part))
             logits = class_logits(frozen.logits)
-            finite: list[bool] = logits.isfinite().all(1).tolist()
-            wanted = list(enumerate(logits.argmax(1).tolist()))
-            return part, finite, frozen, explain_frozen(frozen, wanted, **settings) if all(finite) else []
+            try:
+                if not bool(logits.isfinite().all()):
+                    raise PathxError(NOT_FINITE)
+                return part, frozen, explain_frozen(frozen, list(enumerate(logits.argmax(1).tolist())), **settings)
+            except PathxError as error:
+                if error.usage or is_out_of_memory(error):
+                    raise
+                return part, frozen, error
 
-        for part, finite, frozen, explanations in in_parts(inputs, explain) if inputs else ():
-            if all(finite):
-                yield part, frozen, explanations
-            del frozen, explanations
-            if not all(finite):
-                for one in (one for one, fine in zip(part, finite, strict=True) if not fine):
-                    failed(one.source, PathxError(NOT_FINITE))
-                good = [one for one, fine in zip(part, finite, strict=True) if fine]
-                yield from self.explain_predictions(good, settings, failed)
+        for part, frozen, made in in_parts(inputs, explain) if inputs else ():
+            alone = part if isinstance(made, PathxError) and len(part) > 1 else ()  # to find out which image fails
+            if not isinstance(made, PathxError):
+                yield part, frozen, made
+            elif not alone:
+                failed(part[0].source, made)
+            del frozen, made
+            for one in alone:
+                yield from self.explain_predictions([one], settings, failed)
 
 
 def prepare(

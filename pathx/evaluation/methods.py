@@ -7,6 +7,7 @@ its methods on the replayed network, where its hooks work however the model is w
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import import_module
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pathx.engine.device import is_out_of_memory
 from pathx.engine.explain import explain_frozen
 from pathx.engine.freeze import Frozen, freeze
 from pathx.engine.linear import frozen_gradients
@@ -57,17 +59,35 @@ def captum_is_missing() -> bool:
 
 def pathx(subject: Subject, **path: Any) -> Tensor:
     """The pixel map: the attribution of the path's linear model."""
-    return torch.stack([explanation.attribution for explanation in explain_subject(subject, path)])
+    return torch.stack(_draw_each(subject, path, lambda explanation: explanation.attribution))
 
 
 def path_map(subject: Subject, **path: Any) -> Tensor:
     """Where the path's units look. It has no channels, so each of them gets an equal part."""
-    maps = [explanation.path_map() for explanation in explain_subject(subject, path)]
-    return _planes(torch.stack(maps), subject.images)
+    height, width = subject.images.shape[2:]
+    maps = _draw_each(subject, path, lambda explanation: explanation.path_map().reshape(1, height, width))
+    return _planes(torch.cat([one[:1] for one in maps]), subject.images)
 
 
 def explain_subject(subject: Subject, path: dict[str, Any]) -> list[Explanation]:
     return explain_frozen(subject.frozen, list(enumerate(subject.targets)), **path)
+
+
+def _draw_each(subject: Subject, path: dict[str, Any], draw: Callable[[Explanation], Tensor]) -> list[Tensor]:
+    """A map (C, H, W) of every image; NaN for an image that cannot be explained."""
+
+    def explain(pairs: list[tuple[int, int]]) -> list[Tensor]:
+        try:
+            return list(map(draw, explain_frozen(subject.frozen, pairs, **path)))
+        except PathxError as error:
+            if error.usage or is_out_of_memory(error):
+                raise
+        alone = (
+            [explain([pair]) for pair in pairs] if len(pairs) > 1 else [[torch.full_like(subject.images[0], torch.nan)]]
+        )
+        return [one for maps in alone for one in maps]
+
+    return explain(list(enumerate(subject.targets)))
 
 
 def _planes(maps: Tensor, images: Tensor) -> Tensor:

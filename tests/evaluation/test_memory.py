@@ -1,4 +1,4 @@
-"""Short memory costs time and nothing else, in every command that runs over images."""
+"""Short memory costs time and nothing else, and an image that cannot be explained costs itself alone, in every command."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from support.command_line import Pathx, network, scripted
 from support.faults import photos
 
 import pathx.evaluation.measure
+import pathx.evaluation.methods
 import pathx.pipeline
+from pathx.errors import PathxError
 
 pytestmark = pytest.mark.usefixtures("here", "undrawn")
 RUNS = {
@@ -77,6 +80,31 @@ def test_a_batch_that_does_not_fit_is_taken_in_parts(
     for file in documents:
         made = json.loads((Path("parts") / file.relative_to("whole")).read_text())
         assert without_time(made) == close_to(without_time(json.loads(file.read_text())))
+
+
+@pytest.mark.parametrize("command", RUNS)
+def test_an_image_that_cannot_be_explained_costs_itself_alone(
+    command: str, pathx_: Pathx, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    photos(5)
+    Image.new("RGB", (8, 8), "white").save("photos/white.png")
+    explain = pathx.pipeline.explain_frozen
+
+    def fail(frozen: Any, wanted: Any, **path: Any) -> Any:
+        if any(bool((frozen.images[image] == frozen.images[image].max()).all()) for image, _ in wanted):
+            raise PathxError("the explanation holds NaN or infinite numbers")
+        return explain(frozen, wanted, **path)
+
+    for place in (pathx.pipeline, pathx.evaluation.methods):
+        monkeypatch.setattr(place, "explain_frozen", fail)
+    done = pathx_(command, "photos", "--model", scripted(network()), *RUNS[command], "--out", "out")
+    name = {"evaluate": "evaluation"}.get(command, command)
+    made = json.loads(Path(f"out/{name}.json").read_text())
+    assert "Traceback" not in done.err and "NaN or infinite" in done.err
+    if command == "evaluate":
+        assert {key: one["images"] for key, one in made["counts"].items()} == {"pathx": 5, "saliency": 6}
+    else:
+        assert made["images"] == 5 and [*made["unread" if command == "common" else "failed"]] == ["photos/white.png"]
 
 
 def test_no_memory_for_even_one_image_is_one_line(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
