@@ -265,6 +265,10 @@ GATED_UNITS: dict[str, tuple[Part, Part]] = {
         lambda net, x: (lambda spread, mean: (x - mean) / spread)(*torch.std_mean(x, 1, keepdim=True)),
         lambda net, x: (x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True).detach(),
     ),
+    "an interpolation": (
+        lambda net, x: torch.lerp(x, net.conv(x), x.sigmoid()),
+        lambda net, x: x + x.sigmoid().detach() * (net.conv(x) - x),
+    ),
     "swiglu": (
         lambda net, x: F.silu(net.more(x)[:, :6]) * net.more(x)[:, 6:],
         lambda net, x: F.silu(net.more(x)[:, :6]).detach() * net.more(x)[:, 6:],

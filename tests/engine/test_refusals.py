@@ -53,7 +53,7 @@ NO_LOGITS: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
     "an int": (lambda m, x: {"a": 1, "b": m.n(x).argmax(1)}, "returns a an int, b of shape (2,), not one row"),
     "an empty list": (lambda m, x: [], "returns nothing, not one row"),
     "made whole": (lambda m, x: m.n(x.to(torch.int64).float()), "to_copy in the model itself makes integers of it"),
-    "picked": (lambda m, x: 1.0 * (m.n(x).argmax(1, True) == torch.arange(4)), "argmax in the model itself makes integers of it"),
+    "picked": (lambda m, x: F.one_hot(m.n(x).argmax(1), 4).float(), "argmax in the model itself makes integers of it"),
     "compared": (lambda m, x: (m.n[:2](x) > 0.5).float().mean((2, 3)), "in a way that can be explained"),
 }  # fmt: skip
 
@@ -90,6 +90,7 @@ REFUSALS: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
     "no activation": (lambda m, x: m.b(m.a(x)), "the model has no activation between its input and its output"),
     "noise": (lambda m, x: m.b(F.relu(m.a(x)) + torch.randn(6)), "the model draws random numbers (randn in the model itself)"),
     "dropout that stays": (lambda m, x: m.b(F.dropout(F.relu(m.a(x)))), "the model draws random numbers (bernoulli in"),
+    "random slopes": (lambda m, x: m.b(F.rrelu(m.a(x), training=True)), "the model draws random numbers (rand in"),
     "the batch's mean": (lambda m, x: m.b(F.relu(m.a(x) - m.a(x).mean(0))), "mean in the model itself works along the batch"),
     "all elements in turn": (lambda m, x: m.b(F.relu(m.a(x).roll(7))), "roll in the model itself works along the batch"),
     "the first picture": (lambda m, x: m.b(F.relu(m.a(x) + m.a(x)[0])), "select in the model itself works along the batch"),

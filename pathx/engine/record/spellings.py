@@ -79,6 +79,14 @@ def _expand(function: Any) -> Respelling:
     return respell
 
 
+def _rrelu(leaky_relu: Callable[[Tensor, float], Tensor]) -> Respelling:
+    def respell(x: Tensor, noise: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, *training: Any) -> Run:
+        """RReLU in eval mode: its slope is the mean of its bounds. In training it is random, which is refused."""
+        return lambda: leaky_relu(x, torch.rand(()).item() if any(training[:1]) else (lower + upper) / 2)
+
+    return respell
+
+
 def _number(x: Any) -> Run | None:
     """TorchScript's optimiser calls operations on constants, some of which arrive as plain numbers."""
     return None if isinstance(x, Tensor) else lambda: x
@@ -105,6 +113,11 @@ def _gated_linear_unit(x: Tensor, dim: int = -1) -> Run:
     return run
 
 
+def _channel_shuffle(x: Tensor, groups: int) -> Run:
+    """As views: the operation has no derivative before torch 2.6."""
+    return lambda: x.unflatten(1, (groups, -1)).transpose(1, 2).flatten(1, 2)
+
+
 def _whole_slice(x: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Run | None:
     """A slice of everything, which older releases of torch make of `:`, is another name for the same tensor."""
     whole = not start and step == 1 and (end is None or end >= x.shape[dim])
@@ -117,6 +130,10 @@ def _spread_and_mean(spread: Callable[..., Tensor]) -> Respelling:
         return lambda: (spread(x, dim, correction=correction, keepdim=keepdim), x.mean(dim, keepdim))
 
     return respell
+
+
+def _interpolation(start: Tensor, end: Tensor, weight: Any) -> Run:
+    return lambda: start + weight * (end - start)
 
 
 def _attention(
@@ -204,6 +221,10 @@ RESPELLINGS: dict[Any, Respelling] = {
     aten.native_batch_norm.default: _statistics_of_one,
     aten.var_mean.correction: _spread_and_mean(torch.var),
     aten.std_mean.correction: _spread_and_mean(torch.std),
+    aten.lerp.Tensor: _interpolation,
+    aten.lerp.Scalar: _interpolation,
+    aten.channel_shuffle.default: _channel_shuffle,
+    aten.native_channel_shuffle.default: _channel_shuffle,
     aten.slice.Tensor: _whole_slice,
     aten.glu.default: _gated_linear_unit,
     aten._convolution.default: _convolution,
@@ -216,6 +237,8 @@ RESPELLINGS: dict[Any, Respelling] = {
     aten.index_put_.default: _mask_fill(in_place=True),
     **{op: _expand(op) for op in (aten.clamp.Tensor, aten.clamp_max.Tensor, aten.clamp_min.Tensor)},
     **{op.default: _expand(op) for op in (aten.maximum, aten.minimum)},
+    aten.rrelu_with_noise.default: _rrelu(aten.leaky_relu),
+    aten.rrelu_with_noise_.default: _rrelu(aten.leaky_relu_),
 }
 
 
@@ -231,6 +254,13 @@ def _circular_pad(input: Tensor, pad: Any, mode: str = "constant", value: Any = 
         parts = [inner.narrow(dim, inner.shape[dim] - before, before)] if before > 0 else []
         x = torch.cat([*parts, inner, *([inner.narrow(dim, 0, after)] if after > 0 else [])], dim)
     return x
+
+
+def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor | None:
+    """`one_hot` without reading its input, which torch does only to find wrong numbers."""
+    if num_classes < 1:
+        return None
+    return (tensor.unsqueeze(-1) == torch.arange(num_classes, device=tensor.device)).long()
 
 
 def _instance_norm(
@@ -270,8 +300,10 @@ def _refuse_recurrent(*_: Any) -> None:
 
 
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    Tensor.__deepcopy__: lambda tensor, memo: tensor.clone(),
     F.batch_norm: _batch_norm,
     F.instance_norm: _instance_norm,
+    F.one_hot: _one_hot,
     F.pad: _circular_pad,
     aten.pad.default: _circular_pad,
     torch.rnn_relu: _refuse_recurrent,

@@ -60,6 +60,20 @@ def test_torchscript_compares_its_constants_of_every_kind() -> None:
         assert_close((found.attribution, found.bias), (expected.attribution, expected.bias))
 
 
+def test_channels_are_shuffled_as_by_hand() -> None:
+    def by_hand(x: Tensor) -> Tensor:
+        return torch.stack([x[:, :3], x[:, 3:]], 2).flatten(1, 2)
+
+    kernel, images = numbers(4, 6, 3, 3), numbers(2, 6, 5, 5)
+
+    def attributions(shuffle: Callable[[Tensor], Tensor]) -> Tensor:
+        model = Function(lambda x: F.conv2d(shuffle(x.relu()), kernel).relu().mean((2, 3)))
+        return torch.stack([one.attribution for one in pathx.explain(model, images, depth="all")])
+
+    assert attributions(by_hand).abs().sum() > 0
+    assert_close(attributions(nn.ChannelShuffle(2)), attributions(by_hand))
+
+
 # --- Images apart -----------------------------------------------------------------------------------------------------
 
 

@@ -111,6 +111,7 @@ SPELLINGS: dict[str, dict[str, Activation]] = {
         "F.leaky_relu": lambda h: F.leaky_relu(h, 0.25),
         "PReLU": nn.PReLU(),
         "PReLU per channel": nn.PReLU(5),
+        "RReLU": nn.RReLU(0.125, 0.375),
     },
     "threshold": {
         "module": nn.Threshold(1, 20),
