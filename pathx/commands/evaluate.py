@@ -108,7 +108,8 @@ def _print_mosaics(document: dict[str, Any]) -> None:
     say()
 
 
-def _print_protocol(document: dict[str, Any]) -> None:
+def _print_evaluation(document: dict[str, Any]) -> None:
+    """The methods, and with --grid the paths of every depth and width before them."""
     parameters, accuracy = document["parameters"], document.get("accuracy")
     print_paragraph(
         f"{document['images']} images, {document['model']['name']}, protocol {document['protocol']}: "
@@ -116,46 +117,25 @@ def _print_protocol(document: dict[str, Any]) -> None:
         + (f"; {accuracy:.1%} predicted as labelled" if accuracy is not None else ""),
     )
     say()
-
-
-def _print_evaluation(document: dict[str, Any]) -> None:
-    _print_protocol(document)
+    cells = {f"depth {cell['depth']}, width {cell['width']}": cell for cell in document.get("grid", ())}
     rows = []
-    for name, figures in document["methods"].items():
-        versus = document["comparison"].get(name, {}).get("difference")
-        first, *others = _cells(figures)
-        rows.append([name, first, _difference_text(versus), *others])
+    for name, figures in (cells | document["methods"]).items():
+        versus = document.get("comparison", {}).get(name, {}).get("difference")
+        means = [f"{figures[measure]['mean']:.3f}" for measure in ("difference", "insertion", "deletion")]
+        rest = f"{figures['tied_pixels']:.0%}", f"{figures['seconds']:.3f}"
+        rows.append([name, means[0], _difference_text(versus), *means[1:], *rest])
     print_table(("method", "ins-del", "ahead by (95%)", "ins ↑", "del ↓", "tied", "s"), rows, right={1, 3, 4, 5, 6})
     say()
-    if document["compared"]:
+    if document.get("compared"):
         say(f"ahead by: ins-del of {document['compared']} minus that of the method, image by image")
-
-
-def _print_grid(document: dict[str, Any]) -> None:
-    _print_protocol(document)
-    rows = [
-        (str(cell.get("depth", "")), str(cell.get("width", "")), *_cells(cell, 3), name)
-        for name, cell in [*(("", cell) for cell in document["grid"]), *document["methods"].items()]
-    ]
-    headings = ("depth", "width", "ins-del ↑", "insertion ↑", "deletion ↓", "tied", "seconds", "method")
-    print_table(headings, rows, right=set(range(7)))
-    say()
     words = {"difference": "insertion minus deletion"}
-    best = [
-        f"{words.get(measure, measure)} is best at depth {cell['depth']}, width {cell['width']}"
-        for measure, cell in document["best"].items()
-    ]
-    say("; ".join(best))
-
-
-def _cells(figures: dict[str, Any], digits: int = 2) -> tuple[str, ...]:
-    means = (f"{figures[measure]['mean']:.3f}" for measure in ("difference", "insertion", "deletion"))
-    return *means, f"{figures['tied_pixels']:.0%}", f"{figures['seconds']:.{digits}f}"
+    for measure, cell in document.get("best", {}).items():
+        say(f"{words.get(measure, measure)} is best at depth {cell['depth']}, width {cell['width']}")
 
 
 _SHOWN = {
     "evaluation": (_print_evaluation, ", images.csv", ", curves.png, curves.svg"),
-    "grid": (_print_grid, ", images.csv, sheet.png", ", grid.png, grid.svg"),
+    "grid": (_print_evaluation, ", images.csv, sheet.png", ", grid.png, grid.svg"),
     "removal": (_print_removal, "", ""),
     "mosaics": (_print_mosaics, "", ""),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from PIL import Image
@@ -57,17 +58,9 @@ def cut(photo: Image.Image, region: Box, field: Sequence[int], size: tuple[int, 
     box = (region[0] + left * across, region[1] + top * down, region[0] + right * across, region[1] + bottom * down)
     scale = longest / max(box[2] - box[0], box[3] - box[1])
     shown = max(1, round((box[2] - box[0]) * scale)), max(1, round((box[3] - box[1]) * scale))
-    inside = max(box[0], 0), max(box[1], 0), min(box[2], photo.width), min(box[3], photo.height)
-    part = Image.new("RGB", shown)
-    across, down = shown[0] / (box[2] - box[0]), shown[1] / (box[3] - box[1])
-    place = [round((inside[0] - box[0]) * across), round((inside[1] - box[1]) * down)]
-    end = [round((inside[2] - box[0]) * across), round((inside[3] - box[1]) * down)]
-    if inside[0] < inside[2] and inside[1] < inside[3] and place[0] < end[0] and place[1] < end[1]:
-        fitting = photo.convert("RGB").resize(
-            (end[0] - place[0], end[1] - place[1]), Image.Resampling.BILINEAR, box=inside
-        )
-        part.paste(fitting, (place[0], place[1]))
-    return part
+    x, y = math.floor(box[0]), math.floor(box[1])
+    part = photo.convert("RGB").crop((x, y, math.ceil(box[2]), math.ceil(box[3])))  # which pads it with black
+    return part.resize(shown, Image.Resampling.BILINEAR, box=(box[0] - x, box[1] - y, box[2] - x, box[3] - y))
 
 
 def _look_mask(saw: Tensor, field: Sequence[int], shown: tuple[int, int]) -> Image.Image:

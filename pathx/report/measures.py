@@ -26,6 +26,8 @@ _NAMES = {
     "units": "What channels look for",
 }
 
+_PLOTS = {"evaluation": "curves.png", "grid": "grid.png"}
+
 PICTURED = 24
 """Channels of an activation that have pictures, the strongest; the others are listed."""
 
@@ -48,23 +50,18 @@ def measure_page(file: Path, document: dict[str, Any], references: References) -
     """
     with understood(file):
         rows = _rows(file.with_name("images.csv"))
+        plot = read_picture(file.with_name(_PLOTS[file.stem])) if file.stem in _PLOTS else None
         data = {
             "kind": file.stem,
             "title": _NAMES.get(file.stem, file.stem),
             "folder": str(file.parent),
             "document": document,
             "rows": rows,
-            "plots": [encode_small(one, _PLOT) for one in map(read_picture, _plots(file)) if one],
+            "plots": [] if plot is None else [encode_small(plot, _PLOT)],
             "thumbnails": _thumbnails(row["image"] for row in rows),
             "references": references.of(_channels(document), document.get("model", {}).get("sha256", "")),
         }
         return page("measures.js", page_title(file), data)
-
-
-def _plots(file: Path) -> list[Path]:
-    """What `pathx evaluate` drew of the figures."""
-    names = {"evaluation": ["curves.png"], "grid": ["grid.png"]}
-    return [file.with_name(name) for name in names.get(file.stem, ())]
 
 
 def _channels(document: dict[str, Any]) -> list[tuple[str, int]]:

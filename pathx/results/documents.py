@@ -263,28 +263,19 @@ def _tensors(explanation: Explanation, document: dict[str, Any]) -> bytes:
 # Decompositions
 
 
-@dataclass(frozen=True)
-class ReferencePanels:
-    """What units look for elsewhere, as further pictures: in the figure of the whole path, and in the sheet."""
-
-    whole: tuple[Panel, ...] = ()
-    sheet: tuple[Panel, ...] = ()
-
-
 def decomposition_files(
-    made: Decomposition, subject: ResultSubject, references: ReferencePanels | None = None
+    made: Decomposition, subject: ResultSubject, more: tuple[Panel, ...] = (), more_of_sheet: tuple[Panel, ...] = ()
 ) -> ResultFiles:
     """The files of one decomposition: those of the whole explanation, in `feature-01`, … those of each feature that is drawn,
     and decomposition.json.
 
     Args:
-        references: what its units look for elsewhere, where that is known.
+        more, more_of_sheet: further pictures for the figure of the whole path, and for the sheet.
     """
-    known = references or ReferencePanels()
-    whole = explanation_files(made.whole, subject, known.whole)
+    whole = explanation_files(made.whole, subject, more)
     document, path, contents = _decomposition_document(made, subject), whole.document, whole.contents
     if subject.draw:
-        contents |= decomposition_pictures(made, subject.view(made.whole, known.sheet), subject.drawing)
+        contents |= decomposition_pictures(made, subject.view(made.whole, more_of_sheet), subject.drawing)
     if subject.save_tensors:
         contents |= {f"{name}/{FILES['tensors']}": _feature_tensors(one) for name, one in _folders(made).items()}
     for entry in document["features"]:

@@ -17,7 +17,7 @@ from pathx.errors import PathxError, parse_json, shown
 from pathx.explanation import Effect, Explanation, PathLayer, Removal, Unit
 from pathx.images.read import UserImage, open_image
 from pathx.maps import Place
-from pathx.results.files import FILES, PATH, SETTINGS, read_document
+from pathx.results.files import DECOMPOSITION, FILES, PATH, SETTINGS, read_document, understood
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +102,7 @@ def read_decomposition(folder: Path, document: dict[str, Any]) -> tuple[Decompos
     whole = read_explanation(folder)
     if any(whole.document[key] != document[key] for key in ("image", "model", "target", *SETTINGS)):
         raise PathxError(f"{shown(folder)} holds parts of different runs: run pathx decompose again")
-    try:
+    with understood(folder / DECOMPOSITION):
         made = Decomposition(
             whole=whole.explanation,
             layer=document["layer"],
@@ -113,12 +113,9 @@ def read_decomposition(folder: Path, document: dict[str, Any]) -> tuple[Decompos
         )
         tensors = {layer.layer: {tensor.name for tensor in layer.tensors} for layer in whole.explanation.path}
         if any(unit.tensor not in tensors[made.layer] for unit in made.units):
-            raise IndexError
+            raise LookupError("a unit of another layer")
         if any(not one.units or not {*one.units} <= {*range(len(made.units))} for one in made.features):
-            raise IndexError
-    except (KeyError, IndexError, TypeError) as error:
-        wrong = f"lacks {error}" if isinstance(error, KeyError) else "is damaged"
-        raise PathxError(f"{shown(folder)}: its decomposition.json {wrong}: run pathx decompose again") from None
+            raise LookupError("a feature of other units")
     return made, whole
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pathx.decomposition import Decomposition, decompose_targets
 from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
+from pathx.drawing.page import Panel
 from pathx.drawing.render import Drawing
 from pathx.engine.ablate import removals
 from pathx.engine.device import ALONE, is_out_of_memory, release_memory, resolve_batch_size
@@ -19,13 +20,13 @@ from pathx.engine.explain import explain_frozen
 from pathx.engine.freeze import Frozen, freeze, network_of
 from pathx.engine.settings import check_exact, check_settings, check_width, class_logits
 from pathx.errors import PathxError
-from pathx.explanation import Explanation
+from pathx.explanation import Explanation, Unit
 from pathx.images.find import ImageFile
 from pathx.layers import layer_maps
 from pathx.models.labels import parse_targets, resolve_target, true_classes
 from pathx.models.load import LoadedModel
 from pathx.pipeline import Input, Note, Unreadable, in_batches, no_notes, prepare
-from pathx.results.documents import ReferencePanels, ResultSubject
+from pathx.results.documents import ResultSubject
 from pathx.results.files import SETTINGS
 
 if TYPE_CHECKING:
@@ -119,6 +120,10 @@ class Job:
         return {**self.settings.decisive, **own}
 
 
+Found = tuple[Explanation | Decomposition, tuple[Panel, ...], tuple[Panel, ...]]
+"""What was found for a class, and what its units look for elsewhere: for the figure, and for the sheet of a decomposition."""
+
+
 @dataclass(frozen=True, eq=False)
 class Computed:
     """What was computed of an image, free of the frozen network; or why there is nothing.
@@ -126,7 +131,7 @@ class Computed:
     It waits to be written while the next batch is computed, and must not hold on to a batch, whose network is large.
 
     Args:
-        found: of each class in turn the explanation or the decomposition, and what its units look for elsewhere.
+        found: of each class in turn.
         differences: where there are several classes, the first one explained against each of the others.
         truth: the true class, where it is known.
         top: the best classes, (number, label, probability) each.
@@ -134,7 +139,7 @@ class Computed:
     """
 
     subject: ResultSubject | None = None
-    found: tuple[tuple[Explanation | Decomposition, Any], ...] = ()
+    found: tuple[Found, ...] = ()
     differences: tuple[Explanation, ...] = ()
     truth: int | None = None
     top: tuple[tuple[int, str, float], ...] = ()
@@ -193,21 +198,22 @@ def explain_batch(
     questions = ask(job, labels, logits, inputs, against, note)
     guide = settings.guide if settings.pictures else None
     wanted = [(number, target) for number, question in enumerate(questions) for target in question.targets]
-    found: list[tuple[Explanation | Decomposition, Any]] = []
+    found: list[Found] = []
+
+    def add(made: Explanation | Decomposition, whole: Explanation, units: Sequence[Unit] = ()) -> None:
+        panels = ((), ()) if guide is None else (tuple(guide.panels(whole)), tuple(guide.panels_of(units)))
+        found.append((made, *panels))
+
     if wanted and job.decompose is None:
         rivals = None if against is None else [against] * len(wanted)
         explanations = explain_frozen(frozen, wanted, against=rivals, **settings.of_paths)
         for one in _with_proof(frozen, wanted, explanations, settings):
-            found.append((one, () if guide is None else tuple(guide.panels(one))))
+            add(one, one)
     elif wanted:
         several = decompose_targets(frozen, wanted, **job.decompose or {}, **settings.of_paths)
         wholes = _with_proof(frozen, wanted, [one.whole for one in several], settings)
         for made, whole in zip(several, wholes, strict=True):
-            panels = ReferencePanels()
-            if guide is not None:  # of the whole path, and of the strongest unit of each feature that is drawn
-                strongest = [made.units[feature.units[0]] for feature in made.drawn]
-                panels = ReferencePanels(tuple(guide.panels(whole)), tuple(guide.panels_of(strongest)))
-            found.append((replace(made, whole=whole), panels))
+            add(replace(made, whole=whole), whole, [made.units[feature.units[0]] for feature in made.drawn])
     differences: list[Explanation] = []
     pairs = [(number, *one.targets[:1], other) for number, one in enumerate(questions) for other in one.targets[1:]]
     if pairs and against is None:  # the first class against each other; an alpha for all classes means nothing there

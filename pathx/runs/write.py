@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from pathx.contrast import Contrast
 from pathx.decomposition import Decomposition
+from pathx.drawing.page import Panel
 from pathx.errors import PathxError, shown
 from pathx.explanation import Explanation
 from pathx.images.find import ImageFile
@@ -65,10 +66,10 @@ def _writes(
         name = name if against is None else f"{name}-against-{target_slug(against, subject.labels)}"
         return result_folder(source.name, name)
 
-    def draw(made: Explanation | Decomposition, references: Any = ()) -> tuple[PurePath, ResultFiles]:
+    def draw(made: Explanation | Decomposition, *more: tuple[Panel, ...]) -> tuple[PurePath, ResultFiles]:
         if isinstance(made, Decomposition):
-            return folder_of(made.whole.target), decomposition_files(made, subject, references)
-        return folder_of(made.target, made.against), explanation_files(made, subject, references)
+            return folder_of(made.whole.target), decomposition_files(made, subject, *more)
+        return folder_of(made.target, made.against), explanation_files(made, subject, *more[:1])
 
     def write(made: Any, folder: PurePath, files: ResultFiles) -> Result:
         replaced = ""
@@ -91,7 +92,7 @@ def _writes(
         )
 
     def write_contrast() -> Result:
-        several = [one.whole if isinstance(one, Decomposition) else one for one, _ in computed.found]
+        several = [one.whole if isinstance(one, Decomposition) else one for one, *_ in computed.found]
         (predicted, label, _), reason = computed.top[0], ""
         if computed.truth not in (None, predicted):
             reason = f"The network says {label}; the label is {_true_label(computed)}."
@@ -103,8 +104,8 @@ def _writes(
             write(difference, *drawn)
         return write(contrast, folders[0].parent, files)
 
-    for made, references in computed.found:
-        yield lambda made=made, references=references: write(made, *draw(made, references))  # type: ignore[misc]
+    for made, *more in computed.found:
+        yield lambda made=made, more=more: write(made, *draw(made, *more))  # type: ignore[misc]
     if computed.differences:
         yield write_contrast
 
