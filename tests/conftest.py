@@ -138,11 +138,12 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def measured(here: Path) -> Path:
     """A folder with a model and six pictures in two classes."""
-    from support.measured import network, picture, save
+    from support.command_line import picture, scripted
+    from support.measured import network
 
-    save(network())
+    scripted(network())
     for number in range(6):
-        picture(f"pictures/{('cat', 'dog')[number % 2]}/{number}.png", number)
+        picture(f"pictures/{('cat', 'dog')[number % 2]}/{number}.png", (8, 8), number)
     return here
 
 

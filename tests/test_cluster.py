@@ -71,12 +71,3 @@ def test_an_actor_has_a_gpu_where_there_are_any_unless_told_otherwise() -> None:
     assert Cluster(Machines(CPU=8, GPU=2), Actors(), "cpu", grows=False).gpus == 0
     assert Cluster(Machines(CPU=8, GPU=2), Actors(gpus=0.5), "auto", grows=False).gpus == 0.5
     assert Cluster(Machines(CPU=8), Actors(), "auto", grows=False).gpus == 0
-
-
-@pytest.mark.parametrize(
-    ("cpus", "actors"), [(1, Actors()), (2, Actors()), (2, Actors(2, 2)), (8, Actors()), (4, Actors(1, 16))]
-)
-def test_actors_never_take_the_last_cpu_from_those_who_read(cpus: int, actors: Actors) -> None:
-    made = Cluster(Machines(CPU=cpus), actors, "auto", grows=False)
-    assert made._most is not None and made._most >= actors.least
-    assert made._cpus * made._most <= max(cpus - 1, 0.5)

@@ -14,20 +14,6 @@ from pathx.errors import PathxError
 aten = torch.ops.aten
 
 
-def test_composite_operations_are_made_of_others() -> None:
-    assert compat.is_composite(aten.linear.default) and compat.is_composite(aten.flatten.using_ints)
-    assert not compat.is_composite(aten.convolution.default) and not compat.is_composite(
-        aten.upsample_nearest2d.default
-    )
-
-
-def test_a_count_of_changes_is_set() -> None:
-    tensor = torch.ones(2)
-    tensor.add_(1)
-    compat.reset_version(tensor, 0)
-    assert tensor._version == 0
-
-
 @pytest.mark.parametrize(
     ("text", "name"),
     [

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.command_line import Pathx
-from support.measured import document, picture, save
+from support.command_line import Pathx, picture, scripted
+from support.measured import document
 from torch import Tensor, nn
 
 pytest.importorskip("captum")
@@ -26,7 +26,7 @@ def test_each_tensor_of_a_layer_has_its_plots(pathx_: Pathx) -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.last(torch.cat([self.left(x), self.right(x)], 1).flatten(1))
 
-    save(Branches().eval())
+    scripted(Branches().eval())
     assert pathx_("common", "pictures", "--model", "model.pt", "--depth", 1, "--out", "out").status == 0
     plots = {file.name for file in Path("out").glob("positions-1-*.png")}
     tensors = document("out/common.json")["layers"][0]["tensors"]
@@ -37,7 +37,7 @@ def test_what_common_prints_fits_a_terminal(pathx_: Pathx, monkeypatch: pytest.M
     monkeypatch.setenv("COLUMNS", "80")
     arguments = ("--model", "model.pt", "--depth", "all", "--width", 5, "--group-by", "folder")
     for number in range(6, 11):
-        picture(f"pictures/{'cat' if number < 8 else 'red fox'}/{number}.png", number)
+        picture(f"pictures/{'cat' if number < 8 else 'red fox'}/{number}.png", seed=number)
     done = pathx_("common", "pictures", *arguments, "--out", "out")
     assert done.status == 0 and "cat: 5 images" in done.out and "  layer 1 (1): " in done.out
     assert "dog: 3 images" not in done.out
@@ -62,8 +62,8 @@ def test_what_is_wrong_with_common_is_said(pathx_: Pathx, arguments: tuple[str, 
 
 def test_the_first_table_names_the_class_that_shares_most(pathx_: Pathx) -> None:
     for number in range(6, 18):
-        picture(f"pictures/{('cat', 'dog', 'red fox')[number % 3]}/{number}.png", number)
-    picture("pictures/red fox/18.png", 18)
+        picture(f"pictures/{('cat', 'dog', 'red fox')[number % 3]}/{number}.png", seed=number)
+    picture("pictures/red fox/18.png", seed=18)
     arguments = ("--model", "model.pt", "--depth", "all", "--group-by", "folder", "--out", "out")
     done = pathx_("common", "pictures", *arguments)
     made = document("out/common.json")

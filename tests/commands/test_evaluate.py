@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from support.command_line import Pathx
-from support.measured import FAST, document, save
+from support.command_line import Pathx, scripted
+from support.measured import FAST, document
 from torch import nn
 
 import pathx.evaluation.methods
@@ -47,7 +47,7 @@ def test_a_folder_that_cannot_be_written_to_is_no_fault_of_a_method(pathx_: Path
 
 
 def test_a_method_that_cannot_run_is_named_and_the_others_go_on(pathx_: Pathx) -> None:
-    save(nn.Sequential(nn.Flatten(), nn.Linear(192, 6), nn.ReLU(), nn.Linear(6, 3)).eval(), "flat.pt")
+    scripted(nn.Sequential(nn.Flatten(), nn.Linear(192, 6), nn.ReLU(), nn.Linear(6, 3)).eval(), "flat.pt")
     done = pathx_("evaluate", "pictures", "--model", "flat.pt", "--methods", FAST, "--depth", "all", "--out", "out")
     assert done.status == 1
     assert "Guided GradCAM was not run: the model has no convolution" in done.err

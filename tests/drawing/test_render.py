@@ -332,10 +332,3 @@ def test_pixels_come_back_as_they_were(size: tuple[int, int]) -> None:
     image = Image.merge("RGB", [Image.effect_noise(size, 90) for _ in range(3)])
     again = read(png(image))
     assert (again.mode, again.size) == ("RGB", size) and again.tobytes() == image.tobytes()
-
-
-def test_in_one_scale_one_value_has_one_colour() -> None:
-    one = heatmap(torch.tensor([[1.0, 0.25]]), scale=1.0)
-    other = heatmap(torch.tensor([[0.25, 0.0]]), scale=1.0)
-    assert rgb(one, 1, 0) == rgb(other, 0, 0)
-    assert rgb(heatmap(torch.tensor([[0.25, 0.0]])), 0, 0) == rgb(one, 0, 0)  # alone it is the strongest

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
-import pathx
 from pathx.engine.freeze import network_of
 
 HEADS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
@@ -45,14 +42,3 @@ def test_a_class_layer_counts_where_it_is_the_only_layer() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
     assert network_of(model, torch.randn(1, 2, 6, 6)).depth == 1
-
-
-def test_why_one_class_and_not_another_is_another_question_on_the_bundled_model() -> None:
-    model = pathx.load_model()
-    image = model.preprocessing(Image.open(Path(__file__).parents[2] / "examples" / "cat.png").convert("RGB"))[None]
-    (plain,) = pathx.explain(model, image, depth=3, width=20)
-    second = int(plain.logits.topk(2).indices[1])
-    (against,) = pathx.explain(model, image, target=plain.target, against=second, depth=3, width=20)
-    assert plain.hidden_layers == 17
-    for one, other in zip(plain.path, against.path, strict=True):
-        assert {(u.tensor, u.index) for u in one.units} != {(u.tensor, u.index) for u in other.units}

@@ -84,14 +84,3 @@ def test_ties_in_maps_and_branches_break_by_lower_flat_index() -> None:
 def test_effects_that_tie_are_kept_by_their_index(width: int) -> None:
     layer = kept(network([[1.0, 0.0, 0.0]] * 300), width=width, importance="effect")
     assert [unit.index for unit in layer.units] == [(index,) for index in range(width)]
-
-
-def test_a_unit_counts_by_its_effect_on_the_log_odds_of_the_class() -> None:
-    model = network([[2.0, 3.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 1.0]])
-    layer = kept(model, width=5, importance="effect")
-    p = torch.tensor([3.0, 4.0, 1.0], dtype=torch.float64).softmax(0)  # what the model answers
-    odds = [1.0, *(-p[1:] / (1 - p[0])).tolist()]
-    effects = [2 * odds[0] + 3 * odds[1], odds[0], odds[1] + odds[2]]
-    assert [unit.index[0] for unit in layer.units] == [1] and effects[0] < 0  # though the first sends most to the class
-    assert layer.units[0].importance == pytest.approx(effects[1])
-    assert layer.units[0].contribution == pytest.approx(1.0)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.command_line import Pathx
-from support.measured import document, save
+from support.command_line import Pathx, scripted
+from support.measured import document
 from torch import Tensor, nn
 
 import pathx
@@ -60,7 +60,7 @@ class Gated(nn.Module):
 def test_numbers_that_are_exact_at_the_image_alone_are_right_there() -> None:
     """The gradient of such a model differs from its frozen network's: the check must not ask for it."""
     torch.manual_seed(0)
-    save(Gated())
+    scripted(Gated())
     found = pathx.check(pathx.load_model("model.pt"), "pictures/cat/0.png", dtype="float64")
     arithmetic = {name: found.findings[name].passed for name in ("completeness", "unwrapping", "device")}
     assert arithmetic == {"completeness": True, "unwrapping": True, "device": True}

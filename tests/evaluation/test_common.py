@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 
 import pytest
-from support.command_line import Pathx
-from support.measured import document, picture
+from support.command_line import Pathx, picture
+from support.measured import document
 
 pytest.importorskip("captum")
 pytest.importorskip("matplotlib")
@@ -21,7 +21,7 @@ def test_common_paths_from_pictures_and_from_results_are_the_same(
     pathx_: Pathx, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(6, 10):
-        picture(f"pictures/{('cat', 'dog')[number % 2]}/{number}.png", number)
+        picture(f"pictures/{('cat', 'dog')[number % 2]}/{number}.png", seed=number)
     settings = ("--model", "model.pt", "--depth", "all", "--width", 3)
     done = pathx_("common", "pictures", *settings, "--group-by", "folder", "--layers", "1,3", "--out", "one")
     assert done.status == 0
@@ -60,7 +60,7 @@ def test_results_among_pictures_are_not_taken_for_all_there_is(pathx_: Pathx) ->
 def test_names_that_are_not_text(pathx_: Pathx) -> None:
     odd = os.fsdecode(b"odd/a b\n\xff.png")
     try:
-        picture(odd, 1)
+        picture(odd, seed=1)
     except OSError:
         pytest.skip("this file system takes text only")
     arguments = ("odd", "--model", "model.pt", "--depth", 2)
@@ -70,7 +70,7 @@ def test_names_that_are_not_text(pathx_: Pathx) -> None:
             "odd/a b\\n\\udcff.png"
         ] * 2  # nothing that acts on a terminal
     Path(odd).write_bytes(b"no picture")
-    picture("odd/b.png", 2)
+    picture("odd/b.png", seed=2)
     assert pathx_("evaluate", *arguments, "--methods", "pathx", "--out", "out").status == 1
     assert list(document("out/evaluation.json")["unread"]) == [odd]
     assert pathx_("common", *arguments, "--out", "shared").status == 1

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.command_line import Pathx
-from support.measured import FAST, document, network, picture, save
+from support.command_line import Pathx, picture, scripted
+from support.measured import FAST, document, network
 from torch import Tensor
 
 import pathx.evaluation.evaluate
@@ -158,13 +158,13 @@ def test_ties_by_row_are_the_old_behaviour_under_its_own_name(pathx_: Pathx) -> 
 
 
 def test_labels_and_classes_that_tell_little_are_noted(pathx_: Pathx) -> None:
-    picture("odd/aardvark/1.png", 1)
+    picture("odd/aardvark/1.png", seed=1)
     done = pathx_("evaluate", "odd", "--model", "model.pt", "--methods", "random", "--out", "out")
     assert done.status == 0
     assert "no accuracy for folders that are not named after classes of the model: aardvark" in done.err
     assert document("out/evaluation.json")["accuracy"] is None
     for number in range(2):
-        picture(f"same/{number}.png", 7)
+        picture(f"same/{number}.png", seed=7)
     done = pathx_("evaluate", "same", "--model", "model.pt", "--methods", "random", "--out", "out")
     assert "every image is predicted as" in done.err
 
@@ -173,7 +173,7 @@ def test_a_model_whose_output_is_not_finite_says_so(pathx_: Pathx) -> None:
     module = network()
     with torch.no_grad():
         module[-1].bias.fill_(float("nan"))  # type: ignore[union-attr, operator]
-    save(module, "nan.pt")
+    scripted(module, "nan.pt")
     done = pathx_("evaluate", "pictures", "--model", "nan.pt", "--methods", "random", "--out", "out")
     assert done.status == 1 and "none of the 6 images could be used: the model's output is NaN" in done.err
 

@@ -1,4 +1,4 @@
-"""A tiny network, and folders of tiny images to measure explanations on."""
+"""A tiny network to measure explanations of; `measured` in conftest.py is a folder with it and images."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from support import command_line
 from torch import nn
 
-save = command_line.scripted
 FAST = "pathx,saliency,guided_gradcam,random"
 
 
@@ -23,10 +21,6 @@ def network() -> nn.Module:
             for parameter in module.parameters():
                 parameter.mul_(2).sub_(parameter.mean() if parameter.dim() == 1 else 0)
         return module
-
-
-def picture(file: str, seed: int) -> str:
-    return command_line.picture(file, (8, 8), seed)
 
 
 def document(file: str) -> dict[str, Any]:
