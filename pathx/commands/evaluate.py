@@ -122,7 +122,8 @@ def _print_evaluation(document: dict[str, Any]) -> None:
     for name, figures in (cells | document["methods"]).items():
         versus = document.get("comparison", {}).get(name, {}).get("difference")
         means = [f"{figures[measure]['mean']:.3f}" for measure in ("difference", "insertion", "deletion")]
-        rest = f"{figures['tied_pixels']:.0%}", f"{figures['seconds']:.3f}"
+        seconds = figures["seconds"]
+        rest = f"{figures['tied_pixels']:.0%}", f"{seconds:.3f}" if seconds < 10 else f"{seconds:.0f}"
         rows.append([name, means[0], _difference_text(versus), *means[1:], *rest])
     print_table(("method", "ins-del", "ahead by (95%)", "ins ↑", "del ↓", "tied", "s"), rows, right={1, 3, 4, 5, 6})
     say()
