@@ -256,28 +256,36 @@ def read_window(window: Window, places: tuple[Tensor, ...], here: Tensor | None,
     start = cached_range(len(data), data.stride(0), -before, data.device)
     start = start if corner is None else start - corner
     step: Tensor | None = None
-    outside = None if here is None else here.logical_not()[:, None]
+    inside = None if here is None else here[:, None]
     for dim in reversed(range(len(places))):  # the last often has a stride of 1
         stride, origin, place = data.stride(dim + 1), window.origin[dim], places[dim]
         if stride:
             step = times(place, stride) if step is None else torch.add(step, place, alpha=stride)
         if not window.covers(dim):
             first = origin if isinstance(origin, int) else origin.numbers.reshape(*sets, 1)
-            beside = (place[:, None] < first) | (place[:, None] >= first + window.extent[dim])
-            outside = beside if outside is None else outside | beside
+            within = (place[:, None] >= first) & (place[:, None] < first + window.extent[dim])
+            inside = within if inside is None else inside & within
     step = torch.zeros_like(places[0]) if step is None else step
-    index = start.reshape(*sets, 1) + step[:, None]
     span = 1 + sum((length - 1) * stride for length, stride in zip(data.shape, data.stride(), strict=True))
+    narrow = torch.int32 if span < 1 << 31 else torch.int64  # half the memory to write and read, in a large table
+    index = start.to(narrow).reshape(*sets, 1) + step[:, None].to(narrow)
+    if inside is not None:
+        index = index.mul_(inside)
     memory = data.as_strided((span,), (1,), data.storage_offset())
-    if outside is not None:
-        index.masked_fill_(outside, 0)
     values = memory.index_select(0, index.reshape(-1)).reshape(index.shape)
-    return values if outside is None else values.masked_fill_(outside, 0.0)  # (a product with 0 may be NaN)
+    return values if inside is None else torch.where(inside, values, 0.0)  # (a product with 0 may be NaN)
 
 
 def join(parts: Sequence[Tensor], dim: int) -> Tensor:
     """Concatenation; without a launch where there is one part."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim)
+
+
+def take_rows(table: Tensor, place: Tensor) -> Tensor:
+    """(Q, K, …) the rows of a table (Q, n, …) at places (Q, K): whole rows are copied, which `gather` does number by number."""
+    first = cached_range(len(table), table.shape[1], 0, place.device)[:, None]
+    index = place if len(table) == 1 else place + first
+    return table.flatten(0, 1).index_select(0, index.flatten()).reshape(*place.shape, *table.shape[2:])
 
 
 def add(parts: Sequence[Tensor]) -> Tensor:

@@ -20,7 +20,7 @@ from torch import Tensor
 from pathx.engine.branches import Branches, Kept, Link, split_by_gate
 from pathx.engine.columns import push_columns
 from pathx.engine.network import Gate
-from pathx.engine.rows import Landed, Rows, add, join, pull_back, read_window
+from pathx.engine.rows import Landed, Rows, add, join, pull_back, read_window, take_rows
 from pathx.engine.window import Window, cached_arange, cached_range, remember, unravel
 
 
@@ -105,7 +105,7 @@ def most_important(
         W = sums.gather(2, units[:, None].expand(-1, 2, -1)).transpose(1, 2)
     elif W is None:
         W, links = _multiply_out(inputs, units, strategy)
-    W = W.gather(1, place[:, :, None].expand(-1, -1, W.shape[2]))
+    W = take_rows(W, place)
     target_minus_mean, weight = (branches.weigh(W) * valid[:, :, None]).unbind(2)
     kept = Kept(
         layer=inputs[0].layer,
