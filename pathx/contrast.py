@@ -99,9 +99,8 @@ class Contrast:
         Args:
             labels: of the classes; by default as the model's labels call them, or their numbers.
         """
-        from pathx.drawing.figure import contrast_sheet
+        from pathx.drawing.figure import View, contrast_sheet
         from pathx.drawing.render import Drawing
-        from pathx.drawing.view import View
 
         view = View.of(self.explanations[0], photo, region)
         names = labels or [explanation.label for explanation in self.explanations]
@@ -109,7 +108,7 @@ class Contrast:
         return contrast_sheet(self, view, names, probabilities, drawing or Drawing())
 
     def _repr_png_(self) -> bytes | None:
-        from pathx.drawing.view import notebook_png
+        from pathx.drawing.figure import notebook_png
 
         return notebook_png(self.explanations[0], self.figure)
 

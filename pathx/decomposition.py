@@ -127,14 +127,13 @@ class Decomposition:
         drawing: Drawing | None = None,
     ) -> Image.Image:
         """A sheet of the whole path and each drawn feature, in one colour scale. Takes the arguments of `Explanation.figure`."""
-        from pathx.drawing.figure import decomposition_sheet
+        from pathx.drawing.figure import View, decomposition_sheet
         from pathx.drawing.render import Drawing
-        from pathx.drawing.view import View
 
         return decomposition_sheet(self, View.of(self.whole, photo, region, label), drawing or Drawing())
 
     def _repr_png_(self) -> bytes | None:
-        from pathx.drawing.view import notebook_png
+        from pathx.drawing.figure import notebook_png
 
         return notebook_png(self.whole, self.figure)
 

@@ -448,8 +448,8 @@ class Explanation:
             region: the part of the photo that the network saw, as `preprocessing.region(width, height)` gives it; all of
                 it by default.
         """
+        from pathx.drawing.figure import View
         from pathx.drawing.render import Drawing
-        from pathx.drawing.view import View
 
         return View.of(self, photo, region).overlay(self, drawing or Drawing())
 
@@ -468,9 +468,8 @@ class Explanation:
             region: as for `overlay`.
             label: of the explained class; by default as the model's labels call it, or its number.
         """
-        from pathx.drawing.figure import explanation_figure
+        from pathx.drawing.figure import View, explanation_figure
         from pathx.drawing.render import Drawing
-        from pathx.drawing.view import View
 
         return explanation_figure(self, View.of(self, photo, region, label), drawing or Drawing())
 
@@ -494,7 +493,7 @@ class Explanation:
             label: as for `figure`.
             name: what the page calls the image.
         """
-        from pathx.report.saved import explanation_report
+        from pathx.report.explanation import explanation_report
 
         made = explanation_report(self, photo, region, label=label, name=name)
         if file is not None:
@@ -502,7 +501,7 @@ class Explanation:
         return made
 
     def _repr_png_(self) -> bytes | None:
-        from pathx.drawing.view import notebook_png
+        from pathx.drawing.figure import notebook_png
 
         return notebook_png(self, self.figure)
 

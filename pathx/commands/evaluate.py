@@ -41,7 +41,7 @@ def evaluate(
 
     settings: dict[str, Any] = {**vars(measure), "batch_size": batch_size, **how.settings("evaluating")}
     if ray.ray is not None:
-        from pathx.evaluation.cluster import measure_on_ray
+        from pathx.evaluation.measure import measure_on_ray
 
         measure_there = partial(measure_on_ray, how.model.loader(), **ray.where, **vars(how.device))
         settings |= {"device": "cpu", "measure": measure_there}

@@ -51,7 +51,7 @@ def explain(
 
 def _print_explanation(known: Guide | None, done: Result, first: bool) -> None:
     """What a person wants to see: the predictions (once per image), the path, where the files are."""
-    from pathx.results.files import read_names
+    from pathx.results.schema import read_names
 
     explanation, document = done.made, done.document
     if first:

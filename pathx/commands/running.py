@@ -34,8 +34,7 @@ from pathx.stores import Address, is_stored
 if TYPE_CHECKING:
     from pathx.pipeline import Prepared
     from pathx.report.collect import ExplanationFiles
-    from pathx.report.explanation import NetworkData
-    from pathx.report.saved import NetworkDataOf
+    from pathx.report.explanation import NetworkData, NetworkDataOf
     from pathx.results.store import Result
     from pathx.runs.run import Plan
     from pathx.runs.stop import Stop
@@ -261,7 +260,7 @@ def _network_data_of(ready: Prepared) -> NetworkDataOf:
     from pathx.engine.freeze import freeze
     from pathx.images.read import open_image
     from pathx.pipeline import tensor_of
-    from pathx.report.saved import network_data
+    from pathx.report.explanation import network_data
 
     def data_of(found: ExplanationFiles) -> NetworkData | None:
         document = found.document

@@ -18,7 +18,7 @@ from pathx.errors import PathxError
 from pathx.runs.index import Shard
 
 if TYPE_CHECKING:
-    from pathx.units.references import Channel, Units
+    from pathx.units.files import Channel, Units
 
 
 @command("run the same command again to continue")

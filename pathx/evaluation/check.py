@@ -29,7 +29,8 @@ from pathx.images.find import images_in
 from pathx.maps import plane
 from pathx.models.load import LoadedModel
 from pathx.pipeline import Note, Prepared, SeenImage, Watch, no_notes, no_progress, prepare
-from pathx.results.files import check_folder, created_by
+from pathx.results.files import check_folder
+from pathx.results.schema import created_by
 
 SCHEMA = "pathx/check@1"
 ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-10}

@@ -9,9 +9,9 @@ from typing import Any
 from PIL import Image
 
 from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
+from pathx.drawing.figure import View, map_tile
 from pathx.drawing.page import Panel, sheet
 from pathx.drawing.render import pixel_map, png
-from pathx.drawing.view import View, map_tile
 from pathx.engine.network import Network
 from pathx.evaluation import plots
 from pathx.evaluation.choices import PATHS, method_names

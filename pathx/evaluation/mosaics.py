@@ -25,7 +25,7 @@ from pathx.evaluation.records import Record, RecordFile, Unread, record_key
 from pathx.evaluation.statistics import bootstrap, compare, generator_of
 from pathx.images.find import ImageFile
 from pathx.pipeline import Failed, Prepared, SeenImage
-from pathx.results.files import created_by
+from pathx.results.schema import created_by
 
 SCHEMA = "pathx/mosaics@1"
 CONFIDENT = 0.5

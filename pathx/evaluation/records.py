@@ -12,8 +12,7 @@ from typing import Any
 
 from pathx.errors import PathxError, as_text
 from pathx.images.find import ImageFile
-from pathx.results.files import check_own, mark, replace_own, unwritable
-from pathx.results.lines import JsonLines
+from pathx.results.files import JsonLines, check_own, mark, replace_own, unwritable
 from pathx.results.schema import misfit
 
 Record = dict[str, Any]

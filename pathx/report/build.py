@@ -14,13 +14,20 @@ from urllib.parse import quote, unquote
 from pathx.errors import PathxError, shown
 from pathx.models.labels import slug
 from pathx.regular import MARKER
-from pathx.report.collect import Collected, ExplanationFiles, collect
-from pathx.report.explanation import path_map, path_overlay, whole
+from pathx.report.collect import Collected, ExplanationFiles, collect, path_map
+from pathx.report.explanation import (
+    NetworkDataOf,
+    channels_of,
+    explanation_page,
+    path_overlay,
+    whole,
+    write_network_data,
+)
 from pathx.report.measures import Shown, atlas_page, measure_page, page_title
 from pathx.report.page import Report, encode_jpeg, is_page, page
-from pathx.report.saved import NetworkDataOf, channels_of, explanation_page, write_network_data
-from pathx.results.files import MARKER_SCHEMA, REPORT, channel_key, document_bytes, foreign, own_files, replace_folder
+from pathx.results.files import MARKER_SCHEMA, REPORT, foreign, own_files, replace_folder
 from pathx.results.saved import Photo, find_photo
+from pathx.results.schema import channel_key, document_bytes
 
 _THUMBNAIL = 300
 """Pixels on the longer side of a small picture."""

@@ -10,17 +10,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pathx.drawing.references import cut
+from torch import Tensor
+
+from pathx.drawing.page import cut
+from pathx.drawing.render import SMOOTHING
 from pathx.errors import PathxError, shown
+from pathx.explanation import PathLayer
 from pathx.images.read import open_image
+from pathx.maps import contribution_grids, enlarge
 from pathx.models.preprocessing import Preprocessing
-from pathx.report.explanation import path_map
 from pathx.report.page import encode_small
-from pathx.results.files import UNFIT, channel_key, read_document, read_names
-from pathx.results.lines import JsonLines
-from pathx.results.schema import PATH_SCHEMA, misfit, shape_of
+from pathx.results.files import JsonLines
+from pathx.results.schema import PATH_SCHEMA, UNFIT, channel_key, misfit, read_document, read_names, shape_of
 
 MEASURES = ("evaluation.json", "grid.json", "common.json")
+_MOST_PIXELS = 1 << 26  # of a network's input
 MOST_CHANNELS, _CROPS, _SIDE = 32, 3, 72
 
 
@@ -127,6 +131,20 @@ def _explanation(file: Path, document: dict[str, Any]) -> ExplanationFiles:
     if schema != PATH_SCHEMA:
         notes = (f"path.json has the schema {schema}, this pathx knows {PATH_SCHEMA}: some of it may be missing",)
     return ExplanationFiles(file.parent, document, notes=notes)
+
+
+def path_map(document: dict[str, Any]) -> Tensor | None:
+    """The path map (H, W) as overlay.png shows it, from path.json; None where no unit has a place."""
+    parts = [part for layer in document["layers"] for part in contribution_grids(PathLayer.read(layer))]
+    return enlarge(parts, input_size(document), SMOOTHING) if parts else None
+
+
+def input_size(document: dict[str, Any]) -> tuple[int, int]:
+    """(height, width) of the network's input."""
+    _, height, width = document["input"]
+    if not 0 < height * width <= _MOST_PIXELS:
+        raise ValueError("the size of the input is out of range")
+    return height, width
 
 
 def _lines(root: Path) -> dict[Path, dict[str, Any]]:

@@ -14,7 +14,7 @@ from pathx.images.read import open_image
 from pathx.regular import read_regular
 from pathx.report.collect import References
 from pathx.report.page import encode_small, page, read_picture
-from pathx.results.files import channel_key, read_names, understood
+from pathx.results.schema import channel_key, read_names, understood
 
 _MOST_THUMBNAILS, _THUMBNAIL, _PLOT = 200, 88, 1100
 _LARGEST = 1 << 30  # bytes of a table that are read

@@ -15,6 +15,7 @@ from safetensors.torch import save as safetensors_bytes
 from pathx.contrast import Contrast, Pair
 from pathx.decomposition import ALIKE, Decomposition, Feature
 from pathx.drawing.figure import (
+    View,
     contrast_scale,
     contrast_sheet,
     decomposition_scale,
@@ -24,7 +25,6 @@ from pathx.drawing.figure import (
 )
 from pathx.drawing.page import Panel
 from pathx.drawing.render import Drawing, pixel_map, png
-from pathx.drawing.view import View
 from pathx.errors import PathxError, shown
 from pathx.explanation import Explanation, PathLayer, Unit
 from pathx.images.read import UserImage
@@ -39,10 +39,8 @@ from pathx.results.files import (
     SHEET,
     Kind,
     ResultFiles,
-    created_by,
-    is_finite,
 )
-from pathx.results.schema import PATH_SCHEMA
+from pathx.results.schema import PATH_SCHEMA, created_by, is_finite
 
 TENSORS_SCHEMA = "pathx/tensors@1"
 DECOMPOSITION_SCHEMA, CONTRAST_SCHEMA = "pathx/decomposition@2", "pathx/contrast@1"

@@ -1,25 +1,27 @@
-"""Files as pathx writes them: whole or not at all, whoever else writes beside and whatever ends the process."""
+"""Files as pathx writes them: whole or not at all, whoever else writes beside and whatever ends the process.
+
+Files of JSON lines grow: several threads and processes may add to them, and a crash may tear the last line.
+"""
 
 from __future__ import annotations
 
 import errno
 import json
-import math
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
-from importlib.metadata import version
 from pathlib import Path, PurePath
 from typing import Any
 
-from pathx.errors import PathxError, parse_json, reason_of, shown
-from pathx.regular import MARKER, open_regular, path_problem, read_regular, written_by_pathx
-from pathx.results.schema import PATH_SCHEMA, misfit, path_misfit, shape_of
+from pathx.errors import PathxError, shown
+from pathx.regular import MARKER, NOT_REGULAR, open_regular, path_problem, read_regular, written_by_pathx
+from pathx.results.schema import document_bytes, read_document
 from pathx.stores import is_stored
 
 try:
@@ -87,7 +89,6 @@ class ResultFiles:
 
 
 _CALLED = frozenset((PATH, *FILES.values(), DECOMPOSITION, SHEET, CONTRAST, CONTRAST_PICTURE))
-_LARGEST = 1 << 30  # bytes of a document that are read; larger ones would not fit into memory as numbers
 
 MARKER_SCHEMA = "pathx/files@1"
 _PART = re.compile(r"\.pathx-[0-9a-f]{16}\.part")
@@ -148,119 +149,6 @@ def check_inside(folder: Path, out: str | Path) -> None:
             f"{shown(folder)} is outside of {shown(out)} by a link, and is left alone: remove the link, or choose "
             "another folder with `out`"
         )
-
-
-# Documents
-
-
-UNFIT = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
-"""What goes wrong where a document does not hold what it should."""
-
-
-@contextmanager
-def understood(file: Path) -> Iterator[None]:
-    """What goes wrong with the content of a document that others may have written, as a PathxError."""
-    try:
-        yield
-    except (*UNFIT, RuntimeError, MemoryError) as error:
-        reason = f"{type(error).__name__}: {reason_of(error)}"
-        raise PathxError(f"{shown(file)} is damaged, or not of this version ({reason}): make it again") from error
-
-
-def document_bytes(document: Mapping[str, Any]) -> bytes:
-    """A document as its file has it: a line for every entry, and for every row of a table."""
-    return (_lines(document, "\n") + "\n").encode()
-
-
-def _lines(value: Any, end: str) -> str:
-    """JSON with line ends that begin so: with what the line is indented by.
-
-    Python's own encoder gives every number of a table a line where it indents: twice the bytes, and slower.
-    """
-    deeper, entries = f"{end}  ", []
-    if isinstance(value, dict) and value:
-        for key, item in value.items():
-            entries.append(f"{_encoded(str(key))}: {_lines(item, deeper)}")
-        return f"{{{deeper}{f',{deeper}'.join(entries)}{end}}}"
-    if isinstance(value, list) and not _is_row(value):
-        for item in value:
-            entries.append(_encoded(item) if _is_row(item) else _lines(item, deeper))
-        return f"[{deeper}{f',{deeper}'.join(entries)}{end}]"
-    return _encoded(value)
-
-
-def _is_row(item: Any) -> bool:
-    """Whether something goes on a line: plain values, or of these and short lists of them an object."""
-    if isinstance(item, dict):
-        return all(type(value) is not dict and _is_row(value) for value in item.values())
-    return not isinstance(item, list) or _NESTED.isdisjoint(map(type, item))
-
-
-_NESTED = frozenset([dict, list])
-_encoded = json.JSONEncoder(allow_nan=False).encode
-
-
-def read_document(file: Path) -> dict[str, Any]:
-    """A JSON document that pathx wrote."""
-    try:
-        document = parse_json(read_regular(file, _LARGEST))
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not valid JSON"
-        raise PathxError(f"{shown(file)} cannot be read ({reason}): make it again") from None
-    if not isinstance(document, dict) or not str(document.get("schema", "")).startswith("pathx/"):
-        raise PathxError(f"{shown(file)} was not written by pathx: it has no schema of pathx")
-    if document["schema"] == PATH_SCHEMA and (wrong := path_misfit(document)) is not None:
-        raise PathxError(f"{shown(file)} is damaged ({wrong}): make it again")
-    return document
-
-
-def is_finite(value: Any) -> bool:
-    """Whether JSON has all of a document's numbers."""
-    if isinstance(value, dict):
-        return all(map(is_finite, value.values()))
-    if isinstance(value, list):
-        return all(map(is_finite, value))
-    return not isinstance(value, float) or math.isfinite(value)
-
-
-def created_by(**more: str) -> dict[str, str]:
-    """What a document says of the software that made it, and what else matters there: device, dtype."""
-    import pathx
-
-    return {"pathx": pathx.__version__, "torch": _version("torch"), "torchvision": _version("torchvision"), **more}
-
-
-_version = lru_cache(version)  # which looks through the installed packages every time
-
-
-# names.json: what people call channels. A report's page writes it.
-
-NAMES = "names.json"
-NAMES_SCHEMA = "pathx/names@1"
-_LONGEST_NAME = 80
-
-
-def channel_key(tensor: str, channel: int) -> str:
-    """A channel as the command line names it: `features.3[7]`."""
-    return f"{tensor}[{channel}]"
-
-
-def read_names(folders: Iterable[Path], sha256: str) -> dict[str, str]:
-    """By channel, the names that were given to those of one model; the first folder that names a channel counts.
-
-    Args:
-        folders: where a names.json may be; what is none, or damaged, adds nothing.
-        sha256: of the model.
-    """
-    names: dict[str, str] = {}
-    for folder in folders:
-        with suppress(PathxError, OSError):
-            document = read_document(folder / NAMES) if (folder / NAMES).is_file() else {}
-            ours = misfit(document, shape_of("names")) is None and document["schema"] == NAMES_SCHEMA
-            if ours and document["model"]["sha256"] == sha256:
-                given = {str(key): str(name)[:_LONGEST_NAME] for key, name in document["names"].items() if name}
-                names = {**given, **names}
-    return names
 
 
 # Writing
@@ -438,3 +326,111 @@ def lock(descriptor: int) -> None:
     if fcntl is not None:
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+# JSON lines
+
+
+Line = dict[str, Any]
+
+_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
+"""A link in the place of such a file leads to one that is not ours to add lines to."""
+
+
+class JsonLines:
+    """A file of JSON lines. What is torn or no JSON object is left out when it is read and cut off when it is added to."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._synced = 0.0
+
+    def read(self) -> list[Line]:
+        """The lines that are whole; none where there is no such file. Raises OSError."""
+        try:
+            return _parse_lines(read_regular(self.file))
+        except FileNotFoundError:
+            return []
+
+    def append(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Add lines in one write: all of them or none. Raises OSError."""
+        data = lines_bytes(lines)
+        with self.lock() as descriptor:
+            before = _cut_broken_line(descriptor)
+            try:
+                if os.write(descriptor, data) < len(data):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except BaseException:
+                with suppress(OSError):
+                    os.ftruncate(descriptor, before)
+                raise
+            if time.monotonic() - self._synced > 1:  # lines are quickly made again; results are synced one by one
+                os.fsync(descriptor)
+                self._synced = time.monotonic()
+
+    def rewrite(self, change: Callable[[list[Line]], Iterable[Mapping[str, Any]]]) -> None:
+        """Replace the lines, while nobody adds any. Raises OSError or PathxError."""
+        with self.lock() as descriptor:
+            before = _read(descriptor)
+            after = lines_bytes(change(_parse_lines(before)))
+            if after != before:
+                replace_file(self.file, after)
+
+    @contextmanager
+    def lock(self) -> Iterator[int]:
+        """The file, opened for appending; nobody else appends to it or replaces it meanwhile, where the file system has locks."""
+        while True:
+            descriptor = os.open(self.file, _FLAGS, 0o666)
+            try:
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    raise OSError(errno.EINVAL, NOT_REGULAR, os.fspath(self.file))
+                lock(descriptor)
+                if _is_still(self.file, descriptor):
+                    yield descriptor
+                    return
+            finally:
+                os.close(descriptor)
+
+
+def lines_bytes(lines: Iterable[Mapping[str, Any]]) -> bytes:
+    return "".join(json.dumps(line) + "\n" for line in lines).encode()
+
+
+def _parse_lines(data: bytes) -> list[Line]:
+    lines = []
+    for text in data.split(b"\n"):
+        with suppress(ValueError, RecursionError):
+            line = json.loads(text)
+            if isinstance(line, dict):
+                lines.append(line)
+    return lines
+
+
+def _cut_broken_line(descriptor: int) -> int:
+    """Cut off a last line that has no end, and say how long the file is then."""
+    size = os.fstat(descriptor).st_size
+    end = size
+    while end > 0:
+        start = max(0, end - 4096)
+        os.lseek(descriptor, start, os.SEEK_SET)
+        at = os.read(descriptor, end - start).rfind(b"\n")
+        if at >= 0:
+            end = start + at + 1
+            break
+        end = start
+    if end != size:
+        os.ftruncate(descriptor, end)
+    return end
+
+
+def _is_still(file: Path, descriptor: int) -> bool:
+    """Whether nobody replaced the file while we waited for it."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(file))
+    except FileNotFoundError:
+        return False
+
+
+def _read(descriptor: int) -> bytes:
+    with open(os.dup(descriptor), "rb") as stream:
+        stream.seek(0)
+        return stream.read()

@@ -21,9 +21,9 @@ from pathx.results.files import (
     SHEET,
     Kind,
     ResultFiles,
-    read_document,
     replace_folder,
 )
+from pathx.results.schema import read_document
 
 Document = dict[str, Any]
 

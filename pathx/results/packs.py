@@ -15,8 +15,7 @@ from typing import Any, BinaryIO
 
 from pathx.errors import PathxError, reason_of, shown
 from pathx.images.parquet import INSTALL, Parquet
-from pathx.results.files import NoRoomError, check_inside, replace_file
-from pathx.results.lines import Line
+from pathx.results.files import Line, NoRoomError, check_inside, replace_file
 
 SHARD_BYTES = 64 << 20
 """Files are collected in memory until there are so many bytes, and then written as one shard."""

@@ -8,26 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 
-from pathx.drawing.figure import comparison_sheet, contrast_scale, contrast_sheet, decomposition_scale
+from pathx.drawing.figure import View, comparison_sheet, contrast_scale, contrast_sheet, decomposition_scale
 from pathx.drawing.render import Drawing, png
-from pathx.drawing.view import View
 from pathx.errors import PathxError, shown
 from pathx.models.labels import slug
 from pathx.results.documents import decomposition_pictures, feature_folders, pictures
-from pathx.results.files import (
-    CONTRAST,
-    CONTRAST_PICTURE,
-    DECOMPOSITION,
-    FILES,
-    PATH,
-    SHEET,
-    Kind,
-    document_bytes,
-    read_document,
-    replace_folder,
-    understood,
-)
+from pathx.results.files import CONTRAST, CONTRAST_PICTURE, DECOMPOSITION, FILES, PATH, SHEET, Kind, replace_folder
 from pathx.results.saved import Saved, find_photo, read_contrast, read_decomposition, read_explanation
+from pathx.results.schema import document_bytes, read_document, understood
 from pathx.results.store import Result, State
 
 

@@ -17,7 +17,8 @@ from pathx.errors import PathxError, parse_json, shown
 from pathx.explanation import Effect, Explanation, PathLayer, Removal, Unit
 from pathx.images.read import UserImage, open_image
 from pathx.maps import Place
-from pathx.results.files import DECOMPOSITION, FILES, PATH, SETTINGS, read_document, understood
+from pathx.results.files import DECOMPOSITION, FILES, PATH, SETTINGS
+from pathx.results.schema import read_document, understood
 
 
 @dataclass(frozen=True, eq=False)

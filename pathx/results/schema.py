@@ -1,13 +1,20 @@
-"""What documents must hold, by their JSON schemas: files of results may have been damaged, or made by somebody else."""
+"""JSON documents: what they must hold by their schemas, and how they are written and read. Others may have made or damaged them."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import lru_cache
+from importlib.metadata import version
 from importlib.resources import files
+from pathlib import Path
 from types import NoneType
 from typing import Any
+
+from pathx.errors import PathxError, parse_json, reason_of, shown
+from pathx.regular import read_regular
 
 PATH_SCHEMA = "pathx/path@1"
 
@@ -20,6 +27,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     **{"object": (dict,), "array": (list,), "null": (NoneType,)},
 }
 _LARGEST = 2**63
+_MOST_BYTES = 1 << 30  # of a document that is read; larger ones would not fit into memory as numbers
 
 
 @lru_cache
@@ -96,3 +104,116 @@ def path_misfit(document: dict[str, Any]) -> str | None:
             if len(index) != len(shape) or not all(0 <= at < size for at, size in zip(index, shape, strict=True)):
                 return "a unit is none of its layer's"
     return None
+
+
+# Written and read
+
+
+UNFIT = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
+"""What goes wrong where a document does not hold what it should."""
+
+
+@contextmanager
+def understood(file: Path) -> Iterator[None]:
+    """What goes wrong with the content of a document that others may have written, as a PathxError."""
+    try:
+        yield
+    except (*UNFIT, RuntimeError, MemoryError) as error:
+        reason = f"{type(error).__name__}: {reason_of(error)}"
+        raise PathxError(f"{shown(file)} is damaged, or not of this version ({reason}): make it again") from error
+
+
+def document_bytes(document: Mapping[str, Any]) -> bytes:
+    """A document as its file has it: a line for every entry, and for every row of a table."""
+    return (_lines(document, "\n") + "\n").encode()
+
+
+def _lines(value: Any, end: str) -> str:
+    """JSON with line ends that begin so: with what the line is indented by.
+
+    Python's own encoder gives every number of a table a line where it indents: twice the bytes, and slower.
+    """
+    deeper, entries = f"{end}  ", []
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            entries.append(f"{_encoded(str(key))}: {_lines(item, deeper)}")
+        return f"{{{deeper}{f',{deeper}'.join(entries)}{end}}}"
+    if isinstance(value, list) and not _is_row(value):
+        for item in value:
+            entries.append(_encoded(item) if _is_row(item) else _lines(item, deeper))
+        return f"[{deeper}{f',{deeper}'.join(entries)}{end}]"
+    return _encoded(value)
+
+
+def _is_row(item: Any) -> bool:
+    """Whether something goes on a line: plain values, or of these and short lists of them an object."""
+    if isinstance(item, dict):
+        return all(type(value) is not dict and _is_row(value) for value in item.values())
+    return not isinstance(item, list) or _NESTED.isdisjoint(map(type, item))
+
+
+_NESTED = frozenset([dict, list])
+_encoded = json.JSONEncoder(allow_nan=False).encode
+
+
+def read_document(file: Path) -> dict[str, Any]:
+    """A JSON document that pathx wrote."""
+    try:
+        document = parse_json(read_regular(file, _MOST_BYTES))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not valid JSON"
+        raise PathxError(f"{shown(file)} cannot be read ({reason}): make it again") from None
+    if not isinstance(document, dict) or not str(document.get("schema", "")).startswith("pathx/"):
+        raise PathxError(f"{shown(file)} was not written by pathx: it has no schema of pathx")
+    if document["schema"] == PATH_SCHEMA and (wrong := path_misfit(document)) is not None:
+        raise PathxError(f"{shown(file)} is damaged ({wrong}): make it again")
+    return document
+
+
+def is_finite(value: Any) -> bool:
+    """Whether JSON has all of a document's numbers."""
+    if isinstance(value, dict):
+        return all(map(is_finite, value.values()))
+    if isinstance(value, list):
+        return all(map(is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def created_by(**more: str) -> dict[str, str]:
+    """What a document says of the software that made it, and what else matters there: device, dtype."""
+    import pathx
+
+    return {"pathx": pathx.__version__, "torch": _version("torch"), "torchvision": _version("torchvision"), **more}
+
+
+_version = lru_cache(version)  # which looks through the installed packages every time
+
+
+# names.json: what people call channels. A report's page writes it.
+
+NAMES = "names.json"
+NAMES_SCHEMA = "pathx/names@1"
+_LONGEST_NAME = 80
+
+
+def channel_key(tensor: str, channel: int) -> str:
+    """A channel as the command line names it: `features.3[7]`."""
+    return f"{tensor}[{channel}]"
+
+
+def read_names(folders: Iterable[Path], sha256: str) -> dict[str, str]:
+    """By channel, the names that were given to those of one model; the first folder that names a channel counts.
+
+    Args:
+        folders: where a names.json may be; what is none, or damaged, adds nothing.
+        sha256: of the model.
+    """
+    names: dict[str, str] = {}
+    for folder in folders:
+        with suppress(PathxError, OSError):
+            document = read_document(folder / NAMES) if (folder / NAMES).is_file() else {}
+            ours = misfit(document, shape_of("names")) is None and document["schema"] == NAMES_SCHEMA
+            if ours and document["model"]["sha256"] == sha256:
+                given = {str(key): str(name)[:_LONGEST_NAME] for key, name in document["names"].items() if name}
+                names = {**given, **names}
+    return names

@@ -30,6 +30,7 @@ from pathx.results.files import (
     FILES,
     PATH,
     Kind,
+    Line,
     ResultFiles,
     check_inside,
     is_inside,
@@ -37,7 +38,6 @@ from pathx.results.files import (
     remove_parts,
     replace_file,
 )
-from pathx.results.lines import Line
 from pathx.results.older import remove_others, replace_results
 from pathx.results.packs import ShardWriter, packed_bytes
 from pathx.stores import Address, fetch_part, is_stored, join_address, open_stored, store_errors, store_of

@@ -20,11 +20,11 @@ from pathx.images.find import ImageFile
 from pathx.models.load import LoadedModel
 from pathx.models.preprocessing import Preprocessing
 from pathx.pipeline import read_input
-from pathx.results.lines import Line
+from pathx.results.files import Line
 from pathx.results.store import Result, ResultStore
 from pathx.runs.compute import Computed, Computer, Item, Job, Read, unfinished_batches
 from pathx.runs.index import Index
-from pathx.runs.write import write_image
+from pathx.runs.run import write_image
 
 if TYPE_CHECKING:
     from pathx.runs.run import Run

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pathx.errors import PathxError, shown
 from pathx.regular import read_regular, written_by_pathx
-from pathx.results.files import Kind, foreign, hold, is_held, read_document, replace_file, replace_folder
-from pathx.results.lines import JsonLines, Line, lines_bytes
+from pathx.results.files import JsonLines, Kind, Line, foreign, hold, is_held, lines_bytes, replace_file, replace_folder
 from pathx.results.packs import change_results, unpack
-from pathx.results.schema import misfit, shape_of
+from pathx.results.schema import misfit, read_document, shape_of
 from pathx.results.store import Result, ResultStore, State, files_of, result_store, results_of
 
 if TYPE_CHECKING:

@@ -8,14 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pathx.drawing.page import Panel
-from pathx.drawing.references import strip
+from pathx.drawing.page import Panel, strip
 from pathx.errors import shown
 from pathx.explanation import Explanation, Unit
 from pathx.pipeline import Note, no_notes, once
 from pathx.regular import read_regular
-from pathx.units.files import DOCUMENT, check_same_model, crops, read_units
-from pathx.units.references import Channel, Units
+from pathx.units.files import DOCUMENT, Channel, Units, check_same_model, crops, read_units
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -25,9 +25,8 @@ from pathx.pipeline import Failed, Input, Note, Prepared, Watch, no_notes, no_pr
 from pathx.results.files import SETTINGS, check_folder, remove, replace_file
 from pathx.runs.index import Shard
 from pathx.runs.stop import Stop
-from pathx.units.files import save_units
+from pathx.units.files import Channel, Reference, Units, save_units
 from pathx.units.gather import NOBODY, Channels, Gathered
-from pathx.units.references import Channel, Reference, Units
 
 STATE = "units{}.safetensors"
 SAVE_EVERY = 20.0

@@ -15,8 +15,7 @@ from torch import nn
 import pathx
 from pathx import Drawing, Explanation
 from pathx.drawing.colours import HEATS
-from pathx.drawing.figure import caption, comparison_sheet, explanation_figure, words
-from pathx.drawing.view import View
+from pathx.drawing.figure import View, caption, comparison_sheet, explanation_figure, words
 from pathx.drawing.words import removal_line
 from pathx.maps import smooth
 

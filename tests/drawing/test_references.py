@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from PIL import Image
 
-from pathx.drawing.references import CROP, crop
+from pathx.drawing.page import CROP, crop
 
 
 def halves() -> Image.Image:

@@ -13,8 +13,8 @@ from support.small import images, network
 
 import pathx
 from pathx import Drawing, Explanation
+from pathx.drawing.figure import View, map_tile, resize_to_tile, unit_boxes, used_ends, with_inset
 from pathx.drawing.render import pixel_map
-from pathx.drawing.view import View, map_tile, resize_to_tile, unit_boxes, used_ends, with_inset
 
 
 def explained(**options: object) -> Explanation:

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pathx.evaluation.common import ImagePath
-from pathx.evaluation.shortcuts import fisher, split_by_class, suspects
+from pathx.evaluation.common import ImagePath, fisher, split_by_class, suspects
 
 COUNTS = st.integers(0, 4)
 

@@ -15,7 +15,7 @@ from support.small import images, network
 import pathx
 from pathx import PathxError
 from pathx.report.build import report
-from pathx.report.saved import explanation_report
+from pathx.report.explanation import explanation_report
 
 
 @pytest.mark.parametrize("how", ["gone", "changed", "no picture"])

@@ -27,7 +27,7 @@ from pathx.results.documents import ResultSubject, explanation_files, path_docum
 from pathx.results.files import NoRoomError
 from pathx.results.older import replace_results
 from pathx.results.saved import read_explanation
-from pathx.runs.write import result_folder
+from pathx.runs.run import result_folder
 
 MODEL = {"name": "net", "weights": "IMAGENET1K_V1", "sha256": "m" * 64, "classes": 4}
 IMAGE = UserImage(file="photos/../cat.png", sha256="p" * 64, pixels=Image.new("RGB", (60, 40), "grey"))

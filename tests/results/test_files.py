@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pathx.results.files import NAMES, document_bytes, read_names
-from pathx.results.lines import JsonLines
+from pathx.results.files import JsonLines
+from pathx.results.schema import NAMES, document_bytes, read_names
 
 text = st.text(st.sampled_from('a"\\\né\u2028\udc80'))  # all that JSON escapes
 plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | text

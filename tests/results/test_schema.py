@@ -13,8 +13,7 @@ from support.saved import explained
 
 from pathx.errors import PathxError
 from pathx.evaluation.common import common_of_results
-from pathx.results.files import read_document
-from pathx.results.schema import misfit, shape_of
+from pathx.results.schema import misfit, read_document, shape_of
 
 
 def places(shape: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

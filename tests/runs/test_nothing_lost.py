@@ -232,7 +232,7 @@ def test_equal_commands_at_once_all_succeed(name: str) -> None:
 
 
 def test_short_memory_while_files_are_written_is_tried_again(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
-    import pathx.runs.write as writing
+    import pathx.runs.run as writing
 
     whole, failed = writing.explanation_files, set()
 

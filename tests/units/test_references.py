@@ -8,7 +8,7 @@ import math
 import pytest
 
 from pathx.explanation import LayerTensor
-from pathx.units.references import Channel, Reference, Units
+from pathx.units.files import Channel, Reference, Units
 
 
 def channel(*labels: str, number: int = 0, images: int = 3, share: float = 0.5) -> Channel:
