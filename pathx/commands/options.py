@@ -365,7 +365,6 @@ class DrawingOptions:
         rare=True,
     )
     percentile: float = option(99.0, "Percentile of the magnitudes that has the strongest colour.", "P", rare=True)
-    show_units: bool = option(False, "Draw what the strongest units of the deepest layer can see.", rare=True)
 
     @property
     def drawing(self) -> Drawing:

@@ -1,21 +1,22 @@
-"""figure.png, what one opens first, and sheets of what is compared: features of a decision, several classes, several settings."""
+"""figure.png, what one opens first, and sheets of what is compared: features of a decision, several classes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-from pathx.decomposition import LEAST_SHARE
+from pathx.contrast import Contrast
+from pathx.decomposition import LEAST_SHARE, Decomposition, Feature
 from pathx.drawing.page import Bar, Panel, sheet
 from pathx.drawing.render import Drawing, Overlay, draw_overlay, enlarged_map, pixel_map, png, shared_scale
 from pathx.drawing.words import LINE, brief_removal, count_of, path_line, percent, settings_line
 from pathx.errors import PathxError
-from pathx.explanation import Explanation, Unit
+from pathx.explanation import Explanation
 from pathx.maps import plane, smooth
 
 Region = tuple[float, float, float, float]
@@ -24,7 +25,6 @@ TILE = 340  # a square picture's side; others have the same area
 _LONGEST = 620  # side of a tile, in pixels
 _CRISP = 4  # from so many times on, pixels stay squares
 _KEPT = 0.9, 1.25  # so much smaller or larger would blur a photo for nothing: it stays as it is
-_MOST_BOXES = 8
 _FAINT = 0.03  # of the largest magnitude: no colour that one could see
 _INSET = 0.28  # of a picture's shorter side: what an inset shows
 
@@ -80,18 +80,14 @@ class View:
         drawing: Drawing,
         *,
         scale: float | None = None,
-        boxes: Sequence[Sequence[float]] = (),
     ) -> Overlay:
         """An explanation on the photo, or values that `heat_of` gave.
 
         Args:
             scale: the magnitude in the strongest colour, where pictures are compared.
-            boxes: of units, to go with values; drawn if the drawing shows units.
         """
-        if isinstance(drawn, Explanation):
-            boxes, drawn = unit_boxes(drawn), heat_of(drawn, drawing)
-        boxes = boxes if drawing.show_units else ()
-        return draw_overlay(self.photo, drawn, self.region, drawing, scale=scale, boxes=boxes)
+        values = heat_of(drawn, drawing) if isinstance(drawn, Explanation) else drawn
+        return draw_overlay(self.photo, values, self.region, drawing, scale=scale)
 
     @property
     def _box(self) -> tuple[int, int, int, int]:
@@ -190,17 +186,6 @@ def with_inset(drawn: Image.Image, tile: View, values: Tensor) -> Image.Image:
     return shown
 
 
-def unit_boxes(explanation: Explanation) -> list[tuple[int, ...]]:
-    """Receptive fields of the strongest units that the deepest layer of the path keeps."""
-    return field_boxes(explanation.path[-1].units)
-
-
-def field_boxes(units: Iterable[Unit]) -> list[tuple[int, ...]]:
-    """Receptive fields of the strongest of some units, each once."""
-    strongest = sorted(units, key=lambda unit: -unit.contribution)
-    return list(dict.fromkeys(unit.receptive_field for unit in strongest if unit.receptive_field))[:_MOST_BOXES]
-
-
 def notebook_png(explanation: Explanation, figure: Callable[[], Image.Image]) -> bytes | None:
     """A figure for a notebook, or None where the input is no image."""
     return png(figure()) if explanation.attribution.dim() == 3 else None
@@ -237,7 +222,7 @@ def explanation_figure(explanation: Explanation, view: View, drawing: Drawing) -
     panels = [
         Panel(tile.photo, "photo", ("the part that the network saw",)),
         Panel(
-            tile.overlay(heat, drawing, boxes=unit_boxes(explanation)),
+            tile.overlay(heat, drawing),
             *caption(explanation, drawing),
             bar=Bar(drawing.colours, *ends, ends=used_ends([heat])),
         ),
@@ -275,11 +260,6 @@ def caption(explanation: Explanation, drawing: Drawing) -> tuple[str, tuple[str,
     return "path map", (LINE,) if note is None else (LINE, note)
 
 
-if TYPE_CHECKING:
-    from pathx.contrast import Contrast
-    from pathx.decomposition import Decomposition, Feature
-
-
 def decomposition_sheet(made: Decomposition, view: View, drawing: Drawing) -> Image.Image:
     """The whole path, and each feature that is drawn, in one colour scale."""
     tile = view.tile()
@@ -288,12 +268,10 @@ def decomposition_sheet(made: Decomposition, view: View, drawing: Drawing) -> Im
     details = (
         f"{count_of(len(made.units), 'unit')} of layer {made.layer}, in {count_of(len(made.features), 'feature')}",
     )
-    panels = [
-        Panel(tile.overlay(heats[0], drawing, scale=scale, boxes=unit_boxes(made.whole)), "the whole path", details)
-    ]
+    panels = [Panel(tile.overlay(heats[0], drawing, scale=scale), "the whole path", details)]
     for feature, values in zip(made.drawn, heats[1:], strict=True):
         units = [made.units[position] for position in feature.units]
-        picture = tile.overlay(values, drawing, scale=scale, boxes=field_boxes(units))
+        picture = tile.overlay(values, drawing, scale=scale)
         panels.append(
             Panel(
                 with_inset(picture, tile, values) if bool(values.any()) else picture,
@@ -369,7 +347,7 @@ def contrast_sheet(
     panels = [Panel(tile.photo, "photo")]
     for label, probability, explanation, values in zip(labels, probabilities, made.explanations, heats, strict=False):
         said = "; ".join(filter(None, (percent(probability), brief_removal(explanation.removal, label))))
-        picture = tile.overlay(values, drawing, scale=scale, boxes=unit_boxes(explanation))
+        picture = tile.overlay(values, drawing, scale=scale)
         panels.append(Panel(picture, label, (said,)))
     for label, values, pair in zip(labels[1:], differences, made.pairs, strict=False):
         one, other = drawing.colours.split("-")
@@ -393,39 +371,6 @@ def _contrast_heats(made: Contrast, drawing: Drawing) -> tuple[list[Tensor], lis
     """What is shown of each class, and of the first against each other."""
     heats = [heat_of(one, drawing) for one in made.explanations[: made.MOST_SHOWN]]
     return heats, [heat_of(pair.difference, drawing) for pair in made.pairs[: made.MOST_SHOWN - 1]]
-
-
-def comparison_sheet(explanations: Sequence[Explanation], view: View, drawing: Drawing) -> Image.Image:
-    """One image and class explained in several ways, such as depths and widths, each in a colour scale of its own.
-
-    Settings that fill a grid of depths and widths are laid out so.
-    """
-    tile = view.tile()
-    ordered = sorted(
-        explanations, key=lambda made: (made.depth, _width_order(made), made.alpha, made.skips, made.importance)
-    )
-    depths, widths = {made.depth for made in ordered}, {made.width for made in ordered}
-    told_apart = len({(made.alpha, made.skips, made.importance) for made in ordered}) > 1
-    is_grid = len(ordered) == len(depths) * len(widths) and 1 < len(widths) <= 6
-    panels, heats = [], [heat_of(made, drawing) for made in ordered]
-    for made, values in zip(ordered, heats, strict=True):
-        how = f"alpha {made.alpha:.4g}, skips {made.skips}, importance {made.importance}"
-        details = (f"score {made.score:.4g}", *([how] if told_apart else []))
-        picture = tile.overlay(values, drawing, boxes=unit_boxes(made))
-        panels.append(Panel(picture, f"depth {made.depth}, width {made.width}", details))
-    return sheet(
-        panels,
-        title=view.label,
-        notes=["Each picture has a colour scale of its own: compare where the heat is, not how strong."],
-        bar=_bar(drawing, None, heats, view.label),
-        columns=len(widths) if is_grid else None,
-    )
-
-
-def _width_order(explanation: Explanation) -> tuple[int, float]:
-    if isinstance(explanation.width, int):
-        return 0, explanation.width
-    return (2, 0.0) if explanation.width == "all" else (1, float(explanation.width.rstrip("%")))
 
 
 def _bar(drawing: Drawing, scale: float | None, heats: Iterable[Tensor], label: str = "") -> Bar:

@@ -6,7 +6,7 @@ import ctypes
 import math
 import struct
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -53,7 +53,6 @@ class Drawing:
             for none.
         colours: a name of COLOURS.
         percentile: of the magnitudes that are not zero, what the strongest colour stands for.
-        show_units: draw the receptive fields of the kept units of the deepest layer.
         heat: what overlays and sheets show: `path`, where the units of the path look, `pixels`, the attribution, or
             `layers`, where every unit of the upper half of the layers looks (`Explanation.layer_map`).
     """
@@ -61,7 +60,6 @@ class Drawing:
     smoothing: float = SMOOTHING
     colours: str = "red-blue"
     percentile: float = PERCENTILE
-    show_units: bool = False
     heat: str = "path"
 
     def __post_init__(self) -> None:
@@ -125,7 +123,6 @@ def draw_overlay(
     drawing: Drawing,
     *,
     scale: float | None = None,
-    boxes: Sequence[Sequence[float]] = (),
 ) -> Overlay:
     """The heat on the photo, which is paler and of middling lightness below it, and dim where the network did not look.
 
@@ -136,7 +133,6 @@ def draw_overlay(
         values: (C, H, W), summed over channels, or (H, W).
         region: (left, top, right, bottom) in pixels of the photo: what the network saw, and the values cover.
         scale: the magnitude shown in the strongest colour, where pictures are compared; by default their percentile.
-        boxes: (left, top, right, bottom) in pixels of the network's input, to be drawn as outlines.
     """
     photo, zoom = _display_size(photo if photo.mode == "RGB" else photo.convert("RGB"))
     left, top, right, bottom = (side * zoom[axis % 2] for axis, side in enumerate(region))
@@ -169,11 +165,6 @@ def draw_overlay(
         shown = _tone(photo, _UNSEEN_COLOUR, _UNSEEN_WHITE)
         shown.paste(seen, box)
         _frame(shown, box)
-    for number, (a, b, c, d) in reversed(list(enumerate(boxes))):  # the first is on top, and stands out
-        x0, y0, x1, y1 = left + a / x_step, top + b / y_step, left + c / x_step, top + d / y_step
-        shown = _outline(shown, _pixels(shown.size, (x0, y0, x1, y1)), strong=number == 0)
-        within = (x0 - box[0], y0 - box[1], x1 - box[0], y1 - box[1])
-        seen = _outline(seen, _pixels(seen.size, within), strong=number == 0)
     return Overlay(seen, shown)
 
 
@@ -354,17 +345,6 @@ def _frame(shown: Image.Image, box: tuple[int, int, int, int]) -> None:
     for colour, outset in (("black", line), ("white", 0)):
         edges = (left - outset, top - outset, right - 1 + outset, bottom - 1 + outset)
         draw.rectangle(edges, outline=colour, width=line)
-
-
-def _outline(shown: Image.Image, box: tuple[int, int, int, int], *, strong: bool) -> Image.Image:
-    # Of a receptive field: yellow on black, so that it shows on any photo.
-    line = max(1, round(max(shown.size) / 500))
-    left, top, right, bottom = box
-    drawn = shown.copy()
-    draw = ImageDraw.Draw(drawn)
-    draw.rectangle((left, top, right - 1, bottom - 1), outline="black", width=(3 if strong else 1) * line)
-    draw.rectangle((left, top, right - 1, bottom - 1), outline="#ffe119", width=(2 if strong else 1) * line)
-    return drawn if strong else Image.blend(shown, drawn, 0.5)
 
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"

@@ -16,8 +16,17 @@ from pathlib import Path, PurePath
 from typing import BinaryIO
 
 from pathx.errors import PathxError, public_address, shown
-from pathx.images.archives import ARCHIVES, Member, check_uncompressed, free_name, is_archive, members_in, split_member
-from pathx.images.frames import SUFFIXES, VIDEOS, Frame, count_frames
+from pathx.images.archives import (
+    ARCHIVES,
+    SUFFIXES,
+    Member,
+    check_uncompressed,
+    free_name,
+    is_archive,
+    members_in,
+    split_member,
+)
+from pathx.images.frames import VIDEOS, Frame, count_frames
 from pathx.images.web import address_name, is_address
 from pathx.regular import MARKER, begins_as_ours, read_regular, written_by_pathx
 from pathx.stores import fetch_part, is_stored, join_address, stored_files, stored_matches, stored_version

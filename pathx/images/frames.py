@@ -25,10 +25,6 @@ from pathx.stores import version_anywhere
 PAGED = ("GIF", "PNG", "WEBP", "TIFF")
 """Formats that may hold several images. (Further images in a JPEG are previews and depth maps.)"""
 
-_IMAGES = "jpg jpeg jpe jfif png apng gif webp bmp dib tif tiff ppm pgm pbm pnm"
-SUFFIXES = frozenset(f".{kind}" for kind in _IMAGES.split())
-"""Suffixes of images in folders and archives. A file that the user names may have any."""
-
 _KINDS = "mp4 m4v mov mkv webm avi mpg mpeg ts mts m2ts ogv flv wmv 3gp"
 VIDEOS = frozenset(f".{kind}" for kind in _KINDS.split())
 """Suffixes of videos in folders."""

@@ -224,11 +224,17 @@ def replace_folder(folder: Path) -> Iterator[Replacement]:
         raise unwritable(folder, error) from error
 
 
+def replace_files(folder: Path, contents: Mapping[str, bytes], gone: Sequence[str] = ()) -> None:
+    """Replace files of a folder by their names, all or none; see `Replacement.commit`."""
+    with replace_folder(folder) as new:
+        for name, data in contents.items():
+            new.put(name, data)
+        new.commit(gone)
+
+
 def replace_file(file: Path, data: bytes) -> None:
     """Write a file so that at any time there is the old one or the new one."""
-    with replace_folder(file.parent) as new:
-        new.put(file.name, data)
-        new.commit()
+    replace_files(file.parent, {file.name: data})
 
 
 def check_own(folder: Path, names: Iterable[str]) -> None:

@@ -21,6 +21,7 @@ from pathx.results.files import (
     SHEET,
     Kind,
     ResultFiles,
+    replace_files,
     replace_folder,
 )
 from pathx.results.schema import read_document
@@ -159,5 +160,4 @@ def _drop_contrast(folder: Path, path: Document) -> None:
     """Remove the contrast of an image's explanations, unless it is about this one of them."""
     contrast = _older(folder / CONTRAST)
     if contrast is not None and not describe_the_same(contrast, path):
-        with replace_folder(folder) as new:
-            new.commit([CONTRAST, CONTRAST_PICTURE])
+        replace_files(folder, {}, [CONTRAST, CONTRAST_PICTURE])

@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Any, BinaryIO
 
 from pathx.errors import PathxError, reason_of, shown
-from pathx.images.parquet import INSTALL, Parquet
+from pathx.images.archives import INSTALL, Parquet, tar_files
 from pathx.results.files import Line, NoRoomError, check_inside, replace_file
 
 SHARD_BYTES = 64 << 20
@@ -212,8 +212,6 @@ def _files(read: ReadShard, shard: str, wanted: set[str]) -> Iterator[tuple[str,
 
 
 def _members(stream: BinaryIO, shard: str, wanted: set[str]) -> Iterator[tuple[str, bytes]]:
-    from pathx.images.archives import tar_files  # here, as it loads Pillow, which --help can do without
-
     for name, place in tar_files(stream, shard):
         if place is not None and name in wanted:
             stream.seek(place[0])

@@ -279,17 +279,6 @@ def test_a_shared_scale_is_the_largest_of_their_own(factors: list[float], percen
     assert shared_scale([*several, torch.zeros(6, 6)], percentile) == max(own, default=1.0)
 
 
-def test_boxes_are_drawn_where_they_are_and_the_first_stands_out() -> None:
-    image, zeros = Image.new("RGB", (400, 400), "grey"), torch.zeros(20, 20)
-    plain = overlay(image, zeros, (0, 0, 400, 400))
-    boxed = overlay(image, zeros, (0, 0, 400, 400), boxes=[(2, 3, 10, 12), (5, 5, 20, 20)])
-    assert changed(plain, boxed) == (40, 60, 400, 400)
-    red, green, blue = rgb(boxed, 40, 100)
-    assert min(red, green) > 180 and blue < 80
-    assert 0 < strength(boxed, 399, 300) < strength(boxed, 40, 100)
-    assert rgb(boxed, 60, 80) == rgb(plain, 60, 80)
-
-
 @pytest.mark.parametrize("colours", COLOURS)
 def test_a_colour_bar_runs_from_against_to_for(colours: str) -> None:
     bar = colour_bar(200, 10, colours)

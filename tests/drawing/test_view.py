@@ -8,12 +8,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image, ImageChops
+from PIL import Image
 from support.small import images, network
 
 import pathx
 from pathx import Drawing, Explanation
-from pathx.drawing.figure import View, map_tile, resize_to_tile, unit_boxes, used_ends, with_inset
+from pathx.drawing.figure import View, map_tile, resize_to_tile, used_ends, with_inset
 from pathx.drawing.render import pixel_map
 
 
@@ -60,21 +60,6 @@ def test_a_tile_is_what_the_network_saw(left: float, top: float, width: float, h
     assert seen.photo.width >= 1 and seen.photo.height >= 1
     drawn = seen.overlay(torch.ones(4, 4), Drawing())
     assert drawn.size == seen.photo.size or max(seen.photo.size) < 171  # overlays enlarge what is very small
-
-
-def test_units_are_drawn_on_demand() -> None:
-    explanation = explained(depth="all")
-    view = View.of(explanation)
-    plain, boxes = (view.overlay(explanation, Drawing(show_units=show)) for show in (False, True))
-    changed = ImageChops.difference(plain, boxes).getbbox()
-    fields = unit_boxes(explanation)
-    assert changed == (
-        min(field[0] for field in fields) * 52,
-        min(field[1] for field in fields) * 52,
-        max(field[2] for field in fields) * 52,
-        max(field[3] for field in fields) * 52,
-    )
-    assert len(fields) == len(set(fields)) <= 8
 
 
 def test_an_input_of_any_kind_can_be_shown() -> None:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from support.small import picture
 
 from pathx.errors import PathxError
+from pathx.images.archives import SUFFIXES
 from pathx.images.find import ImageFile, find_images, images_in, relative_names
-from pathx.images.frames import SUFFIXES
 
 
 @pytest.fixture(autouse=True)

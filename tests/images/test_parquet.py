@@ -14,7 +14,7 @@ from support.archives import write_parquet
 pytest.importorskip("pyarrow", reason="Parquet files need pyarrow: pip install 'pathx-relu[parquet]'")
 from pathx.errors import PathxError
 from pathx.images import parquet
-from pathx.images.parquet import ImageTable, Parquet
+from pathx.images.archives import ImageTable, Parquet
 
 WORDS = [f"images/{number % 7}/{number:05d}.jpg".encode() * (number % 5) for number in range(3000)]
 ENCODINGS = ["PLAIN", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"]

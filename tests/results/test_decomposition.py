@@ -84,7 +84,7 @@ def test_features_of_an_older_run_go_and_what_is_not_ours_stays(tmp_path: Path) 
 def test_a_drawing_changes_pictures_and_no_numbers(tmp_path: Path) -> None:
     plain = decomposed(tmp_path, save_tensors=True)
     before = {name: (plain.folder / name).read_bytes() for name in files(plain.folder)}
-    drawing = Drawing(smoothing=0, colours="orange-purple", percentile=90, show_units=True)
+    drawing = Drawing(smoothing=0, colours="orange-purple", percentile=90)
     other = decomposed(tmp_path, save_tensors=True, drawing=drawing)
     for name, data in before.items():
         same = (other.folder / name).read_bytes() == data

@@ -15,7 +15,7 @@ from pathx.drawing.render import Drawing
 from pathx.errors import PathxError
 from pathx.results.redraw import redraw
 
-DRAWINGS = [Drawing(), Drawing(smoothing=0.1, colours="orange-purple", percentile=90, show_units=True)]
+DRAWINGS = [Drawing(), Drawing(smoothing=0.1, colours="orange-purple", percentile=90)]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -32,15 +32,6 @@ def test_what_is_drawn_anew_is_what_the_run_draws(tmp_path: Path, decompose: boo
     found = contents(folder)
     assert found.keys() == expected.keys()
     assert [name for name in expected if found[name] != expected[name]] == []
-
-
-def test_several_ways_of_one_decision_are_compared(tmp_path: Path) -> None:
-    for width in (1, 4):
-        run(tmp_path, f"runs/{width}", width=width, pictures=False)
-    run(tmp_path, "runs/again", width=4, pictures=False)  # the same once more: nothing to compare
-    made = {name for result in redraw(tmp_path / "runs") if not result.failed for name in result.files}
-    assert {"compare-photo.png-cat.png", "compare-photo.png-dog.png"} < made
-    assert (tmp_path / "runs/compare-photo.png-cat.png").is_file()
 
 
 def test_without_the_photo_it_is_drawn_on_grey(tmp_path: Path) -> None:
