@@ -27,9 +27,11 @@ from pathx.images.read import open_image
 from pathx.pipeline import prepare
 from pathx.runs.run import Settings, State, explain_files
 from pathx.units.files import save_units
-from pathx.units.units import Pass, Request
+from pathx.units.units import Pass
 
 BATCH = 8
+SETTINGS = {key: getattr(Settings(), key) for key in ("depth", "width", "alpha", "skips", "importance")}
+GATHERED = {**SETTINGS, "by": "contribution", "top": 16, "layers": [], "channels": []}
 
 
 @part("folder", "A folder of photos (depth 3, width 5), per image, against the engine alone on tensors in memory")
@@ -80,7 +82,7 @@ def units(effort: Effort) -> Iterator[Row]:
 
         def gather(name: str, pictures: bool) -> None:
             found = images_in([Path(place, "photos")])
-            one = Pass(ready, found, Request(), Path(place, name), batch_size=BATCH)
+            one = Pass(ready, found, GATHERED, Path(place, name), batch_size=BATCH)
             save_units(one.units(one.run()), Path(place, name), ready, draw=pictures)
 
         gather("warm-up", False)

@@ -25,7 +25,6 @@ from pathx.engine.freeze import freeze
 from pathx.engine.settings import PathOptions as Options
 from pathx.engine.settings import check_depth
 from pathx.runs.compute import Settings
-from pathx.units.units import Request
 
 
 @settings(max_examples=25)
@@ -71,7 +70,7 @@ def test_what_a_command_and_its_functions_both_take_has_one_default(name: str) -
                 assert str(given[one.name] or "") == str(one.default or ""), one
 
 
-@pytest.mark.parametrize("function", [Options, Settings, Request])
+@pytest.mark.parametrize("function", [Options, Settings])
 def test_what_they_call_has_them_too(function: Callable[..., object]) -> None:
     parameters = signature(function).parameters
     assert {key: parameters[key].default for key in PATH} == PATH

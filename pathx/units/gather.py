@@ -83,11 +83,15 @@ class Channels:
             return values.reshape(len(values), len(self.values), self.size)
         return values.reshape(len(values), self.size, len(self.values)).mT
 
+    def numbers(self, channel: Tensor, unit: Tensor) -> Tensor:
+        """Units of channels as flat indices of the tensor."""
+        first = self.tensor.channel_dim == 0
+        return channel * self.size + unit if first else unit * len(self.values) + channel
+
     def index(self, channel: int, unit: int) -> tuple[int, ...]:
         """A unit of a channel as an index of the tensor."""
-        first = self.tensor.channel_dim == 0
-        flat = channel * self.size + unit if first else unit * len(self.values) + channel
-        return tuple(int(place) for place in torch.unravel_index(torch.tensor(flat), self.tensor.shape))
+        flat = self.numbers(torch.tensor(channel), torch.tensor(unit))
+        return tuple(int(place) for place in torch.unravel_index(flat, self.tensor.shape))
 
     def offer(self, values: Tensor, images: Tensor, units: Tensor, classes: Tensor) -> None:
         """Insert new entries, (channels, n) each, among the best."""

@@ -8,8 +8,9 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from pathx.engine.settings import check_depth
 from pathx.errors import PathxError
 from pathx.images.find import ImageFile, images_in
 from pathx.models.load import LoadedModel
-from pathx.pipeline import Failed, Input, Note, Prepared, Watch, no_notes, no_progress, prepare, read_batches
+from pathx.pipeline import Note, Prepared, Watch, no_notes, no_progress, prepare, read_batches
 from pathx.results.files import SETTINGS, check_folder, remove, replace_file
 from pathx.runs.index import Shard
 from pathx.runs.stop import Stop
@@ -33,72 +34,38 @@ SAVE_EVERY = 20.0
 """Seconds between states of a pass that are written. A stopped pass loses what came after the last one."""
 
 
-@dataclass(frozen=True)
-class Request:
-    """What to gather.
-
-    Args:
-        by: what makes a channel matter: `contribution` to the predicted class along the path, or `activation`.
-        top: references per channel.
-        layers: hidden layers by number; those of the path by default.
-        channels: the channels of each activation to describe; all by default.
-    """
-
-    depth: int | str = DEPTH
-    width: int | str = WIDTH
-    alpha: float | None = None
-    skips: str = SKIPS
-    importance: str = IMPORTANCE
-    by: str = "contribution"
-    top: int = 16
-    layers: tuple[int, ...] = ()
-    channels: tuple[int, ...] = ()
-
-    @property
-    def path(self) -> dict[str, Any]:
-        """The settings that the engine takes."""
-        return {key: getattr(self, key) for key in SETTINGS}
-
-
+@dataclass(eq=False)
 class Pass:
     """One pass over the images of a folder, or over one shard of them.
 
     Args:
         images: all images of the folder, in order; their places number the references.
+        settings: of the path, and what to gather: `by`, `top`, `layers` and `channels`, as `units` takes them.
         out: folder for the state, from which a stopped pass continues.
         shard: the part of the images to see.
         progress: called with the number of images just seen.
     """
 
-    def __init__(
-        self,
-        prepared: Prepared,
-        images: Sequence[ImageFile],
-        request: Request,
-        out: str | Path,
-        *,
-        shard: Shard | None = None,
-        batch_size: int | str = "auto",
-        progress: Callable[[int], None] = lambda seen: None,
-        stop: Stop | None = None,
-    ) -> None:
-        self.prepared, self.images, self.request, self.out = prepared, images, request, Path(out)
-        self.shard, self.progress, self.stop = shard, progress, stop or Stop()
-        self.batch_size = prepared.batch_size(batch_size)
-        self.numbers = {image.name: number for number, image in enumerate(images)}
-        self.gates = self._gates()
-        self.key = self._key()
+    prepared: Prepared
+    images: Sequence[ImageFile]
+    settings: Mapping[str, Any]
+    out: Path
+    shard: Shard | None = None
+    batch_size: int | str = "auto"
+    progress: Callable[[int], None] = lambda seen: None
+    stop: Stop = field(default_factory=Stop)
 
-    def _gates(self) -> dict[int, list[Gate]]:
+    @cached_property
+    def gates(self) -> dict[int, list[Gate]]:
         """The activations to gather, by layer."""
         network = self.prepared.network
-        reach = check_depth(self.request.depth, network)
+        reach = check_depth(self.settings["depth"], network)
         on_path = range(network.depth - reach + 1, network.depth + 1)
-        wanted = self.request.layers or tuple(on_path)
+        wanted = self.settings["layers"] or on_path
         for layer in wanted:
             if not 1 <= layer <= network.depth:
                 raise PathxError(f"there is no layer {layer}: the network has layers 1 to {network.depth}", usage=True)
-            if self.request.by == "contribution" and layer not in on_path:
+            if self.settings["by"] == "contribution" and layer not in on_path:
                 raise PathxError(
                     f"layer {layer} is not on the path, which has layers {on_path[0]} to {on_path[-1]}; choose a greater "
                     "depth, or rank units by activation",
@@ -109,11 +76,12 @@ class Pass:
     @property
     def about(self) -> dict[str, Any]:
         """What the outcome depends on besides the images."""
-        settings = {**asdict(self.request), "layers": list(self.gates), "channels": list(self.request.channels)}
+        settings = {**self.settings, "layers": list(self.gates)}
         preprocessing = asdict(self.prepared.model.preprocessing)
         return {"model": self.prepared.about, "preprocessing": preprocessing, "settings": settings}
 
-    def _key(self) -> str:
+    @cached_property
+    def key(self) -> str:
         """Equal for passes that would gather the same."""
         files = []
         for image in self.images:
@@ -122,13 +90,14 @@ class Pass:
                 files.append([image.name, facts.st_size, facts.st_mtime_ns])
             except OSError:
                 files.append([image.name])
-        everything = [self.about, str(self.prepared.dtype), self.batch_size, files]
+        size = self.prepared.batch_size(self.batch_size)
+        everything = [self.about, str(self.prepared.dtype), size, files]
         return hashlib.sha256(json.dumps(everything, sort_keys=True).encode(errors="surrogateescape")).hexdigest()
 
     def empty(self) -> Gathered:
         tensors = {layer: [*map(self.prepared.network.tensor, gates)] for layer, gates in self.gates.items()}
-        classes = len(self.prepared.labels)
-        return Gathered.empty(tensors, by=self.request.by, top=self.request.top, classes=classes)
+        by, top = self.settings["by"], self.settings["top"]
+        return Gathered.empty(tensors, by=by, top=top, classes=len(self.prepared.labels))
 
     def state_file(self, shard: Shard | None) -> Path:
         return self.out / STATE.format("" if shard is None else f".{shard.number}-of-{shard.count}")
@@ -139,31 +108,31 @@ class Pass:
         mine = [image for image in self.images if self.shard is None or self.shard.holds(image.name)]
         self.progress(state.position)
         left, saved = mine[state.position :], time.monotonic()
+        numbers = {image.name: number for number, image in enumerate(self.images)}
+        path = {key: self.settings[key] for key in SETTINGS}
 
         def failed(source: ImageFile, error: PathxError) -> None:
             state.failed[source.name] = str(error)
 
-        for batch, inputs in read_batches(left, self.prepared.model.preprocessing, self.batch_size, failed):
-            self._see(state, inputs, failed)
+        def save() -> None:
+            replace_file(self.state_file(self.shard), state.to_bytes(self.key))
+
+        size = self.prepared.batch_size(self.batch_size)
+        for batch, inputs in read_batches(left, self.prepared.model.preprocessing, size, failed):
+            for part, frozen, explanations in self.prepared.explain_predictions(inputs, path, failed):
+                state.see(frozen, explanations, {numbers[one.source.name]: one.image.sha256 for one in part})
+                del frozen, explanations  # before the rest of a batch that does not fit as a whole
             state.position += len(batch)
             self.progress(len(batch))
             if self.stop.asked or time.monotonic() - saved > SAVE_EVERY:
-                self._write(state)
+                save()
                 saved = time.monotonic()
             self.stop.check()
         if not state.count and self.shard is None:
             reason = next(iter(state.failed.values()), "there are none")
             raise PathxError(f"none of the {len(mine)} images could be used: {reason}")
-        self._write(state)
+        save()
         return state
-
-    def _see(self, state: Gathered, inputs: Sequence[Input], failed: Failed) -> None:
-        for part, frozen, explanations in self.prepared.explain_predictions(inputs, self.request.path, failed):
-            state.see(frozen, explanations, {self.numbers[one.source.name]: one.image.sha256 for one in part})
-            del frozen, explanations  # before the rest of a batch that does not fit as a whole
-
-    def _write(self, state: Gathered) -> None:
-        replace_file(self.state_file(self.shard), state.to_bytes(self.key))
 
     def _read(self, shard: Shard | None) -> Gathered | None:
         return self.empty().read(self.state_file(shard), self.key)
@@ -190,7 +159,7 @@ class Pass:
         tensors = {own.tensor.name: own.tensor for own in state.channels.values()}
         for own in state.channels.values():
             fields = self._fields(own)
-            for number in self.request.channels or range(len(own.values)):
+            for number in self.settings["channels"] or range(len(own.values)):
                 if number < len(own.values):
                     channels[own.tensor.name, number] = self._channel(own, number, fields[number], state)
         return Units(self.about, tensors, layers, channels, state.count, state.failed)
@@ -198,8 +167,7 @@ class Pass:
     def _fields(self, own: Channels) -> list[list[list[int]]]:
         """The receptive field of every reference, by channel and place in its list."""
         gate = next(gate for gate in self.gates[own.layer] if gate.name == own.tensor.name)
-        channel, unit = torch.arange(len(own.units))[:, None], own.units.clamp(min=0)
-        flat = channel * own.size + unit if own.tensor.channel_dim == 0 else unit * len(own.units) + channel
+        flat = own.numbers(torch.arange(len(own.units))[:, None], own.units.clamp(min=0))
         found = self.prepared.network.boxes(gate, flat.flatten())
         fields: list[list[list[int]]] = found.reshape(*own.units.shape, -1).tolist()
         return fields
@@ -297,12 +265,17 @@ def units(
     check_folder(out)
     files = images_in(list(map(str, images)), out)
     prepared = prepare(model, device=device, dtype=dtype, exact=exact, note=note)
-    request = Request(
-        depth, width, alpha, skips, importance, by=by, top=top, layers=tuple(layers), channels=tuple(channels)
-    )
+    settings: dict[str, Any] = {
+        "depth": depth,
+        "width": width,
+        "alpha": alpha,
+        "skips": skips,
+        "importance": importance,
+    }
+    settings |= {"by": by, "top": top, "layers": [*layers], "channels": [*channels]}
     stop = Stop()
     with watch(len(files)) as progress, stop.on_signals():
-        one = Pass(prepared, files, request, out, shard=shard, batch_size=batch_size, progress=progress, stop=stop)
+        one = Pass(prepared, files, settings, Path(out), shard, batch_size, progress, stop)
         state = one.run()
     if shard is not None:
         return FoundUnits(None, (), state.failed)
