@@ -22,7 +22,8 @@ def redraw(
 ) -> None:
     """Draw pictures again from saved tensors, in other colours.
 
-    No network is run. Replaces the pictures everywhere below DIR.
+    No network is run. Replaces the pictures everywhere below DIR. An image and class that was explained there in several
+    ways, such as depths or widths, gets a sheet that compares them, DIR/compare-IMAGE-CLASS.png.
     """
     chosen = drawing.drawing
 

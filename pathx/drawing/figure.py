@@ -1,4 +1,4 @@
-"""figure.png, what one opens first, and sheets of what is compared: features of a decision, several classes."""
+"""figure.png, what one opens first, and sheets of what is compared: features of a decision, several classes, several settings."""
 
 from __future__ import annotations
 
@@ -371,6 +371,39 @@ def _contrast_heats(made: Contrast, drawing: Drawing) -> tuple[list[Tensor], lis
     """What is shown of each class, and of the first against each other."""
     heats = [heat_of(one, drawing) for one in made.explanations[: made.MOST_SHOWN]]
     return heats, [heat_of(pair.difference, drawing) for pair in made.pairs[: made.MOST_SHOWN - 1]]
+
+
+def comparison_sheet(explanations: Sequence[Explanation], view: View, drawing: Drawing) -> Image.Image:
+    """One image and class explained in several ways, such as depths and widths, each in a colour scale of its own.
+
+    Settings that fill a grid of depths and widths are laid out so.
+    """
+    tile = view.tile()
+    ordered = sorted(
+        explanations, key=lambda made: (made.depth, _width_order(made), made.alpha, made.skips, made.importance)
+    )
+    depths, widths = {made.depth for made in ordered}, {made.width for made in ordered}
+    told_apart = len({(made.alpha, made.skips, made.importance) for made in ordered}) > 1
+    is_grid = len(ordered) == len(depths) * len(widths) and 1 < len(widths) <= 6
+    panels, heats = [], [heat_of(made, drawing) for made in ordered]
+    for made, values in zip(ordered, heats, strict=True):
+        how = f"alpha {made.alpha:.4g}, skips {made.skips}, importance {made.importance}"
+        details = (f"score {made.score:.4g}", *([how] if told_apart else []))
+        picture = tile.overlay(values, drawing)
+        panels.append(Panel(picture, f"depth {made.depth}, width {made.width}", details))
+    return sheet(
+        panels,
+        title=view.label,
+        notes=["Each picture has a colour scale of its own: compare where the heat is, not how strong."],
+        bar=_bar(drawing, None, heats, view.label),
+        columns=len(widths) if is_grid else None,
+    )
+
+
+def _width_order(explanation: Explanation) -> tuple[int, float]:
+    if isinstance(explanation.width, int):
+        return 0, explanation.width
+    return (2, 0.0) if explanation.width == "all" else (1, float(explanation.width.rstrip("%")))
 
 
 def _bar(drawing: Drawing, scale: float | None, heats: Iterable[Tensor], label: str = "") -> Bar:

@@ -1,15 +1,18 @@
-"""`pathx redraw`: pictures drawn again from saved tensors."""
+"""`pathx redraw`: pictures drawn again from saved tensors, and sheets that compare runs."""
 
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path, PurePath
 
-from pathx.drawing.figure import View, contrast_scale, contrast_sheet, decomposition_scale
+from pathx.drawing.figure import View, comparison_sheet, contrast_scale, contrast_sheet, decomposition_scale
 from pathx.drawing.render import Drawing, png
 from pathx.errors import PathxError, shown
+from pathx.models.labels import slug
 from pathx.results.documents import decomposition_pictures, feature_folders, pictures
 from pathx.results.files import (
     CONTRAST,
@@ -17,6 +20,7 @@ from pathx.results.files import (
     DECOMPOSITION,
     FILES,
     PATH,
+    SETTINGS,
     SHEET,
     Kind,
     replace_files,
@@ -29,7 +33,8 @@ from pathx.results.store import Result, State
 def redraw(folder: str | Path, drawing: Drawing | None = None) -> Iterator[Result]:
     """Redraw every picture below a folder of results, from the tensors that were saved; no network is run.
 
-    Of the documents only what they say of the colour scale changes.
+    Of the documents only what they say of the colour scale changes. Where one image and class was explained in several ways
+    (say, runs of several depths in folders of their own), a sheet that compares them is added to the folder itself.
     """
     root = Path(folder)
     if not os.path.isdir(root):
@@ -49,6 +54,36 @@ def redraw(folder: str | Path, drawing: Drawing | None = None) -> Iterator[Resul
                 yield Result(str(file.parent), State.done, Kind.sheet, file.parent, files=names, notes=notes)
             except PathxError as error:
                 yield Result.failure(str(file.parent), error)
+    yield from _compare(root, drawing or Drawing())
+
+
+def _compare(root: Path, drawing: Drawing) -> Iterator[Result]:
+    """A sheet for every image and class that was explained in several ways."""
+    ways: dict[tuple[str, str, int], dict[tuple[object, ...], Path]] = defaultdict(dict)
+    for file in sorted(root.rglob(PATH)):
+        with suppress(PathxError), understood(file):  # which was said when it was drawn
+            about = read_document(file)
+            if "against" not in about:
+                question = about["image"]["sha256"], about["model"]["sha256"], about["target"]["index"]
+                ways[question].setdefault(tuple(about[key] for key in SETTINGS), file.parent)
+    taken: set[str] = set()
+    for (sha256, *_), folders in ways.items():
+        if len(folders) < 2:
+            continue
+        several: list[Saved] = []
+        with suppress(PathxError):
+            several = [read_explanation(folder) for folder in folders.values()]
+        if several:
+            view, notes = _view(several[0])
+            name = f"compare-{PurePath(several[0].document['image']['file']).name}-{slug(view.label)}"
+            name = f"{name}-{sha256[:8]}" if name in taken else name
+            taken.add(name)
+            drawn = comparison_sheet([saved.explanation for saved in several], view, drawing)
+            try:
+                replace_files(root, {f"{name}.png": png(drawn)})
+                yield Result(str(root), State.done, Kind.sheet, root, files=(f"{name}.png",), notes=notes)
+            except PathxError as error:
+                yield Result.failure(str(root), error)
 
 
 _Redrawn = tuple[dict[str, bytes], tuple[str, ...], tuple[str, ...]]

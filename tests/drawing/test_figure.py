@@ -15,7 +15,7 @@ from torch import nn
 import pathx
 from pathx import Drawing, Explanation
 from pathx.drawing.colours import HEATS
-from pathx.drawing.figure import View, caption, explanation_figure, words
+from pathx.drawing.figure import View, caption, comparison_sheet, explanation_figure, words
 from pathx.drawing.words import removal_line
 from pathx.maps import smooth
 
@@ -81,6 +81,15 @@ def test_an_explanation_of_zeros_has_a_plain_figure(heat: str) -> None:
     assert paper_around(nothing.figure(drawing=drawing))
     plain = view.overlay(torch.zeros(10, 10), drawing)
     assert ImageChops.difference(view.overlay(nothing, drawing), plain).getbbox() is None
+
+
+def test_depths_and_widths_are_a_grid() -> None:
+    runs = [explained(depth=depth, width=width) for width in (5, 1) for depth in (3, 1, 2)]
+    grid = comparison_sheet(runs, View.of(runs[0]), Drawing())
+    row = comparison_sheet(runs[:3], View.of(runs[0]), Drawing())
+    assert grid.width < row.width and grid.height > 2 * row.height
+    mixed = [explained(width=width) for width in ("all", "10%", 3)]
+    assert paper_around(comparison_sheet(mixed, View.of(mixed[0]), Drawing()))
 
 
 def test_compared_pictures_share_one_scale() -> None:

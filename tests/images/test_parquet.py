@@ -13,7 +13,7 @@ from support.archives import write_parquet
 
 pytest.importorskip("pyarrow", reason="Parquet files need pyarrow: pip install 'pathx-relu[parquet]'")
 from pathx.errors import PathxError
-from pathx.images import parquet
+from pathx.images import archives
 from pathx.images.archives import ImageTable, Parquet
 
 WORDS = [f"images/{number % 7}/{number:05d}.jpg".encode() * (number % 5) for number in range(3000)]
@@ -39,11 +39,11 @@ def test_rows_come_back(kind: dict[str, Any], compression: str, version: str, tm
 def test_a_page_that_claims_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = stream(tmp_path, {"image": [bytes(100_000)]}, compression="zstd")
     table = ImageTable(file, "x.parquet")
-    monkeypatch.setattr(parquet, "_SMALL", 90_000)
+    monkeypatch.setattr(archives, "_SMALL", 90_000)
     with pytest.raises(PathxError, match="100004 bytes, too many to expand safely"):
         table.at(0, 0)
-    monkeypatch.setattr(parquet, "_FEW_ROWS", 0)
-    monkeypatch.setattr(parquet, "_BYTES_PER_ROW", 10**6)
+    monkeypatch.setattr(archives, "_FEW_ROWS", 0)
+    monkeypatch.setattr(archives, "_BYTES_PER_ROW", 10**6)
     with pytest.raises(PathxError, match="1 rows, too many for its size"):
         ImageTable(file, "x.parquet")
 
@@ -53,8 +53,8 @@ def stream(tmp_path: Path, columns: dict[str, Any], metadata: Any = None, **opti
 
 
 def test_rows_of_several_groups_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet, "HELD", 1)  # a row at a time
-    monkeypatch.setattr(parquet, "_KEPT", 1)
+    monkeypatch.setattr(archives, "HELD", 1)  # a row at a time
+    monkeypatch.setattr(archives, "_KEPT", 1)
     contents = [bytes([number]) * 50 for number in range(20)]
     table = ImageTable(stream(tmp_path, {"image": contents}, row_group_size=7), "x.parquet")
     places = [place for _, place, _ in table.rows()]
