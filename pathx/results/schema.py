@@ -13,7 +13,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from pathx.errors import PathxError, parse_json, reason_of, shown
+from pathx.errors import PathxError, parse_json, shown
 from pathx.regular import read_regular
 
 PATH_SCHEMA = "pathx/path@1"
@@ -63,7 +63,9 @@ def misfit(value: Any, shape: Shape, place: str = "the document") -> str | None:
         if not isinstance(value, dict):
             return f"{place} is no object"
         if "*" in shape:
-            return next((wrong for name, one in value.items() if (wrong := misfit(one, shape["*"], name)) is not None), None)
+            return next(
+                (wrong for name, one in value.items() if (wrong := misfit(one, shape["*"], name)) is not None), None
+            )
         for key, inner in shape.items():
             name = key.removesuffix("?")
             if name not in value:
@@ -123,8 +125,7 @@ def understood(file: Path) -> Iterator[None]:
     try:
         yield
     except (*UNFIT, RuntimeError, MemoryError) as error:
-        reason = f"{type(error).__name__}: {reason_of(error)}"
-        raise PathxError(f"{shown(file)} is damaged, or not of this version ({reason}): make it again") from error
+        raise PathxError(f"{shown(file)} is damaged, or not of this version: make it again") from error
 
 
 def document_bytes(document: Mapping[str, Any]) -> bytes:
