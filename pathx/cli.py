@@ -73,6 +73,8 @@ for group in _COMMANDS.values():
     for command in group:
         app.command(cls=GroupedCommand)(command)
 
+_NAMES = {command.__name__ for group in _COMMANDS.values() for command in group}
+
 # What is wrong with a command line; typer has no name of its own for it.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
@@ -93,7 +95,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
         sys.stdout.flush()
     except _UsageError as error:
         context = getattr(error, "ctx", None)
-        command = context.command_path if context else "pathx"
+        command = context.command_path if context else " ".join(["pathx", *({*arguments[:1]} & _NAMES)])
         problem = error.format_message().replace("Value error, ", "").rstrip(".")  # type: ignore[attr-defined]
         end = "" if problem.endswith("?") else ";"
         print_error(f"{problem}{end} see {command} --help", error)

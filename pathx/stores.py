@@ -38,6 +38,12 @@ def is_stored(file: object) -> bool:
     return found is not None and found[1].lower() in DRIVERS
 
 
+def scheme_problem(place: str | Path) -> str | None:
+    """Why an address names no store; None for stores and for paths."""
+    found = _SCHEME.match(os.fspath(place))
+    return None if found is None or is_stored(place) else f"{found[1]}:// is no store that pathx knows"
+
+
 def store_of(address: str) -> tuple[Any, str]:
     """The file system of an address, and the path there. Raises PathxError."""
     scheme = address.partition("://")[0].lower()

@@ -11,7 +11,7 @@ import typer
 from pathx.commands import options
 from pathx.commands.command import command
 from pathx.commands.options import option
-from pathx.commands.output import about, note_printer, print_error, print_table, say
+from pathx.commands.output import about, note_printer, print_error, print_paragraph, print_table, say
 from pathx.drawing.words import change_words
 from pathx.errors import PathxError
 
@@ -116,7 +116,7 @@ def _print(made: Ablation, file: str, sentence: str, labels: Any, format: str) -
         say(json.dumps(document))
         return
     say(file)
-    say(sentence)
+    print_paragraph(sentence)
     logits = [f"{float(values[made.target]):.4g}" for values in (made.before, made.after)]
     rows = [("before", f"{before:.1%}", logits[0], was), ("after", f"{after:.1%}", logits[1], now)]
     print_table(("", labels[made.target], "logit", "predicted"), rows, right={1, 2})
@@ -127,4 +127,4 @@ def _sentence(made: Ablation, label: str, kept: bool, value: str) -> str:
     """What was changed and what becomes of the class, in words."""
     changed = f"all but {made.kept:,}" if kept else f"{made.active:,}"
     _, change = change_words(*made.probabilities)
-    return f"With {changed} of the {made.active + made.kept:,} active units of their layers set to {value}, {label} {change}."
+    return f"With {changed} of {made.active + made.kept:,} active units set to {value}, {label} {change}."

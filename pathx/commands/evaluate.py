@@ -85,7 +85,7 @@ def _print_removal(document: dict[str, Any]) -> None:
 def _difference_text(difference: dict[str, float] | None) -> str:
     if difference is None:
         return ""
-    return f"{difference['mean']:+.3f} ({difference['low']:+.2f} to {difference['high']:+.2f})"
+    return f"{difference['mean']:+.3f} ({difference['low']:+.3f}…{difference['high']:+.3f})"
 
 
 def _print_mosaics(document: dict[str, Any]) -> None:
@@ -99,7 +99,7 @@ def _print_mosaics(document: dict[str, Any]) -> None:
         (
             name,
             f"{one['mean']:.3f}",
-            f"{one['low']:.2f} to {one['high']:.2f}",
+            f"{one['low']:.3f} to {one['high']:.3f}",
             _difference_text(document["comparison"].get(name)),
         )
         for name, one in shares.items()
@@ -118,16 +118,18 @@ def _print_evaluation(document: dict[str, Any]) -> None:
     )
     say()
     cells = {f"depth {cell['depth']}, width {cell['width']}": cell for cell in document.get("grid", ())}
+    compared = document.get("compared")
     rows = []
     for name, figures in (cells | document["methods"]).items():
-        versus = document.get("comparison", {}).get(name, {}).get("difference")
         means = [f"{figures[measure]['mean']:.3f}" for measure in ("difference", "insertion", "deletion")]
         seconds = figures["seconds"]
         rest = f"{figures['tied_pixels']:.0%}", f"{seconds:.3f}" if seconds < 10 else f"{seconds:.0f}"
-        rows.append([name, means[0], _difference_text(versus), *means[1:], *rest])
-    print_table(("method", "ins-del", "ahead by (95%)", "ins ↑", "del ↓", "tied", "s"), rows, right={1, 3, 4, 5, 6})
+        versus = [_difference_text(document["comparison"].get(name, {}).get("difference"))] if compared else []
+        rows.append([name, *means, *rest, *versus])
+    headings = ("method", "ins-del", "ins ↑", "del ↓", "tied", "s", *(["ahead by (95%)"] if compared else []))
+    print_table(headings, rows, right={1, 2, 3, 4, 5})
     say()
-    if document.get("compared"):
+    if compared:
         say(f"ahead by: ins-del of {document['compared']} minus that of the method, image by image")
     words = {"difference": "insertion minus deletion"}
     for measure, cell in document.get("best", {}).items():

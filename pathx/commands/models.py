@@ -82,9 +82,9 @@ def _list(pattern: str | None, source: str, everything: bool, format: str) -> No
         if one.exact is not None
     ]
     print_table(headings, rows, right={1, 3})
-    if everything:
+    if refused := [(one.name, one.refused) for one in entries if one.refused is not None]:
         say()
-        print_table(("refused", "because of"), [(e.name, e.refused) for e in entries if e.refused is not None])
+        print_table(("refused", "because of"), refused)
 
 
 def _describe(facts: ModelFacts, format: str) -> None:

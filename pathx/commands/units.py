@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def units(
     *,
     images: list[str] | None = typer.Argument(None, metavar=options.IMAGES.metavar, help=options.IMAGES.help),
-    show: tuple[str, int] | None = option(
+    show: tuple[str, str] | None = option(
         None,
         "Show what one channel looks for, from the results in OUT: an activation by name or a hidden layer by number, and "
         "a channel counted from 0.",
@@ -60,7 +60,10 @@ def units(
     without --shard to join the passes over shards.
     """
     if show is not None:
-        _show(*show, out, how.screen.format)
+        problem = (
+            f"--show takes an activation or a layer, and a channel's number, such as 17 50; not {' '.join(show)!r}"
+        )
+        _show(show[0], options.parse(show[1], int, problem), out, how.screen.format)
         return
     if not images:
         raise PathxError("no images are given: give images or folders of them, or --show LAYER CHANNEL", usage=True)

@@ -21,6 +21,7 @@ from pathx.engine.linear import frozen_gradients
 from pathx.engine.network import Network
 from pathx.engine.record.model import named_tensors, unwrap
 from pathx.engine.settings import check_depth
+from pathx.errors import PathxError, shown
 from pathx.evaluation import plots
 from pathx.evaluation.records import write_json
 from pathx.evaluation.statistics import spearman
@@ -136,7 +137,9 @@ def check(
     """
     if out is not None:
         check_folder(out)
-    (file, *_) = images_in([str(image)])
+    file, *others = images_in([str(image)])
+    if others:
+        raise PathxError(f"{shown(image)} has {len(others) + 1} images, and a check takes one: name it", usage=True)
     prepared = prepare(model, device=device, dtype=dtype, exact=exact, note=note)
     settings = {"depth": depth, "width": width, "alpha": alpha, "skips": skips, "importance": importance}
     seen = prepared.see_one(file)

@@ -82,9 +82,9 @@ def evaluate(
         measure: measures the images, for instance on a cluster.
     """
     path: dict[str, Any] = {"depth": depth, "width": width, "alpha": alpha, "skips": skips, "importance": importance}
+    if out is not None:
+        check_folder(out)
     folder = None if out is None else Path(out)
-    if folder is not None:
-        check_folder(folder)
     names = [name for name in method_names(methods) if grid is None or name not in PATHS]
     others = [] if removal else [contender(n, protocol, **(path if n in PATHS else {})) for n in names]
     files = images_in(list(map(str, images)), out)

@@ -343,7 +343,7 @@ def _results_in(folder: str) -> frozenset[str]:
 def images_in(places: Sequence[str | Path], out: str | Path | None = None) -> list[ImageFile]:
     """The images that folders, patterns, lists and files lead to, except in the folder `out`, labelled by their folders.
 
-    An image directly in a folder that the user named has no label. Missing images are in the list with their error; if all
+    An image directly in the one folder that the user named has no label. Missing images are in the list with their error; if all
     are missing, that is raised.
     """
     named = {os.path.abspath(place) for place in places}
@@ -356,7 +356,7 @@ def images_in(places: Sequence[str | Path], out: str | Path | None = None) -> li
         if error is None and not (os.path.exists(found.file) or is_address(found.file)):
             error = PathxError(f"{shown(found.file)}: no such file or folder; check the path")
         folder = os.path.dirname(os.path.abspath(found.file))
-        below = folder not in named and os.path.abspath(found.file) not in named
+        below = (folder not in named or len(named) > 1) and os.path.abspath(found.file) not in named
         images.append(replace(found, error=error, label=os.path.basename(folder) if below else None))
     first = next((image.error for image in images if image.error is not None), None)
     if first is not None and all(image.error is not None for image in images):

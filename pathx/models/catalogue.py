@@ -89,8 +89,8 @@ def models(pattern: str | None = None, *, source: str = "torchvision", refused: 
     """
     known = json.loads(TABLES[source].read_text())["models"]
     names = [name for name in known if fnmatch(name, pattern or "*")]
-    if source == "timm" and not names:
-        raise PathxError(f"timm has no model that matches {pattern!r}: try a pattern such as 'resnet*'", usage=True)
+    if not names:
+        raise PathxError(f"{source} has no model that matches {pattern!r}: try a pattern such as 'resnet*'", usage=True)
     entries = (_entry(source, name, known[name]) for name in names)
     return [entry for entry in entries if refused or entry.refused is None]
 

@@ -24,6 +24,7 @@ from pathx.results.files import JsonLines
 from pathx.results.schema import PATH_SCHEMA, UNFIT, channel_key, misfit, read_document, read_names, shape_of
 
 MEASURES = ("evaluation.json", "grid.json", "common.json")
+OTHERS = (*MEASURES, "check.json", "units.json")
 _MOST_PIXELS = 1 << 26  # of a network's input
 MOST_CHANNELS, _CROPS, _SIDE = 32, 3, 72
 
@@ -92,7 +93,7 @@ def collect(results: Sequence[str | Path]) -> Collected:
     made.failures.extend((str(line.get("file")), str(line["error"])) for line in lines.values() if "error" in line)
     if not (made.explanations or made.failures or made.measures or made.checks or made.units):
         reason = made.problems[0] if made.problems else "no path.json anywhere in it"
-        raise PathxError(f"{shown(results[0])} holds no results of pathx: {reason}", usage=True)
+        raise PathxError(f"{shown(results[0])} holds no results that a report shows: {reason}", usage=True)
     return made
 
 
@@ -100,7 +101,7 @@ def _documents(root: Path) -> Iterator[Path]:
     if os.path.isfile(root):
         yield root
         return
-    for name in ("path.json", *MEASURES, "check.json", "units.json"):
+    for name in ("path.json", *OTHERS):
         yield from sorted(root.rglob(name))
 
 
@@ -118,6 +119,8 @@ def _add(made: Collected, file: Path) -> None:
 
 
 def _explanation(file: Path, document: dict[str, Any]) -> ExplanationFiles:
+    if not document["schema"].startswith("pathx/path@"):
+        raise PathxError(f"{shown(file)} has no page: name one of path.json, {', '.join(OTHERS)}")
     wrong = misfit(document, shape_of("path")) or (None if document["layers"] else "it has no layers")
     if wrong is None:
         try:

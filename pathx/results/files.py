@@ -22,7 +22,7 @@ from typing import Any
 from pathx.errors import PathxError, shown
 from pathx.regular import MARKER, NOT_REGULAR, open_regular, path_problem, read_regular, written_by_pathx
 from pathx.results.schema import document_bytes, read_document
-from pathx.stores import is_stored
+from pathx.stores import is_stored, scheme_problem
 
 try:
     import fcntl
@@ -103,7 +103,7 @@ def check_folder(out: str | Path) -> None:
     """Refuse an output folder that cannot be written to, before any work and without making it."""
     if is_stored(out):
         return  # who may write there shows when the run begins
-    reason = path_problem(out)
+    reason = scheme_problem(out) or path_problem(out)
     there = next((path for path in (Path(out), *Path(out).parents) if os.path.lexists(path)), Path())
     if reason is None and os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK):
         return

@@ -13,14 +13,14 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from pathx.errors import PathxError, parse_json, reason_of, shown
+from pathx.errors import PathxError, parse_json, shown
 from pathx.regular import read_regular
 
 PATH_SCHEMA = "pathx/path@1"
 
 Shape = Any
 """What a value may be: types; `[shape]`, a list of any length; `{name: shape}`, an object, with a question mark after the names of
-what may be missing; `{None: shape}`, that or null."""
+what may be missing; `{"*": shape}`, an object with any names; `{None: shape}`, that or null."""
 
 _TYPES: dict[str, tuple[type, ...]] = {
     **{"string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,)},
@@ -45,6 +45,8 @@ def _shape(schema: dict[str, Any], parts: dict[str, dict[str, Any]]) -> Shape:
         needed = schema.get("required", ())
         entries = schema["properties"].items()
         return {name if name in needed else f"{name}?": _shape(inner, parts) for name, inner in entries}
+    if "additionalProperties" in schema:
+        return {"*": _shape(schema["additionalProperties"], parts)}
     kinds = schema.get("type", "string")  # of constants and enumerations
     kinds = [kinds] if isinstance(kinds, str) else kinds
     if "items" in schema:
@@ -60,6 +62,10 @@ def misfit(value: Any, shape: Shape, place: str = "the document") -> str | None:
             return None if value is None else misfit(value, shape[None], place)
         if not isinstance(value, dict):
             return f"{place} is no object"
+        if "*" in shape:
+            return next(
+                (wrong for name, one in value.items() if (wrong := misfit(one, shape["*"], name)) is not None), None
+            )
         for key, inner in shape.items():
             name = key.removesuffix("?")
             if name not in value:
@@ -119,8 +125,7 @@ def understood(file: Path) -> Iterator[None]:
     try:
         yield
     except (*UNFIT, RuntimeError, MemoryError) as error:
-        reason = f"{type(error).__name__}: {reason_of(error)}"
-        raise PathxError(f"{shown(file)} is damaged, or not of this version ({reason}): make it again") from error
+        raise PathxError(f"{shown(file)} is damaged, or not of this version: make it again") from error
 
 
 def document_bytes(document: Mapping[str, Any]) -> bytes:

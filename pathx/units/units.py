@@ -96,7 +96,7 @@ class Pass:
 
     def empty(self) -> Gathered:
         tensors = {layer: [*map(self.prepared.network.tensor, gates)] for layer, gates in self.gates.items()}
-        by, top = self.settings["by"], self.settings["top"]
+        by, top = self.settings["by"], min(self.settings["top"], len(self.images))  # an image counts once per channel
         return Gathered.empty(tensors, by=by, top=top, classes=len(self.prepared.labels))
 
     def state_file(self, shard: Shard | None) -> Path:

@@ -48,7 +48,7 @@ def test_what_was_removed_or_kept_is_said_in_words(pathx_: Pathx, folder: str) -
     assert one["active"] == other["kept"] > 0 and other["active"] == one["kept"] > 0
     assert removed[0] == kept[0] == "photos/cat/1.png"
     label = one["target"]["label"]
-    said = f"{one['active']} of the {active} active units of their layers set to zero, {label} "
+    said = f"{one['active']} of {active} active units set to zero, {label} "
     assert removed[1].startswith(f"With {said}") and kept[1].startswith(f"With all but {said}")
     for lines, found in ((removed, one), (kept, other)):
         assert f"{found['after']['probability']:.1%}" in lines[1]

@@ -39,3 +39,8 @@ def test_progress_counts_every_run(pathx_: Pathx, monkeypatch: pytest.MonkeyPatc
     lines = [line.split(",")[0] for line in done.err.splitlines() if "checking" in line]
     total = 3 * 4 + 3  # three runs down four modules, and three more checks
     assert lines == [f"pathx: checking: {count} of {total}" for count in range(1, total + 1)]
+
+
+def test_a_folder_of_several_images_is_not_checked_in_part(pathx_: Pathx) -> None:
+    done = pathx_("check", "pictures", "--model", "model.pt", "--out", "out")
+    assert (done.status, done.err) == (2, "pathx: pictures has 6 images, and a check takes one: name it\n")

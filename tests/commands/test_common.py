@@ -46,6 +46,12 @@ def test_what_common_prints_fits_a_terminal(pathx_: Pathx, monkeypatch: pytest.M
     assert max(map(len, done.out.splitlines())) <= 80
 
 
+def test_several_folders_that_a_user_names_are_classes(pathx_: Pathx) -> None:
+    folders = ("pictures/cat", "pictures/dog", "--group-by", "folder")
+    assert pathx_("common", *folders, "--model", "model.pt", "--out", "out").status == 0
+    assert {group["label"] for group in document("out/common.json")["classes"]} == {"cat", "dog"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

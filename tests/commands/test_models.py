@@ -58,6 +58,12 @@ def test_layers_of_a_file_need_its_input_size_alone(tmp_path: Path, pathx_: Path
     assert wrong.status == 2 and "does not say its input_size" in wrong.err
 
 
+def test_lists_have_no_empty_tables(pathx_: Pathx) -> None:
+    wrong = pathx_("models", "resnot*")
+    assert wrong.status == 2 and "torchvision has no model that matches 'resnot*'" in wrong.err
+    assert pathx_("models", "--all").out == pathx_("models").out  # torchvision has none that is refused
+
+
 def test_models_of_timm(pathx_: Pathx) -> None:
     pytest.importorskip("timm")
     listed = pathx_("models", "--from", "timm", "resnet1[08]*").out

@@ -177,6 +177,12 @@ def test_an_output_folder_without_permission(pathx_: Pathx, monkeypatch: pytest.
         ),
         (("redraw", ".", "--percentile", "0"), "percentile 0.0 is out of range; use above 0, up to 100, such as 99"),
         (("redraw", ".", "--colours", "rainbow"), "--colours takes red-blue or orange-purple, not 'rainbow'"),
+        (
+            ("explain", "a.png", "--out", "foo://bar"),
+            "cannot write to the output folder foo://bar (foo:// is no store that "
+            "pathx knows): choose another with --out",
+        ),
+        (("explain", "a.png", "--depth"), "Option '--depth' requires an argument; see pathx explain --help"),
         (("decompose", "a.png", "--features", "many"), "--features takes a whole number, not 'many'"),
         (("decompose", "a.png", "--from-layer", "1.5"), "--from-layer takes a whole number, not '1.5'"),
     ],

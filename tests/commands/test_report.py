@@ -14,7 +14,8 @@ from support.reports import data_of, only_document, results
     ("arguments", "said"),
     [
         (("nowhere",), "no such file or folder"),
-        (("empty",), "holds no results of pathx"),
+        (("empty",), "holds no results that a report shows"),
+        (("empty/run.json",), "empty/run.json has no page: name one of path.json, evaluation.json, "),
         (("out", "--out", "empty"), "is a folder"),
         ((), "Missing argument"),
     ],
@@ -24,6 +25,7 @@ def test_what_is_wrong_with_a_call_is_one_line(
 ) -> None:
     results(here)
     Path("empty").mkdir()
+    Path("empty/run.json").write_text('{"schema": "pathx/run@1"}')
     ran = pathx_("report", *arguments)
     assert ran.status == 2 and said in ran.err and ran.err.count("\n") == 1
 

@@ -24,6 +24,10 @@ def folder() -> str:
         (("--layers", "9"), "no layer 9"),
         (("--layers", "1"), "not on the path"),
         (("--channels", "x"), "--channels takes numbers"),
+        (
+            ("--show", "4", "x"),
+            "--show takes an activation or a layer, and a channel's number, such as 17 50; not '4 x'",
+        ),
     ],
 )
 def test_what_is_refused(pathx_: Pathx, folder: str, options: tuple[str, str], message: str) -> None:
@@ -31,6 +35,11 @@ def test_what_is_refused(pathx_: Pathx, folder: str, options: tuple[str, str], m
     assert done.status == 2
     assert message in done.err
     assert not Path("out").exists()
+
+
+def test_more_references_than_images_take_no_memory(pathx_: Pathx, folder: str) -> None:
+    assert pathx_("units", folder, *OPTIONS, "--out", "out", "--no-pictures", "--top", 10**12).status == 0
+    assert max(len(entry["references"]) for _, entry in channels(document())) == document()["images"]
 
 
 def test_one_channel_is_shown(pathx_: Pathx, folder: str) -> None:

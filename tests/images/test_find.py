@@ -210,7 +210,8 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_folder_that_an_image_lies_in_is_its_label() -> None:
     found = {image.name: image.label for image in images_in(["photos"], "photos/out")}
     assert found == {"photos/c.png": None, "photos/cat/a.png": "cat", "photos/dog/old/b.png": "old"}
-    assert [image.label for image in images_in(["photos/cat"])] == [None]  # a folder that the user named is no label
+    assert [image.label for image in images_in(["photos/cat"])] == [None]  # one folder that the user named is no label
+    assert [image.label for image in images_in(["photos/cat", "photos/dog"])] == ["cat", "old"]
     assert [image.label for image in images_in(["photos/cat/a.png"])] == [None]
 
 

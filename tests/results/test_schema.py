@@ -21,20 +21,20 @@ def places(shape: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
     if place:
         yield place
     for key, inner in shape.items() if isinstance(shape, dict) else [(0, shape[0])] if isinstance(shape, list) else ():
-        if key is not None and not str(key).endswith("?") and not (isinstance(inner, dict) and None in inner):
+        if key not in (None, "*") and not str(key).endswith("?") and not (isinstance(inner, dict) and None in inner):
             yield from places(inner, (*place, key))
 
 
 def damaged(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The document with each of its values gone, or of another type."""
-    for place in {*places(shape_of("path"))} - {("schema",)}:
+    for place in {*places(shape_of("path")), ("files", "tensors")} - {("schema",)}:
         for wrong in (None, True, {"x": 1}, [[]], "../../x"):
             changed = copy.deepcopy(document)
             inside: Any = changed
             for key in place[:-1]:
                 inside = inside[key]
             same_type = isinstance(wrong, type(inside[place[-1]])) or (wrong == "../../x" and place == ("width",))
-            if wrong is None and isinstance(inside, dict):
+            if wrong is None and isinstance(inside, dict) and inside is not changed["files"]:
                 del inside[place[-1]]
             elif same_type:
                 continue
@@ -44,7 +44,7 @@ def damaged(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def test_a_damaged_document_costs_itself(tmp_path: Path) -> None:
-    (made,) = explained(tmp_path, "cat", depth=1, width=2, pictures=False)
+    (made,) = explained(tmp_path, "cat", depth=1, width=2, pictures=False, save_tensors=True)
     assert misfit(made.document, shape_of("path")) is None
     file = made.folder / "path.json"
     tried = 0
