@@ -48,11 +48,6 @@ class Odd(nn.Module):
         return result
 
 
-class Doubling(Odd):
-    def forward(self, x: Tensor) -> Tensor:
-        return 2 * super().forward(x)
-
-
 def closed_over(model: Odd) -> None:
     state = {"factor": 2.0}
     model.second.register_forward_hook(lambda module, inputs, output: output * state["factor"])
@@ -62,14 +57,9 @@ def closed_over(model: Odd) -> None:
 
 # The recording is made anew at every call, so any change will do; these show in different parts of it.
 CHANGES: dict[str, Callable[[Odd], Any]] = {
-    "a setting": lambda m: setattr(m.second, "stride", (2, 2)),
-    "a function": lambda m: setattr(m, "function", torch.neg),
     "a tensor in a list, in place": lambda m: m.tensors[0].mul_(-1),
-    "a module that is not registered": lambda m: m.hidden.__setitem__(0, nn.Conv2d(4, 4, 1)),
-    "a class": lambda m: setattr(m, "__class__", Doubling),
     "what a hook closes over": closed_over,
     "weights in place": lambda m: m.head.weight.data.neg_(),
-    "weights exchanged": lambda m: setattr(m.conv, "weight", nn.Parameter(-m.conv.weight.detach())),
     "another dtype": lambda m: m.double() and m.hidden.__setitem__(0, nn.ReLU()),
 }
 
@@ -115,28 +105,6 @@ def test_a_swapped_use_of_two_modules_changes_the_names() -> None:
 
 
 # What is remembered
-
-
-class Counting(nn.Module):
-    """Counts its runs, and computes with the count."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
-        self.count = 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.count += 1
-        result: Tensor = self.layers(x) * self.count
-        return result
-
-
-def test_a_model_that_never_does_the_same_is_explained_as_what_it_did() -> None:
-    model, images = Counting(), torch.rand(2, 4)
-    for count in range(1, 9):
-        found = pathx.explain(model, images, depth=1)
-        assert_close(torch.stack([one.logits for one in found]), count * model.layers(images).detach())
-    assert model.count == count
 
 
 def test_a_recording_holds_on_to_no_model() -> None:
