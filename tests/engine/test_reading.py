@@ -9,42 +9,13 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.nn.functional as F
-from support.modules import Function, Model, assert_gradient
-from support.pulled import fixed, pictures
+from support.modules import Model
+from support.pulled import pictures
 from torch import Tensor, nn
 
 from pathx.engine.freeze import freeze
 
 aten = torch.ops.aten
-
-
-HEAD = fixed(12, 3)
-BOTH = fixed(2, 12, seed=3)
-# What lies between the last ReLU and the logits: whether it is the same for every image of a batch of two, and of one.
-SHARED: dict[str, tuple[Callable[[Tensor], Tensor], bool, bool]] = {
-    "a matrix": (lambda x: F.relu(x) @ HEAD, True, True),
-    "a vector as long as the batch": (lambda x: (F.relu(x) @ HEAD)[:, :2] * fixed(2), True, True),
-    "a row for every image": (lambda x: (F.relu(x) * BOTH[: len(x)]) @ HEAD, False, True),
-    "a row for all": (lambda x: (F.relu(x) * BOTH[:1]) @ HEAD, True, True),
-    "a mask of the image": (lambda x: (F.relu(x) * (x.flip(1) > 0)) @ HEAD, False, False),
-    "a maximum": (lambda x: F.max_pool1d(F.relu(x)[:, None], 2).flatten(1) @ HEAD[:6], False, False),
-    "the larger of two": (lambda x: torch.maximum(F.relu(x), 2 * F.relu(x.flip(1)) - 1) @ HEAD, False, False),
-    "a mask below the last ReLU": (lambda x: F.relu(x * (x.flip(1) > 0) - 0.1) @ HEAD, True, True),
-    "a maximum below the last ReLU": (lambda x: F.relu(F.max_pool1d(x[:, None], 2).flatten(1)) @ HEAD[:6], True, True),
-    "a maximum on one of two ways": (
-        lambda x: F.relu(x) @ HEAD + F.max_pool1d(F.relu(x)[:, None], 2).flatten(1) @ HEAD[:6], False, False,
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", SHARED)
-def test_what_no_image_had_a_part_in_is_shared(name: str) -> None:
-    function, two, one = SHARED[name]
-    for count, shared in ((2, two), (1, one)):
-        images = pictures(2, 12)[:count]
-        network = freeze(Function(function), images).network
-        assert network.top_is_shared == shared
-        assert_gradient(Function(function), images)
 
 
 def named(outputs: Callable[[Tensor, Tensor], object]) -> Model:

@@ -8,19 +8,8 @@ import pytest
 from typer.main import get_command
 
 from pathx.cli import app
-from pathx.defaults import DEPTH, IMPORTANCE, SKIPS, WIDTH
 from pathx.drawing.colours import COLOURS, HEATS
-from pathx.evaluation import methods
-from pathx.evaluation.choices import METHODS, PATHS, PROTOCOLS, TIES
-
-
-def test_every_method_has_its_function() -> None:
-    for name, method in METHODS.items():
-        assert method.compute is getattr(methods, name)
-    for name in PATHS:
-        defaults = {"depth": DEPTH, "width": WIDTH, "alpha": None, "skips": SKIPS, "importance": IMPORTANCE}
-        assert METHODS[name].settings == defaults
-    assert METHODS["random"].settings == {}
+from pathx.evaluation.choices import METHODS, PROTOCOLS, TIES
 
 
 @pytest.mark.parametrize(

@@ -4,40 +4,40 @@ from __future__ import annotations
 
 import errno
 import json
-import multiprocessing
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.faults import Refusal, watched
-from support.indexes import index, line, write_many
 
 from pathx.errors import PathxError
-from pathx.runs.index import Shard, merge, merge_if_finished
+from pathx.results.store import ResultStore
+from pathx.runs.index import Index, Shard, merge, merge_if_finished
+
+
+def index(out: Path, *names: str, shard: Shard | None = None) -> Index:
+    record = {"command": "explain", "run": "r1", "model": {}, "preprocessing": {}, "settings": {}}
+    return Index(ResultStore(out), shard, record, names)
+
+
+def line(out: Path, name: str, **more: Any) -> dict[str, Any]:
+    """A line of results that are whole."""
+    (out / name / "cat").mkdir(parents=True, exist_ok=True)
+    (out / name / "cat" / "path.json").write_text("{}")
+    made = {
+        "folder": f"{name}/cat",
+        "files": ["path.json"],
+        "document": "path.json",
+        "sha256": sha256(b"{}").hexdigest(),
+    }
+    return {"file": name, "name": name, "explanations": [made], "seconds": 0.1, **more}
 
 
 def lines(file: Path) -> list[dict[str, Any]]:
     return [json.loads(text) for text in file.read_text().splitlines()]
-
-
-def test_what_was_written_is_known_to_the_next_run_of_the_same_kind(tmp_path: Path) -> None:
-    first = index(tmp_path, "a", "b", "c")
-    assert first.line_of("a") is None
-    first.begin()
-    first.append(line(tmp_path, "a"))
-    first.append({"file": "b", "name": "b", "explanations": [], "error": "no such file"})
-    again = index(tmp_path, "a", "b", "c")
-    assert again.line_of("a") == line(tmp_path, "a", command="explain", run="r1")
-    assert again.line_of("b") is None
-    assert again.line_of("c") is None
-    with pytest.raises(PathxError, match=r"another run with other settings is writing to .* just now: wait until"):
-        index(tmp_path, "a", run="r2")
-    first.close()
-    assert index(tmp_path, "a", run="r2").line_of("a") is None
-    assert index(tmp_path, "a", command="decompose").line_of("a") is None
-    assert index(tmp_path, "a", shard=Shard(1, 2)).line_of("a") is not None
 
 
 def test_torn_lines_are_mended(tmp_path: Path) -> None:
@@ -53,18 +53,6 @@ def test_torn_lines_are_mended(tmp_path: Path) -> None:
         again.append(line(tmp_path, "b", seconds=seconds))
     again.finish()  # later lines replace earlier ones
     assert [(one["name"], one["seconds"]) for one in lines(tmp_path / "index.jsonl")] == [("a", 0.1), ("b", 2)]
-
-
-def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=write_many, args=(tmp_path, 1000 * number)) for number in range(3)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join(60)
-    assert [writer.exitcode for writer in writers] == [0, 0, 0]
-    expected = {str(1000 * number + count) for number in range(3) for count in range(40)}
-    assert sorted(one["name"] for one in lines(tmp_path / "index.jsonl")) == sorted(expected)
 
 
 # Merging

@@ -129,6 +129,7 @@ def test_evaluations_leave_files_of_others_alone(pathx_: Pathx) -> None:
 # One bad image
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("command", ["evaluate", "grid", "common"])
 def test_one_bad_image_costs_itself(pathx_: Pathx, command: str) -> None:
     photos(2)
