@@ -169,15 +169,6 @@ def test_names_of_devices(monkeypatch: pytest.MonkeyPatch) -> None:
         resolve_device("cuda:0")
 
 
-def test_sizes_of_batches() -> None:
-    assert resolve_batch_size(1, torch.device("cpu")) == 1
-    with pytest.raises(PathxError, match=r"^batch size 0 is out of range"):
-        resolve_batch_size(0, torch.device("cpu"))
-    for wrong in (-3, "some", "8"):
-        with pytest.raises(PathxError, match=rf"^batch size {wrong} is out of range"):
-            resolve_batch_size(wrong, torch.device("cpu"))
-
-
 def test_names_of_precisions() -> None:
     cpu, mps = torch.device("cpu"), torch.device("mps")
     assert [resolve_dtype(name, cpu) for name in ("float32", "float64")] == [torch.float32, torch.float64]

@@ -214,11 +214,10 @@ def test_every_way_of_naming_pictures(pathx_: Pathx, monkeypatch: pytest.MonkeyP
     assert len(pathx_("explain", "photos", *options, "--out", "photos/other").documents) == 6
 
 
-@pytest.mark.parametrize("kind", ["png", "webp"])
-def test_an_image_on_standard_input_is_an_image(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_an_image_on_standard_input_is_an_image(pathx_: Pathx, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.BytesIO()
     with Image.open(picture()) as image:
-        image.save(stream, kind)
+        image.save(stream, "webp")
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(stream.getvalue())))
     done = pathx_("explain", "-", "--model", scripted(network()), "--no-pictures", "--format", "json")
     assert done.status == 0, done.err
