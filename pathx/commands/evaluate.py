@@ -123,7 +123,7 @@ def _print_evaluation(document: dict[str, Any]) -> None:
         versus = document.get("comparison", {}).get(name, {}).get("difference")
         means = [f"{figures[measure]['mean']:.3f}" for measure in ("difference", "insertion", "deletion")]
         seconds = figures["seconds"]
-        rest = f"{figures['tied_pixels']:.0%}", f"{seconds:.3f}" if seconds < 10 else f"{seconds:.0f}"
+        rest = f"{figures['tied_pixels']:.0%}", f"{seconds:.2f}" if seconds < 10 else f"{seconds:.0f}"
         rows.append([name, means[0], _difference_text(versus), *means[1:], *rest])
     print_table(("method", "ins-del", "ahead by (95%)", "ins ↑", "del ↓", "tied", "s"), rows, right={1, 3, 4, 5, 6})
     say()
