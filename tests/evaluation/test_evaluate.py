@@ -239,6 +239,7 @@ def text(file: Path) -> str:
     return file.with_name(f"{file.name}.svg").read_text(encoding="utf-8")
 
 
+@pytest.mark.usefixtures("drawn")
 def test_curves_name_each_method_with_its_area(tmp_path: Path) -> None:
     lines = {"a $method$": (torch.tensor([0.0, 1.0]), 0.5), "ours": (torch.tensor([1.0, 0.0]), 0.25)}
     pathx.evaluation.plots.plot_curves(tmp_path / "curves", {"insertion": lines, "deletion": lines}, "ours")
