@@ -59,22 +59,24 @@ def one_thread() -> None:
     """Threads of small networks wait for each other. And no test writes files of the form that older releases of torch have."""
     import torch
 
-    from pathx.compat import export_reader
-    from pathx.errors import PathxError
+    @cache
+    def unreadable() -> str:
+        from pathx.compat import export_reader
+        from pathx.errors import PathxError
 
-    try:
-        export_reader()
-        unreadable = ""
-    except PathxError as error:
-        unreadable = str(error)
+        try:
+            export_reader()
+        except PathxError as error:
+            return str(error)
+        return ""
 
     def save(*arguments: Any, **options: Any) -> None:
-        if unreadable:
-            pytest.skip(unreadable)
+        if unreadable():
+            pytest.skip(unreadable())
         write(*arguments, **options)
 
     def export(*arguments: Any, **options: Any) -> Any:
-        if unreadable:  # such a torch fails after some exports of one class in one process
+        if unreadable():  # such a torch fails after some exports of one class in one process
             torch._dynamo.reset()
         return make(*arguments, **options)
 

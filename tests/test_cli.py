@@ -47,7 +47,7 @@ def test_a_reader_that_has_seen_enough() -> None:
     read, write = os.pipe()
     os.close(read)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "pathx", "explain", picture(), "--model", scripted(network())]
+    command = [sys.executable, "-m", "pathx", "explain", picture(), "--model", scripted(network()), "--no-pictures"]
     done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, env=environment, text=True, timeout=120)
     os.close(write)
     assert (done.returncode, done.stderr) == (1, "")

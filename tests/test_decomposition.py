@@ -79,14 +79,6 @@ def test_overlap_is_a_cosine(seed: int, factors: list[float]) -> None:
     assert torch.allclose(overlaps([several[0], -several[0]])[0, 1], torch.tensor(-1.0, dtype=torch.float64))
 
 
-def test_nothing_overlaps_with_nothing() -> None:
-    found = overlaps([torch.zeros(3, 8, 8), torch.ones(3, 8, 8), torch.zeros(3, 8, 8)])
-    assert found.tolist() == [[0, 0, 0], [0, pytest.approx(1), 0], [0, 0, 0]]
-    assert group_alike(found) == [[0], [1], [2]]
-    assert overlaps([]).shape == (0, 0)
-    assert group_alike(overlaps([])) == []
-
-
 def test_spots_count_and_not_their_grain() -> None:
     left, right = torch.zeros(3, 100, 100), torch.zeros(3, 100, 100)
     left[:, 40:60, 20:40] = torch.rand(3, 20, 20, generator=seeded(1))
@@ -249,12 +241,6 @@ def test_wrong_calls(options: dict[str, int], message: str, monkeypatch: pytest.
 
 
 # Patches of one channel
-
-
-def test_a_patch_is_one_channel_at_places_that_touch() -> None:
-    positions = [("a", 1, (3, 3)), ("a", 1, (5, 5)), ("a", 1, (4, 4)), ("a", 2, (4, 4)), ("b", 1, (4, 4))]
-    positions += [("a", 1, (9, 9)), ("c", 7, None), ("c", 7, None)]
-    assert patches(positions) == [[0, 1, 2], [3], [4], [5], [6], [7]]
 
 
 def test_units_of_tokens_are_grouped_by_their_channel_and_the_place_of_their_token() -> None:

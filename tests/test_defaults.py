@@ -22,7 +22,6 @@ from pathx.commands.options import DrawingOptions, PathOptions
 from pathx.defaults import DEPTH, EXACT, IMPORTANCE, SKIPS, WIDTH
 from pathx.drawing.render import Drawing
 from pathx.engine.freeze import freeze
-from pathx.engine.settings import PathOptions as Options
 from pathx.engine.settings import check_depth
 from pathx.runs.compute import Settings
 
@@ -68,12 +67,6 @@ def test_what_a_command_and_its_functions_both_take_has_one_default(name: str) -
         for one in signature(taken).parameters.values():
             if one.name in given and one.name not in ("model", "out", "removal"):  # which Python names, or asks for
                 assert str(given[one.name] or "") == str(one.default or ""), one
-
-
-@pytest.mark.parametrize("function", [Options, Settings])
-def test_what_they_call_has_them_too(function: Callable[..., object]) -> None:
-    parameters = signature(function).parameters
-    assert {key: parameters[key].default for key in PATH} == PATH
 
 
 def test_vectors_are_run_through() -> None:

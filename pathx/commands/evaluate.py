@@ -123,7 +123,7 @@ def _print_evaluation(document: dict[str, Any]) -> None:
     for name, figures in (cells | document["methods"]).items():
         means = [f"{figures[measure]['mean']:.3f}" for measure in ("difference", "insertion", "deletion")]
         seconds = figures["seconds"]
-        rest = f"{figures['tied_pixels']:.0%}", f"{seconds:.3f}" if seconds < 10 else f"{seconds:.0f}"
+        rest = f"{figures['tied_pixels']:.0%}", f"{seconds:.2f}" if seconds < 10 else f"{seconds:.0f}"
         versus = [_difference_text(document["comparison"].get(name, {}).get("difference"))] if compared else []
         rows.append([name, *means, *rest, *versus])
     headings = ("method", "ins-del", "ins ↑", "del ↓", "tied", "s", *(["ahead by (95%)"] if compared else []))

@@ -6,15 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 from support.small import images, network
 
 import pathx
-from pathx import Drawing, Explanation
-from pathx.drawing.figure import View, map_tile, resize_to_tile, used_ends, with_inset
-from pathx.drawing.render import pixel_map
+from pathx import Explanation
+from pathx.drawing.figure import View, resize_to_tile, with_inset
 
 
 def explained(**options: object) -> Explanation:
@@ -45,23 +42,6 @@ def test_a_photo_of_about_the_size_of_a_tile_keeps_its_pixels(side: int, shown: 
     assert (view.tile().photo.tobytes() == photo.tobytes()) == (shown == side)
 
 
-def test_a_pixel_map_is_as_large_as_the_photo_beside_it_unless_its_pixels_stay_squares() -> None:
-    beside = Image.new("RGB", (330, 328))
-    assert map_tile(pixel_map(torch.randn(3, 200, 200), Drawing()), beside).size == (330, 328)
-    crisp = map_tile(pixel_map(torch.randn(3, 20, 20), Drawing()), beside)
-    assert (crisp.mode, crisp.size) == ("RGB", (340, 340))
-
-
-@given(st.floats(-40, 90), st.floats(-40, 60), st.floats(1, 130), st.floats(1, 130))
-def test_a_tile_is_what_the_network_saw(left: float, top: float, width: float, height: float) -> None:
-    photo = Image.new("RGB", (100, 70), "black")
-    region = (min(left, 98.0), min(top, 68.0), max(left + width, 2.0), max(top + height, 2.0))
-    seen = View(photo, region).tile()
-    assert seen.photo.width >= 1 and seen.photo.height >= 1
-    drawn = seen.overlay(torch.ones(4, 4), Drawing())
-    assert drawn.size == seen.photo.size or max(seen.photo.size) < 171  # overlays enlarge what is very small
-
-
 def test_an_input_of_any_kind_can_be_shown() -> None:
     explanation = explained()
     assert explanation.origin is not None
@@ -85,11 +65,3 @@ def test_an_inset_shows_the_strongest_place_far_from_it() -> None:
     assert bright > 20 * 20  # the white square, enlarged
     tiny = Image.new("RGB", (100, 100))
     assert with_inset(tiny, View(tiny, (0, 0, 100, 100)), values) is tiny  # no room for one
-
-
-def test_a_colour_bar_shows_the_signs_that_are_there() -> None:
-    values = torch.tensor([[0.0, 0.5], [1.0, -0.01]])
-    assert used_ends([values]) == (0.0, 1.0)
-    assert used_ends([-values]) == (-1.0, 0.0)
-    assert used_ends([values, -values]) == used_ends([values - 0.4]) == (-1.0, 1.0)
-    assert used_ends([0 * values]) == used_ends([]) == (0.0, 1.0)

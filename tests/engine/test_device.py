@@ -15,7 +15,6 @@ from pathx import PathxError
 from pathx.compat import has_fp32_precision
 from pathx.engine.device import (
     engine_precision,
-    full_precision,
     is_out_of_memory,
     resolve_batch_size,
     resolve_device,
@@ -93,12 +92,11 @@ def restored() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("context", [full_precision, engine_precision])
-def test_full_precision_inside_and_everything_as_it_was_after(name: str, device: str, context: Any) -> None:
+def test_full_precision_inside_and_everything_as_it_was_after(name: str, device: str) -> None:
     SETTINGS[name]()
     before = flags()
     where = torch.device(device)
-    with context(where):
+    with engine_precision(where):
         used = ["cpu products", "cpu convolutions"]
         used += ["cuda products", "cuda convolutions"] if device == "cuda" else []
         if has_fp32_precision():
@@ -108,13 +106,12 @@ def test_full_precision_inside_and_everything_as_it_was_after(name: str, device:
         if device == "cuda":  # torch refuses to multiply where the older switch says otherwise
             assert flags()["older switch of products"] is False
         assert not torch.is_grad_enabled()
-        if context is engine_precision:
-            assert torch.get_default_dtype() == torch.float32
-            assert torch.empty(1).device.type == "cpu"
+        assert torch.get_default_dtype() == torch.float32
+        assert torch.empty(1).device.type == "cpu"
     assert flags() == before
 
     def fail() -> None:
-        with context(where):
+        with engine_precision(where):
             raise ValueError
 
     with pytest.raises(ValueError, match=r"^$"):
@@ -170,15 +167,6 @@ def test_names_of_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolve_device("auto") == torch.device("cpu")
     with pytest.raises(PathxError, match=r"^device 'cuda:0' is not there; this machine has cpu: use `device` auto$"):
         resolve_device("cuda:0")
-
-
-def test_sizes_of_batches() -> None:
-    assert resolve_batch_size(1, torch.device("cpu")) == 1
-    with pytest.raises(PathxError, match=r"^batch size 0 is out of range"):
-        resolve_batch_size(0, torch.device("cpu"))
-    for wrong in (-3, "some", "8"):
-        with pytest.raises(PathxError, match=rf"^batch size {wrong} is out of range"):
-            resolve_batch_size(wrong, torch.device("cpu"))
 
 
 def test_names_of_precisions() -> None:

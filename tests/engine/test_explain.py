@@ -58,15 +58,6 @@ def test_a_width_is_a_number_a_share_or_all() -> None:
             explain_fire(width=wrong)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [*({"alpha": alpha} for alpha in (1.0, -0.1, math.nan, "0.1", True, False)), {"skips": "none"}, {"skips": None}],
-)
-def test_settings_that_no_network_could_honour(wrong: dict[str, Any]) -> None:
-    with pytest.raises(PathxError, match=r"out of range|'adjacent' or 'all'"):
-        explain_fire(**wrong)
-
-
 def test_a_class_that_is_not_there_or_against_itself() -> None:
     model, given = network(), images(1)
     for wrong, text in (

@@ -8,7 +8,11 @@ from math import prod
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from support.small import RELUS, images, network
 from torch import Tensor, nn
+from torch.testing import assert_close
 
 import pathx
 import pathx.maps
@@ -268,3 +272,20 @@ def test_a_grid_survives_its_document() -> None:
         assert LayerTensor.read(tensor.document()) == tensor
         cells, size = tensor.cells(torch.arange(gate.units))
         assert (cells[: 2 * gate.shape[1]] == -1).all() and prod(size) == 16
+
+
+@st.composite
+def some_units(draw: st.DrawFn) -> tuple[int, str, tuple[int, ...]]:
+    name = draw(st.sampled_from(sorted(RELUS)))
+    return draw(st.integers(0, 2)), name, tuple(draw(st.integers(0, size - 1)) for size in RELUS[name])
+
+
+@given(st.lists(some_units(), min_size=1, max_size=6), st.integers(0, 20))
+def test_the_maps_are_gradient_times_input(wanted: list[tuple[int, str, tuple[int, ...]]], seed: int) -> None:
+    model, inputs = network(), images(3, seed)
+    found = unit_maps(freeze(model, inputs), wanted)
+    for (number, name, index), own in zip(wanted, found, strict=True):
+        image = inputs[number : number + 1].clone().requires_grad_()
+        before = model[: int(name)](image)
+        (gradient,) = torch.autograd.grad(before[(0, *index)], image)
+        assert_close(own, (gradient * image).detach()[0])

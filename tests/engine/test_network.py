@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from support.modules import Model, assert_gradient, assert_unwraps, cnn, mlp
+from support.pulled import pictures
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 import pathx
 from pathx import PathxError
-from pathx.engine.freeze import network_of
+from pathx.engine.freeze import freeze, network_of
 
 
 @pytest.fixture(autouse=True)
@@ -86,21 +89,11 @@ HEADS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         ),
         (3, 3, 7, 7),
     ),
-    "einsum, channels": (
-        lambda: Holding(
-            lambda m, x: m.b(torch.einsum("bchw,cd->bdhw", F.relu(m.a(x)), m.w).mean((2, 3))), 4, 4, **maps()
-        ),
-        (3, 3, 7, 7),
-    ),
     "einsum, of a list": (
         lambda: Holding(
             lambda m, x: m.b(torch.einsum("bchw,cd->bdhw", [F.relu(m.a(x)), m.w]).mean((2, 3))), 4, 4, **maps()
         ),
         (3, 3, 7, 7),
-    ),
-    "einsum, summed up, of one picture": (
-        lambda: Holding(lambda m, x: m.b(torch.einsum("bchw,dc->bd", F.relu(m.a(x)), m.w)), 4, 4, **maps()),
-        (1, 3, 7, 7),
     ),
     "a factor for each picture": (lambda: Holding(lambda m, x: m.b(F.relu(m.a(x))) * m.w, 3, 3, **hidden()), (3, 5)),
     "an ensemble": (
@@ -118,13 +111,6 @@ HEADS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 def test_shapes_and_heads_that_networks_have(name: str) -> None:
     make, shape = {**SHAPES, **HEADS}[name]
     assert_unwraps(make(), *shape)
-
-
-@pytest.mark.parametrize("name", [name for name in HEADS if name != "a factor for each picture"])
-def test_one_image_by_itself(name: str) -> None:
-    """A dimension of size 1 may then be the batch or not, and fixed tensors may be that image's own."""
-    make, shape = HEADS[name]
-    assert_unwraps(make(), 1, *shape[1:])
 
 
 def test_what_is_rounded_is_constant() -> None:
@@ -248,3 +234,108 @@ def test_every_relu_has_a_name() -> None:
     for model, images in ((frozen, torch.randn(2, 3, 10, 10)), (nn.ReLU(), torch.randn(2, 5))):
         names = [gate.name for layer in network_of(model, images).layers for gate in layer]
         assert names == ["relu", "relu_1"][: len(names)]
+
+
+def named(outputs: Callable[[Tensor, Tensor], object]) -> Model:
+    def forward(m: nn.Module, x: Tensor) -> object:
+        features = F.relu(m.body(x))  # type: ignore[operator]
+        return outputs(features, m.head(features))  # type: ignore[operator]
+
+    return Model(forward, body=nn.Linear(12, 5), head=nn.Linear(5, 3)).double()
+
+
+Named = namedtuple("Named", "features logits")
+
+
+@dataclass
+class Output:
+    features: Tensor
+    logits: Tensor
+
+
+# What a model returns beside its logits (B, 3), made of features (B, 5).
+RETURNED: dict[str, Callable[[Tensor, Tensor], object]] = {
+    "by the name of logits": lambda f, y: {"logits": y, "out": 2 * y, "output": 3 * y},
+    "by the name of out": lambda f, y: {"more": 2 * y, "output": 3 * y, "out": y},
+    "by the name of output": lambda f, y: {"more": 2 * y, "output": y},
+    "a named tuple": lambda f, y: Named(2 * f, y),
+    "a dataclass": lambda f, y: Output(2 * f, y),
+    "with nothing": lambda f, y: [None, y],
+    "what was made last": lambda f, y: [f, y],
+    "what was made last, first": lambda f, y: [y, f],
+    "with whole numbers": lambda f, y: {"class": y.argmax(1), "scores": y},
+    "with maps": lambda f, y: {"maps": f[:, :, None].expand(-1, -1, 2), "scores": y},
+    "with what has another batch": lambda f, y: {"rows": f.t(), "scores": y},
+    "with one number": lambda f, y: {"loss": f.sum(), "scores": y},
+    "with one number per image as logits": lambda f, y: {"loss": f.sum(), "logits": y},
+    "twice the same": lambda f, y: [y, y],
+    "and its softmax": lambda f, y: [y.softmax(1), y],
+    "deep": lambda f, y: {"a": [{"b": (f, y)}]},
+    "dimensions of one": lambda f, y: y[:, None, :, None],
+}
+
+
+@pytest.mark.parametrize("name", RETURNED)
+def test_the_logits_are_found_among_other_things(name: str) -> None:
+    model, images = named(RETURNED[name]), pictures(2, 12)
+    with torch.no_grad():
+        expected = model.head(F.relu(model.body(images)))
+        assert torch.equal(freeze(model, images).logits, expected)
+
+
+class _LinearSkips(nn.Module):
+    """Blocks x + scale * (pool(x) - x) without a gate, as PoolFormer has them: each would multiply a row's windows by three."""
+
+    def __init__(self, blocks: int) -> None:
+        super().__init__()
+        self.first, self.last, self.head = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nn.Linear(4, 3)
+        self.pool, self.scale = nn.AvgPool2d(3, 1, 1), nn.Parameter(torch.rand(blocks, 4, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x).relu()
+        for scale in self.scale:
+            x = x + scale * (self.pool(x) - x)
+        result: Tensor = self.head(self.last(x).relu().mean((2, 3)))
+        return result
+
+
+def test_windows_do_not_multiply_in_linear_skips() -> None:
+    model, images = _LinearSkips(12).double().eval(), torch.randn(1, 3, 12, 12, dtype=torch.float64)
+    assert_gradient(model, images)
+
+
+# Class layers: each of their units sends to one class alone, so that they belong to the output
+
+
+CLASS_HEADS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
+    "the mean of a map per class": (lambda y: y.mean((2, 3)), True),
+    "the largest of a map per class": (lambda y: y.amax((2, 3)), True),
+    "adaptive pooling": (lambda y: nn.functional.adaptive_avg_pool2d(y, 1).flatten(1), True),
+    "pooling, shape and scale": (lambda y: nn.functional.avg_pool2d(y, 6).squeeze(3).squeeze(2) * 2.0 + 1.0, True),
+    "a product": (lambda y: y.mean((2, 3)) @ torch.ones(4, 4), False),
+    "pools that overlap": (lambda y: nn.functional.avg_pool2d(y[:, :1], 4, 1).flatten(1), False),
+    "a sum of two maps": (lambda y: (y + y.flip(1)).mean((2, 3)), False),
+}
+
+
+class Net(nn.Module):
+    def __init__(self, head: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.maps, self.head = nn.Conv2d(2, 5, 3, padding=1), nn.Conv2d(5, 4, 3, padding=1), head
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.maps(self.first(x).relu()).relu())
+
+
+@pytest.mark.parametrize("name", CLASS_HEADS)
+def test_which_layers_are_class_layers(name: str) -> None:
+    head, is_class_layer = CLASS_HEADS[name]
+    torch.manual_seed(0)
+    network = network_of(Net(head).eval(), torch.randn(2, 2, 6, 6))
+    assert network.depth == (1 if is_class_layer else 2)
+
+
+def test_a_class_layer_counts_where_it_is_the_only_layer() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
+    assert network_of(model, torch.randn(1, 2, 6, 6)).depth == 1

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from support.command_line import Pathx, picture, scripted
 from support.measured import FAST, document, network
 from torch import Tensor
+from typer.main import get_command
 
 import pathx.evaluation.evaluate
 import pathx.evaluation.measure
 import pathx.evaluation.methods
 import pathx.evaluation.plots
-from pathx.evaluation.choices import METHODS
+from pathx.cli import app
+from pathx.drawing.colours import COLOURS, HEATS
+from pathx.evaluation.choices import METHODS, PROTOCOLS, TIES
 
 pytest.importorskip("captum")
 pytest.importorskip("matplotlib")
@@ -213,3 +218,33 @@ def test_the_papers_table_comes_out(pathx_: Pathx, shared_data: Path) -> None:
             assert figure["mean"] == pytest.approx(of_these, abs=0.002), (name, measure)
             error = (figure["high"] - figure["low"]) / (2 * 1.96)
             assert abs(figure["mean"] - of_all) < 3 * error, (name, measure)
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "names"),
+    [
+        ("evaluate", "--methods", METHODS),
+        ("evaluate", "--protocol", PROTOCOLS),
+        ("evaluate", "--ties", TIES),
+        ("redraw", "--colours", COLOURS),
+        ("redraw", "--heat", HEATS),
+    ],
+)
+def test_registries_are_the_choices_of_the_command_line(command: str, option: str, names: Iterable[str]) -> None:
+    (found,) = [one for one in get_command(app).commands[command].params if option in one.opts]  # type: ignore[attr-defined]
+    assert all(name in f"{found.metavar} {found.help}" for name in names)
+
+
+def text(file: Path) -> str:
+    return file.with_name(f"{file.name}.svg").read_text(encoding="utf-8")
+
+
+@pytest.mark.usefixtures("drawn")
+def test_curves_name_each_method_with_its_area(tmp_path: Path) -> None:
+    lines = {"a $method$": (torch.tensor([0.0, 1.0]), 0.5), "ours": (torch.tensor([1.0, 0.0]), 0.25)}
+    pathx.evaluation.plots.plot_curves(tmp_path / "curves", {"insertion": lines, "deletion": lines}, "ours")
+    drawn = text(tmp_path / "curves")
+    written = re.findall(r"<text[^>]*>([^<]*)</text>", drawn)
+    assert written.count("a $method$  0.500") == 2 and drawn.index("ours  0.250") < drawn.index("a $method$")
+    with Image.open(tmp_path / "curves.png") as picture:
+        assert picture.width > 2 * picture.height * 0.9  # two panels beside each other

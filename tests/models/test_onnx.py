@@ -68,19 +68,12 @@ class SelfAttention(nn.Module):
 
 F = nn.functional
 OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "max pool": lambda x: F.max_pool2d(x, 3, 2, 1),
-    "reflect": lambda x: F.pad(x, (1, 2, 1, 1), mode="reflect"),
-    "shuffle": lambda x: x.view(-1, 2, 4, 16, 16).transpose(1, 2).reshape(-1, 8, 16, 16),
-    "bilinear": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
     "PReLU": nn.PReLU(8),
-    "SiLU": F.silu,
     "GELU": F.gelu,
-    "hardswish": F.hardswish,
     "GLU": lambda x: F.glu(x - 0.3, 1),
     "SwiGLU": lambda x: F.avg_pool2d(x[:, :4], 3, 1, 1) * F.silu(x[:, 4:]),
     "squeeze and excite": lambda x: x * F.hardsigmoid(x.mean((2, 3), keepdim=True) - 0.3),
     "layer norm of channels": lambda x: F.layer_norm(x.permute(0, 2, 3, 1), (8,)).permute(0, 3, 1, 2),
-    "group norm": nn.GroupNorm(2, 8),
     "L2 norm": lambda x: F.normalize(x, dim=1),
     "global response norm": lambda x: (
         x * (x.norm(dim=(2, 3), keepdim=True) / x.norm(dim=(2, 3), keepdim=True).mean(1, True))

@@ -182,13 +182,6 @@ def test_files_are_those_of_the_design(tmp_path: Path) -> None:
         assert image.width / image.height == 1.5
 
 
-def test_names_that_are_not_text_survive_in_json(tmp_path: Path) -> None:
-    file = os.fsdecode(b"caf\xe9\n\xc3\xa9.png")
-    write(tmp_path, image=replace(IMAGE, file=file), labels=("a", "b", "Zoë", "d"))
-    read = json.loads((tmp_path / "path.json").read_bytes())
-    assert read["image"]["file"] == file and read["target"]["label"] == "Zoë"
-
-
 def test_tensors_come_back_bit_for_bit(tmp_path: Path) -> None:
     whole = explanation()
     made = write(tmp_path, whole, save_tensors=True)

@@ -34,15 +34,6 @@ def test_what_is_drawn_anew_is_what_the_run_draws(tmp_path: Path, decompose: boo
     assert [name for name in expected if found[name] != expected[name]] == []
 
 
-def test_several_ways_of_one_decision_are_compared(tmp_path: Path) -> None:
-    for width in (1, 4):
-        run(tmp_path, f"runs/{width}", width=width, pictures=False)
-    run(tmp_path, "runs/again", width=4, pictures=False)  # the same once more: nothing to compare
-    made = {name for result in redraw(tmp_path / "runs") if not result.failed for name in result.files}
-    assert {"compare-photo.png-cat.png", "compare-photo.png-dog.png"} < made
-    assert (tmp_path / "runs/compare-photo.png-cat.png").is_file()
-
-
 def test_without_the_photo_it_is_drawn_on_grey(tmp_path: Path) -> None:
     folder = run(tmp_path, pictures=False)
     photo = tmp_path / "photo.png"

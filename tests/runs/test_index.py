@@ -4,40 +4,42 @@ from __future__ import annotations
 
 import errno
 import json
-import multiprocessing
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.faults import Refusal, watched
-from support.indexes import index, line, write_many
 
 from pathx.errors import PathxError
-from pathx.runs.index import Shard, merge, merge_if_finished
+from pathx.results.store import ResultStore
+from pathx.runs.index import Index, Shard, merge, merge_if_finished, parse_shard, shard_of_environment
+
+
+def index(out: Path, *names: str, shard: Shard | None = None) -> Index:
+    record = {"command": "explain", "run": "r1", "model": {}, "preprocessing": {}, "settings": {}}
+    return Index(ResultStore(out), shard, record, names)
+
+
+def line(out: Path, name: str, **more: Any) -> dict[str, Any]:
+    """A line of results that are whole."""
+    (out / name / "cat").mkdir(parents=True, exist_ok=True)
+    (out / name / "cat" / "path.json").write_text("{}")
+    made = {
+        "folder": f"{name}/cat",
+        "files": ["path.json"],
+        "document": "path.json",
+        "sha256": sha256(b"{}").hexdigest(),
+    }
+    return {"file": name, "name": name, "explanations": [made], "seconds": 0.1, **more}
 
 
 def lines(file: Path) -> list[dict[str, Any]]:
     return [json.loads(text) for text in file.read_text().splitlines()]
-
-
-def test_what_was_written_is_known_to_the_next_run_of_the_same_kind(tmp_path: Path) -> None:
-    first = index(tmp_path, "a", "b", "c")
-    assert first.line_of("a") is None
-    first.begin()
-    first.append(line(tmp_path, "a"))
-    first.append({"file": "b", "name": "b", "explanations": [], "error": "no such file"})
-    again = index(tmp_path, "a", "b", "c")
-    assert again.line_of("a") == line(tmp_path, "a", command="explain", run="r1")
-    assert again.line_of("b") is None
-    assert again.line_of("c") is None
-    with pytest.raises(PathxError, match=r"another run with other settings is writing to .* just now: wait until"):
-        index(tmp_path, "a", run="r2")
-    first.close()
-    assert index(tmp_path, "a", run="r2").line_of("a") is None
-    assert index(tmp_path, "a", command="decompose").line_of("a") is None
-    assert index(tmp_path, "a", shard=Shard(1, 2)).line_of("a") is not None
 
 
 def test_torn_lines_are_mended(tmp_path: Path) -> None:
@@ -53,18 +55,6 @@ def test_torn_lines_are_mended(tmp_path: Path) -> None:
         again.append(line(tmp_path, "b", seconds=seconds))
     again.finish()  # later lines replace earlier ones
     assert [(one["name"], one["seconds"]) for one in lines(tmp_path / "index.jsonl")] == [("a", 0.1), ("b", 2)]
-
-
-def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=write_many, args=(tmp_path, 1000 * number)) for number in range(3)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join(60)
-    assert [writer.exitcode for writer in writers] == [0, 0, 0]
-    expected = {str(1000 * number + count) for number in range(3) for count in range(40)}
-    assert sorted(one["name"] for one in lines(tmp_path / "index.jsonl")) == sorted(expected)
 
 
 # Merging
@@ -173,3 +163,66 @@ def test_a_folder_without_an_index(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "none"):
         with pytest.raises(PathxError, match="holds no index to merge: give the folder that `out` named"):
             merge(folder)
+
+
+# Which images a shard has
+
+
+@settings(max_examples=30)
+@given(st.text(st.sampled_from("a/é\n\udc80")), st.integers(1, 50))
+def test_every_picture_is_in_one_shard(name: str, count: int) -> None:
+    assert sum(Shard(number, count).holds(name) for number in range(1, count + 1)) == 1
+
+
+def test_shards_are_alike_in_size_and_the_same_for_all_time() -> None:
+    sizes = [sum(Shard(number, 4).holds(f"photos/{n}.jpg") for n in range(2000)) for number in range(1, 5)]
+    assert all(440 < size < 560 for size in sizes)
+    assert [n for n in range(20) if Shard(1, 3).holds(f"{n}.jpg")] == [0, 2, 5, 7, 11, 15, 17]
+
+
+def test_texts() -> None:
+    assert parse_shard("3/8") == Shard(3, 8)
+    assert str(Shard(3, 8)) == "3/8"
+    for text in ("3", "3/", "/8", "a/b", "1/0", "-1/2", "1/2/3", "²/3"):
+        with pytest.raises(PathxError, match="is not a part of a whole; use 1/4 to 4/4") as caught:
+            parse_shard(text)
+        assert caught.value.usage
+    for text in ("0/4", "5/4"):
+        with pytest.raises(PathxError, match=rf"^shard {text} is out of range; use 1/4 to 4/4$"):
+            parse_shard(text)
+
+
+def slurm(task: int, count: int, first: int = 0, step: int = 1) -> dict[str, str]:
+    numbers = {"ID": task, "COUNT": count, "MIN": first, "STEP": step}
+    return {f"SLURM_ARRAY_TASK_{name}": str(number) for name, number in numbers.items()}
+
+
+def torchrun(rank: int, size: int) -> dict[str, str]:
+    return {"RANK": str(rank), "WORLD_SIZE": str(size)}
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, None),
+        ({"RANK": "1"}, None),
+        (torchrun(0, 1), None),
+        (torchrun(2, 4), (Shard(3, 4), "RANK")),
+        (slurm(0, 3), (Shard(1, 3), "SLURM_ARRAY_TASK_ID")),
+        (slurm(3, 3, first=1), (Shard(3, 3), "SLURM_ARRAY_TASK_ID")),
+        (slurm(14, 3, first=10, step=2), (Shard(3, 3), "SLURM_ARRAY_TASK_ID")),
+        (slurm(1, 3) | torchrun(1, 2), (Shard(4, 6), "SLURM_ARRAY_TASK_ID and RANK")),
+    ],
+)
+def test_the_environment(environment: dict[str, str], expected: tuple[Shard, str] | None) -> None:
+    assert shard_of_environment(environment) == expected
+
+
+def test_arrays_with_gaps_want_a_word() -> None:
+    with pytest.raises(PathxError, match="task 7 of the SLURM array is not one of 3 in a row; say which shard this is"):
+        shard_of_environment(slurm(7, 3, first=1))
+
+
+def test_jobs_of_an_array_share_all_the_work() -> None:
+    found = [shard_of_environment(slurm(task, 3, 1) | torchrun(rank, 2)) for task in (1, 2, 3) for rank in (0, 1)]
+    assert [one[0] for one in found if one] == [Shard(number, 6) for number in range(1, 7)]

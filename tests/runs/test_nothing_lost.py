@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -129,6 +130,7 @@ def test_evaluations_leave_files_of_others_alone(pathx_: Pathx) -> None:
 # One bad image
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("command", ["evaluate", "grid", "common"])
 def test_one_bad_image_costs_itself(pathx_: Pathx, command: str) -> None:
     photos(2)
@@ -300,3 +302,18 @@ def test_common_paths_are_the_same_whatever_the_hash_seed() -> None:
     assert Path("out1/common.json").read_bytes() == Path("out2/common.json").read_bytes()
     assert Path("out1/common.json").read_bytes() == Path("out3/common.json").read_bytes()
     shutil.rmtree("out1")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM])
+def test_the_second_signal_ends_the_process_there_and_then(number: signal.Signals) -> None:
+    script = f"""
+import os
+from pathx.runs.stop import Stop
+with Stop().on_signals():
+    for _ in range(3):
+        os.kill(os.getpid(), {int(number)})
+print("never")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (128 + number, "")
+    assert done.stderr.splitlines()[-1] == "pathx: interrupted; run the same command again to continue"

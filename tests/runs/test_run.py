@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,7 +16,6 @@ from torch import nn
 
 import pathx
 import pathx.runs.compute
-from pathx.errors import PathxError
 from pathx.models.load import LoadedModel
 from pathx.models.preprocessing import Preprocessing
 from pathx.runs.run import Settings, State, explain_files
@@ -78,25 +76,6 @@ def test_the_files_say_what_the_engine_says(model: LoadedModel, pictures: list[P
     assert done.made.attribution.dtype == torch.float64
     assert done.document["linear_model"]["score"] == pytest.approx(expected.score)
     assert done.predictions[0][0] == done.document["target"]["label"] == model.labels[expected.target]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"dtype": "float16"}, "dtype is float32 or float64, not 'float16'"),
-        ({"batch_size": 0}, "batch size 0 is out of range; use 1 or more, or auto"),
-        ({"batch_size": "many"}, "batch size many is out of range; use 1 or more, or auto"),
-        ({"workers": -1}, "workers -1 is out of range; use 0 or more"),
-    ],
-)
-def test_a_wrong_call_is_raised(
-    model: LoadedModel, pictures: list[Path], tmp_path: Path, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(PathxError) as caught:
-        list(explain_files(model, pictures, tmp_path / "out", settings=Settings(**options)))
-    assert str(caught.value) == message
-    assert caught.value.usage
-    assert not (tmp_path / "out").exists()
 
 
 def test_an_output_that_is_no_number_fails_that_picture_alone(
@@ -183,12 +162,3 @@ def test_a_run_warns_of_nothing(model: LoadedModel, tmp_path: Path, form: Callab
         given = replace(model, module=network)
         results = list(explain_files(given, files, tmp_path / "out", settings=Settings(depth=1, batch_size=2)))
     assert [result.state for result in results] == [State.done] * 6
-
-
-@pytest.mark.usefixtures("two_threads")
-def test_what_is_wrong_with_the_model_is_raised(model: LoadedModel, tmp_path: Path) -> None:
-    inner = nn.Sequential(nn.Flatten(), nn.Linear(192, 4), nn.ReLU(), nn.Softmax(1), nn.Linear(4, 3)).eval()
-    smooth = replace(model, module=inner)
-    with pytest.raises(PathxError, match="softmax"):
-        list(explain_files(smooth, many(tmp_path / "photos", 6), tmp_path / "out", settings=Settings(batch_size=2)))
-    assert not list((tmp_path / "out").rglob("path.json"))

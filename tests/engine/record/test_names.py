@@ -97,33 +97,18 @@ def test_a_name_is_that_of_the_innermost_module_of_the_model() -> None:
     assert [node.module for node in nodes if node.kind in ("mul", "relu", "addmm")] == ["0.0", "0.0", "1"]
 
 
-def test_an_exported_program_that_is_changed_has_the_names_of_the_lines_that_run() -> None:
-    images = torch.rand(2, 2, 2, 2)
-    program = torch.export.export(Model().eval(), (images,)).module()
-    freeze(program, images)
-    added = next(node for node in program.graph.nodes if "relu" in node.name)
-    with program.graph.inserting_before(added):
-        program.graph.call_function(torch.neg, (added.args[0],))
-    program.recompile()
-    gates = [gate for layer in freeze(program, images).network.layers for gate in layer]
-    assert [gate.node.name for gate in gates] == NAMES
-    program.forward = lambda x, forward=program.forward: -forward(x)
-    assert torch.equal(freeze(program, images).logits, program(images))
-
-
-@pytest.mark.parametrize("kind", [3, 0])
-def test_a_setting_of_a_scripted_module_that_changes_changes_the_names(kind: int) -> None:
+def test_a_setting_of_a_scripted_module_that_changes_changes_the_names() -> None:
     class Branching(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.a, self.b, self.head, self.kind = nn.ReLU(), nn.ReLU(), nn.Linear(3, 2), kind
+            self.a, self.b, self.head, self.kind = nn.ReLU(), nn.ReLU(), nn.Linear(3, 2), 3
 
         def forward(self, x: Tensor) -> Tensor:
             x = self.a(x) if self.kind > 2 else self.b(x)
             return self.head(x)  # type: ignore[no-any-return]
 
     model, names = torch.jit.script(Branching()), []
-    for setting in (kind, 3 - kind, kind):
+    for setting in (3, 0, 3):
         model.kind = setting
         names.append(freeze(model, torch.rand(2, 3)).network.layers[0][0].name)
-    assert names == (["a", "b", "a"] if kind else ["b", "a", "b"])
+    assert names == ["a", "b", "a"]

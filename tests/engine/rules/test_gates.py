@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from support.cases import assert_same
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -49,7 +50,7 @@ def images() -> Tensor:
 
 
 def explained(activation: Activation, **options: Any) -> list[Explanation]:
-    return pathx.explain(network(activation), images(), target=1, depth="all", **{"width": 4, **options})
+    return pathx.explain(network(activation), images(), target=1, depth="all", width="all", **options)
 
 
 def zero(h: Tensor) -> Tensor:
@@ -130,16 +131,9 @@ CASES = [(kind, name) for kind, spellings in SPELLINGS.items() for name in spell
 @pytest.mark.parametrize(("kind", "name"), CASES, ids=[f"{kind}: {name}" for kind, name in CASES])
 def test_a_spelling_changes_nothing(kind: str, name: str) -> None:
     first, *_ = SPELLINGS[kind].values()
-    for width in (4, "all"):
-        found, expected = explained(SPELLINGS[kind][name], width=width), explained(first, width=width)
-        for one, other in zip(found, expected, strict=True):
-            assert one.hidden_layers == 3
-            for layer, like in zip(one.path, other.path, strict=True):
-                assert [unit.index for unit in layer.units] == [unit.index for unit in like.units]
-                numbers = [(u.activation, u.weight, u.contribution, u.importance) for u in layer.units]
-                assert_close(numbers, [(u.activation, u.weight, u.contribution, u.importance) for u in like.units])
-            assert_close(one.weight, other.weight)
-            assert one.bias == pytest.approx(other.bias, rel=1e-9, abs=1e-9)
+    for one, other in zip(explained(SPELLINGS[kind][name]), explained(first), strict=True):
+        assert one.hidden_layers == 3
+        assert_same(one, other)
 
 
 class SlopesOfTheirOwn(nn.PReLU):
@@ -157,7 +151,7 @@ ACTIVATIONS = [*(next(iter(spellings.values())) for spellings in SPELLINGS.value
 def test_everything_kept_is_the_gradient(activation: Activation) -> None:
     inputs = images().requires_grad_()
     (gradient,) = torch.autograd.grad(network(activation)(inputs)[:, 1].sum(), inputs)
-    found = explained(activation, width="all", alpha=0.0)
+    found = explained(activation, alpha=0.0)
     assert_close(torch.stack([one.weight for one in found]), gradient)
     for one in found:
         assert one.attribution.sum().item() + one.bias == pytest.approx(one.score, rel=1e-10)

@@ -293,21 +293,6 @@ def test_one_image_is_explained_as_autograd_says_or_refused(name: str, shape: tu
             raise
 
 
-# In TorchScript circular padding is writes into memory, which are refused.
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", [name for name in CASES if not name.startswith("circular")])
-def test_law_6_a_traced_record_is_the_same(name: str) -> None:
-    function, shape = CASES[name]
-    images, model = pictures(*shape), Above(function)
-    traced = torch.jit.trace(model, images, check_trace=False)  # type: ignore[no-untyped-call]
-    with torch.no_grad():
-        whole, found = freeze(model, images), freeze(traced, images)
-        layers = [[[gate.shape for gate in layer] for layer in one.network.layers] for one in (found, whole)]
-        assert layers[0] == layers[1]
-        assert_close(pulled(found, windows=True), pulled(whole, windows=True))
-
-
 OTHER = torch.tensor([1, 0])
 MIXED: dict[str, Callable[[Tensor], Tensor]] = {
     "index, of places too": lambda x: x[OTHER, torch.tensor([2, 3])],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import get_args
 
 import pytest
 import torch
@@ -15,7 +14,6 @@ from torch import Tensor, nn
 import pathx
 from pathx import PathxError
 from pathx.engine.freeze import freeze
-from pathx.engine.rules.table import OPERATIONS, Trait
 
 HANDED_ON: dict[str, Callable[[Tensor], Tensor]] = {
     "pooled": lambda x: F.max_pool2d(x, 2),
@@ -66,13 +64,3 @@ def test_an_ending_before_the_end_is_an_activation_or_refused_for_what_it_is(fin
     else:
         layers = freeze(model, pictures(2, 4)).network.layers
         assert [[gate.node.kind for gate in layer] for layer in layers] == [["relu"], [final]]
-
-
-def test_a_record_says_one_thing() -> None:
-    """An operation is linear, or an activation, or has another reading. Two are said of what is linear once more is held."""
-    for name, operation in OPERATIONS.items():
-        linear = operation.transpose is not None or operation.gate is not None
-        if operation.saves != "statistics" and not (operation.gate and operation.reading == "nonlinear"):
-            assert linear + (operation.reading is not None) <= 1, name
-        assert operation.factors is None or {*operation.factors} <= {*operation.linear_in}, name
-        assert not operation.traits - {*get_args(Trait)}, name
