@@ -100,7 +100,7 @@ class Network:
     @property
     def outputs(self) -> int:
         """How many logits the model has."""
-        return prod(self.graph.shapes[self.logits.index][1:])
+        return prod(self.shape(self.logits))
 
     @cached_property
     def gates(self) -> dict[int, Gate]:
@@ -274,7 +274,7 @@ def _class_gates(
     """
     between, ends = _top(logits, producers, reading, lambda node: node.index in gates)
     apart = all(_keeps_elements_apart(graph, node, reading) for node in between)
-    if None in ends or not apart or prod(graph.shapes[logits.index][1:]) == 1:
+    if None in ends or not apart or prod(shape_of_one(graph, logits)) == 1:
         return {}
     return {node.index: gates[node.index] for node in ends if node is not None}
 
@@ -304,7 +304,7 @@ def _check_head(
     """
     between, ends = _top(logits, producers, reading, lambda node: node.index in gates or is_norm(node))
     hands_on = all(has(node, "copy", "view", "part", "move", "pool", "reduction") for node in between)
-    if prod(graph.shapes[logits.index][1:]) < _FEATURES or None in ends or not hands_on:
+    if prod(shape_of_one(graph, logits)) < _FEATURES or None in ends or not hands_on:
         return  # few enough for classes, or something was learned after the last activation
     for node in ends:
         gate = gates.get(node.index) if node is not None else None
@@ -399,9 +399,9 @@ def _strip_final(graph: Graph, value: Value, producers: dict[Value, Node]) -> Va
         if not has(node, "final", "after final", "copy", "view"):
             break
         if has(node, "final") and len(node.args) > 1:
-            shape = graph.shapes[value.index]
-            size, outputs = shape[node.args[1]], prod(shape[1:])
-            if node.args[1] % len(shape) == 0:
+            shape = graph.shapes[value.index] or (1,)
+            size, outputs = shape[node.args[1]], prod(shape_of_one(graph, value))
+            if node.args[1] % len(shape) == 0 and shape[0] == graph.shapes[graph.input.index][0]:
                 raise PathxError(f"{node.place} is taken over the batch, not over the classes; use dim=1", usage=True)
             if size != outputs:
                 raise PathxError(

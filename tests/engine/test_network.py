@@ -113,6 +113,15 @@ def test_shapes_and_heads_that_networks_have(name: str) -> None:
     assert_unwraps(make(), *shape)
 
 
+@pytest.mark.parametrize(
+    "name", [*(name for name in HEADS if name != "a factor for each picture"), "one logit, squeezed", "squeezed maps"]
+)
+def test_one_image_by_itself(name: str) -> None:
+    """A dimension of size 1 may then be the batch or not, `squeeze` drops it, and fixed tensors may be that image's own."""
+    make, shape = {**SHAPES, **HEADS}[name]
+    assert_unwraps(make(), 1, *shape[1:])
+
+
 def test_what_is_rounded_is_constant() -> None:
     """Integers do not change around a picture: what is made of them alone is nothing to explain, a mask is one."""
     images = torch.rand(2, 5)
@@ -225,6 +234,21 @@ def test_endings_are_stripped(name: str, outputs: int) -> None:
         assert_close(found.logits, expected.logits)
         assert_close(found.weight, expected.weight)
         assert found.hidden_layers == 2
+
+
+@pytest.mark.parametrize(
+    ("end", "outputs"),
+    [(torch.sigmoid, 1), (torch.sigmoid, 4), (lambda y: y.softmax(-1), 4), (lambda y: F.log_softmax(y, 0), 4)],
+)
+def test_endings_are_stripped_of_one_image_whose_batch_is_squeezed_away(
+    end: Callable[[Tensor], Tensor], outputs: int
+) -> None:
+    network, image = cnn(outputs=outputs).double(), torch.randn(1, 3, 10, 10, dtype=torch.float64)
+    ended = Model(lambda m, x: end(m.n(x).squeeze()), n=network)
+    ((found,), (expected,)) = (pathx.explain(model, image, depth=2, removal=True) for model in (ended, network))
+    assert_close(found.logits, expected.logits)
+    assert_close(found.weight, expected.weight)
+    assert found.removal == expected.removal
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -182,7 +182,10 @@ def run(mode: Recorder) -> Any:
     """Run a mode's model on its images in eval mode; returns its outputs in plain containers. The model is left as it was."""
 
     def call(x: Tensor) -> Any:
-        return _plain_containers(mode.model(x))
+        outputs = mode.model(x)
+        if len(x) == 1 and isinstance(outputs, Tensor) and outputs.dim() < 2:  # `squeeze()` dropped the batch, too
+            outputs = outputs.reshape(1, -1)
+        return _plain_containers(outputs)
 
     wrapped = torch.func.functionalize(call, remove="mutations") if mode.functional else call
     with eval_mode(mode.modules, mode.convert_parameter), torch.random.fork_rng(devices=[]):

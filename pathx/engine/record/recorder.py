@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from pathx.compat import DispatchMode, is_composite, memory_of
 from pathx.engine.record.model import WriteLog, check_initialised, check_tensor, named_tensors, run
 from pathx.engine.record.names import ModuleFinder, script_scopes
-from pathx.engine.record.operations import Graph, Node, Scope, Value, value_at
+from pathx.engine.record.operations import Graph, Node, Scope, Value, map_leaves, value_at
 from pathx.engine.record.spellings import HIDDEN_WRITES, MEMORY_RESETS, QUERIES, RESPELLINGS, Respelling
 from pathx.errors import PathxError
 
@@ -369,9 +369,11 @@ class Recorder(DispatchMode):
         converted = tuple(map(self._convert_argument, args))  # also refuses numbers from outside of torch
         if traits.writes:
             self._prepare_write(traits, args, kwargs)
-        if not traits.is_mutable:
-            args, kwargs = converted, {name: self._convert_argument(arg) for name, arg in kwargs.items()}
-        out = func(*args, **kwargs)
+        if traits.is_mutable:
+            out = func(*args, **kwargs)
+        else:  # the result is converted too: parts of it may be written, which must not be parts of a copy
+            options = {name: self._convert_argument(arg) for name, arg in kwargs.items()}
+            out = map_leaves(func(*converted, **options), self._convert)
         union = None if None in names else frozenset[str]().union(*(one for one in names if one))
         for tensor in _tensors_in(out if isinstance(out, (tuple, list)) else (out,)):
             self._bind(tensor, None, union)

@@ -308,6 +308,43 @@ def test_law_11_where_tensors_are_written_under_other_names(write: Callable[[Ten
     assert vars(torch.autograd.Function)["apply"] is apply
 
 
+def numbered_in_part(x: Tensor) -> Tensor:
+    """As shifted windows make their masks."""
+    regions = torch.zeros(2, 3)
+    for number, row in enumerate((slice(0, -1), slice(-1, None))):
+        regions[row, 1:] = number + 1
+    return x + regions.flatten()
+
+
+def copied_in_part(x: Tensor) -> Tensor:
+    offsets = torch.ones(6)
+    offsets[:3].copy_(torch.arange(3.0))
+    return x * offsets
+
+
+def scaled_along_the_diagonal(x: Tensor) -> Tensor:
+    matrix = torch.ones(6, 6)
+    matrix.diagonal().mul_(3)
+    return x @ matrix.to(x.dtype)
+
+
+def filled_with_the_image(x: Tensor) -> Tensor:
+    y = torch.zeros(len(x), 6)
+    y[:, 1:4] = x[:, :3]
+    return y.to(x.dtype)
+
+
+@pytest.mark.parametrize("write", [numbered_in_part, copied_in_part, scaled_along_the_diagonal, filled_with_the_image])
+def test_law_11_where_parts_of_constants_in_the_default_precision_are_written(
+    write: Callable[[Tensor], Tensor],
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), Function(write), nn.ReLU(), nn.Linear(6, 3)).double().eval()
+    images = torch.rand(1, 4, dtype=torch.float64)
+    (found,) = pathx.explain(model, images)
+    assert_close(found.logits[None], model(images).detach(), rtol=1e-6, atol=1e-6)
+
+
 class ScriptedWriting(nn.Module):
     def __init__(self) -> None:
         super().__init__()
