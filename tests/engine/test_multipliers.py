@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 import pytest
@@ -69,9 +70,10 @@ def squeeze_and_excite(net: Net, x: Tensor) -> Tensor:
     return x * net.excite(F.relu(net.squeeze(x.mean((2, 3), keepdim=True)))).sigmoid()
 
 
-def fused_attention(net: Net, x: Tensor) -> Tensor:
+def fused_attention(net: Net, x: Tensor, view: bool = False) -> Tensor:
     q, k, v = net.qkv(tokens(x)).unflatten(2, (3, 2, 3)).permute(2, 0, 3, 1, 4)
-    return maps(net.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)))
+    made = F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+    return maps(net.out(made.view(len(x), 25, 6) if view else made.flatten(2)))
 
 
 def spelled_attention(net: Net, x: Tensor) -> Tensor:
@@ -170,6 +172,18 @@ def test_a_part_keeps_the_laws(part: str) -> None:
     if ", of torch" not in part:  # the twin sees it as one function
         (whole,) = pathx.explain(model, batch[:1], depth="all", width="all", alpha=0.0)
         assert_close(whole.weight, frozen_weight(model, batch[0], whole.target))
+
+
+def test_a_view_of_what_fused_attention_lays_out() -> None:
+    """Fused, attention lays tokens before heads, so that they are a view. In parts it does not."""
+    model, other, batch = network("attention"), network("attention"), images()
+    other.part = partial(fused_attention, view=True)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        forms = [other, torch.jit.trace(other, batch, check_trace=False), torch.export.export(other, (batch,)).module()]  # type: ignore[no-untyped-call]
+    (expected,) = pathx.explain(model, batch)
+    for form in forms:
+        assert_same(expected, *pathx.explain(form, batch))
 
 
 # What torch runs as one operation, and what law 6 of random networks does not hold.

@@ -124,6 +124,17 @@ def _whole_slice(x: Tensor, dim: int = 0, start: Any = None, end: Any = None, st
     return (lambda: aten.alias(x)) if whole else None
 
 
+def _view_in_order(x: Tensor, size: Any) -> Run | None:
+    """A view of a tensor that lies in memory in another order than in the model: what attention makes does, unless fused."""
+    if x.is_contiguous():  # nearly always
+        return None
+    try:
+        torch.empty_strided(x.shape, x.stride(), device="meta").view(size)
+    except RuntimeError:
+        return lambda: x.contiguous().view(size)
+    return None
+
+
 def _spread_and_mean(spread: Callable[..., Tensor]) -> Respelling:
     def respell(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Run:
         """Two operations: the mean is linear, and the variance is not."""
@@ -226,6 +237,8 @@ RESPELLINGS: dict[Any, Respelling] = {
     aten.channel_shuffle.default: _channel_shuffle,
     aten.native_channel_shuffle.default: _channel_shuffle,
     aten.slice.Tensor: _whole_slice,
+    aten.view.default: _view_in_order,
+    aten._unsafe_view.default: _view_in_order,
     aten.glu.default: _gated_linear_unit,
     aten._convolution.default: _convolution,
     aten.amax.default: _extreme(torch.max),
