@@ -131,7 +131,7 @@ def test_whole_numbers_of_any_library(one: Any) -> None:
         ({"target": [0, 0.5]}, "target must hold numbers of classes, not 0.5"),
         ({"target": "c" * 60}, f"target {'c' * 60} {NO_LABELS}"),
         ({"target": "c" * 61}, f"target a str {NO_LABELS}"),
-        ({"depth": 3.0}, "depth 3.0 is out of range: the network has 2 hidden layers; use 1 to 2, half or all"),
+        ({"depth": 3.0}, "depth 3.0 is out of range: the network has 2 hidden layers; use 1 to 2, maps:N, half or all"),
     ],
 )
 def test_what_a_wrong_argument_is_told(options: dict[str, Any], message: str) -> None:

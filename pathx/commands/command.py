@@ -81,7 +81,8 @@ class _Setting:
         """A value of the settings file, as the command line would give it."""
         if self.kind is bool or isinstance(value, (bool, dict)):
             if self.kind is not bool or not isinstance(value, bool):
-                raise typer.BadParameter(f"{self.keys[0]} cannot be {value!r}")
+                wanted = "true or false" if self.kind is bool else "a number, a text or a list"
+                raise typer.BadParameter(f"{self.keys[0]} takes {wanted}, not {value!r}")
             return value
         texts = [str(part) for part in (value if isinstance(value, list) else [value])]
         return texts if get_origin(self.kind) in (list, tuple) else ",".join(texts)

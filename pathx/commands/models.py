@@ -14,6 +14,7 @@ from pathx.commands import options
 from pathx.commands.command import command
 from pathx.commands.options import option
 from pathx.commands.output import loading, print_table, say
+from pathx.drawing.words import count_of
 from pathx.errors import PathxError
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def _describe(facts: ModelFacts, format: str) -> None:
         resized = "" if seen.resize is None else f", resized to {seen.resize} ({seen.interpolation})"
         mean, std = (",".join(f"{value:g}" for value in values) for values in (seen.mean, seen.std))
         say(f"input {_shape(seen.input_size)}{resized}, mean {mean}, std {std}")
-    say(f"{len(facts.layers)} hidden layers, exact {_WHERE[facts.exact]}")
+    say(f"{count_of(len(facts.layers), 'hidden layer')}, exact {_WHERE[facts.exact]}")
     say()
     rows = [
         (

@@ -140,7 +140,7 @@ def check_depth(depth: int | str, network: Network) -> int:
     if layers is None or not 1 <= layers <= network.depth:
         raise PathxError(
             f"depth {in_one_line(depth)} is out of range: the network has {network.depth} hidden layers; "
-            f"use 1 to {network.depth}, half or all",
+            f"use 1 to {network.depth}, maps:N, half or all",
             usage=True,
         )
     return layers

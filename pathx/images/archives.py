@@ -431,7 +431,7 @@ class ImageTable(Parquet):
             start, batch = next(one for one in reversed(self._recent) if one[0] <= row)
             data = _values(batch.slice(row - start, 1), self._bytes)[0]
         if not isinstance(data, bytes):
-            raise PathxError(f"{shown(self._name)}: row {row} of group {group} has no bytes of an image")
+            raise PathxError(f"{shown(self._name)}: row {row} of group {group} has no bytes of an image: leave it out")
         return data
 
 

@@ -157,7 +157,7 @@ class _Video:
             self._jump(max(0, number - _FAR))
             frame = self._find(number)
         if frame is None:
-            raise PathxError(f"{shown(self._file)}: frame {number} is damaged and cannot be decoded")
+            raise PathxError(f"{shown(self._file)}: frame {number} is damaged: fetch the video again")
         return _upright_image(frame)
 
     def _jump(self, number: int) -> None:

@@ -123,7 +123,8 @@ def fill(module: nn.Module, state: Mapping[str, Tensor], name: str, source: str)
         if keys
     ]
     if faults:
-        raise PathxError(f"the weights in {source} do not fit {name}: {'; '.join(faults)}", usage=True)
+        problem = f"the weights in {source} do not fit {name} ({'; '.join(faults)})"
+        raise PathxError(f"{problem}: give the network that they are of with `model`", usage=True)
 
 
 def load_weights(module: nn.Module, weights: str | None, name: str, own: str) -> tuple[str, str]:

@@ -235,7 +235,9 @@ def load_transformers(
     name, architecture = text.removeprefix("hf:"), ""
     local = os.path.isdir(name)
     if local and not os.path.isfile(os.path.join(name, "config.json")):
-        raise PathxError(f"{name} is a folder without the config.json of save_pretrained", usage=True)
+        raise PathxError(
+            f"{name} is a folder without the config.json of save_pretrained: name the one that it wrote", usage=True
+        )
     if not local and (name.startswith((".", "~")) or Path(name).is_absolute() or name.count("/") > 1):
         raise PathxError(f"there is no folder {name}: check the path", usage=True)  # no name on the hub looks like this
     transformers = library("transformers")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
+from math import prod
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from pathx.errors import PathxError, reason_of
 from pathx.models.hubs import library
 from pathx.models.onnx_operators import OPERATORS, REAL, NotConverted
+from pathx.models.preprocessing import LARGEST_INPUT
 from pathx.regular import damage_errors
 
 OPSETS = range(7, 27)
@@ -95,9 +97,9 @@ def load_onnx(
         beside = sorted({path.parent / helper.ExternalDataInfo(tensor).location for tensor in apart})
         helper.load_external_data_for_model(model, str(path.parent))
         network, shape = _network(onnx, model, path)
-    size = tuple(shape[1:]) if len(shape) == 4 and all(shape[1:]) else None
+    size = tuple(shape[1:]) if len(shape) == 4 and min(shape[1:]) > 0 else None
     if size or input_size:
-        _try(path, model, network, (shape[0] if size and shape[0] else 1, *(size or input_size or ())))
+        _try(path, model, network, (max(shape[0], 1) if size else 1, *(size or input_size or ())))
     return network, size, beside
 
 
@@ -127,8 +129,20 @@ def _network(onnx: Any, model: Any, path: Path) -> tuple[OnnxNetwork, list[int]]
     kind = inputs[0].type.tensor_type
     if kind.elem_type not in REAL:
         raise PathxError(f"{path} takes no real numbers: export it with an input of type float32", usage=True)
-    network = OnnxNetwork(nodes, constants, inputs[0].name, *(one.name for one in graph.output)).eval()
+    results = [one.name for one in graph.output]
+    known = {"", inputs[0].name, *constants}
+    for node in nodes:
+        _check_known(path, f"node {node.name}", node.inputs, known)
+        known.update(node.outputs)
+    _check_known(path, "the result", results, known)
+    network = OnnxNetwork(nodes, constants, inputs[0].name, *results).eval()
     return network, [int(side.dim_value) for side in kind.shape.dim]
+
+
+def _check_known(path: Path, reader: str, names: Sequence[str], known: set[str]) -> None:
+    if missing := {*names} - known:
+        problem = f"{reader} reads {min(missing)!r}, which nothing before it gives"
+        raise PathxError(f"{path} is damaged ({problem}): export it again", usage=True)
 
 
 def _kind(node: Any) -> str:
@@ -176,6 +190,10 @@ def _tensor(onnx: Any, proto: Any) -> Tensor:
 
 def _try(path: Path, model: Any, network: OnnxNetwork, shape: Sequence[int]) -> None:
     """Run the network once. Refuse it if onnxruntime is installed and gives other numbers."""
+    sides = "x".join(map(str, shape))
+    if 4 * prod(shape) > LARGEST_INPUT:
+        needed = f"takes an input of {sides}, of more than {LARGEST_INPUT >> 30} GiB"
+        raise PathxError(f"{path} {needed}: export it for smaller or fewer images", usage=True)
     image = torch.randn(*shape, generator=torch.Generator().manual_seed(0))
     try:
         with torch.no_grad():
@@ -183,7 +201,7 @@ def _try(path: Path, model: Any, network: OnnxNetwork, shape: Sequence[int]) -> 
     except PathxError:
         raise
     except Exception as error:  # torch's, for shapes that do not fit together
-        problem = f"{path} cannot be run on an input of {'x'.join(map(str, shape))} ({reason_of(error)})"
+        problem = f"{path} cannot be run on an input of {sides} ({reason_of(error)})"
         raise PathxError(f"{problem}: check the input size, or export it again", usage=True) from error
     mine = found if isinstance(found, dict) else {network.results[0]: found}
     for name, theirs in _run_onnxruntime(model, network.source, image, list(mine)).items():

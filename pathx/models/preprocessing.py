@@ -24,7 +24,7 @@ from pathx.regular import read_regular
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 _MOST_PIXELS = 2**26
 """A strip of 1 x 5000 pixels resized to a shorter side of 256 would be an image of 256 x 1 280 000."""
-_LARGEST_INPUT = 2**30
+LARGEST_INPUT = 2**30
 """Largest input, in bytes. The maps inside a network are many times as large as its input."""
 _LONGEST_SIDE = 2**24
 
@@ -56,8 +56,8 @@ class Preprocessing:
             raise _wrong("input_size", "three whole numbers above 0 (channels, height, width)", size)
         if size[0] not in _MODES:
             raise _wrong("input_size", "1 (grey), 3 (RGB) or 4 (RGBA) channels", size)
-        if max(size) > _LONGEST_SIDE or 4 * size[0] * size[1] * size[2] > _LARGEST_INPUT:
-            needed = f"would need more than {_LARGEST_INPUT >> 30} GiB for the input alone"
+        if max(size) > _LONGEST_SIDE or 4 * size[0] * size[1] * size[2] > LARGEST_INPUT:
+            needed = f"would need more than {LARGEST_INPUT >> 30} GiB for the input alone"
             raise PathxError(f"input_size {_clip_text(list(size))} {needed}: give a smaller one", usage=True)
         for key in ("mean", "std"):
             if len(values := getattr(self, key)) == 1:

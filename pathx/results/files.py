@@ -116,7 +116,12 @@ def unwritable(place: Path, error: OSError) -> PathxError:
     """For results that cannot be written."""
     reason = error.strerror or str(error)
     if error.errno in _FULL:
-        return NoRoomError(f"cannot write to {shown(place)} ({reason}): make room, then run it again to continue")
+        remedy = (
+            "choose another folder with `out`"
+            if error.errno == errno.EROFS
+            else "make room, then run it again to continue"
+        )
+        return NoRoomError(f"cannot write to {shown(place)} ({reason}): {remedy}")
     return PathxError(f"cannot write results to {shown(place)} ({reason}): choose another folder with `out`")
 
 

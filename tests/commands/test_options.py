@@ -86,9 +86,9 @@ def test_a_settings_file_gives_several_values_as_a_list(pathx_: Pathx) -> None:
     ("text", "message"),
     [
         ("widht = 5", "sets 'widht', which this command does not have: did you mean width"),
-        ("[model]\nname = 'x'", "model cannot be {'name': 'x'}"),
-        ("save-tensors = 1", "save-tensors cannot be 1"),
-        ("width = true", "width cannot be True"),
+        ("[model]\nname = 'x'", "model takes a number, a text or a list, not {'name': 'x'}"),
+        ("save-tensors = 1", "save-tensors takes true or false, not 1"),
+        ("width = true", "width takes a number, a text or a list, not True"),
         ("width =", "is not TOML"),
         ("'' = true", "sets '', which this command does not have: it takes target, against, "),
         ("skips = 'none'", "--skips takes adjacent or all, not 'none'"),
@@ -105,9 +105,12 @@ def test_a_settings_file_that_is_wrong_is_one_line(pathx_: Pathx, text: str, mes
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--depth", 5), "depth 5 is out of range: the network has 4 hidden layers; use 1 to 4, half or all"),
-        (("--depth", 0), "depth 0 is out of range: the network has 4 hidden layers; use 1 to 4, half or all"),
-        (("--depth", "deep"), "depth deep is out of range: the network has 4 hidden layers; use 1 to 4, half or all"),
+        (("--depth", 5), "depth 5 is out of range: the network has 4 hidden layers; use 1 to 4, maps:N, half or all"),
+        (("--depth", 0), "depth 0 is out of range: the network has 4 hidden layers; use 1 to 4, maps:N, half or all"),
+        (
+            ("--depth", "deep"),
+            "depth deep is out of range: the network has 4 hidden layers; use 1 to 4, maps:N, half or all",
+        ),
         *(
             (("--width", width), f"width {width} is out of range; use a number from 1, a share such as 5%, or all")
             for width in ("0", "--3", "101%", "²")

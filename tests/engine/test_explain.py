@@ -44,7 +44,7 @@ def test_a_depth_is_a_number_of_layers() -> None:
     assert [explain_fire(depth=depth).depth for depth in depths] == [1, 2, 1, 2, 1, 2]
     assert pathx.explain(network(), images(), depth="half")[0].depth == 2  # of three: the larger half
     for wrong in (0, 3, "maps:0", "maps:", "maps:-1", "maps:1.5", "some", 1.0, None):
-        with pytest.raises(PathxError, match="use 1 to 2, half or all"):
+        with pytest.raises(PathxError, match="use 1 to 2, maps:N, half or all"):
             explain_fire(depth=wrong)
 
 

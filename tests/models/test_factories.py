@@ -135,7 +135,7 @@ def test_what_is_wrong_is_said() -> None:
     assert refusal(f"{where}:leaves").startswith(f"{where}:leaves failed with SystemExit: 3")
     assert refusal("squeezenet1_1", arguments={"x": 1}) == "squeezenet1_1 takes no arguments: leave `arguments` out"
     save_file({"conv.weight": torch.zeros(3)}, "other.safetensors")
-    assert "do not fit nets/net.py:build: missing features.0.weight, features.0.bias" in refusal(
+    assert "do not fit nets/net.py:build (missing features.0.weight, features.0.bias" in refusal(
         f"{where}:build", weights="other.safetensors"
     )
     Path("nets/bad.py").write_text("import no_such_package\n")

@@ -214,7 +214,10 @@ def test_weights_in_several_files_are_all_safetensors_of_the_folder(folder: str,
 
 def test_folders_that_are_wrong(folder: str, here: Path) -> None:
     Path("empty").mkdir()
-    assert refusal("./empty") == "./empty is a folder without the config.json of save_pretrained"
+    assert (
+        refusal("./empty")
+        == "./empty is a folder without the config.json of save_pretrained: name the one that it wrote"
+    )
     for path in ("./nett", "some/where/net", str(here / "nett"), "~/net"):  # none of these is looked for on the hub
         assert refusal(f"hf:{path}") == f"there is no folder {path}: check the path"
     Path("net/preprocessor_config.json").write_text("{")

@@ -182,7 +182,9 @@ def test_files_that_are_no_models() -> None:
     file.write_bytes(whole[:middle] + b"garbage." + whole[middle + 8 :])
     assert refusal(file).startswith(f"model.pt cannot be loaded by torch {torch.__version__} (")
     Path("folder").mkdir()
-    assert refusal("folder") == "folder is a folder without the config.json of save_pretrained"
+    assert (
+        refusal("folder") == "folder is a folder without the config.json of save_pretrained: name the one that it wrote"
+    )
     assert refusal("./no.pt") == "there is no model file no.pt: check the path, or give a torchvision name"
     Path("small.py").write_text("def build(): ...")
     assert refusal("small.py").startswith("small.py is Python code: name the function in it that builds the model")

@@ -199,6 +199,32 @@ def test_any_name_of_a_node(tmp_path: Path, name: str) -> None:
     assert found.path[0].units
 
 
+@pytest.mark.parametrize("side", [-8, 10**8])
+@pytest.mark.parametrize("place", [0, 2])
+def test_an_input_of_any_size_takes_no_memory(tmp_path: Path, side: int, place: int) -> None:
+    file, model = tmp_path / "net.onnx", onnx.load_from_string(small())
+    model.graph.input[0].type.tensor_type.shape.dim[place].dim_value = side
+    file.write_bytes(model.SerializeToString())
+    if (side, place) == (-8, 0):  # as if the file did not say it
+        assert load_model(file, mean=0.5, std=0.5)
+        return
+    with pytest.raises(PathxError, match="more than 1 GiB" if side > 0 else "does not say its input_size"):
+        load_model(file, mean=0.5, std=0.5)
+
+
+@pytest.mark.parametrize("order", [(3, 2, 1, 0), (1, 2, 3), (0, 1, 2)])
+def test_nodes_that_read_what_comes_later_or_never_are_damage(tmp_path: Path, order: tuple[int, ...]) -> None:
+    file, model = tmp_path / "net.onnx", onnx.load_from_string(small())
+    nodes = [*model.graph.node]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes[place] for place in order)
+    file.write_bytes(model.SerializeToString())
+    with pytest.raises(
+        PathxError, match=r"is damaged \(.+ reads '.', which nothing before it gives\): export it again$"
+    ):
+        load_model(file, mean=0.5, std=0.5)
+
+
 def test_damaged_files_are_refused_in_one_line(tmp_path: Path) -> None:
     file, chance, whole = tmp_path / "net.onnx", random.Random(0), small()
     for number in range(60):
