@@ -68,6 +68,17 @@ def force_eager() -> AbstractContextManager[None]:
     return nullcontext() if stance is None else cast("AbstractContextManager[None]", stance("force_eager"))
 
 
+@contextmanager
+def silent_vmap() -> Iterator[None]:
+    """Keep `torch.vmap` from writing to stderr where it runs an operation one by one. Where torch cannot, it writes."""
+    switch = getattr(getattr(torch._C, "_functorch", None), "_set_vmap_fallback_warning_enabled", lambda enabled: None)
+    switch(False)
+    try:
+        yield
+    finally:
+        switch(True)  # torch does not tell what it was; this is its default
+
+
 def has_fp32_precision() -> bool:
     """Whether torch has a precision setting per library and kind of product (from 2.9 on)."""
     return hasattr(torch.backends.mkldnn, "matmul")

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch.amp.autocast_mode import is_autocast_available
 
-from pathx.compat import OUT_OF_MEMORY, has_fp32_precision, precision_switches
+from pathx.compat import OUT_OF_MEMORY, has_fp32_precision, precision_switches, silent_vmap
 from pathx.errors import PathxError
 
 One = TypeVar("One")
@@ -116,7 +116,7 @@ def engine_precision(device: torch.device) -> Iterator[None]:
     """Full precision for the engine's own work, which the default dtype and device of the process do not reach either."""
     dtype = torch.get_default_dtype()
     own_device = nullcontext() if torch.empty(0).device.type == "cpu" else torch.device("cpu")
-    with full_precision(device), own_device:
+    with full_precision(device), own_device, silent_vmap():
         torch.set_default_dtype(torch.float32)
         try:
             yield

@@ -141,6 +141,12 @@ PARTS: dict[str, Part] = {
     "attention, of torch": lambda net, x: maps(net.attention(*[tokens(x)] * 3, need_weights=False)[0]),
     "encoder layer, of torch": lambda net, x: maps(net.encoder(tokens(x))),
     "encoder layer, norm first, of torch": lambda net, x: maps(net.encoder_norm_first(tokens(x))),
+    "attention with a mask of keys, of torch": lambda net, x: maps(
+        net.attention(*[tokens(x)] * 3, key_padding_mask=(torch.arange(25) > 20).expand(len(x), -1))[0]
+    ),
+    "encoder layer with a mask, of torch": lambda net, x: maps(
+        net.encoder(tokens(x), src_mask=torch.ones(25, 25).triu(1).bool())
+    ),
     "attention in shifted windows": windows,
     "attention with a mask": lambda net, x: maps(
         F.scaled_dot_product_attention(*[tokens(x)] * 2, net.out(tokens(x)), attn_mask=torch.ones(25, 25).tril().bool())

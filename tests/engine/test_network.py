@@ -100,6 +100,10 @@ HEADS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         lambda: Model(lambda m, x: torch.stack([m.m(x), m.n(x)]).mean(0), m=cnn(), n=cnn()),
         (3, 3, 10, 10),
     ),
+    "the classes times the pictures": (
+        lambda: Holding(lambda m, x: (m.w @ m.b(F.relu(m.a(x))).t()).t(), 4, 3, **hidden()),
+        (3, 5),
+    ),
     "the sign of what is taken away": (
         lambda: Holding(lambda m, x: m.b(F.relu(m.a(x) - m.w) - m.w), 4, **hidden()),
         (3, 5),

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.modules import Function
 from support.small import by_hand, images, network
 from torch import Tensor, nn
 from torch.testing import assert_close
@@ -166,3 +167,16 @@ def test_in_the_top_layer_the_prediction_is_what_happens() -> None:
         for part in part_removals(freeze(model, inputs), made):
             if part.layer == 3:
                 assert part.measured == pytest.approx(part.predicted, abs=1e-9)
+
+
+def test_nothing_is_printed_where_torch_maps_an_operation_slowly(capfd: pytest.CaptureFixture[str]) -> None:
+    """`copy`, as writes into parts are recorded, is one."""
+
+    def shift(x: Tensor) -> Tensor:
+        moved = torch.zeros_like(x)
+        moved[..., 1:] = x[..., :-1]
+        return moved
+
+    model = nn.Sequential(nn.Conv2d(2, 3, 1), nn.ReLU(), Function(shift), nn.Flatten(), nn.Linear(75, 3))
+    pathx.explain(model, torch.randn(1, 2, 5, 5), removal=True)
+    assert capfd.readouterr() == ("", "")

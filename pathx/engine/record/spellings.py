@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import torch
@@ -161,17 +161,20 @@ def _attention(
     need_weights: bool = True,
     average: bool = True,
     mask_type: int | None = None,
-) -> Run | None:
-    """nn.MultiheadAttention as it runs, and is traced, without gradients: one operation."""
+) -> Run:
+    """nn.MultiheadAttention as it runs, and is traced, without gradients: one operation, which masks where the mask is not 0."""
 
     def run() -> tuple[Tensor, Tensor | None]:
         parts = zip((query, key, value), weight.chunk(3), bias.chunk(3), strict=True)
         q, k, v = (F.linear(x, w, b).unflatten(2, (heads, -1)).transpose(1, 2) for x, w, b in parts)
-        pattern = (q * q.shape[-1] ** -0.5 @ k.transpose(2, 3)).softmax(-1)
+        scores = q * q.shape[-1] ** -0.5 @ k.transpose(2, 3)
+        if mask is not None:
+            scores = scores.masked_fill(mask[:, None, None] != 0 if mask_type == 1 else mask != 0, -inf)
+        pattern = scores.softmax(-1)
         out = F.linear((pattern @ v).transpose(1, 2).flatten(2), out_weight, out_bias)
         return out, (pattern.mean(1) if average else pattern) if need_weights else None
 
-    return run if mask is None else None
+    return run
 
 
 def _encoder_layer(
@@ -186,16 +189,17 @@ def _encoder_layer(
     norm_first: bool,
     eps: float,
     *rest: Any,
-) -> Run | None:
+) -> Run:
     """nn.TransformerEncoderLayer in the same way."""
-    first, second, (up, up_bias, down, down_bias), mask = rest[:2], rest[2:4], rest[4:8], rest[8:9]
+    first, second, (up, up_bias, down, down_bias) = rest[:2], rest[2:4], rest[4:8]
+    mask, mask_type = (*rest[8:], None, None)[:2]
 
     def norm(x: Tensor, affine: tuple[Tensor, ...]) -> Tensor:
         return torch.layer_norm(x, (size,), affine[0], affine[1], eps)
 
     def attend(x: Tensor) -> Tensor:
-        out = aten._native_multi_head_attention(x, x, x, size, heads, weight, bias, out_weight, out_bias, None, False)
-        return out[0]  # type: ignore[no-any-return]
+        attention = (x, x, x, size, heads, weight, bias, out_weight, out_bias, mask, False, True, mask_type)
+        return aten._native_multi_head_attention(*attention)[0]  # type: ignore[no-any-return]
 
     def feed(x: Tensor) -> Tensor:
         return F.linear((F.gelu if use_gelu else F.relu)(F.linear(x, up, up_bias)), down, down_bias)
@@ -207,7 +211,7 @@ def _encoder_layer(
         y = norm(x + attend(x), first)
         return norm(y + feed(y), second)
 
-    return run if not mask or mask[0] is None else None
+    return run
 
 
 def _statistics_of_one(

@@ -226,10 +226,9 @@ def addmm_constant(call: Call, cotangent: Window) -> Tensor:
     return total(cotangent, align(call.values(call.args[0]) * call.kwargs.get("beta", 1), cotangent))
 
 
-@linear("mm", "linear", keeps_batch=_keeps_rows, field=mixes_last, traits={"head"})
-def mm(call: Call, output: int, cotangent: Window) -> Cotangents:
-    matrix = call.values(call.args[1])
-    return [(call.args[0], times_matrix(cotangent, matrix if call.node.kind == "linear" else matrix.t()))]
+@linear("linear", keeps_batch=_keeps_rows, field=mixes_last, traits={"head"})
+def linear_layer(call: Call, output: int, cotangent: Window) -> Cotangents:
+    return [(call.args[0], times_matrix(cotangent, call.values(call.args[1])))]
 
 
 def _product_field(call: Shapes) -> Field | None:
@@ -241,6 +240,18 @@ def _product_field(call: Shapes) -> Field | None:
     return call.field.change(lambda table: align_table(mix(table, [dim]), len(call.result)))
 
 
+def _keeps_rows_of_first(call: Shapes) -> bool:
+    return _keeps_rows(call) and call.varying[0] == call.node.args[0]
+
+
+@linear(
+    "mm",
+    linear_in=(0, 1),
+    factors=(0, 1),
+    keeps_batch=_keeps_rows_of_first,
+    field=_product_field,
+    traits={"matrix", "head"},
+)
 @linear("matmul", linear_in=(0, 1), factors=(0, 1), keeps_batch=_keeps_rows, field=_product_field, traits={"matrix"})
 @linear("bmm", linear_in=(0, 1), factors=(0, 1), field=_product_field, traits={"matrix"})
 def matmul(call: Call, output: int, cotangent: Window) -> Cotangents:
