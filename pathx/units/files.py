@@ -354,7 +354,7 @@ def on_paths(channel: Channel) -> str:
     """How often a channel is on a path, in words."""
     if not channel.images:
         return "on no path"
-    return f"on {count_of(channel.images, 'path')}, {channel.share:.0%} of its layer there"
+    return f"on {count_of(channel.images, 'path')}, with {channel.share:.0%} of the layer"
 
 
 def _tensor_bytes(units: Units) -> bytes:
