@@ -279,7 +279,7 @@ def join_cluster(address: str, actors: Actors | None, device: str) -> Iterator[C
     """
     if "," in device:
         raise PathxError(
-            f"on a cluster each process has one device, not {device}: leave out `device`, and have as many processes "
+            f"on a cluster each process has one device, not {device}: leave out `device`, and run as many processes "
             "as there are GPUs",
             usage=True,
         )

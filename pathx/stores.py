@@ -72,7 +72,7 @@ def store_errors(address: str) -> Iterator[None]:
     except PathxError:
         raise
     except FileNotFoundError:
-        raise PathxError(f"{shown(address)}: there is no such thing in the store; check the address") from None
+        raise PathxError(f"{shown(address)}: the store holds nothing there; check the address") from None
     except Exception as error:  # drivers raise what their libraries raise
         reason = reason_of(error)
         remedy = "check the address, the keys and the connection"

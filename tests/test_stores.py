@@ -96,7 +96,7 @@ def test_versions_tell_when_an_image_changed(place: str) -> None:
 
 def test_what_is_not_there_is_one_line(place: str) -> None:
     (line,) = errors(f"{place}/nowhere/x.png")
-    assert "there is no such thing in the store" in line
+    assert "the store holds nothing there" in line
     put(f"{place}/fifth/readme.txt", b"hello")
     (line,) = errors(f"{place}/fifth")
     assert "holds no images" in line

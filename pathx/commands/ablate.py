@@ -93,8 +93,13 @@ def _means(folder: str, ready: Any) -> dict[str, Tensor]:
 
     gathered = read_units(folder)
     check_same_model(gathered, folder, ready.about, asdict(ready.model.preprocessing))
-    means = {}
+    shapes, means = {gate.name: gate.shape for layer in ready.network.layers for gate in layer}, {}
     for tensor, known in gathered.tensors.items():
+        if known.shape != shapes.get(tensor):
+            raise PathxError(
+                f"the units in {folder} are of another {tensor!r} than the network's: gather the units again",
+                usage=True,
+            )
         own = [gathered.channels.get((tensor, number)) for number in range(known.shape[known.channel_dim])]
         means[tensor] = torch.tensor([0.0 if one is None else one.mean for one in own])
     return means

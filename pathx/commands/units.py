@@ -114,7 +114,7 @@ def _absent(gathered: Units, folder: str, tensor: str, channel: int) -> str:
         known = ", ".join(f"{name} (layer {gathered.layers[name]})" for name in list(gathered.tensors)[:4])
         return f"{folder} has no units of {tensor!r}; it has {known}"
     last = max(channel for name, channel in gathered.channels if name == names[0])
-    return f"{names[0]} has no channel {channel} in {folder}: the last one that was asked for is {last}"
+    return f"{names[0]} has no channel {channel} in {folder}: the last one gathered is {last}"
 
 
 def _print(gathered: Units, files: str) -> None:

@@ -172,8 +172,8 @@ def _suspects(found: Common) -> list[dict[str, Any]]:
     labelled = [path for paths in found.paths.values() for path in paths if path.classes["folder"] is not None]
     if not split_by_class(labelled):
         raise PathxError(
-            "no class has both right and wrong predictions: this needs folders named after the classes of the model, "
-            "with images that are predicted rightly and wrongly",
+            "no class has both right and wrong predictions: give folders that are named after the classes of the model, with "
+            "images of both kinds",
             usage=True,
         )
     return suspects(labelled)

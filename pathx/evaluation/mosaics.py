@@ -109,7 +109,7 @@ def evaluate_mosaics(
     if not mosaics:
         raise PathxError(
             f"a mosaic takes images of four classes that are predicted with at least {CONFIDENT:.0%}; of {len(images)} images "
-            f"{len(seen)} are, of {len({one.target for one in seen})} classes"
+            f"{len(seen)} are, of {len({one.target for one in seen})} classes: give more images"
         )
     game = play(prepared, mosaics, contenders, records, progress)
     ran = [one for one in contenders if one.title in game.shares]

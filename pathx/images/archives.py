@@ -173,9 +173,7 @@ def _tar_rows(stream: BinaryIO, file: str) -> Iterator[Row]:
         for name, place in tar_files(stream, file):
             stem, _, extension = os.path.basename(name).partition(".")
             if place is None and os.path.splitext(name)[1].lower() in SUFFIXES:
-                text = (
-                    "holds links or other things that are no files but called like images: pack the images themselves"
-                )
+                text = "holds links or special files with the names of images: pack the images themselves"
                 problem = PathxError(f"{shown(file)} {text}")
             elif place is not None and stem and extension:  # hidden files, as a Mac adds them, have no stem
                 own = os.path.join(os.path.dirname(name), stem)

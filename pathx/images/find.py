@@ -165,7 +165,7 @@ def _expand_inputs(inputs: Sequence[str], stdin: BinaryIO | None) -> Iterator[st
         try:
             data = (stdin or sys.stdin.buffer).read() if one == "-" else read_regular(one)
         except OSError as error:
-            problem = PathxError(f"{what} cannot be read: {error.strerror or error}; check who may read it")
+            problem = PathxError(f"{what} cannot be read: {error.strerror or error}; check its permissions")
             yield ImageFile(one, one, problem)
             continue
         kind = next((kind for start, kind in _IMAGES if re.match(start, data, re.DOTALL)), None)
@@ -178,7 +178,7 @@ def _expand_inputs(inputs: Sequence[str], stdin: BinaryIO | None) -> Iterator[st
             yield ImageFile(one, one, PathxError(f"{what} names no image: give a path per line"))
         for path in paths:
             if is_address(path):
-                refused = f"{shown(path)} stands in {what}, and addresses in lists are not fetched"
+                refused = f"{shown(path)} is in {what}, and addresses in lists are not fetched"
                 yield ImageFile(path, address_name(path), PathxError(f"{refused}: give it as an argument"))
             else:
                 yield from _expand_pattern(path)
@@ -319,7 +319,7 @@ def _walk(root: str, out: str | Path | None, suffixes: frozenset[str]) -> Iterat
                 if _suffix(name) in suffixes and not name.startswith(".") and name not in ours:
                     yield os.path.normpath(os.path.join(below, name)), None, ""
     for error in unreadable:
-        problem = f"the folder {error.filename} cannot be read: {error.strerror or error}; check who may read it"
+        problem = f"the folder {error.filename} cannot be read: {error.strerror or error}; check its permissions"
         yield os.path.relpath(error.filename, root), PathxError(problem), ""
 
 

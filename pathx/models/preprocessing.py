@@ -123,7 +123,7 @@ class Preprocessing:
         size = self._resized_size(*image.size)
         if size[0] * size[1] > max(_MOST_PIXELS, image.width * image.height):
             sides = f"an image of {image.width} x {image.height} pixels would become one of {size[0]} x {size[1]}"
-            raise PathxError(f"{sides} for this network: cut the part out that matters")
+            raise PathxError(f"{sides} for this network: crop it to the part that matters")
         resized = image if size == image.size else image.resize(size, Image.Resampling[self.interpolation.upper()])
         return resized.crop(self._box(*size))  # fills with 0 beyond the image
 

@@ -41,6 +41,8 @@ def _shape(schema: dict[str, Any], parts: dict[str, dict[str, Any]]) -> Shape:
     schema = parts[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
     if "oneOf" in schema:
         return {None: _shape(schema["oneOf"][1], parts)}  # the first is null
+    if "allOf" in schema:
+        return {name: inner for part in schema["allOf"] for name, inner in _shape(part, parts).items()}
     if "properties" in schema:
         needed = schema.get("required", ())
         entries = schema["properties"].items()

@@ -122,7 +122,7 @@ class Index:
             record = _read_record(file)
             if record and record.get("run") != self._key[1] and is_held(file):
                 raise PathxError(
-                    f"another run with other settings is writing to {shown(self.out)} just now: wait until it has ended, "
+                    f"another run with other settings is writing to {shown(self.out)}: wait until it has ended, "
                     "or choose another folder with `out`",
                     usage=True,
                 )

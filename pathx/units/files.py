@@ -24,7 +24,16 @@ from pathx.explanation import LayerTensor
 from pathx.images.read import UserImage, open_image
 from pathx.pipeline import Note, in_batches, no_notes, once, tensor_of
 from pathx.results.files import replace_folder
-from pathx.results.schema import UNFIT, channel_key, created_by, document_bytes, misfit, read_document, read_names
+from pathx.results.schema import (
+    UNFIT,
+    channel_key,
+    created_by,
+    document_bytes,
+    misfit,
+    read_document,
+    read_names,
+    shape_of,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -354,7 +363,7 @@ def on_paths(channel: Channel) -> str:
     """How often a channel is on a path, in words."""
     if not channel.images:
         return "on no path"
-    return f"on {count_of(channel.images, 'path')}, {channel.share:.0%} of its layer there"
+    return f"on {count_of(channel.images, 'path')}, with {channel.share:.0%} of the layer"
 
 
 def _tensor_bytes(units: Units) -> bytes:
@@ -373,15 +382,6 @@ def _tensor_bytes(units: Units) -> bytes:
     return bytes(save(tensors, {"schema": SCHEMA}))
 
 
-_SHAPE = {
-    "model": {"name": str, "weights": str, "sha256": str},
-    "preprocessing": dict,
-    "settings": {"by": str},
-    "images": int,
-    "layers": list,
-}
-
-
 def read_units(folder: str | Path) -> Units:
     """The gathered units in a folder, with the names of channels in its names.json."""
     file = Path(folder) / DOCUMENT
@@ -395,7 +395,7 @@ def read_units(folder: str | Path) -> Units:
         raise PathxError(str(error), usage=True) from None
     if document.get("schema") != SCHEMA:
         raise PathxError(f"{shown(file)} is not of the schema {SCHEMA}: gather the units again", usage=True)
-    if (wrong := misfit(document, _SHAPE)) is not None:
+    if (wrong := misfit(document, shape_of("units"))) is not None:
         raise PathxError(f"{shown(file)} is damaged ({wrong}): gather the units again", usage=True)
     try:
         return Units.read(document).named(read_names([file.parent], document["model"]["sha256"]))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 from PIL import Image
@@ -52,6 +55,16 @@ def test_what_was_removed_or_kept_is_said_in_words(pathx_: Pathx, folder: str) -
     assert removed[1].startswith(f"With {said}") and kept[1].startswith(f"With all but {said}")
     for lines, found in ((removed, one), (kept, other)):
         assert f"{found['after']['probability']:.1%}" in lines[1]
+
+
+@pytest.mark.parametrize("size", ["x", -1, 10**9, None])
+def test_units_of_other_shapes_are_refused_in_one_line(pathx_: Pathx, folder: str, size: object) -> None:
+    pathx_("units", folder, *OPTIONS, "--out", "out", "--no-pictures")
+    made = document()
+    made["layers"][0]["tensors"][0]["shape"][0] = size
+    Path("out/units.json").write_text(json.dumps(made))
+    done = pathx_("ablate", "photos/cat/1.png", "--model", "model.pt", "--path", "--units", "out")
+    assert done.status in (1, 2) and done.err.endswith(": gather the units again\n") and done.err.count("\n") == 1
 
 
 def test_units_are_set_to_the_means_of_the_folder(pathx_: Pathx, folder: str) -> None:

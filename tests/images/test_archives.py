@@ -121,7 +121,7 @@ def test_links_and_devices_are_never_followed(kind: bytes, here: Path) -> None:
             about.size = len(ONE) if name == "b.png" else 0
             archive.addfile(about, io.BytesIO(ONE) if name == "b.png" else None)
     assert list(found("x.tar")) == ["x.tar/b", "x.tar"]
-    assert "links or other things" in str(found("x.tar")["x.tar"])
+    assert "links or special files" in str(found("x.tar")["x.tar"])
 
 
 def test_an_archive_that_is_cut_short_gives_what_comes_before(here: Path) -> None:

@@ -115,7 +115,7 @@ def test_folders_that_lead_to_nothing_say_so(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(os, "scandir", scandir)
     first, second = find_images(["q"])
-    assert str(first.error) == "the folder q/closed cannot be read: Permission denied; check who may read it"
+    assert str(first.error) == "the folder q/closed cannot be read: Permission denied; check its permissions"
     assert second == ImageFile("q/x.jpg", "q/x.jpg")
 
 

@@ -167,9 +167,9 @@ def test_an_address_in_a_list_is_not_fetched(
     done = pathx_("explain", "list.txt", "--model", "model.pt", "--no-pictures")
     assert done.status == 1 and Path("pathx-out/photo.png").is_dir()
     for address in addresses:
-        assert f"{address} stands in the list list.txt, and addresses in lists are not fetched" in done.err
+        assert f"{address} is in the list list.txt, and addresses in lists are not fetched" in done.err
     (_, *refused) = find_images(["-"], stdin=io.BytesIO(Path("list.txt").read_bytes()))
-    assert len(refused) == 5 and all("stands in standard input" in str(one.error) for one in refused)
+    assert len(refused) == 5 and all("is in standard input" in str(one.error) for one in refused)
 
 
 COMMANDS = {

@@ -191,7 +191,7 @@ def test_a_second_run_with_other_settings_is_told_before_it_begins(pathx_: Pathx
     next(first)
     done = pathx_("explain", "photos", "--model", "model.pt", "--depth", 1)
     assert done.status == 2
-    assert done.err.startswith("pathx: another run with other settings is writing to pathx-out just now: wait until it")
+    assert done.err.startswith("pathx: another run with other settings is writing to pathx-out: wait until it")
     assert len(list(first)) == 5
     assert {document(Path(file).parent)["depth"] for file in Path("pathx-out").rglob("path.json")} == {2}
     assert pathx_("explain", "photos", "--model", "model.pt", "--depth", 1, "--no-pictures").status == 0

@@ -72,7 +72,7 @@ def test_what_is_missing_in_a_store_costs_itself(place: str, pathx_: Pathx) -> N
     ended = pathx_("explain", f"{place}/some", f"{place}/gone.png", "--model", scripted(network()), *QUICK)
     assert ended.status == 1
     errors = [line["error"] for line in lines(Path("pathx-out/index.jsonl").read_bytes()).values() if "error" in line]
-    assert len(errors) == 2 and any("no such thing in the store" in error for error in errors)
+    assert len(errors) == 2 and any("the store holds nothing there" in error for error in errors)
 
 
 # Results in a store

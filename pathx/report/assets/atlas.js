@@ -11,7 +11,7 @@ const status = make("p.told", { role: "status" });
 function channelCard({ tensor, one }) {
   const pages = DATA.shown[channelKey(tensor, one.channel)] ?? [];
   const { images, share, classes } = one.paths;
-  const paths = images ? `on ${counted(images, "path")}, ${percent(share)} of its layer there` : "on no path";
+  const paths = images ? `on ${counted(images, "path")}, with ${percent(share)} of the layer` : "on no path";
   const files = pages.length
     ? pages.map(([file, address]) => make("li", make("a", { href: address }, text(file))))
     : one.files.map((file) => make("li", text(file)));
