@@ -38,7 +38,8 @@ def test_help_needs_no_torch() -> None:
     script += f"\nfinally: print(sorted({heavy} & set(sys.modules)))"
     done = process("-c", script)
     assert done.status == 0
-    assert re.fullmatch(r"(Shell \w* not supported\.\n)?", done.err)  # typer, where it knows no shell above this process
+    # typer says so where it knows no shell above this process
+    assert re.fullmatch(r"(Shell \w* not supported\.\n)?", done.err)
     first, *help_text, last = done.out.splitlines()
     assert first == last == "[]"
     assert "--save-tensors" in "\n".join(help_text)
