@@ -11,7 +11,8 @@ One rule says which factor of a product of two computed values is held:
 3. Of two factors, the one that came out of a function that is no activation is held (sigmoid, softmax, root, norm, …), or was made
    from such values alone (of two such, the one that was not multiplied by weights since, or else the one straight out of an
    activation); if there is none, one that was clipped on both sides; if there is none, the one that came straight out of an
-   activation, and then the product, as in a gated linear unit, is an activation itself: it gates the other.
+   activation, and then the product, as in a gated linear unit, is an activation itself: it gates the other. A quotient is
+   in this what its dividend is.
 4. If both factors are alike in this, or neither is any of it, the model is refused.
 """
 
@@ -248,8 +249,8 @@ class _Reader:
             return 5
         if has(node, "copy", "view", "part", "move"):
             return min(ranks)
-        if len(varying) == 1 and is_pointwise(node):
-            return ranks[0]
+        if is_pointwise(node) and (len(varying) == 1 or node.kind == "div"):
+            return ranks[0]  # of a dividend: the divisor is held
         if min(ranks) < 3:
             return 0
         return 3 if has(node, "convolution", "matrix", "head") else min(ranks)

@@ -277,6 +277,11 @@ def varied(x: Tensor) -> Tensor:
     return (x - mean) / (variance + 1e-5).sqrt()
 
 
+def rectified(x: Tensor) -> Tensor:
+    scores = F.relu(x @ x.transpose(1, 2))
+    return scores / (scores.sum(-1, keepdim=True) + 1e-6)
+
+
 def size(x: Tensor) -> Tensor:
     return x.norm(dim=(2, 3), keepdim=True)
 
@@ -301,6 +306,10 @@ GATED_UNITS: dict[str, tuple[Part, Part]] = {
     "linear attention": (
         lambda net, x: x.relu() * net.conv(x).mean(1, keepdim=True),
         lambda net, x: x.relu().detach() * net.conv(x).mean(1, keepdim=True),
+    ),
+    "attention by rectified scores, normalised": (
+        lambda net, x: maps(rectified(tokens(x)) @ tokens(net.conv(x))),
+        lambda net, x: maps(rectified(tokens(x)).detach() @ tokens(net.conv(x))),
     ),
     "a unit times itself": (
         lambda net, x: (lambda h: h * h)(net.conv(x).relu()),
