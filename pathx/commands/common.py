@@ -24,7 +24,9 @@ def common(
         names=("--group-by",),
         choices=("prediction", "folder"),
     ),
-    threshold: float = option(0.5, "Share of a class's images from which on a unit is common.", "SHARE"),
+    threshold: float = option(
+        0.5, "A unit is common if it is on the paths of this share of a class's images, or more.", "SHARE"
+    ),
     layers: list[int] = option(
         (),
         "Layers to plot. [default: the path's first and last]",

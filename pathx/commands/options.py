@@ -456,7 +456,7 @@ class MeasureOptions:
         "rise: the usual one (Petsiuk et al.); paper: each channel ranked; grid: the grid game, mosaics of four images.",
         choices=PROTOCOLS,
     )
-    ties: str = option("random", "Order of pixels with the same value; the paper's table has rows.", choices=TIES)
+    ties: str = option("random", "Order of pixels with the same value; the paper's table uses rows.", choices=TIES)
     steps: int | None = option(None, "Steps from one end of a curve to the other.", "N")
     step_pixels: int | None = option(None, "Pixels per step. [default: one row of the image]", "N")
     grid: Grid | None = option(

@@ -163,7 +163,8 @@ def _expand_inputs(inputs: Sequence[str], stdin: BinaryIO | None) -> Iterator[st
             continue
         what = "standard input" if one == "-" else f"the list {one}"
         try:
-            data = (stdin or sys.stdin.buffer).read() if one == "-" else read_regular(one)
+            piped = stdin or (sys.stdin and sys.stdin.buffer)  # None where the process has no standard input
+            data = (piped.read() if piped else b"") if one == "-" else read_regular(one)
         except OSError as error:
             problem = PathxError(f"{what} cannot be read: {error.strerror or error}; check its permissions")
             yield ImageFile(one, one, problem)

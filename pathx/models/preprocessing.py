@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from PIL import Image
@@ -138,7 +138,7 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     """Whether a value is a number that a float can hold; those of JSON may be larger, such as 1e400."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
@@ -202,9 +202,9 @@ def check_values(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     for key, example in _EXAMPLES.items():
         value = found.get(key)
         if key != "input_size" and _is_number(value):
-            found[key] = (value,)
+            found[key] = (float(value),)
         elif isinstance(value, Sequence) and value and all(map(_is_number, value)):
-            found[key] = tuple(value)
+            found[key] = tuple(value if key == "input_size" else map(float, value))
         elif key in found:
             wanted = f"a list of numbers such as {example}"
             raise PathxError(f"{key} in {source} must be {wanted}, not {_clip_text(value)}", usage=True)

@@ -399,10 +399,8 @@ def read_units(folder: str | Path) -> Units:
         raise PathxError(f"{shown(file)} is damaged ({wrong}): gather the units again", usage=True)
     try:
         return Units.read(document).named(read_names([file.parent], document["model"]["sha256"]))
-    except UNFIT as error:
-        raise PathxError(
-            f"{shown(file)} is damaged ({type(error).__name__}): gather the units again", usage=True
-        ) from None
+    except UNFIT:
+        raise PathxError(f"{shown(file)} is damaged: gather the units again", usage=True) from None
 
 
 def check_same_model(

@@ -146,6 +146,12 @@ def test_lists_and_standard_input() -> None:
     ]
 
 
+def test_a_process_without_standard_input_names_no_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    (found,) = find_images(["-"])
+    assert str(found.error) == "standard input names no image: give a path per line"
+
+
 @pytest.mark.skipif(sys.platform in ("darwin", "win32"), reason="file names are Unicode there")
 def test_names_that_are_no_text_and_names_with_newlines() -> None:
     listed = b"a\nb.jpg\0caf\xe9.jpg\0"

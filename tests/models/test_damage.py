@@ -68,6 +68,8 @@ def test_sidecars(script: bytes, tmp_path: Path) -> None:
         assert not said.startswith("FAULTY"), (text[:200], said)
         refused += bool(said)
     assert refused > 35
+    (tmp_path / "model.json").write_text(json.dumps({**SIDECAR, "mean": [10**30], "std": 1}))
+    assert load_model(model).preprocessing.mean == (1e30, 1e30, 1e30)  # and no whole number, of which torch takes few
     (tmp_path / "model.json").unlink()
     for size in ((3, 99999, 99999), (3, 9999999999999, 8)):
         assert "would need more than 1 GiB for the input alone" in answered(lambda: load_model(model, input_size=size))  # noqa: B023

@@ -115,7 +115,7 @@ def test_the_region_is_where_the_pixels_come_from(resize: int | None, shape: tup
 
 @pytest.mark.parametrize("size", [(1, 5000), (60000, 2)])
 def test_a_strip_is_refused_before_it_takes_gigabytes(size: tuple[int, int]) -> None:
-    with pytest.raises(PathxError, match=f"^an image of {size[0]} x {size[1]} pixels would become one of .*: cut"):
+    with pytest.raises(PathxError, match=f"^an image of {size[0]} x {size[1]} pixels would become one of .*: crop"):
         Preprocessing((3, 224, 224), resize=256, **PLAIN)(noise(*size))
 
 
