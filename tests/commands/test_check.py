@@ -19,11 +19,8 @@ import pathx
 from pathx.commands import output
 from pathx.engine.explain import explain_frozen
 from pathx.engine.freeze import Frozen
-from pathx.engine.replay import Classifier
 from pathx.evaluation import check
-from pathx.evaluation.check import Checked, Finding, cascade, judge_cascade
-from pathx.evaluation.choices import METHODS
-from pathx.evaluation.methods import Subject
+from pathx.evaluation.check import Checked, Finding, judge_cascade
 from pathx.explanation import Explanation
 from pathx.images.find import images_in
 from pathx.models.load import load_model
@@ -171,18 +168,3 @@ def test_a_device_is_compared_with_float64(
     seen = prepared.see_one(images_in(["pictures/cat/0.png"])[0])
     finding = check.device_agreement(prepared, seen, {"depth": 2, "width": 3, "alpha": 0.0})
     assert finding.passed is passed and words in finding.verdict
-
-
-@pytest.mark.slow
-def test_guided_backprop_fails(shared_data: Path) -> None:
-    model = load_model("mobilenet_v2", weights=shared_data / "models" / "mobilenet_v2.safetensors")
-    ready = prepare(model)
-    file = sorted((shared_data / "imagenet").glob("*.JPEG"))[0]
-    ((seen,),) = ready.see(images_in([str(file)]), 1, lambda source, error: None)
-
-    def maps(module: nn.Module) -> dict[str, Tensor]:
-        subject = Subject(Classifier(module, seen.input), seen.input[None], [seen.target], ["a"])
-        return {"signed": METHODS["guided_backprop"].compute(subject)[0].sum(0)}
-
-    finding = judge_cascade(cascade(ready, maps(ready.module), maps))
-    assert finding.passed is False

@@ -290,43 +290,6 @@ def test_a_model_whose_output_is_not_finite_says_so(pathx_: Pathx) -> None:
     assert done.status == 1 and "none of the 6 images could be used: the model's output is NaN" in done.err
 
 
-# The paper's table, insertion and deletion: the paper's figures are of the whole test set; ours of its first 500 pictures,
-# whose insertion lies low by chance (docs/lab compares them with the rest of the test set).
-PAPER = {
-    "pathx": (0.833, 0.239),
-    "saliency": (0.518, 0.198),
-    "input_x_gradient": (0.742, 0.142),
-    "integrated_gradients": (0.790, 0.148),
-    "guided_backprop": (0.677, 0.386),
-    "guided_gradcam": (0.683, 0.396),
-    "blur_ig": (0.772, 0.163),
-}
-FIRST_500 = {
-    "pathx": (0.827, 0.238),
-    "saliency": (0.489, 0.194),
-    "input_x_gradient": (0.722, 0.142),
-    "integrated_gradients": (0.763, 0.147),
-    "guided_backprop": (0.665, 0.379),
-    "guided_gradcam": (0.671, 0.395),
-    "blur_ig": (0.755, 0.169),
-}
-
-
-@pytest.mark.slow
-def test_the_papers_table_comes_out(pathx_: Pathx, shared_data: Path) -> None:
-    model = shared_data / "models" / "cifar10-toycnn.pt"
-    arguments = ("--protocol", "paper", "--ties", "rows", "--depth", "all", "--width", 1024)
-    arguments += ("--methods", ",".join(PAPER))
-    assert pathx_("evaluate", shared_data / "cifar10", "--model", model, *arguments, "--out", "out").status == 0
-    found = document("out/evaluation.json")["methods"]
-    for name, paper in PAPER.items():
-        for measure, of_all, of_these in zip(("insertion", "deletion"), paper, FIRST_500[name], strict=True):
-            figure = found[name][measure]
-            assert figure["mean"] == pytest.approx(of_these, abs=0.002), (name, measure)
-            error = (figure["high"] - figure["low"]) / (2 * 1.96)
-            assert abs(figure["mean"] - of_all) < 3 * error, (name, measure)
-
-
 @pytest.mark.parametrize(
     ("command", "option", "names"),
     [

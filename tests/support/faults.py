@@ -54,15 +54,6 @@ EVERYDAY = ("explain", "decompose", "evaluate", "units", "explain into shards")
 MARKED_COMMANDS = [pytest.param(name, marks=[] if name in EVERYDAY else pytest.mark.slow) for name in COMMANDS]
 
 
-def photos(count: int = 5) -> None:
-    """A folder of small pictures."""
-    chance = random.Random(0)
-    for number in range(count):
-        file = Path("photos", "ab"[number % 2], f"{number}.png")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        Image.frombytes("RGB", (12, 9), chance.randbytes(324)).save(file)
-
-
 # What happens, event by event
 
 
