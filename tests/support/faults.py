@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import faulthandler
 import json
 import os
 import random
@@ -116,6 +117,7 @@ def in_a_child(arguments: tuple[str, ...], log: Path, at: int | None = None, num
                 os.dup2(stream.fileno(), 2)
             sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
             torch.set_num_threads(1)
+            faulthandler.dump_traceback_later(300, exit=True)  # a fork may wait for a lock that another thread held
             events, tell = 0, os.write
 
             def happens(phase: str) -> None:
