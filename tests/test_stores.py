@@ -68,7 +68,6 @@ def test_an_image_in_a_store_is_read_as_a_file_is(place: str, here: Path) -> Non
 
 def test_archives_in_a_store(place: str, here: Path) -> None:
     shard("shards/s-000.tar", 12)
-    pytest.importorskip("pyarrow")
     images = [{"bytes": image_bytes(number), "path": f"{number}.png"} for number in range(9)]
     write_parquet("shards/t.parquet", {"image": images}, row_group_size=4)
     upload("shards", f"{place}/third")

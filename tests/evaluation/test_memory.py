@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 from support.command_line import Pathx, network, scripted
-from support.faults import photos
+from support.many import photos
 
 import pathx.evaluation.measure
 import pathx.evaluation.methods

@@ -20,10 +20,10 @@ from support.faults import (
     check_nothing_is_half_written,
     check_nothing_is_left_over,
     in_a_child,
-    photos,
     tree,
     trials,
 )
+from support.many import photos
 
 pytestmark = [
     pytest.mark.usefixtures("here"),

@@ -16,11 +16,11 @@ from support.faults import (
     Refusal,
     call,
     check_nothing_is_half_written,
-    photos,
     tree,
     trials,
     watched,
 )
+from support.many import photos
 
 pytestmark = [
     pytest.mark.usefixtures("here"),

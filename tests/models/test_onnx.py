@@ -107,21 +107,11 @@ def assert_the_same_units(ours: nn.Module, theirs: nn.Module, images: Tensor, **
         assert mine == others
 
 
+LARGER = ("efficientnet_b0", "googlenet", "swin_t", "vit_b_16")
+
+
 @pytest.mark.parametrize("current", [True, False])
-@pytest.mark.parametrize(
-    "name",
-    [
-        "squeezenet1_1",
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in (
-                *("resnet18", "mobilenet_v2", "densenet121", "googlenet", "mnasnet0_5", "regnet_x_400mf"),
-                *("shufflenet_v2_x0_5", "resnext50_32x4d", "mobilenet_v3_small", "efficientnet_b0", "regnet_y_400mf"),
-                *("convnext_tiny", "swin_t", "swin_v2_t", "vit_b_16"),
-            )
-        ),
-    ],
-)
+@pytest.mark.parametrize("name", ["squeezenet1_1", *(pytest.param(name, marks=pytest.mark.slow) for name in LARGER)])
 def test_networks(tmp_path: Path, name: str, current: bool) -> None:
     settings: dict[str, Any] = {
         "googlenet": {"aux_logits": False, "init_weights": False},

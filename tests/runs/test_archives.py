@@ -43,7 +43,6 @@ def test_the_numbers_are_those_of_the_files_themselves_and_a_run_goes_on(pathx_:
     if kind == "tar":
         archive = write_tar("x.tar", {f"{key}.png": data for key, data in images.items()})
     else:
-        pytest.importorskip("pyarrow", reason="Parquet is an extra: pip install 'pathx-relu[parquet]'")
         archive = write_parquet("x.parquet", {"key": list(images), "image": list(images.values())})
     model = scripted(network())
     assert pathx_("explain", archive, "--model", model, *QUICK).status == 0

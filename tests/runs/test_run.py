@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -10,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from support.faults import tree
 from support.small import picture
 from torch import nn
 
@@ -40,26 +37,6 @@ def pictures(tmp_path: Path) -> list[Path]:
     names[1].write_text("no picture")
     names[4].unlink()
     return names
-
-
-def test_results_come_in_the_order_of_the_pictures(model: LoadedModel, pictures: list[Path], tmp_path: Path) -> None:
-    settings = Settings(depth=1, batch_size=2)
-    results = list(explain_files(model, pictures, tmp_path / "out", targets=("fox", "top:1"), settings=settings))
-    order = [result.file for result in results]
-    assert order == sorted(order)
-    assert set(order) == set(map(str, pictures))
-    failures = [result for result in results if result.failed]
-    assert [failure.file for failure in failures] == [str(pictures[1]), str(pictures[4])]
-    assert not any(failure.error is None or failure.error.usage for failure in failures)
-    for result in results:
-        if result.state is State.done:
-            assert result.folder.parent == tmp_path / "out" / Path(result.file).name
-            assert json.loads((result.folder / "path.json").read_text()) == result.document
-            assert result.document["depth"] == result.made.depth == 1
-            assert sum(probability for _, probability in result.predictions) == pytest.approx(1)
-    assert next(r for r in results if r.state is State.done).made.target == 2
-    assert list(explain_files(model, [], tmp_path / "none")) == []
-    assert not (tmp_path / "none").exists()
 
 
 def test_the_files_say_what_the_engine_says(model: LoadedModel, pictures: list[Path], tmp_path: Path) -> None:
@@ -112,41 +89,8 @@ def two_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def computing(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Which threads compute, and how many of torch's threads each of them has."""
-    whole, seen = pathx.runs.compute.freeze, []
-
-    def freeze(module: nn.Module, images: torch.Tensor) -> object:
-        seen.append((threading.get_ident(), torch.get_num_threads()))
-        return whole(module, images)
-
-    monkeypatch.setattr(pathx.runs.compute, "freeze", freeze)
-    return seen
-
-
 def many(folder: Path, count: int) -> list[Path]:
     return [picture(folder / f"{number:02}.png", (10, 10), seed=number) for number in range(count)]
-
-
-@pytest.mark.usefixtures("two_threads")
-def test_one_thread_computes_with_all_of_torchs_threads_whoever_reads_and_writes(
-    model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files, trees = many(tmp_path / "photos", 5), []
-    for workers in (None, 0):
-        seen = computing(monkeypatch)
-        out = tmp_path / f"{workers}"
-        settings = Settings(depth=2, batch_size=2, workers=workers, pictures=False)
-        results = list(explain_files(model, files, out, settings=settings))
-        assert [result.file for result in results] == list(map(str, files))
-        assert set(seen) == {(threading.get_ident(), 2)}
-        assert torch.get_num_threads() == 2
-        trees.append(tree(str(out)))
-    assert trees[0] == trees[1] and len(trees[0]) > 5
-    (tmp_path / "None" / "03.png" / results[3].folder.name / "path.json").unlink()
-    again = list(explain_files(model, files, tmp_path / "None", settings=settings))
-    assert [result.file for result in again if result.state is State.done] == [str(files[3])]
-    assert tree(str(tmp_path / "None")) == trees[0]
 
 
 @pytest.mark.usefixtures("two_threads")

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from PIL import Image
 
@@ -42,7 +43,8 @@ def shard(file: str | Path, count: int, start: int = 0) -> str:
 
 
 def write_parquet(file: str | Path, columns: Mapping[str, Any], metadata: Any = None, **options: Any) -> str:
-    """A Parquet file; `metadata` as the datasets library adds it."""
+    """A Parquet file; `metadata` as the datasets library adds it. Skips the test without pyarrow."""
+    pytest.importorskip("pyarrow", reason="Parquet is an extra: pip install 'pathx-relu[parquet]'")
     import pyarrow
     import pyarrow.parquet
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import faulthandler
 import json
 import os
 import random
@@ -52,15 +53,6 @@ EVERYDAY = ("explain", "decompose", "evaluate", "units", "explain into shards")
 """Those that are tried every time; the others with `pytest -m slow`."""
 
 MARKED_COMMANDS = [pytest.param(name, marks=[] if name in EVERYDAY else pytest.mark.slow) for name in COMMANDS]
-
-
-def photos(count: int = 5) -> None:
-    """A folder of small pictures."""
-    chance = random.Random(0)
-    for number in range(count):
-        file = Path("photos", "ab"[number % 2], f"{number}.png")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        Image.frombytes("RGB", (12, 9), chance.randbytes(324)).save(file)
 
 
 # What happens, event by event
@@ -125,6 +117,7 @@ def in_a_child(arguments: tuple[str, ...], log: Path, at: int | None = None, num
                 os.dup2(stream.fileno(), 2)
             sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
             torch.set_num_threads(1)
+            faulthandler.dump_traceback_later(300, exit=True)  # a fork may wait for a lock that another thread held
             events, tell = 0, os.write
 
             def happens(phase: str) -> None:

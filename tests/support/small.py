@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from PIL import Image
+from support import command_line
 from torch import Tensor, nn
 
 from pathx.models.load import LoadedModel
@@ -66,7 +66,4 @@ def loaded(seed: int = 0) -> LoadedModel:
 
 
 def picture(file: Path, size: tuple[int, int] = (14, 12), seed: int = 0) -> Path:
-    pixels = torch.randint(0, 256, (3 * size[0] * size[1],), generator=torch.Generator().manual_seed(seed))
-    file.parent.mkdir(parents=True, exist_ok=True)
-    Image.frombytes("RGB", size, bytes(pixels.tolist())).save(file)
-    return file
+    return Path(command_line.picture(str(file), size, seed))
