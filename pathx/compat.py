@@ -14,7 +14,7 @@ from typing import IO, Any, cast
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pathx.errors import PathxError
 
@@ -55,11 +55,6 @@ def reset_version(tensor: Tensor, version: int) -> None:
         reset((tensor,), (version,))
     except TypeError:  # before torch 2.6 it takes one tensor
         reset(tensor, version)
-
-
-def outside_modes() -> AbstractContextManager[Any]:
-    """Suspend the dispatch modes of the process: for arithmetic on shapes, which is the host's own. Needed by tests alone."""
-    return cast("AbstractContextManager[Any]", _disable_current_modes())
 
 
 def force_eager() -> AbstractContextManager[None]:

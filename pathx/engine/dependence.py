@@ -249,8 +249,8 @@ class _Reader:
             return 5
         if has(node, "copy", "view", "part", "move"):
             return min(ranks)
-        if is_pointwise(node) and (len(varying) == 1 or node.kind == "div"):
-            return ranks[0]  # of a dividend: the divisor is held
+        if is_pointwise(node) and (len(varying) == 1 or operation.linear_in == (0,)):
+            return ranks[0]  # of a quotient's dividend: the divisor is held
         if min(ranks) < 3:
             return 0
         return 3 if has(node, "convolution", "matrix", "head") else min(ranks)
