@@ -196,7 +196,8 @@ def _tensor_of(value: Value, network: Network, tensors: dict[Value, Tensor]) -> 
 def precise_images(images: Tensor) -> Tensor:
     """The images themselves, whatever a class of tensors makes of them, in a precision that is computed in."""
     try:
-        plain = images.detach().as_subclass(Tensor)
+        plain = images.detach()
+        plain = plain if type(plain) is Tensor else plain.as_subclass(Tensor)
         return plain if plain.dtype in (torch.float32, torch.float64) else plain.to(torch.float32)
     except Exception as error:  # of a class that cannot be taken off
         raise PathxError(f"images must be a plain tensor, not {kind_in_words(images)}", usage=True) from error

@@ -24,7 +24,6 @@ from pathx.results.files import JsonLines
 from pathx.results.schema import PATH_SCHEMA, UNFIT, channel_key, misfit, read_document, read_names, shape_of
 
 MEASURES = ("evaluation.json", "grid.json", "common.json")
-OTHERS = (*MEASURES, "check.json", "units.json")
 _MOST_PIXELS = 1 << 26  # of a network's input
 MOST_CHANNELS, _CROPS, _SIDE = 32, 3, 72
 
@@ -91,8 +90,11 @@ def collect(results: Sequence[str | Path]) -> Collected:
     made.problems.extend(_units_of_others(made))
     made.explanations[:] = [_add_index_line(found, lines) for found in made.explanations]
     made.failures.extend((str(line.get("file")), str(line["error"])) for line in lines.values() if "error" in line)
-    if not (made.explanations or made.failures or made.measures or made.checks or made.units):
-        reason = made.problems[0] if made.problems else "no path.json anywhere in it"
+    if not (made.explanations or made.failures or made.measures or made.units):
+        lacking = (
+            "a check is shown beside explanations, so name these too" if made.checks else "no path.json anywhere in it"
+        )
+        reason = made.problems[0] if made.problems else lacking
         raise PathxError(f"{shown(results[0])} holds no results that a report shows: {reason}", usage=True)
     return made
 
@@ -101,7 +103,7 @@ def _documents(root: Path) -> Iterator[Path]:
     if os.path.isfile(root):
         yield root
         return
-    for name in ("path.json", *OTHERS):
+    for name in ("path.json", *MEASURES, "check.json", "units.json"):
         yield from sorted(root.rglob(name))
 
 
@@ -120,7 +122,7 @@ def _add(made: Collected, file: Path) -> None:
 
 def _explanation(file: Path, document: dict[str, Any]) -> ExplanationFiles:
     if not document["schema"].startswith("pathx/path@"):
-        raise PathxError(f"{shown(file)} has no page: name one of path.json, {', '.join(OTHERS)}")
+        raise PathxError(f"{shown(file)} has no page: name one of path.json, units.json, {', '.join(MEASURES)}")
     wrong = misfit(document, shape_of("path")) or (None if document["layers"] else "it has no layers")
     if wrong is None:
         try:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.command_line import Finished, Pathx, config, same
 
-from pathx.evaluation import cluster as evaluations
+from pathx.evaluation import measure as evaluations
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"),

@@ -15,7 +15,11 @@ from support.reports import data_of, only_document, results
     [
         (("nowhere",), "no such file or folder"),
         (("empty",), "holds no results that a report shows"),
-        (("empty/run.json",), "empty/run.json has no page: name one of path.json, evaluation.json, "),
+        (("empty/run.json",), "empty/run.json has no page: name one of path.json, units.json, evaluation.json, "),
+        (
+            ("checked",),
+            "checked holds no results that a report shows: a check is shown beside explanations, so name these too",
+        ),
         (("out", "--out", "empty"), "is a folder"),
         ((), "Missing argument"),
     ],
@@ -26,6 +30,8 @@ def test_what_is_wrong_with_a_call_is_one_line(
     results(here)
     Path("empty").mkdir()
     Path("empty/run.json").write_text('{"schema": "pathx/run@1"}')
+    Path("checked").mkdir()
+    Path("checked/check.json").write_text('{"schema": "pathx/check@1"}')
     ran = pathx_("report", *arguments)
     assert ran.status == 2 and said in ran.err and ran.err.count("\n") == 1
 
