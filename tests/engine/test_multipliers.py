@@ -195,6 +195,7 @@ def test_a_view_of_what_fused_attention_lays_out() -> None:
 # What torch runs as one operation, and what law 6 of random networks does not hold.
 LOADED = ["gelu by tanh", "hard squeeze and excite", "attention, of torch", "encoder layer, of torch"]
 LOADED += ["encoder layer, norm first, of torch", "attention with a mask", "blocks of shifted windows", "swiglu"]
+LOADED += ["attention with a mask of keys, of torch", "encoder layer with a mask, of torch", "instance norm"]
 
 
 @pytest.mark.parametrize("part", LOADED)
@@ -204,7 +205,8 @@ def test_a_part_is_one_however_it_is_loaded(part: str) -> None:
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TorchScript is on its way out
         traced = torch.jit.trace(model, batch, check_trace=False)  # type: ignore[no-untyped-call]
-    for loaded in (traced, torch.export.export(model, (batch,)).module()):
+    exported = torch.export.export(model, (batch,))
+    for loaded in (traced, exported.module(), exported.run_decompositions().module()):
         (expected,), (found,) = (pathx.explain(one, batch, depth="all", width=4) for one in (model, loaded))
         for one, other in zip(expected.path, found.path, strict=True):
             ours, theirs = (sorted(unit.contribution for unit in layer.units) for layer in (one, other))

@@ -230,10 +230,16 @@ def _statistics_of_one(
     return lambda: aten.native_group_norm(x, weight, bias, 1, x.shape[1], prod(x.shape[2:]), x.shape[1], eps)
 
 
+def _statistics_alone(x: Tensor, weight: Any, bias: Any, training: bool, momentum: float, eps: float) -> Run | None:
+    """The same in a program of core operations."""
+    return _statistics_of_one(x, weight, bias, None, None, training, momentum, eps)
+
+
 RESPELLINGS: dict[Any, Respelling] = {
     aten._native_multi_head_attention.default: _attention,
     aten._transformer_encoder_layer_fwd.default: _encoder_layer,
     aten.native_batch_norm.default: _statistics_of_one,
+    aten._native_batch_norm_legit.no_stats: _statistics_alone,
     aten.var_mean.correction: _spread_and_mean(torch.var),
     aten.std_mean.correction: _spread_and_mean(torch.std),
     aten.lerp.Tensor: _interpolation,
