@@ -369,9 +369,9 @@ class Recorder(DispatchMode):
         converted = tuple(map(self._convert_argument, args))  # also refuses numbers from outside of torch
         if traits.writes:
             self._prepare_write(traits, args, kwargs)
-        if traits.is_mutable:
+        if traits.is_mutable or traits.is_view:  # a view is of the tensor itself, which may be written through it
             out = func(*args, **kwargs)
-        else:  # the result is converted too: parts of it may be written, which must not be parts of a copy
+        else:  # the result is converted too, so that views of it are of what is read
             options = {name: self._convert_argument(arg) for name, arg in kwargs.items()}
             out = map_leaves(func(*converted, **options), self._convert)
         union = None if None in names else frozenset[str]().union(*(one for one in names if one))
@@ -596,6 +596,7 @@ class _Traits:
         written: positions and names of the arguments that it writes to, by its schema.
         hidden_writes: which arguments it writes to without its schema saying so.
         writes: it writes to any.
+        is_view: it makes another name for its argument's memory.
         changes_shape: it makes another view of the tensor itself, in place.
         resets_memory: it gives a tensor other memory.
     """
@@ -610,6 +611,7 @@ class _Traits:
     written: tuple[tuple[int, str], ...]
     hidden_writes: Callable[..., Any] | None
     writes: bool
+    is_view: bool
     changes_shape: bool
     resets_memory: bool
 
@@ -636,6 +638,7 @@ def _traits_of(func: Any) -> _Traits:
         written=tuple(written),
         hidden_writes=HIDDEN_WRITES.get(func),
         writes=schema.is_mutable or func in HIDDEN_WRITES,
+        is_view=any(one.alias_info and not one.alias_info.is_write for one in schema.returns),
         changes_shape=torch.Tag.inplace_view in func.tags,
         resets_memory=func.overloadpacket in MEMORY_RESETS,
     )

@@ -334,7 +334,21 @@ def filled_with_the_image(x: Tensor) -> Tensor:
     return y.to(x.dtype)
 
 
-@pytest.mark.parametrize("write", [numbered_in_part, copied_in_part, scaled_along_the_diagonal, filled_with_the_image])
+HELD = torch.zeros(6)
+"""No buffer, and in the default precision whatever its readers are converted to."""
+
+
+def held_in_part(x: Tensor) -> Tensor:
+    HELD[1:4] += 2.0
+    HELD.view(2, 3)[1].mul_(0.5)
+    made = x + HELD
+    HELD[1:] = 0.0
+    return made
+
+
+@pytest.mark.parametrize(
+    "write", [numbered_in_part, copied_in_part, scaled_along_the_diagonal, filled_with_the_image, held_in_part]
+)
 def test_law_11_where_parts_of_constants_in_the_default_precision_are_written(
     write: Callable[[Tensor], Tensor],
 ) -> None:
