@@ -186,7 +186,9 @@ def _expand_inputs(inputs: Sequence[str], stdin: BinaryIO | None) -> Iterator[st
 
 
 def _parse_list(data: bytes) -> list[str]:
-    """The paths in a list: one per line, or separated by null characters, as from `find -print0`."""
+    """The paths in a list: one per line, or separated by null characters, as from `find -print0`. A binary file has none."""
+    if b"\0\0" in data:
+        return []
     data = data.removeprefix(b"\xef\xbb\xbf")
     lines = data.split(b"\0") if b"\0" in data else [line.removesuffix(b"\r") for line in data.split(b"\n")]
     return [os.fsdecode(line) for line in lines if line.strip()]

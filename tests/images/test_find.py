@@ -146,6 +146,14 @@ def test_lists_and_standard_input() -> None:
     ]
 
 
+def test_a_binary_file_is_no_list() -> None:
+    """Between two null characters it may well have the name of a folder, and be it `/`."""
+    touch("p/a.jpg")
+    Path("p.txt").write_bytes(b"PK\3\4\0\0p\0q\0")
+    assert errors("p.txt") == ["the list p.txt names no image: give a path per line"]
+    assert [one.name for one in find_images(["-"], stdin=io.BytesIO(b"p\0q\0"))] == ["p/a.jpg", "q"]
+
+
 def test_a_process_without_standard_input_names_no_image(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", None)
     (found,) = find_images(["-"])
