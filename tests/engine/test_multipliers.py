@@ -192,6 +192,32 @@ def test_a_view_of_what_fused_attention_lays_out() -> None:
         assert_same(expected, *pathx.explain(form, batch))
 
 
+def write_view(made: Tensor, view: Tensor) -> Tensor:
+    view.add_(1.0)
+    return made.flatten(2)
+
+
+def write_viewed(made: Tensor, view: Tensor) -> Tensor:
+    made.mul_(2.0)
+    return view
+
+
+@pytest.mark.parametrize("write", [write_view, write_viewed])
+def test_a_view_of_fused_attention_shares_its_memory(write: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """Law 11, where one is written and the other is read."""
+
+    def attend(net: Net, x: Tensor) -> Tensor:
+        q, k, v = net.qkv(tokens(x)).unflatten(2, (3, 2, 3)).permute(2, 0, 3, 1, 4)
+        made = F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+        return maps(net.out(write(made, made.view(len(x), 25, 6))))
+
+    model, batch = network("attention"), images(2)
+    model.part = attend
+    with torch.no_grad():
+        logits = model(batch)
+    assert_close(torch.stack([one.logits for one in pathx.explain(model, batch)]), logits)
+
+
 # What torch runs as one operation, and what law 6 of random networks does not hold.
 LOADED = ["gelu by tanh", "hard squeeze and excite", "attention, of torch", "encoder layer, of torch"]
 LOADED += ["encoder layer, norm first, of torch", "attention with a mask", "blocks of shifted windows", "swiglu"]

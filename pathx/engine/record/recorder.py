@@ -187,6 +187,7 @@ class Recorder(DispatchMode):
         self.writes = 0
         self.last_write: dict[int, int] = {}  # by memory, the number of the last write to it
         self.image_memory: set[int] = set()  # of constants that were written with what depends on the image
+        self.copied: set[int] = set()  # memory that a view had to copy, and the copies: a write to either is a write to both
         image = self._take((str(images.device), images.shape, images.dtype), self._new_value, self.images)
         self._bind(self.images, image.outputs[0])
 
@@ -346,7 +347,10 @@ class Recorder(DispatchMode):
                 return func.decompose(*args, **kwargs)
         if traits.respell is not None and (other := traits.respell(*args, **kwargs)) is not None:
             with self:
-                return other()
+                out = other()
+            if traits.is_view and memory_of(out) != memory_of(args[0]):
+                self.copied |= {memory_of(out), memory_of(args[0])}
+            return out
         if any(map(self._depends_on_image, args)) or (kwargs and any(map(self._depends_on_image, kwargs.values()))):
             return self._record(func, traits, args, kwargs)
         return self._run_constant(func, traits, args, kwargs)
@@ -491,6 +495,8 @@ class Recorder(DispatchMode):
         self.model_memory.extend(map(memory_of, self.outside[len(self.model_memory) :]))
         for tensor in _written_tensors(traits, args, kwargs):
             memory = memory_of(tensor)
+            if memory in self.copied:
+                raise _AliasedWrite
             if memory in self.model_memory:
                 self.log.remember(tensor)
             self._copy_saved(memory)
