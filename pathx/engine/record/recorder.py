@@ -187,7 +187,7 @@ class Recorder(DispatchMode):
         self.writes = 0
         self.last_write: dict[int, int] = {}  # by memory, the number of the last write to it
         self.image_memory: set[int] = set()  # of constants that were written with what depends on the image
-        self.copied: set[int] = set()  # memory that a view had to copy, and the copies: a write to either is a write to both
+        self.copied: set[int] = set()  # memory that a view had to copy, and the copies: one is written with the other
         image = self._take((str(images.device), images.shape, images.dtype), self._new_value, self.images)
         self._bind(self.images, image.outputs[0])
 
