@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 from pathx import __version__
 from pathx.commands.ablate import ablate
 from pathx.commands.check import check
-from pathx.commands.command import GroupedCommand
+from pathx.commands.command import SETTINGS, GroupedCommand
 from pathx.commands.common import common
 from pathx.commands.decompose import decompose
 from pathx.commands.evaluate import evaluate
@@ -97,6 +97,9 @@ def run(arguments: Sequence[str] | None = None) -> None:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else " ".join(["pathx", *({*arguments[:1]} & _NAMES)])
         problem = error.format_message().replace("Value error, ", "").rstrip(".")  # type: ignore[attr-defined]
+        setting = getattr(error, "option_name", "").lstrip("-")
+        if context is not None and setting in SETTINGS.get(context.info_name, {}):
+            problem = f"{setting} is set in a file: write it to run.toml, and give --config run.toml"
         end = "" if problem.endswith("?") else ";"
         print_error(f"{problem}{end} see {command} --help", error)
         status = 2

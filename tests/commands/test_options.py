@@ -134,6 +134,10 @@ def test_a_settings_file_that_is_wrong_is_one_line(pathx_: Pathx, text: str, mes
         (("--weights", "DEFAULT"), "model.pt brings its own weights: leave --weights out"),
         (("--format", "xml"), "--format takes text or json, not 'xml'"),
         (("--colour", "red"), "No such option"),  # the rest of the line is that of the typer at hand
+        (
+            ("--heat", "layers"),
+            "heat is set in a file: write it to run.toml, and give --config run.toml; see pathx explain --help",
+        ),
         (("--width",), "Option '--width' requires an argument"),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else "",
